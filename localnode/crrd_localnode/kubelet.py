@@ -1,14 +1,12 @@
 """A small kubelet: runs the pods that are bound to its node on any CRI runtime, and says in the API what there is.
 
-It reaches the runtime only through its CRI socket and the API only through HTTP, and keeps nothing on disk that it
-could not do without: killed and started again, it finds its pods in the runtime. It touches only sandboxes that carry
-its node's name in a label of their own, so it can share a runtime with others.
+It keeps nothing on disk that it could not do without: killed and started again, it finds its pods in the runtime. It
+touches only sandboxes that carry its node's name in a label of their own, so it can share a runtime with others.
 
-Faithful where the node daemon could notice: what is done about a pod (`crrd_localnode.planner` says it), labels and
-annotations on containers, restart counts, back-off and its words, the relist once a second,
-in-place image updates, grace periods. Left out: CNI (every pod is on the host's network), resource limits and their
-change in place, ephemeral containers, volumes but emptyDir and hostPath, images' credentials, eviction, static pods,
-the HTTPS port, node leases.
+Faithful where the node daemon could notice: what is done about a pod (`planner` says it), labels and annotations on
+containers, restart counts, back-off and its words, the relist once a second, in-place image updates, grace periods.
+Left out: CNI (every pod is on the host's network), resource limits and their change in place, ephemeral containers,
+volumes but emptyDir and hostPath, images' credentials, eviction, static pods, the HTTPS port, node leases.
 """
 
 import asyncio
@@ -26,13 +24,12 @@ from crrd.kube.reflector import Handler, Reflector, Selection
 from crrd.kube.resources import NODES, PODS
 from crrd.lib.errors import ApiUnavailableError, ConflictError, RuntimeCallError, RuntimeUnavailableError
 from crrd_localnode.pods import spec as podspec
-from crrd_localnode.pods.backoff import CONTAINER_INITIAL_SECONDS, BackOff
 from crrd_localnode.pods.handlers import Handlers
-from crrd_localnode.pods.kuberuntime import KubeRuntime, Relisted, Sandbox
+from crrd_localnode.pods.kuberuntime import KubeRuntime, PodStates, Sandbox
 from crrd_localnode.pods.log_server import LogServer
 from crrd_localnode.pods.probes import Probes
 from crrd_localnode.pods.spec import Json
-from crrd_localnode.pods.starter import Starter
+from crrd_localnode.pods.starter import CONTAINER_INITIAL_SECONDS, BackOff, Starter
 from crrd_localnode.pods.status import timestamp
 from crrd_localnode.pods.stopper import Stopper
 from crrd_localnode.pods.volumes import PodFolders
@@ -70,7 +67,7 @@ class Kubelet:
         self._folders = PodFolders(root.absolute())
         self._timing = timing
         self._workers: dict[str, PodWorker] = {}
-        self._known: dict[str, frozenset[tuple[str, int]]] = {}
+        self._known: PodStates = {}
         self._ended: set[str] = set()  # Pods that have ended while the API may still speak of them
         self._listed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -79,10 +76,7 @@ class Kubelet:
         self._logs = LogServer(self._folders)
 
     async def start(self) -> None:
-        """Register the node and take up work; returns once the node stands in the API and its pods are known.
-
-        A runtime or an API server that is not there yet is waited for.
-        """
+        """Register the node and take up work, once runtime and API server answer; returns when the pods are known."""
         runtime = self._runtime = KubeRuntime(self._endpoint, self.node_name)
         name, version = await self._patiently(runtime.version)
         handlers, retry, backoff = Handlers(runtime), self._timing.retry, BackOff(self._timing.backoff)
@@ -192,21 +186,24 @@ class Kubelet:
     async def _relist_forever(self, runtime: KubeRuntime) -> None:
         while True:
             try:
-                self._compare(await runtime.relist())
+                self._compare(*await runtime.relist())
             except (RuntimeUnavailableError, RuntimeCallError) as error:
                 _log.warning("relist_failed", node=self.node_name, error=str(error))
             await asyncio.sleep(self._timing.relist)
 
-    def _compare(self, relisted: Relisted) -> None:
+    def _compare(self, sandboxes: tuple[Sandbox, ...], pods: PodStates) -> None:
         """Wake the workers of pods that have changed since the last relist; end pods that nobody wants any more."""
-        for uid in self._known.keys() | relisted.pods.keys():
-            if self._known.get(uid) != relisted.pods.get(uid):
+        for uid in self._known.keys() | pods.keys():
+            if self._known.get(uid) != pods.get(uid):
                 self._wake(uid)
-        self._known = relisted.pods
-        for sandbox in relisted.sandboxes:
+        self._known = pods
+        for sandbox in sandboxes:
             if sandbox.pod_uid not in self._workers:
                 _log.info("orphaned_pod", pod=f"{sandbox.pod_namespace}/{sandbox.pod_name}", uid=sandbox.pod_uid)
-                self._begin(_remembered(sandbox)).object_gone()
+                # What is known of a pod whose object is gone.
+                metadata = {"name": sandbox.pod_name, "namespace": sandbox.pod_namespace, "uid": sandbox.pod_uid}
+                pod = {"metadata": {**metadata, "resourceVersion": "0"}, "spec": {"containers": []}}
+                self._begin(pod).object_gone()
 
 
 def node_object(name: str, runtime_version: str, port: int) -> Json:
@@ -220,13 +217,11 @@ def node_object(name: str, runtime_version: str, port: int) -> Json:
         "reason": "KubeletReady", "message": "kubelet is posting ready status",
     }  # fmt: skip
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(system.machine, system.machine)
+    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": architecture}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {
-            "name": name,
-            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": architecture},
-        },
+        "metadata": {"name": name, "labels": labels},
         "status": {
             "conditions": [ready],
             "addresses": [{"type": "InternalIP", "address": podspec.NODE_IP}, {"type": "Hostname", "address": name}],
@@ -239,9 +234,3 @@ def node_object(name: str, runtime_version: str, port: int) -> Json:
             },
         },
     }  # fmt: skip
-
-
-def _remembered(sandbox: Sandbox) -> Json:
-    """What is known of a pod whose object is gone."""
-    metadata = {"name": sandbox.pod_name, "namespace": sandbox.pod_namespace, "uid": sandbox.pod_uid}
-    return {"metadata": {**metadata, "resourceVersion": "0"}, "spec": {"containers": []}}

@@ -1,6 +1,4 @@
-"""What kubelet does next about a pod's init containers, native sidecars among them.
-
-A part of `pod_actions`, which asks this once the pod's sandbox is in order.
+"""What kubelet does next about a pod's init containers, sidecars among them: the base of `pod_actions`' planner.
 
 Source: `computeInitContainerActions` in pkg/kubelet/kuberuntime/kuberuntime_container.go.
 """
@@ -9,22 +7,12 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
+from crrd.kubelet.hash.container_hash import hash_of
 from crrd.kubelet.restart_rules import SIDECAR_HASH_SINCE
 from crrd.kubelet.runtime_status import ContainerState
-from crrd_localnode.planner.actions import (
-    Cause,
-    Kill,
-    Start,
-    Unknown,
-    again,
-    has_changed,
-    missing,
-    of_unknown_state,
-    resized,
-)
-from crrd_localnode.planner.pod_status import ContainerStatus, PodRuntimeStatus
 from crrd_localnode.planner.resize import resize_of
 from crrd_localnode.planner.restarts import Spec, is_sidecar, restarts, restarts_on_failure
+from crrd_localnode.planner.values import Cause, ContainerStatus, Kill, PodRuntimeStatus, Start, Unknown
 
 _OOM = "OOMKilled"
 
@@ -37,8 +25,23 @@ class _Step(Enum):
     FATAL = auto()  # It has failed, and is not tried again: nor is the pod
 
 
+def missing(spec: Spec) -> Start:
+    """The start of a container that the runtime has no instance of."""
+    return Start(spec["name"], Cause.MISSING, f"Container {spec['name']} is to run, and there is no instance of it")
+
+
+def again(spec: Spec, current: ContainerStatus) -> Start:
+    """The start of a container whose last instance does not run."""
+    name = spec["name"]
+    if current.state is ContainerState.EXITED:
+        return Start(name, Cause.EXITED, f"Container {name} has exited with code {current.exit_code}")
+    if current.state is ContainerState.CREATED:
+        return Start(name, Cause.NOT_STARTED, f"Container {name} was created and not started")
+    return Start(name, Cause.STATE_UNKNOWN, f"Container {name} is in a state that the runtime does not know")
+
+
 class InitPlanner:
-    """The decisions for one pod's init containers at one moment."""
+    """One pod at one moment, what is planned for it so far, and the decisions for its init containers."""
 
     def __init__(self, pod: Mapping[str, Any], status: PodRuntimeStatus, minor: int) -> None:
         self._pod = pod
@@ -47,21 +50,46 @@ class InitPlanner:
         self._minor = minor
         self._regular: list[Spec] = list(self._spec.get("containers") or [])
         self._init: list[Spec] = list(self._spec.get("initContainers") or [])
-        self._start: dict[int, Start] = {}  # By their place in the spec
-        self.kill: list[Kill] = []
-        self.unknown: list[Unknown] = []
+        self._init_start: dict[int, Start] = {}  # By their place in the spec
+        self._kill: list[Kill] = []
+        self._unknown: list[Unknown] = []
 
-    @property
-    def start(self) -> list[Start]:
-        """The containers to start, in the order of the spec."""
-        return [start for _, start in sorted(self._start.items())]
+    def _has_changed(self, spec: Spec, current: ContainerStatus) -> bool:
+        """Whether kubelet computes another hash than the stored one, as far as can be told.
 
-    def compute(self) -> tuple[str, bool]:
-        """What to do about the init containers, sidecars among them.
-
-        Returns:
-            Why the pod is over, "" where it is not; and whether the regular containers may run.
+        A stored hash that is missing or broken it takes for 0 (`getContainerInfoFromAnnotations`).
         """
+        expected = hash_of(spec, self._minor)
+        if expected.value is None:
+            self._unknown.append(Unknown(current.name, f"its hash cannot be told: {expected.why}"))
+            return False
+        try:
+            stored = int(current.hash, 16)
+        except ValueError:
+            stored = 0
+        return stored != expected.value
+
+    def _resize(self, spec: Spec, current: ContainerStatus) -> Start | None:
+        """The start of a container that is stopped because its resources cannot be changed while it runs."""
+        resize = resize_of(self._pod, spec, current, self._status.resources, self._minor)
+        if resize.unknown:
+            self._unknown.append(Unknown(current.name, resize.unknown))
+        if not resize.restart:
+            return None
+        return self._replace(current, Cause.RESIZED, f"Container {current.name} resize requires restart")
+
+    def _replace(self, current: ContainerStatus, cause: Cause, message: str) -> Start:
+        """Stop a container; the start that is to follow."""
+        self._kill.append(Kill(current, cause, message))
+        return Start(current.name, cause, message)
+
+    def _stop_unknown(self, current: ContainerStatus, what: str) -> None:
+        """Stop a container that may run or not, so that there are never two of it."""
+        message = f'{what} is in "{current.state}" state, try killing it before restart'
+        self._kill.append(Kill(current, Cause.STATE_UNKNOWN, message))
+
+    def _look_at_init(self) -> tuple[str, bool]:
+        """Plan for the init containers: why the pod is over ("" where it is not), whether the regular ones may run."""
         if not self._init:
             return "", True
         states = [current.state for spec in self._regular if (current := self._status.newest(spec["name"]))]
@@ -73,7 +101,7 @@ class InitPlanner:
             sidecar = is_sidecar(spec, self._minor)
             if current is None:
                 if passed and sidecar:
-                    self._start[place] = missing(spec)
+                    self._init_start[place] = missing(spec)
                 continue
             if sidecar or not passed:
                 step = self._sidecar(place, spec, current) if sidecar else self._ordinary(place, spec, current)
@@ -83,10 +111,10 @@ class InitPlanner:
                     if place + 1 == len(self._init):
                         done = True
                     elif not passed:
-                        self._start[place + 1] = missing(self._init[place + 1])
+                        self._init_start[place + 1] = missing(self._init[place + 1])
             passed = True
         if not passed:
-            self._start[0] = missing(self._init[0])
+            self._init_start[0] = missing(self._init[0])
         return "", done
 
     def _in_this_sandbox(self, name: str) -> ContainerStatus | None:
@@ -107,39 +135,26 @@ class InitPlanner:
         elif current.state is ContainerState.UNKNOWN:
             if not restarts_on_failure(spec, self._spec, self._minor):
                 return _Step.FATAL
-            self.kill.append(of_unknown_state(current, "Init container"))
-        self._start[place] = again(spec, current)
+            self._stop_unknown(current, "Init container")
+        self._init_start[place] = again(spec, current)
         return _Step.PENDING
 
     def _sidecar(self, place: int, spec: Spec, current: ContainerStatus) -> _Step:
         """An init container that is kept running beside the others."""
+        name = f"Init container {current.name}"
         if current.state is not ContainerState.RUNNING:
             if current.state is ContainerState.UNKNOWN:
-                self.kill.append(of_unknown_state(current, "Init container"))
-            self._start[place] = again(spec, current)
+                self._stop_unknown(current, "Init container")
+            self._init_start[place] = again(spec, current)
             return _Step.PENDING
         if spec.get("startupProbe") and current.id not in self._status.started:
             if current.id in self._status.startup_failed:
-                self._replace_sidecar(place, current, Cause.STARTUP, "failed startup probe")
+                self._init_start[place] = self._replace(current, Cause.STARTUP, f"{name} failed startup probe")
             return _Step.PENDING
-        changed = has_changed(spec, current, self._minor) if self._minor >= SIDECAR_HASH_SINCE else False
-        if isinstance(changed, Unknown):
-            self.unknown.append(changed)
-        elif changed:
-            self._replace_sidecar(place, current, Cause.DEFINITION_CHANGED, "definition changed")
-            return _Step.INITIALIZED
-        if spec.get("livenessProbe") and current.id in self._status.liveness_failed:
-            self._replace_sidecar(place, current, Cause.LIVENESS, "failed liveness probe")
-            return _Step.INITIALIZED
-        resize = resize_of(self._pod, spec, current, self._status.resources, self._minor)
-        if resize.unknown:
-            self.unknown.append(Unknown(current.name, resize.unknown))
-        if resize.restart:
-            kill, self._start[place] = resized(current)
-            self.kill.append(kill)
+        if self._minor >= SIDECAR_HASH_SINCE and self._has_changed(spec, current):
+            self._init_start[place] = self._replace(current, Cause.DEFINITION_CHANGED, f"{name} definition changed")
+        elif spec.get("livenessProbe") and current.id in self._status.liveness_failed:
+            self._init_start[place] = self._replace(current, Cause.LIVENESS, f"{name} failed liveness probe")
+        elif start := self._resize(spec, current):
+            self._init_start[place] = start
         return _Step.INITIALIZED
-
-    def _replace_sidecar(self, place: int, current: ContainerStatus, cause: Cause, what: str) -> None:
-        message = f"Init container {current.name} {what}"
-        self.kill.append(Kill(current, cause, message))
-        self._start[place] = Start(current.name, cause, message)

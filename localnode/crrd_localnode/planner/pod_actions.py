@@ -1,8 +1,7 @@
 """What kubelet does next about one pod: which containers it kills, starts and keeps, whether it makes a new sandbox.
 
-This only says what is to be done from what there is; it does nothing, waits for nothing and remembers nothing. Two
-matters are the caller's: a container in back-off is in `start` all the same, and the caller holds it back for as long
-as the back-off takes; and a pod whose phase is Succeeded or Failed is over, whatever `pod_actions` says. Of changes of
+Two matters are the caller's: a container in back-off is in `start` all the same, and the caller holds it back for as
+long as that takes; and a pod whose phase is Succeeded or Failed is over, whatever `pod_actions` says. Of changes of
 resources, only those are told that restart a container: what is applied to a running one is not.
 
 Source: `computePodActions` and `computeInitContainerActions` in pkg/kubelet/kuberuntime, `PodSandboxChanged` in
@@ -15,23 +14,18 @@ from typing import Any
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.kubelet.version import parse_minor
-from crrd_localnode.planner.actions import (
+from crrd_localnode.planner.init_actions import InitPlanner, again, missing
+from crrd_localnode.planner.restarts import Spec, is_sidecar, restarts, restarts_all, restarts_on_failure, runs_once
+from crrd_localnode.planner.values import (
     Cause,
+    ContainerStatus,
     Kill,
+    NetworkMode,
     PodActions,
+    PodRuntimeStatus,
     Remove,
     Start,
-    Unknown,
-    again,
-    has_changed,
-    missing,
-    of_unknown_state,
-    resized,
 )
-from crrd_localnode.planner.init_actions import InitPlanner
-from crrd_localnode.planner.pod_status import ContainerStatus, NetworkMode, PodRuntimeStatus
-from crrd_localnode.planner.resize import resize_of
-from crrd_localnode.planner.restarts import Spec, is_sidecar, restarts, restarts_all, restarts_on_failure, runs_once
 
 
 def pod_actions(pod: Mapping[str, Any], status: PodRuntimeStatus, kubelet_version: str) -> PodActions:
@@ -44,24 +38,11 @@ def end_pod(pod: Mapping[str, Any], status: PodRuntimeStatus, kubelet_version: s
     return _Planner(pod, status, parse_minor(kubelet_version)).end(why)
 
 
-class _Planner:
-    """The decisions for one pod at one moment."""
-
-    def __init__(self, pod: Mapping[str, Any], status: PodRuntimeStatus, minor: int) -> None:
-        self._pod = pod
-        self._metadata: Spec = pod.get("metadata") or {}
-        self._spec: Spec = pod.get("spec") or {}
-        self._status = status
-        self._minor = minor
-        self._regular: list[Spec] = list(self._spec.get("containers") or [])
-        self._init: list[Spec] = list(self._spec.get("initContainers") or [])
-        self._ephemeral: list[Spec] = list(self._spec.get("ephemeralContainers") or [])
-        self._kill: list[Kill] = []
-        self._start: list[Start] = []
-        self._unknown: list[Unknown] = []
+class _Planner(InitPlanner):
+    """All decisions for one pod at one moment."""
 
     def compute(self) -> PodActions:
-        if self._metadata.get("deletionTimestamp"):
+        if (self._pod.get("metadata") or {}).get("deletionTimestamp"):
             return self.end("the pod is being deleted")
         fault = self._sandbox_fault()
         to_remove = self._to_remove()
@@ -72,18 +53,15 @@ class _Planner:
             return PodActions(attempt=self._attempt(), remove=to_remove, why=why)
         if fault:
             return self._begin_anew(fault)
-        missing_ephemeral = [spec for spec in self._ephemeral if self._status.newest(spec["name"]) is None]
-        self._start += [missing(spec) for spec in missing_ephemeral]  # these are never restarted
-        init = InitPlanner(self._pod, self._status, self._minor)
-        failed, initialized = init.compute()
+        failed, initialized = self._look_at_init()
         if failed:
             return self.end(failed)
-        self._kill += init.kill
-        self._start += init.start
-        self._unknown += init.unknown
-        if initialized and not self._look_at_regular():
+        ephemeral = self._spec.get("ephemeralContainers") or []  # which are never restarted
+        start = [missing(spec) for spec in ephemeral if self._status.newest(spec["name"]) is None]
+        start += [begun for _, begun in sorted(self._init_start.items())]
+        if initialized and not self._look_at_regular(start):
             return self.end("no container of the pod runs on or is to be started")
-        return self._actions()
+        return self._actions(start)
 
     # The sandbox
 
@@ -114,7 +92,8 @@ class _Planner:
         if never and self._attempt(new=True) != 0 and self._status.containers:
             return self.end(f"{fault}, and the pod is not restarted")
         starting = [spec for spec in self._regular if not self._is_done(spec)]
-        if not starting and any(self._was_created(spec) for spec in self._regular):
+        found = [self._status.newest(spec["name"]) for spec in self._regular]
+        if not starting and any(each and each.state is not ContainerState.UNKNOWN for each in found):
             return self.end(f"{fault}, and no container is to be started")
         start = [missing(spec) for spec in self._init[:1] or starting]
         return self.end(fault, new_sandbox=True, start=tuple(start))
@@ -124,10 +103,6 @@ class _Planner:
         current = self._status.newest(spec["name"])
         succeeded = current is not None and current.state is ContainerState.EXITED and current.exit_code == 0
         return succeeded and runs_once(spec, self._spec, self._minor)
-
-    def _was_created(self, spec: Spec) -> bool:
-        current = self._status.newest(spec["name"])
-        return current is not None and current.state is not ContainerState.UNKNOWN
 
     # All containers at once
 
@@ -169,7 +144,7 @@ class _Planner:
 
     # Regular containers
 
-    def _look_at_regular(self) -> bool:
+    def _look_at_regular(self, starts: list[Start]) -> bool:
         """Plan for the regular containers; whether any of them runs on or is to be started."""
         going_on = False
         for spec in self._regular:
@@ -183,7 +158,7 @@ class _Planner:
                 start = self._not_running(spec, current)
             if start:
                 going_on = True
-                self._start.append(start)
+                starts.append(start)
         return going_on
 
     def _not_running(self, spec: Spec, current: ContainerStatus) -> Start | None:
@@ -191,42 +166,26 @@ class _Planner:
             wanted = restarts(spec, self._spec, current.exit_code, self._minor)
             return again(spec, current) if wanted else None
         if current.state is ContainerState.UNKNOWN:
-            self._kill.append(of_unknown_state(current, "Container"))
+            self._stop_unknown(current, "Container")
         return again(spec, current)
 
     def _running(self, spec: Spec, current: ContainerStatus) -> tuple[Start | None, bool]:
         """The start that is to follow the container's end, None where it goes on or just ends; whether it goes on."""
         name = current.name
-        changed = has_changed(spec, current, self._minor)
-        if isinstance(changed, Unknown):
-            self._unknown.append(changed)
-            changed = False
         restart = restarts_on_failure(spec, self._spec, self._minor)
-        if changed:
+        if self._has_changed(spec, current):
             cause, message, restart = Cause.DEFINITION_CHANGED, f"Container {name} definition changed", True
         elif current.id in self._status.liveness_failed:
             cause, message = Cause.LIVENESS, f"Container {name} failed liveness probe"
         elif current.id in self._status.startup_failed:
             cause, message = Cause.STARTUP, f"Container {name} failed startup probe"
-        else:
-            return self._resize(spec, current)
-        if restart:
-            message += ", will be restarted"
-        self._kill.append(Kill(current, cause, message))
-        return (Start(name, cause, message) if restart else None), False
+        else:  # nothing but its resources can be the matter; no restartPolicy is asked
+            resized = self._resize(spec, current)
+            return resized, resized is None
+        start = self._replace(current, cause, message + (", will be restarted" if restart else ""))
+        return (start if restart else None), False
 
-    def _resize(self, spec: Spec, current: ContainerStatus) -> tuple[Start | None, bool]:
-        """As `_running`, where nothing but its resources can be the matter; no restartPolicy is asked."""
-        resize = resize_of(self._pod, spec, current, self._status.resources, self._minor)
-        if resize.unknown:
-            self._unknown.append(Unknown(current.name, resize.unknown))
-        if not resize.restart:
-            return None, True
-        kill, start = resized(current)
-        self._kill.append(kill)
-        return start, False
-
-    def _actions(self) -> PodActions:
+    def _actions(self, start: list[Start]) -> PodActions:
         killed = {kill.container.id for kill in self._kill}
         running = [each for each in self._status.containers if each.state is ContainerState.RUNNING]
         keep = tuple(each for each in running if each.id not in killed)
@@ -234,7 +193,7 @@ class _Planner:
         return PodActions(
             attempt=self._attempt(),
             kill=tuple(self._kill),
-            start=tuple(self._start),
+            start=tuple(start),
             keep=keep,
             unknown=tuple(each for each in self._unknown if each.name in names),
         )

@@ -1,12 +1,11 @@
 """Whether kubelet restarts a container because its resources were changed in place, as its resizePolicy asks.
 
-Kubelet compares what the spec says with what it remembers to have given the container: the runtime does not keep that
-in the same units, so whoever asks has to bring it, and where it is missing the answer is "unknown" and why. A change in
-the spec is taken to be admitted, unless the pod's condition PodResizePending says that it is not.
+Kubelet compares the spec with what it remembers to have given the container: whoever asks has to bring that, and where
+it is missing the answer is "unknown" and why. A change in the spec is taken to be admitted, unless the pod's condition
+PodResizePending says that it is not. The API server accepts no such policy on an ordinary init container.
 
 Source: `computePodResizeAction` in pkg/kubelet/kuberuntime, `IsInPlacePodVerticalScalingAllowed` in
-pkg/kubelet/allocation, in 1.33 to 1.36. An ordinary init container is never restarted for it: the API server does not
-accept such a policy there.
+pkg/kubelet/allocation, in 1.33 to 1.36.
 """
 
 import math
@@ -16,14 +15,12 @@ from typing import Any
 
 from crrd.kubelet.labels import ANNOTATION_MIRROR
 from crrd.kubelet.quantity import parse
-from crrd_localnode.planner.pod_status import ContainerStatus
 from crrd_localnode.planner.restarts import Spec
+from crrd_localnode.planner.values import ContainerStatus
 
 RESIZE_SINCE = 33  # Minor version from which a change of resources is applied in place (InPlacePodVerticalScaling)
 STATIC_POD_SINCE = 36  # Minor version from which that holds for static pods too
-POD_LEVEL_SINCE = 36
-"""Minor version from which a pod's own limits count where a container has none
-(InPlacePodLevelResourcesVerticalScaling)."""
+POD_LEVEL_SINCE = 36  # From which a pod's own limits count for a container (InPlacePodLevelResourcesVerticalScaling)
 _STATIC = "kubernetes.io/config.source"
 _UNITS = {"cpu": 1000, "memory": 1}  # What kubelet counts in, per unit of the quantity: thousandths of a CPU, bytes
 

@@ -1,8 +1,7 @@
 """From a pod's spec to the CRI configs of its sandbox and containers, kubelet's labels and annotations on them.
 
 What stands on a container is the contract with everything that reads the runtime later (the node daemon, kubelet after
-a restart), so it is written exactly as kubelet does it. Nothing here calls the runtime.
-
+a restart), so it is written exactly as kubelet does it.
 Source: pkg/kubelet/kuberuntime/labels.go, kuberuntime_container.go and security_context.go in Kubernetes.
 """
 
@@ -11,19 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cri_stubs import api_pb2
-from crrd.kubelet.labels import (
-    ANNOTATION_GRACE,
-    ANNOTATION_HASH,
-    ANNOTATION_MESSAGE_PATH,
-    ANNOTATION_MESSAGE_POLICY,
-    ANNOTATION_PORTS,
-    ANNOTATION_PRE_STOP,
-    ANNOTATION_RESTART_COUNT,
-    LABEL_CONTAINER_NAME,
-    LABEL_POD_NAME,
-    LABEL_POD_NAMESPACE,
-    LABEL_POD_UID,
-)
+from crrd.kubelet import labels as kubelet_labels
 from crrd_localnode.pods import spec as podspec
 from crrd_localnode.pods.kuberuntime import LABEL_NODE
 from crrd_localnode.pods.spec import Json
@@ -43,8 +30,12 @@ _FIELD_ORDER = {
 
 def pod_labels(pod: Json) -> dict[str, str]:
     """The three labels by which a sandbox or container names its pod."""
-    fields = {LABEL_POD_NAME: "name", LABEL_POD_NAMESPACE: "namespace", LABEL_POD_UID: "uid"}
-    return {label: pod["metadata"][field] for label, field in fields.items()}
+    metadata = pod["metadata"]
+    return {
+        kubelet_labels.LABEL_POD_NAME: metadata["name"],
+        kubelet_labels.LABEL_POD_NAMESPACE: metadata["namespace"],
+        kubelet_labels.LABEL_POD_UID: metadata["uid"],
+    }
 
 
 def sandbox_config(pod: Json, *, node_name: str, log_directory: str, attempt: int) -> api_pb2.PodSandboxConfig:
@@ -79,17 +70,17 @@ def namespace_options(pod: Json) -> api_pb2.NamespaceOption:
 def container_annotations(pod: Json, spec: Json, *, restart_count: int, container_hash: str) -> dict[str, str]:
     """The annotations that kubelet writes on a container (`newContainerAnnotations`)."""
     annotations = {
-        ANNOTATION_HASH: container_hash,
-        ANNOTATION_RESTART_COUNT: str(restart_count),
-        ANNOTATION_MESSAGE_PATH: spec["terminationMessagePath"],
-        ANNOTATION_MESSAGE_POLICY: spec["terminationMessagePolicy"],
+        kubelet_labels.ANNOTATION_HASH: container_hash,
+        kubelet_labels.ANNOTATION_RESTART_COUNT: str(restart_count),
+        kubelet_labels.ANNOTATION_MESSAGE_PATH: spec["terminationMessagePath"],
+        kubelet_labels.ANNOTATION_MESSAGE_POLICY: spec["terminationMessagePolicy"],
     }
     if (grace := pod["spec"].get("terminationGracePeriodSeconds")) is not None:
-        annotations[ANNOTATION_GRACE] = str(grace)
+        annotations[kubelet_labels.ANNOTATION_GRACE] = str(grace)
     if pre_stop := (spec.get("lifecycle") or {}).get("preStop"):
-        annotations[ANNOTATION_PRE_STOP] = _dump(_ordered(pre_stop, "preStop"))
+        annotations[kubelet_labels.ANNOTATION_PRE_STOP] = _dump(_ordered(pre_stop, "preStop"))
     if spec.get("ports"):
-        annotations[ANNOTATION_PORTS] = _dump([_ordered(port, "ports") for port in spec["ports"]])
+        annotations[kubelet_labels.ANNOTATION_PORTS] = _dump([_ordered(port, "ports") for port in spec["ports"]])
     return annotations
 
 
@@ -122,7 +113,7 @@ def container_config(
         working_dir=spec.get("workingDir", ""),
         envs=[api_pb2.KeyValue(key=name, value=value.encode()) for name, value in variables.items()],
         mounts=mounts,
-        labels={**pod_labels(pod), LABEL_CONTAINER_NAME: spec["name"]},
+        labels={**pod_labels(pod), kubelet_labels.LABEL_CONTAINER_NAME: spec["name"]},
         annotations=container_annotations(pod, spec, restart_count=restart_count, container_hash=container_hash),
         log_path=f"{spec['name']}/{restart_count}.log",
         stdin=bool(spec.get("stdin")),

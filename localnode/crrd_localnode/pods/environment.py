@@ -48,10 +48,7 @@ def _references(spec: Json) -> Iterator[tuple[Kind, Json]]:
 
 
 def environment(pod: Json, spec: Json, config: ConfigData) -> dict[str, str]:
-    """The container's variables: those of `envFrom`, then `env` in its order, references to earlier ones put in.
-
-    Raises ConfigError where one comes from something that is missing, or that a local node does not have.
-    """
+    """The container's variables: of `envFrom`, then `env` in its order. Raises ConfigError where one has no source."""
     variables: dict[str, str] = {}
     for entry in spec.get("envFrom") or []:
         for field, kind in _IN_ENV_FROM.items():
@@ -96,9 +93,7 @@ def _field(pod: Json, path: str) -> str:
     """The value of a `fieldRef`, by the paths that the API allows for it."""
     metadata, spec = pod["metadata"], pod["spec"]
     plain = {
-        "metadata.name": metadata["name"],
-        "metadata.namespace": metadata["namespace"],
-        "metadata.uid": metadata["uid"],
+        **{f"metadata.{name}": metadata[name] for name in ("name", "namespace", "uid")},
         "spec.nodeName": spec.get("nodeName", ""),
         "spec.serviceAccountName": spec.get("serviceAccountName", ""),
         **dict.fromkeys(("status.podIP", "status.podIPs", "status.hostIP", "status.hostIPs"), podspec.NODE_IP),

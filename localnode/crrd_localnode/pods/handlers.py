@@ -1,7 +1,6 @@
 """Running a pod spec's handlers: what probes and lifecycle hooks are made of (exec, httpGet, tcpSocket, sleep).
 
-A handler never raises for what it finds, only for a runtime that cannot be reached: what a failure means is the
-caller's business.
+A handler raises only for a runtime that cannot be reached: what a failure means is the caller's business.
 """
 
 import asyncio
@@ -30,10 +29,7 @@ class Handlers:
         self._runtime = runtime
 
     async def run(self, handler: Json, spec: Json, container_id: str, seconds: float) -> HandlerOutcome:
-        """Run a probe's or hook's handler, which counts as failed after so many seconds.
-
-        `spec` is the container's, for the names of its ports. Raises RuntimeUnavailableError.
-        """
+        """Run a probe's or hook's handler, for so many seconds at most; `spec` names ports. RuntimeUnavailableError."""
         try:
             async with asyncio.timeout(seconds):
                 if "exec" in handler:
@@ -54,8 +50,8 @@ class Handlers:
             result = await self._runtime.execute(container_id, command, seconds)
         except RuntimeCallError as error:
             return HandlerOutcome(succeeded=False, message=str(error))
-        text = one_line((result.stdout + result.stderr).decode(errors="replace"))
-        return HandlerOutcome(result.exit_code == 0, text or f"exit code {result.exit_code}")
+        text = one_line((result.stdout + result.stderr).decode(errors="replace")) or f"exit code {result.exit_code}"
+        return HandlerOutcome(result.exit_code == 0, text)
 
     async def _http(self, action: Json, spec: Json) -> HandlerOutcome:
         port = _port(action.get("port"), spec)

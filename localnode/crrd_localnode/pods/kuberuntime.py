@@ -1,8 +1,7 @@
 """The local kubelet's way to the container runtime: its CRI socket, and nothing else.
 
-Thin: each method is one or two calls with a deadline. What is found there is handed on as `RuntimePod`; what to do
-about it is decided elsewhere. `crrd.cri` is the node daemon's own client; a kubelet needs the other half of the
-interface: sandboxes, images, creating and removing.
+Each method is one or two calls with a deadline. `crrd.cri` is the node daemon's own client; a kubelet needs the other
+half of the interface: sandboxes, images, creating and removing.
 """
 
 import asyncio
@@ -14,35 +13,25 @@ from google.protobuf.message import Message
 from grpc.aio import AioRpcError, UnaryUnaryMultiCallable, insecure_channel
 
 from cri_stubs import api_pb2, api_pb2_grpc
+from crrd.core.api.types import DEFAULT_GRACE_SECONDS
 from crrd.core.recreate.observation import ExecResult
 from crrd.cri.client import translate
-from crrd.kubelet.labels import (
-    ANNOTATION_GRACE,
-    ANNOTATION_HASH,
-    ANNOTATION_MESSAGE_PATH,
-    ANNOTATION_PORTS,
-    ANNOTATION_PRE_STOP,
-    ANNOTATION_RESTART_COUNT,
-    LABEL_CONTAINER_NAME,
-    LABEL_POD_NAME,
-    LABEL_POD_NAMESPACE,
-    LABEL_POD_UID,
-)
+from crrd.kubelet import labels as kubelet_labels
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import RuntimeCallError
-from crrd_localnode.planner.pod_status import ContainerStatus, SandboxStatus
+from crrd_localnode.planner.values import ContainerStatus, SandboxStatus
 
 CALL_SECONDS = 120.0  # Kubelet's runtimeRequestTimeout
 PULL_SECONDS = 600.0  # Kubelet puts no end to a pull; a local node does, so that no call is without one
 
-LABEL_NODE = "localnode.crrd/node"
-"""On the sandboxes of a local node: it never touches a sandbox without its own name on it."""
+LABEL_NODE = "localnode.crrd/node"  # On sandboxes: a local node touches none without its own name on it
 
 _STATES = {
     api_pb2.CONTAINER_CREATED: ContainerState.CREATED,
     api_pb2.CONTAINER_RUNNING: ContainerState.RUNNING,
     api_pb2.CONTAINER_EXITED: ContainerState.EXITED,
 }
+PodStates = dict[str, frozenset[tuple[str, int]]]  # Pod UID -> the state of each of its containers and sandboxes by ID
 _Request = TypeVar("_Request", bound=Message)
 _Response = TypeVar("_Response", bound=Message)
 
@@ -64,7 +53,7 @@ class RuntimeContainer(ContainerStatus):
     message: str
     image: str
     image_id: str
-    grace_seconds: int | None  # The pod's terminationGracePeriodSeconds as it stands on the container
+    grace_seconds: int  # The pod's terminationGracePeriodSeconds as it stands on the container
     pre_stop: str  # The preStop handler as it stands on the container, JSON; "" for none
     ports: str  # The container's ports as they stand on it, a JSON list; "" for none
     log_path: str
@@ -102,14 +91,6 @@ class RuntimePod:
         return self.sandboxes[0] if self.sandboxes else None
 
 
-@dataclass(frozen=True, slots=True)
-class Relisted:
-    """What one relist found: for each pod UID, the state of each of its containers and sandboxes by ID."""
-
-    sandboxes: tuple[Sandbox, ...]
-    pods: dict[str, frozenset[tuple[str, int]]]
-
-
 class KubeRuntime:
     """Calls one CRI endpoint. Raises `RuntimeUnavailableError` and `RuntimeCallError` only."""
 
@@ -133,8 +114,8 @@ class KubeRuntime:
         answer = await self._call(self._runtime.Version, api_pb2.VersionRequest())
         return answer.runtime_name, answer.runtime_version
 
-    async def relist(self) -> Relisted:
-        """Every sandbox of this node and every container in them, in two calls (kubelet's PLEG)."""
+    async def relist(self) -> tuple[tuple[Sandbox, ...], PodStates]:
+        """Every sandbox of this node, and the states of their containers, in two calls (kubelet's PLEG)."""
         sandboxes = await self._sandboxes({LABEL_NODE: self._node_name})
         listed = await self._call(self._runtime.ListContainers, api_pb2.ListContainersRequest())
         owners = {sandbox.id: sandbox.pod_uid for sandbox in sandboxes}
@@ -144,12 +125,13 @@ class KubeRuntime:
         for container in listed.containers:
             if container.pod_sandbox_id in owners:
                 states[owners[container.pod_sandbox_id]].add((container.id, container.state))
-        return Relisted(sandboxes, {uid: frozenset(pairs) for uid, pairs in states.items()})
+        return sandboxes, {uid: frozenset(pairs) for uid, pairs in states.items()}
 
     async def pod(self, uid: str) -> RuntimePod:
         """All instances of the pod's containers with their statuses, and its sandboxes."""
-        sandboxes = await self._sandboxes({LABEL_NODE: self._node_name, LABEL_POD_UID: uid})
-        request = api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(label_selector={LABEL_POD_UID: uid}))
+        of_pod = {kubelet_labels.LABEL_POD_UID: uid}
+        sandboxes = await self._sandboxes({LABEL_NODE: self._node_name, **of_pod})
+        request = api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(label_selector=of_pod))
         listed = await self._call(self._runtime.ListContainers, request)
         own = {sandbox.id for sandbox in sandboxes}
         entries = [entry for entry in listed.containers if entry.pod_sandbox_id in own]
@@ -160,18 +142,7 @@ class KubeRuntime:
     async def _sandboxes(self, labels: dict[str, str]) -> tuple[Sandbox, ...]:
         request = api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=labels))
         listed = await self._call(self._runtime.ListPodSandbox, request)
-        sandboxes = [
-            Sandbox(
-                id=entry.id,
-                pod_uid=entry.labels[LABEL_POD_UID],
-                pod_name=entry.labels[LABEL_POD_NAME],
-                pod_namespace=entry.labels[LABEL_POD_NAMESPACE],
-                attempt=entry.metadata.attempt,
-                ready=entry.state == api_pb2.SANDBOX_READY,
-                created_at=entry.created_at,
-            )
-            for entry in listed.items
-        ]
+        sandboxes = map(_sandbox, listed.items)
         return tuple(sorted(sandboxes, key=lambda sandbox: (sandbox.created_at, sandbox.attempt), reverse=True))
 
     async def _container(self, entry: api_pb2.Container) -> RuntimeContainer | None:
@@ -183,13 +154,13 @@ class KubeRuntime:
             if error.not_found:
                 return None
             raise
-        restarts = entry.annotations.get(ANNOTATION_RESTART_COUNT, "")
-        grace = entry.annotations.get(ANNOTATION_GRACE, "")
-        message_path = entry.annotations.get(ANNOTATION_MESSAGE_PATH, "")
+        restarts = entry.annotations.get(kubelet_labels.ANNOTATION_RESTART_COUNT, "")
+        grace = entry.annotations.get(kubelet_labels.ANNOTATION_GRACE, "")
+        message_path = entry.annotations.get(kubelet_labels.ANNOTATION_MESSAGE_PATH, "")
         message_files = (mount.host_path for mount in status.mounts if mount.container_path == message_path)
         return RuntimeContainer(
             id=entry.id,
-            name=entry.labels.get(LABEL_CONTAINER_NAME, ""),
+            name=entry.labels.get(kubelet_labels.LABEL_CONTAINER_NAME, ""),
             sandbox_id=entry.pod_sandbox_id,
             state=_STATES.get(status.state, ContainerState.UNKNOWN),
             created_at=status.created_at,
@@ -200,11 +171,11 @@ class KubeRuntime:
             message=status.message,
             image=status.image.image,
             image_id=status.image_ref,
-            hash=entry.annotations.get(ANNOTATION_HASH, ""),
+            hash=entry.annotations.get(kubelet_labels.ANNOTATION_HASH, ""),
             restart_count=int(restarts) if restarts.isdigit() else entry.metadata.attempt,
-            grace_seconds=int(grace) if grace.isdigit() else None,
-            pre_stop=entry.annotations.get(ANNOTATION_PRE_STOP, ""),
-            ports=entry.annotations.get(ANNOTATION_PORTS, ""),
+            grace_seconds=int(grace) if grace.isdigit() else DEFAULT_GRACE_SECONDS,
+            pre_stop=entry.annotations.get(kubelet_labels.ANNOTATION_PRE_STOP, ""),
+            ports=entry.annotations.get(kubelet_labels.ANNOTATION_PORTS, ""),
             log_path=status.log_path,
             termination_file=next(message_files, ""),
         )
@@ -272,3 +243,12 @@ class KubeRuntime:
             return await method(request, timeout=seconds)
         except AioRpcError as error:
             raise translate(error, type(request).__name__.removesuffix("Request"), self.endpoint) from error
+
+
+def _sandbox(entry: api_pb2.PodSandbox) -> Sandbox:
+    return Sandbox(
+        id=entry.id, attempt=entry.metadata.attempt, ready=entry.state == api_pb2.SANDBOX_READY,
+        created_at=entry.created_at, pod_uid=entry.labels[kubelet_labels.LABEL_POD_UID],
+        pod_name=entry.labels[kubelet_labels.LABEL_POD_NAME],
+        pod_namespace=entry.labels[kubelet_labels.LABEL_POD_NAMESPACE],
+    )  # fmt: skip

@@ -67,7 +67,7 @@ async def _lines(file: Path, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         complete = raw[: raw.rfind(b"\n") + 1]
         lines = complete.split(b"\n")[:-1]
         if at == 0 and tail.isdigit():
-            lines = lines[len(lines) - int(tail) :] if int(tail) < len(lines) else lines
+            lines = lines[max(0, len(lines) - int(tail)) :]
         at += len(complete)
         if lines:
             yield b"".join(_printed(line, timestamps=timestamps) for line in lines)

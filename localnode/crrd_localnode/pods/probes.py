@@ -1,9 +1,7 @@
 """Probing the containers of a node: one set of tasks per running container instance, and what they found.
 
-An instance's results live and die with it: a new instance starts unknown, as with kubelet. What follows from a result
-(readiness in the status, a restart) is not decided here; a change only wakes the pod's worker.
-
-Source: pkg/kubelet/prober in Kubernetes.
+An instance's results live and die with it: a new instance starts unknown. What follows from a result is not decided
+here; a change only wakes the pod's worker. Source: pkg/kubelet/prober in Kubernetes.
 """
 
 import asyncio

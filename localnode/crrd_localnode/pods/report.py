@@ -60,10 +60,9 @@ class Reporter:
                 self._due.set()
 
     async def write(self) -> None:
-        """Write the status if it is not what stands in the API.
+        """Write the status if it is not what stands in the API. Raises ApiUnavailableError, ApiRefusedError.
 
         The patch is bound to the version that it was made from: the conditions of others must not be lost.
-        Raises ApiUnavailableError, ApiRefusedError.
         """
         async with self._writing:
             while await self._try():

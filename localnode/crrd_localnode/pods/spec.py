@@ -1,7 +1,4 @@
-"""Reading a pod's JSON as kubelet does; the API server has filled in the defaults.
-
-Ends where something is decided or built: this only answers questions about what the pod says.
-"""
+"""Reading a pod's JSON as kubelet does; the API server has filled in the defaults. Nothing is decided here."""
 
 import re
 from collections.abc import Mapping
@@ -19,12 +16,6 @@ _VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
 def uid(pod: Json) -> str:
     """The pod's UID."""
     return str(pod["metadata"]["uid"])
-
-
-def full_name(pod: Json) -> str:
-    """As kubelet's messages name a pod: `name_namespace(uid)`."""
-    metadata = pod["metadata"]
-    return f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
 
 
 def key(pod: Json) -> str:
@@ -74,16 +65,8 @@ def being_deleted(pod: Json) -> bool:
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
-def phase(pod: Json) -> str:
-    """The phase in the pod's status; Pending where none was written yet."""
-    return str((pod.get("status") or {}).get("phase") or "Pending")
-
-
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Put variables' values where the text says `$(NAME)`; `$$` is one dollar, an unknown name stays as it is.
-
-    Source: k8s.io/kubernetes/third_party/forked/golang/expansion.
-    """
+    """Put variables' values where the text says `$(NAME)`, as Kubernetes' forked expansion.go: `$$` is one dollar."""
 
     def replace(match: re.Match[str]) -> str:
         name = match[1]

@@ -1,8 +1,6 @@
 """Starting one container of a pod: back-off, image, create, start, postStart; and why it could not be started.
 
-The reasons are kubelet's own words, for they end in the pod's status. When to start which container is decided
-elsewhere.
-
+The reasons are kubelet's own words, for they end in the pod's status.
 Source: `startContainer` and `doBackOff` in pkg/kubelet/kuberuntime, pkg/kubelet/images in Kubernetes.
 """
 
@@ -13,7 +11,6 @@ from cri_stubs import api_pb2
 from crrd.kube.client import KubeClient
 from crrd.lib.errors import RuntimeCallError
 from crrd_localnode.pods import spec as podspec
-from crrd_localnode.pods.backoff import BackOff, go_duration
 from crrd_localnode.pods.configs import container_config, sandbox_config
 from crrd_localnode.pods.environment import ConfigError, environment, read_config
 from crrd_localnode.pods.handlers import Handlers
@@ -23,6 +20,53 @@ from crrd_localnode.pods.status import Waiting
 from crrd_localnode.pods.volumes import PodFolders, VolumeError
 
 POST_START_SECONDS = 120.0
+CONTAINER_INITIAL_SECONDS = 10.0
+MAXIMUM_SECONDS = 300.0
+
+
+class BackOff:
+    """One growing delay per key, doubling from `initial` to `maximum`, forgotten after twice the maximum of quiet.
+
+    Seconds of whatever clock the caller uses. Source: k8s.io/client-go/util/flowcontrol/backoff.go.
+    """
+
+    def __init__(self, initial: float = CONTAINER_INITIAL_SECONDS, maximum: float = MAXIMUM_SECONDS) -> None:
+        self._initial = min(initial, maximum)
+        self._maximum = maximum
+        self._entries: dict[str, tuple[float, float]] = {}  # Each key's delay, and when that was last put up
+
+    def delay(self, key: str) -> float:
+        """The key's current delay in seconds; 0 for a key that has not failed."""
+        return self._entries.get(key, (0.0, 0.0))[0]
+
+    def remaining(self, key: str, failed_at: float, now: float) -> float:
+        """Seconds that a thing that failed at `failed_at` still has to wait; 0 where it may go on."""
+        return 0.0 if self._is_new(key, failed_at) else max(0.0, failed_at + self.delay(key) - now)
+
+    def advance(self, key: str, failed_at: float, now: float) -> None:
+        """Take note that the next try is made now: the one after it waits longer."""
+        new = self._is_new(key, failed_at)
+        self._entries[key] = (self._initial if new else min(self.delay(key) * 2, self._maximum), now)
+
+    def forget(self, prefix: str) -> None:
+        """Drop the keys that begin with the prefix: their pod is gone."""
+        for key in [key for key in self._entries if key.startswith(prefix)]:
+            del self._entries[key]
+
+    def _is_new(self, key: str, failed_at: float) -> bool:
+        return key not in self._entries or failed_at - self._entries[key][1] > 2 * self._maximum
+
+
+def go_duration(seconds: float) -> str:
+    """A whole number of seconds or milliseconds as Go prints it: "10s", "1m20s", "500ms"."""
+    if 0 < seconds < 1:
+        return f"{round(seconds * 1000)}ms"
+    hours, rest = divmod(seconds, 3600)
+    minutes, rest = divmod(rest, 60)
+    text = f"{rest:.3f}".rstrip("0").rstrip(".") + "s"
+    if hours:
+        return f"{hours:.0f}h{minutes:.0f}m{text}"
+    return f"{minutes:.0f}m{text}" if minutes else text
 
 
 class StartError(Exception):
@@ -110,12 +154,14 @@ class Starter:
         exited = next((found for found in place.view.instances(spec["name"]) if found.exited), None)
         if exited is None:
             return
-        key = f"{podspec.uid(place.pod)}/{spec['name']}/{container_hash}"
+        metadata = place.pod["metadata"]
+        key = f"{metadata['uid']}/{spec['name']}/{container_hash}"
         failed_at, now = exited.finished_at / 1e9, time.time()
         remaining = self.backoff.remaining(key, failed_at, now)
         if remaining > 0:
             delay = go_duration(self.backoff.delay(key))
-            message = f"back-off {delay} restarting failed container={spec['name']} pod={podspec.full_name(place.pod)}"
+            named = f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
+            message = f"back-off {delay} restarting failed container={spec['name']} pod={named}"
             raise StartError("CrashLoopBackOff", message, retry_after=remaining)
         self.backoff.advance(key, failed_at, now)
 

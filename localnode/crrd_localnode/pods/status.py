@@ -1,9 +1,7 @@
 """What kubelet says of a pod in the API: from the spec and what the runtime has, the pod's `status`.
 
-Pure but for the termination messages, which are files. Nothing is sent from here.
-
-Source: `generateAPIPodStatus`, `convertToAPIContainerStatuses` and `getPhase` in pkg/kubelet/kubelet_pods.go,
-pkg/kubelet/status/generate.go for the conditions.
+Pure but for the termination messages, which are files. Source: `generateAPIPodStatus`, `getPhase` and
+`convertToAPIContainerStatuses` in pkg/kubelet/kubelet_pods.go, pkg/kubelet/status/generate.go for the conditions.
 """
 
 from collections.abc import Mapping
@@ -51,21 +49,14 @@ def timestamp(nanoseconds: int) -> str:
 
 
 def pod_status(
-    pod: Json,
-    view: RuntimePod,
-    *,
-    waiting: Mapping[str, Waiting],
-    health: Health,
-    runtime_name: str,
-    version: str,
-    now: int,
+    pod: Json, view: RuntimePod, *, waiting: Mapping[str, Waiting], health: Health, runtime: str, version: str, now: int
 ) -> Json:
     """The status as of now (nanoseconds since the epoch); conditions of others are kept as they are.
 
     `version` is kubelet's: what is restarted, and with it the phase, depends on it.
     """
     old = pod.get("status") or {}
-    build = _Builder(pod, view, waiting, health, runtime_name)
+    build = _Builder(pod, view, waiting, health, runtime)
     init = [build.container(spec, init=True) for spec in podspec.init_containers(pod)]
     regular = [build.container(spec, init=False) for spec in podspec.regular_containers(pod)]
     phase = _phase(pod, init, regular, parse_minor(version))
@@ -104,19 +95,13 @@ class _Builder:
         if not instances and init and (old.get("state") or {}).get("terminated"):
             return old  # an init container that is done may be removed at any time
         status: Json = {
-            "name": name,
-            "image": spec["image"],
-            "imageID": "",
-            "restartCount": old.get("restartCount", 0),
-            "ready": False,
-            "started": False,
+            "name": name, "image": spec["image"], "imageID": "", "restartCount": old.get("restartCount", 0),
+            "ready": False, "started": False, "lastState": old.get("lastState") or {},
             "state": {"waiting": {"reason": self._default_reason(init=init)}},
-            "lastState": old.get("lastState") or {},
-        }
+        }  # fmt: skip
         if instances:
             current = instances[0]
-            running = current.running
-            started = running and self._health.started(spec, current)
+            started = current.running and self._health.started(spec, current)
             ready = started and self._health.ready(spec, current)
             if init and not podspec.is_sidecar(spec):
                 ready = current.exited and current.exit_code == 0
@@ -231,9 +216,8 @@ def _conditions(
 ) -> list[Json]:
     old = {entry["type"]: entry for entry in (pod.get("status") or {}).get("conditions") or []}
     sidecars = podspec.sidecars(pod)
-    uninitialized = [
-        status["name"] for status in init if not (status["started"] if status["name"] in sidecars else status["ready"])
-    ]
+    done = {status["name"]: status["started" if status["name"] in sidecars else "ready"] for status in init}
+    uninitialized = [name for name, holds in done.items() if not holds]
     unready = [status["name"] for status in regular if not status["ready"]]
     unready += [status["name"] for status in init if status["name"] in sidecars and not status["ready"]]
     incomplete = f"containers with incomplete status: [{' '.join(uninitialized)}]"

@@ -1,8 +1,6 @@
 """Stopping what runs of a pod: preStop hook, grace period, sandbox; and clearing away what is left in the runtime.
 
-Kubelet's own procedure, which the node daemon's is modelled on: hook first, what is left of the grace period to the
-runtime's stop, never less than two seconds.
-
+Kubelet's own procedure: hook first, what is left of the grace period to the runtime's stop, at least two seconds.
 Source: `killContainer` in pkg/kubelet/kuberuntime/kuberuntime_container.go, `evictableContainers` in
 kuberuntime_gc.go and `getContainersToDeleteInPod` in pkg/kubelet/pod_container_deletor.go.
 """
@@ -11,12 +9,13 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from crrd.core.api.types import DEFAULT_GRACE_SECONDS, MINIMUM_GRACE_SECONDS
-from crrd_localnode.planner.actions import Kill, Remove
+from crrd.core.api.types import MINIMUM_GRACE_SECONDS
+from crrd_localnode.planner.values import Kill, Remove
 from crrd_localnode.pods.handlers import Handlers
 from crrd_localnode.pods.kuberuntime import KubeRuntime, RuntimeContainer, RuntimePod
 from crrd_localnode.pods.spec import Json
@@ -24,12 +23,12 @@ from crrd_localnode.pods.spec import Json
 _log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
 class Stopper:
     """Stops and removes containers and sandboxes of one node."""
 
-    def __init__(self, runtime: KubeRuntime, handlers: Handlers) -> None:
-        self._runtime = runtime
-        self._handlers = handlers
+    _runtime: KubeRuntime
+    _handlers: Handlers
 
     async def stop(self, container: RuntimeContainer, reason: str, grace: int | None = None) -> None:
         """Stop one container with all that kubelet grants it; returns when it has stopped.
@@ -37,8 +36,7 @@ class Stopper:
         Its preStop hook and grace period are those that stand on it; `grace` is of the pod's deletion, in their place,
         in seconds, at least 1. `reason` is for the log. Raises RuntimeCallError, RuntimeUnavailableError.
         """
-        own = container.grace_seconds if container.grace_seconds is not None else DEFAULT_GRACE_SECONDS
-        seconds: float = own if grace is None else grace
+        seconds: float = container.grace_seconds if grace is None else grace
         _log.info("stopping_container", container=container.name, id=container.id, reason=reason)
         hook = _json(container.pre_stop)
         if hook and seconds > 0 and container.running:
@@ -90,7 +88,7 @@ class Stopper:
         for container in containers:
             await self._runtime.remove(container.id)
             if container.log_path:
-                _remove_log(container.log_path)
+                await asyncio.to_thread(Path(container.log_path).unlink, missing_ok=True)
 
     async def clear(self, view: RuntimePod) -> None:
         """Remove dead instances but the newest of each container, and sandboxes that hold nothing any more."""
@@ -113,12 +111,7 @@ def _left(container: RuntimeContainer, grace: int | None, spent: float) -> int |
     """What other stages have left of the grace period, in seconds, at least 1; None for the container's own."""
     if not spent:
         return grace
-    own = container.grace_seconds if grace is None else grace
-    return max(1, round((DEFAULT_GRACE_SECONDS if own is None else own) - spent))
-
-
-def _remove_log(path: str) -> None:
-    Path(path).unlink(missing_ok=True)
+    return max(1, round((container.grace_seconds if grace is None else grace) - spent))
 
 
 def _json(text: str) -> Json:

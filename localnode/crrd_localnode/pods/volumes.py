@@ -76,10 +76,8 @@ class PodFolders:
             if mount.get("subPath"):
                 source = _inside(source, mount["subPath"])
             propagation = _PROPAGATION.get(mount.get("mountPropagation", ""), api_pb2.PROPAGATION_PRIVATE)
-            path, readonly = mount["mountPath"], bool(mount.get("readOnly"))
-            bound = api_pb2.Mount(
-                container_path=path, host_path=str(source), readonly=readonly, propagation=propagation
-            )
+            path, host, readonly = mount["mountPath"], str(source), bool(mount.get("readOnly"))
+            bound = api_pb2.Mount(container_path=path, host_path=host, readonly=readonly, propagation=propagation)
             found.append(bound)
         message = self.pod(uid(pod)) / "containers" / spec["name"] / f"termination-{attempt}"
         message.parent.mkdir(parents=True, exist_ok=True)
@@ -89,10 +87,7 @@ class PodFolders:
         return found
 
     def next_log(self, pod: Json, name: str) -> int:
-        """The restart count that follows the container's newest log file, 0 where there is none.
-
-        Kubelet's `calcRestartCountByLogDir`: counts on where the runtime has forgotten the container.
-        """
+        """The restart count after the container's newest log file's, or 0: kubelet's `calcRestartCountByLogDir`."""
         return max(log_numbers(self.logs(pod) / name), default=-1) + 1
 
     def remove(self, pod: Json) -> None:

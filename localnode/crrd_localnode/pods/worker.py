@@ -1,9 +1,8 @@
 """One pod's worker: brings what runs to what the spec says, one step at a time.
 
 Serial within a pod, as kubelet's pod workers are: while a stop takes its grace period, nothing else happens to its pod.
-A worker is woken when the pod's object changes, when the relist finds another state in the runtime, when a probe's
-result changes and when a back-off is over. It decides nothing about containers: `crrd.kubelet` does, which `plan`
-asks. It tells nobody: the `Reporter` does.
+It is woken by a change of the pod's object, of its state in the runtime (the relist) or of a probe's result, and when a
+back-off is over. It decides nothing (`planner` does), and tells nobody: the `Reporter` does.
 """
 
 import asyncio
@@ -16,6 +15,7 @@ import structlog
 
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
+from crrd.kubelet.hash.container_hash import container_hash
 from crrd.lib.errors import (
     ApiRefusedError,
     ApiUnavailableError,
@@ -24,15 +24,15 @@ from crrd.lib.errors import (
     RuntimeCallError,
     RuntimeUnavailableError,
 )
-from crrd_localnode.planner.actions import PodActions
-from crrd_localnode.pods import plan
+from crrd_localnode.planner.pod_actions import end_pod, pod_actions
+from crrd_localnode.planner.values import PodActions, PodRuntimeStatus
 from crrd_localnode.pods import spec as podspec
 from crrd_localnode.pods.kuberuntime import KubeRuntime, RuntimePod
 from crrd_localnode.pods.probes import Probes
 from crrd_localnode.pods.report import Reporter
 from crrd_localnode.pods.spec import Json
 from crrd_localnode.pods.starter import Sandboxed, Starter, StartError
-from crrd_localnode.pods.status import Waiting, pod_status
+from crrd_localnode.pods.status import Health, Waiting, pod_status
 from crrd_localnode.pods.stopper import Stopper
 from crrd_localnode.pods.volumes import PodFolders, VolumeError
 
@@ -40,8 +40,7 @@ _log = structlog.get_logger()
 
 RESYNC_SECONDS = 60.0  # Kubelet's syncFrequency: a pod is looked at this often though nothing was heard of it
 AWAY_SECONDS = 1.0  # The wait after the runtime or the API server was not to be reached
-FORCED_GRACE_SECONDS = 1
-"""What a pod gets whose object has gone from the API (kubelet: the least for a pod that is removed)."""
+FORCED_GRACE_SECONDS = 1  # What a pod gets whose object has gone from the API: kubelet's least
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -125,8 +124,9 @@ class PodWorker:
             return AWAY_SECONDS
         self._node.probes.sync(pod, view)
         self._reporter.due()
-        if podspec.phase(pod) in _ENDED or (self._status(pod) or {}).get("phase") in _ENDED:
-            ending = plan.end(pod, view, self._node.version, "the pod has run to its end")
+        phase = (pod.get("status") or {}).get("phase")
+        if phase in _ENDED or (self._status(pod) or {}).get("phase") in _ENDED:
+            ending = plan_end(pod, view, self._node.version, "the pod has run to its end")
             await self._node.stopper.stop_pod(view, ending.kill)
             return RESYNC_SECONDS
         before = dict(self._waiting)
@@ -146,19 +146,15 @@ class PodWorker:
         """The status of the pod as the runtime was seen last."""
         if self._gone or self._view is None:
             return None
+        node = self._node
         return pod_status(
-            pod,
-            self._view,
-            waiting=self._waiting,
-            health=self._node.probes,
-            runtime_name=self._node.runtime_name,
-            version=self._node.version,
-            now=time.time_ns(),
-        )
+            pod, self._view, waiting=self._waiting, health=node.probes, runtime=node.runtime_name,
+            version=node.version, now=time.time_ns(),
+        )  # fmt: skip
 
     async def _carry_out(self, pod: Json, view: RuntimePod) -> float:
         """Do what the plan says; the seconds after which to look again."""
-        todo = plan.make(pod, view, self._node.probes, self._node.version)
+        todo = plan_pod(pod, view, self._node.probes, self._node.version)
         await self._kill(pod, view, todo)
         if todo.remove:
             await self._node.stopper.remove(todo.remove)
@@ -197,7 +193,7 @@ class PodWorker:
         """Start one container, or keep in mind why it could not be; the seconds after which to look again."""
         name = spec["name"]
         try:
-            await self._node.starter.start(place, spec, plan.hash_of(spec, self._node.version))
+            await self._node.starter.start(place, spec, hash_of(spec, self._node.version))
         except StartError as error:
             if self._waiting.get(name) != error.waiting:
                 _log.info("container_not_started", pod=podspec.key(place.pod), container=name, error=str(error))
@@ -209,7 +205,7 @@ class PodWorker:
     async def _terminate(self, pod: Json, view: RuntimePod) -> None:
         """End the pod: stop it, say so, remove it from the runtime, then from the API."""
         grace = FORCED_GRACE_SECONDS if self._gone else max(podspec.grace_seconds(pod), FORCED_GRACE_SECONDS)
-        ending = plan.end(pod, view, self._node.version, "the pod is being deleted")
+        ending = plan_end(pod, view, self._node.version, "the pod is being deleted")
         await self._node.stopper.stop_pod(view, ending.kill, grace)
         view = await self._look()
         await self._reporter.write()
@@ -225,3 +221,30 @@ class PodWorker:
             await self._node.client.delete(PODS, namespace, name, uid=self._uid, grace_seconds=0)
         except (GoneError, ConflictError):
             _log.debug("pod_object_gone", pod=podspec.key(pod))
+
+
+def hash_of(spec: Json, version: str) -> str:
+    """The container's hash as a kubelet of this version writes it; "0" where that cannot be told."""
+    return f"{container_hash(spec, version) or 0:x}"
+
+
+def plan_pod(pod: Json, view: RuntimePod, health: Health, version: str) -> PodActions:
+    """What a kubelet of this version does about the pod as it is now.
+
+    A local node has no pod network, and keeps no record of the resources that a container was given: nothing is ever
+    restarted for theirs.
+    """
+    current = [(spec, found) for spec in podspec.all_containers(pod) if (found := view.newest(spec["name"]))]
+    status = PodRuntimeStatus(
+        sandboxes=view.sandboxes,
+        containers=view.containers,
+        started=frozenset(each.id for spec, each in current if each.running and health.started(spec, each)),
+        startup_failed=frozenset(each.id for _, each in current if health.failed(each.id) == "startup"),
+        liveness_failed=frozenset(each.id for _, each in current if health.failed(each.id) == "liveness"),
+    )
+    return pod_actions(pod, status, version)
+
+
+def plan_end(pod: Json, view: RuntimePod, version: str, why: str) -> PodActions:
+    """The same where the pod is over: all of it is killed, its sidecars last."""
+    return end_pod(pod, PodRuntimeStatus(view.sandboxes, view.containers), version, why)

@@ -8,9 +8,15 @@ import pytest
 
 from crrd.kubelet.hash.container_hash import container_hash
 from crrd.kubelet.runtime_status import ContainerState
-from crrd_localnode.planner.actions import Cause, PodActions
 from crrd_localnode.planner.pod_actions import end_pod, pod_actions
-from crrd_localnode.planner.pod_status import ContainerStatus, NetworkMode, PodRuntimeStatus, SandboxStatus
+from crrd_localnode.planner.values import (
+    Cause,
+    ContainerStatus,
+    NetworkMode,
+    PodActions,
+    PodRuntimeStatus,
+    SandboxStatus,
+)
 
 Json = dict[str, Any]
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from crrd.kubelet.runtime_status import ContainerState
-from crrd_localnode.planner.pod_status import ContainerStatus
 from crrd_localnode.planner.resize import resize_of
+from crrd_localnode.planner.values import ContainerStatus
 
 Json = dict[str, Any]
 

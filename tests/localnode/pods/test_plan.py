@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from crrd.kubelet.runtime_status import ContainerState
-from crrd_localnode.planner.actions import Cause
-from crrd_localnode.pods import plan
+from crrd_localnode.planner.values import Cause
 from crrd_localnode.pods.kuberuntime import RuntimeContainer, RuntimePod, Sandbox
+from crrd_localnode.pods.worker import hash_of, plan_end, plan_pod
 
 Json = dict[str, Any]
 
@@ -50,9 +50,9 @@ def running(spec: Json, **fields: Any) -> RuntimeContainer:
         "message": "",
         "image": spec["image"],
         "image_id": "",
-        "hash": plan.hash_of(spec, VERSION),
+        "hash": hash_of(spec, VERSION),
         "restart_count": 0,
-        "grace_seconds": None,
+        "grace_seconds": 30,
         "pre_stop": "",
         "ports": "",
         "log_path": "",
@@ -81,7 +81,7 @@ def make(
 ) -> tuple[bool, list[str], bool, list[str]]:
     """Whether the pod is killed, which containers are, whether a sandbox is made, which containers are started."""
     view = RuntimePod((sandbox,) if sandbox else (), containers)
-    made = plan.make(whole(given), view, probed or Probed(), VERSION)
+    made = plan_pod(whole(given), view, probed or Probed(), VERSION)
     kill = [each.container.name for each in made.kill if not made.kill_pod]
     return made.kill_pod, kill, made.new_sandbox, [each.name for each in made.start]
 
@@ -158,7 +158,7 @@ def test_a_pod_with_nothing_left_to_run_is_killed_with_its_sidecars() -> None:
 
 def test_a_container_that_never_started_is_stopped_for_that() -> None:
     probed = Probed(failed={"app-1": "startup"})
-    assert plan.make(whole(pod(APP)), VIEW, probed, VERSION).kill[0].cause is Cause.STARTUP
+    assert plan_pod(whole(pod(APP)), VIEW, probed, VERSION).kill[0].cause is Cause.STARTUP
 
 
 def test_a_container_in_a_state_that_the_runtime_does_not_know_is_stopped_before_it_is_started_anew() -> None:
@@ -175,27 +175,27 @@ def test_a_rule_of_the_container_s_own_restarts_it() -> None:
 
 def test_of_two_ready_sandboxes_neither_is_kept() -> None:
     view = RuntimePod((replace(SANDBOX, id="s2", attempt=1, created_at=2), SANDBOX), (running(APP),))
-    made = plan.make(whole(pod(APP)), view, Probed(), VERSION)
+    made = plan_pod(whole(pod(APP)), view, Probed(), VERSION)
     assert (made.kill_pod, made.new_sandbox, made.attempt) == (True, True, 2)
 
 
 def test_kubelet_s_version_tells_which_rules_hold() -> None:
     own = {**APP, "restartPolicy": "Never"}
-    view = RuntimePod((SANDBOX,), (exited(own, 1, hash=plan.hash_of(own, "v1.34.0")), running(OTHER)))
-    starts = [plan.make(whole(pod(own, OTHER)), view, Probed(), version).start for version in ("v1.34.0", VERSION)]
+    view = RuntimePod((SANDBOX,), (exited(own, 1, hash=hash_of(own, "v1.34.0")), running(OTHER)))
+    starts = [plan_pod(whole(pod(own, OTHER)), view, Probed(), version).start for version in ("v1.34.0", VERSION)]
     assert [len(each) for each in starts] == [1, 0]
 
 
 def test_no_network_is_compared_and_no_resources_are_known() -> None:
     sized = {"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]}
-    made = plan.make(whole(pod({**APP, **sized})), VIEW, Probed(), VERSION)
+    made = plan_pod(whole(pod({**APP, **sized})), VIEW, Probed(), VERSION)
     assert [each.name for each in made.keep] == ["app"]
     assert "is not known" in made.unknown[0].why
 
 
 def test_a_pod_that_is_over_is_killed_with_its_sidecars_last() -> None:
     view = RuntimePod((SANDBOX,), (running(SIDECAR), running(APP)))
-    made = plan.end(whole(pod(APP, init=(SIDECAR,))), view, VERSION, "the pod is over")
+    made = plan_end(whole(pod(APP, init=(SIDECAR,))), view, VERSION, "the pod is over")
     assert [(each.container.name, each.stage) for each in made.kill] == [("app", 0), ("side", 1)]
 
 
@@ -256,4 +256,4 @@ def test_a_sidecar_is_kept_running_beside_the_others() -> None:
     ],
 )
 def test_the_hash_is_kubelet_s(name: str, image: str, expected: int) -> None:
-    assert int(plan.hash_of({"name": name, "image": image, "command": ["counts", "not"]}, VERSION), 16) == expected
+    assert int(hash_of({"name": name, "image": image, "command": ["counts", "not"]}, VERSION), 16) == expected

@@ -10,9 +10,9 @@ import pytest
 from cri_stubs import api_pb2 as pb
 from crrd.kubelet.runtime_status import ContainerState
 from crrd_localnode.pods import spec as podspec
-from crrd_localnode.pods.backoff import BackOff, go_duration
 from crrd_localnode.pods.configs import container_config, sandbox_config
 from crrd_localnode.pods.kuberuntime import RuntimeContainer, RuntimePod, Sandbox
+from crrd_localnode.pods.starter import BackOff, go_duration
 from crrd_localnode.pods.status import Waiting, pod_status, termination_message
 from crrd_localnode.pods.volumes import PodFolders, VolumeError
 
@@ -91,7 +91,7 @@ def status_of(
         RuntimePod((SANDBOX,), containers),
         waiting=waiting or {},
         health=health or Health(),
-        runtime_name="containerd",
+        runtime="containerd",
         version="1.36",
         now=now,
     )
