@@ -20,7 +20,6 @@ from crrd_localnode.api.deletion import Deletion
 from crrd_localnode.api.front import Front, make_request
 from crrd_localnode.api.handlers import Handlers
 from crrd_localnode.api.kinds import Registry
-from crrd_localnode.api.listing import Listing
 from crrd_localnode.api.store import Store
 from crrd_localnode.api.watching import Watches
 from crrd_localnode.api.webhooks import Webhooks
@@ -28,17 +27,14 @@ from crrd_localnode.api.writes import Writes
 
 
 class ApiServer:
-    """One API server. The constructor starts nothing; `start` and `stop` do, and `async with` calls both.
-
-    Use `admission.mutating` and `admission.validating` to take part in admission.
-    """
+    """One API server; `start` and `stop`, or `async with`. `admission` is for those who take part in admission."""
 
     STORE = Store
     FRONT = Front
 
     def __init__(self, port: int = 0) -> None:
         """`port` of 127.0.0.1 is listened on; 0 is any free one, which stays the same when started again."""
-        self._port = port
+        self.port = port
         self.crds = [load_crd(REQUESTS), load_crd(POLICIES)]  # What is made sure of at the start
         self.store = self.STORE()
         self.registry = Registry(resources.BUILTIN)
@@ -49,7 +45,7 @@ class ApiServer:
         writes = Writes(self.store, self.admission, self.now)
         deletion = Deletion(writes, self.registry)
         self._controllers = Controllers(self.store, self.registry, writes, deletion)
-        handlers = Handlers(writes, deletion, Listing(self.store))
+        handlers = Handlers(writes, deletion)
         self.front = self.FRONT(registry=self.registry, handlers=handlers, watches=self.watches, clock=self.now)
         self._runner: web.ServerRunner | None = None
 
@@ -65,9 +61,8 @@ class ApiServer:
         server = web.Server(self.front.handle, request_factory=make_request, handler_cancellation=True)
         self._runner = web.ServerRunner(server, shutdown_timeout=1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
-        await site.start()
-        self._port = self._runner.addresses[0][1]
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         """End the watches, close the connections, and stop listening. The objects stay."""
@@ -85,14 +80,9 @@ class ApiServer:
         await self.stop()
 
     @property
-    def port(self) -> int:
-        """The port that is listened on, once the server has been started."""
-        return self._port
-
-    @property
     def url(self) -> str:
         """Where clients reach the server."""
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://127.0.0.1:{self.port}"
 
     def kubeconfig(self, path: Path) -> Path:
         """Write a kubeconfig file for this server; returns its path. The server must have been started."""

@@ -1,8 +1,7 @@
-"""The seam for admission: what may change or refuse a write before it is stored.
+"""The seam for admission: what may change or refuse a write before it is stored, by being in one of the two lists.
 
-The server itself brings no admission; webhooks and policies are added by appending to the two lists. As in Kubernetes,
-everything that mutates runs first, one after the other, then the object is completed and checked against its kind,
-and then everything that validates sees the object as it would be stored.
+As in Kubernetes, everything that mutates runs first, one after the other, then the object is completed and checked
+against its kind, and then everything that validates sees the object as it would be stored.
 """
 
 from collections.abc import Awaitable, Callable
@@ -47,8 +46,8 @@ class AdmissionRequest:
     dry_run: bool = False
 
 
+# Returns the object to go on with, None for the one it was given; raises ApiError to refuse.
 Mutating = Callable[[AdmissionRequest], Awaitable[Object | None]]
-"""Returns the object to go on with, None for the one it was given; raises ApiError to refuse."""
 Validating = Callable[[AdmissionRequest], Awaitable[None]]  # Raises ApiError to refuse
 
 

@@ -30,12 +30,10 @@ class Controllers:
     async def lay_ground(self, crds: Sequence[Object]) -> None:
         """Make sure of the usual namespaces and of these CRDs."""
         asking = Asking(_SELF)
-        for name in NAMESPACES:
-            if self._store.get(NAMESPACE.key, ("", name)) is None:
-                await self._writes.create(Target(NAMESPACE), {"metadata": {"name": name}}, asking)
-        for crd in crds:
-            if self._store.get(CRD.key, ("", metadata(crd)["name"])) is None:
-                await self._writes.create(Target(CRD), crd, asking)
+        namespaces: list[Object] = [{"metadata": {"name": name}} for name in NAMESPACES]
+        for kind, obj in [*((NAMESPACE, each) for each in namespaces), *((CRD, each) for each in crds)]:
+            if self._store.get(kind.key, ("", metadata(obj)["name"])) is None:
+                await self._writes.create(Target(kind), obj, asking)
 
     def _crd_changed(self, event: Event) -> None:
         if event.new is not None:

@@ -34,7 +34,7 @@ def crd_rules(crd: Object, _old: Object | None = None) -> list[Cause]:
     """What is wrong with a CRD: the fields without which nothing can be served."""
     spec = crd.get("spec") or {}
     causes = [
-        Cause(f"spec.{path}", "Required value", "FieldValueRequired")
+        Cause(f"spec.{path}", "Required value")
         for path in ("group", "scope", "versions", "names.kind", "names.plural")
         if not dig(spec, *path.split("."))
     ]
@@ -44,12 +44,11 @@ def crd_rules(crd: Object, _old: Object | None = None) -> list[Cause]:
         causes.append(Cause("metadata.name", text))
     versions = spec.get("versions") or []
     if not causes and sum(bool(version.get("storage")) for version in versions) != 1:
-        text = "Invalid value: must have exactly one version marked as storage version"
-        causes.append(Cause("spec.versions", text))
+        causes.append(Cause("spec.versions", "Invalid value: must have exactly one version marked as storage version"))
     for at, version in enumerate(versions):
         if not isinstance(dig(version, "schema", "openAPIV3Schema"), dict):
             path = f"spec.versions[{at}].schema.openAPIV3Schema"
-            causes.append(Cause(path, "Required value: schemas are required", "FieldValueRequired"))
+            causes.append(Cause(path, "Required value: schemas are required"))
     return causes
 
 

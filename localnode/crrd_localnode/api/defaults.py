@@ -1,7 +1,7 @@
 """What the API server fills in, and which changes it refuses, for built-in kinds: as far as this project can notice.
 
-The values are those of Kubernetes' `pkg/apis/core/v1/defaults.go` and of its pod strategy. They matter here since
-kubelet's hash of a container, restart policies and grace periods are all taken after defaulting.
+The values are those of Kubernetes' `pkg/apis/core/v1/defaults.go` and of its pod strategy; kubelet's hash of a
+container, restart policies and grace periods are taken after defaulting.
 """
 
 import base64
@@ -12,7 +12,6 @@ from crrd.core.api.types import DEFAULT_GRACE_SECONDS
 from crrd_localnode.api.errors import Cause
 from crrd_localnode.api.objects import Object, dig, metadata
 
-_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 _POD: Mapping[str, Any] = {
     "dnsPolicy": "ClusterFirst", "enableServiceLinks": True, "restartPolicy": "Always", "securityContext": {},
@@ -45,7 +44,7 @@ def _complete_container(container: Object) -> Object:
     container = _changed(container, "ports", lambda ports: [{"protocol": "TCP", **port} for port in ports])
     container = _changed(container, "env", lambda entries: [_complete_env(entry) for entry in entries])
     container = _changed(container, "resources", _complete_resources)
-    for probe in _PROBES:
+    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
         container = _changed(container, probe, lambda value: _complete_handler({**_PROBE, **value}))
     completed = {name: _complete_handler(hook) for name, hook in (container.get("lifecycle") or {}).items()}
     return _changed(container, "lifecycle", lambda _hooks: completed)
@@ -111,25 +110,25 @@ def pod_rules(pod: Object, old: Object | None) -> list[Cause]:
 
 
 def _forbidden(field: str, why: str) -> Cause:
-    return Cause(field, f"Forbidden: {why}", "FieldValueForbidden")
+    return Cause(field, f"Forbidden: {why}")
 
 
 def _new_pod_rules(spec: Object) -> list[Cause]:
     containers = spec.get("containers")
     if not containers:
-        return [Cause("spec.containers", "Required value", "FieldValueRequired")]
+        return [Cause("spec.containers", "Required value")]
     causes, seen = [], set()
     for field in _CONTAINER_LISTS[:2]:
         for at, container in enumerate(spec.get(field) or []):
             name, path = container.get("name"), f"spec.{field}[{at}].name"
             if not name:
-                causes.append(Cause(path, "Required value", "FieldValueRequired"))
+                causes.append(Cause(path, "Required value"))
             elif name in seen:
-                causes.append(Cause(path, f'Duplicate value: "{name}"', "FieldValueDuplicate"))
+                causes.append(Cause(path, f'Duplicate value: "{name}"'))
             seen.add(name)
     if spec.get("restartPolicy") not in ("Always", "OnFailure", "Never"):
         text = f'Unsupported value: "{spec.get("restartPolicy")}": supported values: "Always", "OnFailure", "Never"'
-        causes.append(Cause("spec.restartPolicy", text, "FieldValueNotSupported"))
+        causes.append(Cause("spec.restartPolicy", text))
     return causes
 
 

@@ -17,8 +17,6 @@ from crrd_localnode.api.objects import Object, dig, metadata, with_metadata
 from crrd_localnode.api.store import Changed, Stored
 from crrd_localnode.api.writes import Asking, Target, Writes
 
-_ATTEMPTS = 8
-
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
@@ -56,19 +54,15 @@ class Deletion:
 
     async def delete(self, target: Target, options: DeleteOptions, asking: Asking) -> tuple[Stored, bool]:
         """The object's last or present state, and whether it is gone. Raises ApiError."""
-        for _ in range(_ATTEMPTS):
-            old = self._store.get(target.kind.key, target.key)
-            if old is None:
-                raise target.missing()
+
+        async def write(old: Stored) -> tuple[Stored, bool]:
             self._check_conditions(target, old, options)
             if self._writes.admission.validating:
                 request = asking.to(Operation.DELETE, target, target.kind.shown(old).obj, None)
                 await self._writes.admission.validate(request)
-            try:
-                return self._delete_now(target, old, options, asking)
-            except Changed:
-                continue
-        raise target.conflict()
+            return self._delete_now(target, old, options, asking)
+
+        return await self._writes.with_present(target, write)
 
     def _delete_now(self, target: Target, old: Stored, options: DeleteOptions, asking: Asking) -> tuple[Stored, bool]:
         if self._store.get(target.kind.key, target.key) is not old:

@@ -21,10 +21,7 @@ _STATUS_VERBS = ["get", "patch", "update"]
 
 
 def discover(registry: Registry, path: str, address: str) -> Object | str | None:
-    """The document (or plain text) at a path that names no resource; None where there is none.
-
-    `address` is the server's own, as host:port.
-    """
+    """The document (or plain text) at a path of no resource, None for none; `address` is the server's, host:port."""
     plain = _PLAIN.get(path.rstrip("/") or "/")
     if plain is not None:
         return plain(registry, address)

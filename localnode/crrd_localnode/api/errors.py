@@ -13,6 +13,10 @@ REASONS = {
     406: "NotAcceptable", 409: "Conflict", 410: "Expired", 413: "RequestEntityTooLarge", 415: "UnsupportedMediaType",
     422: "Invalid", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout",
 }  # fmt: skip
+_FIELD_REASONS = {
+    "Duplicate value": "Duplicate", "Forbidden": "Forbidden", "Required value": "Required", "Too long": "TooLong",
+    "Too many": "TooMany", "Unsupported value": "NotSupported",
+}  # fmt: skip
 NO_SUCH_PATH = "404 page not found"
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
@@ -23,7 +27,12 @@ class Cause:
 
     field: str
     message: str
-    reason: str = "FieldValueInvalid"
+    special: str = ""  # Another reason than the one that goes with the message
+
+    @property
+    def reason(self) -> str:
+        """By the message's first words, as k8s.io/apimachinery's `field.Error` pairs them."""
+        return self.special or f"FieldValue{_FIELD_REASONS.get(self.message.partition(':')[0], 'Invalid')}"
 
 
 class ApiError(Exception):
@@ -122,11 +131,6 @@ def unsupported_media_type(given: str, supported: Sequence[str]) -> ApiError:
 def expired(asked: int, oldest: int) -> ApiError:
     """410: the history that a watch would have to start from is gone."""
     return ApiError(410, f"too old resource version: {asked} ({oldest})")
-
-
-def expired_list() -> ApiError:
-    """410: a list of exactly this resourceVersion cannot be had any more."""
-    return ApiError(410, "The resourceVersion for the provided list is too old.")
 
 
 def expired_continue(token: str) -> ApiError:

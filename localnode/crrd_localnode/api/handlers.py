@@ -8,7 +8,7 @@ from crrd_localnode.api.admission import User
 from crrd_localnode.api.deletion import Deletion, delete_options
 from crrd_localnode.api.errors import bad_request, details, unsupported_media_type
 from crrd_localnode.api.kinds import Kind
-from crrd_localnode.api.listing import Listing, Page
+from crrd_localnode.api.listing import Page, list_page
 from crrd_localnode.api.objects import Object, dumps, metadata
 from crrd_localnode.api.patches import parsed, patch_maker
 from crrd_localnode.api.routing import Route
@@ -57,25 +57,23 @@ class Answer:
     warnings: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
 class Handlers:
     """Answers requests for resources, all but watches."""
 
-    def __init__(self, writes: Writes, deletion: Deletion, listing: Listing) -> None:
-        self._writes = writes
-        self._store = writes.store
-        self._deletion = deletion
-        self._listing = listing
+    _writes: Writes
+    _deletion: Deletion
 
     async def answer(self, request: Request) -> Answer:
         """The answer. Raises ApiError."""
         verb, target = request.route.verb, request.target
         if verb == "get":
-            stored = self._store.get(request.kind.key, target.key)
+            stored = self._writes.store.get(request.kind.key, target.key)
             if stored is None:
                 raise target.missing()
             return Answer(200, self._object_body(request, stored))
         if verb == "list":
-            page = self._listing.page(request.kind, request.route.namespace, request.query)
+            page = list_page(self._writes.store, request.kind, request.route.namespace, request.query)
             return Answer(200, self._list_body(request, page))
         asking = request.asking()
         if verb == "delete":

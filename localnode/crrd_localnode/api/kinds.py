@@ -49,33 +49,25 @@ class Kind:
     categories: tuple[str, ...] = ()
     namespaced: bool = True
     custom: bool = False  # A custom resource: list items carry their kind, and there is no strategic merge patch
-    storage: str = ""
-    """The version that objects are stored in, "" for this one. Versions differ in nothing but their name."""
+    storage: str = ""  # The version that objects are stored in, "" for this one; they differ in their name only
     others: tuple[str, ...] = ()  # Further versions that it is served in
     status: bool = False  # There is a status subresource; then writes to the object itself leave the status alone
     status_on_create: bool = False  # A status given on create is kept nevertheless (nodes: kubelet registers with one)
     generation: bool = False  # metadata.generation counts the changes of everything but metadata and status
-    managed_fields: bool = False
-    """metadata.managedFields says when which data was written; the other kinds have none here."""
+    managed_fields: bool = False  # metadata.managedFields says when which data was written
     unconditional_update: bool = True  # A PUT may leave out metadata.resourceVersion
-    graceful: bool = False
-    """Deleting only marks the object, until its kubelet deletes it with a grace period of 0 (pods)."""
+    graceful: bool = False  # Deleting only marks the object, until its kubelet deletes it without a grace period (pods)
     logs: bool = False  # There is a subresource log, which the object's kubelet serves (pods)
     contains: bool = False  # Objects of other kinds lie in it, and go with it (namespaces)
-    guard: str = ""
-    """A finalizer that a deletion sets, until a controller has cleaned up (CRDs: until their objects are gone)."""
-    returns_deleted: bool = False
-    """DELETE answers with the object even when it is gone at once, instead of with a Status."""
-    path_names: bool = False
-    """Names may be anything that fits into a URL's path segment (RBAC), not only DNS subdomains."""
-    fields: FieldLabels = field(default_factory=dict)
-    """What field selectors can name besides metadata.name and metadata.namespace."""
+    guard: str = ""  # A finalizer that a deletion sets, until a controller has cleaned up (CRDs: their objects)
+    returns_deleted: bool = False  # DELETE answers with the object even when it is gone at once, instead of a Status
+    path_names: bool = False  # Names may be anything that fits into a URL's path segment (RBAC), not only subdomains
+    fields: FieldLabels = field(default_factory=dict)  # For field selectors, beside metadata.name and .namespace
     columns: tuple[Column, ...] = ()  # The table's columns after NAME
     schema: Schema | None = None
     complete: Callable[[Object], Object] = _as_it_is  # Fills in defaults, on create and on update
     on_create: Callable[[Object], Object] = _as_it_is  # What is set on create only, after the status was dropped
-    rules: Callable[[Object, Object | None], list[Cause]] = _no_rules
-    """What is wrong with a new object, or with what one has become (`old` is None on create)."""
+    rules: Callable[[Object, Object | None], list[Cause]] = _no_rules  # What is wrong with an object (and what it was)
 
     @property
     def api_version(self) -> str:

@@ -16,7 +16,6 @@ from crrd_localnode.api.selectors import QUALIFIED_NAME, label_error
 
 _SUFFIX_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH = 5
-_MAX_GENERATED_BASE = 63 - _SUFFIX_LENGTH
 _ANNOTATIONS_LIMIT = 256 * 1024
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _SYSTEM_FIELDS = (
@@ -59,15 +58,11 @@ def new_metadata(kind: Kind, obj: Object, now: str) -> Object:
     name = given.get("name") or ""
     if not name and given.get("generateName"):
         suffix = "".join(secrets.choice(_SUFFIX_CHARACTERS) for _ in range(_SUFFIX_LENGTH))
-        name = f"{given['generateName'][:_MAX_GENERATED_BASE]}{suffix}"
-    meta = {"name": name, **_free_part(given)}
-    if kind.namespaced:
-        meta["namespace"] = given["namespace"]
-    meta["uid"] = str(uuid.uuid4())
-    meta["creationTimestamp"] = now
-    if kind.generation:
-        meta["generation"] = 1
-    return meta
+        name = f"{given['generateName'][: 63 - _SUFFIX_LENGTH]}{suffix}"
+    place = {"namespace": given["namespace"]} if kind.namespaced else {}
+    generation = {"generation": 1} if kind.generation else {}
+    own = {"uid": str(uuid.uuid4()), "creationTimestamp": now, **generation}
+    return {"name": name, **_free_part(given), **place, **own}
 
 
 def updated_metadata(given: Object, old: Object) -> Object:
@@ -82,10 +77,7 @@ def _free_part(given: Object) -> Object:
 
 
 def with_managed_fields(obj: Object, now: str) -> Object:
-    """A ConfigMap or Secret as it is written now: one entry for all writers, as if all had one name.
-
-    Like the real server's, its time says when the writer last changed anything of the object.
-    """
+    """A ConfigMap or Secret as written now, by one writer for all; `time`: when one last changed anything of it."""
     names = [name for name in ("data", "binaryData") if name in obj]
     owned: Object = {f"f:{name}": {".": {}, **{f"f:{key}": {} for key in obj[name] or {}}} for name in names}
     entry = {
@@ -98,17 +90,17 @@ def with_managed_fields(obj: Object, now: str) -> Object:
 def name_causes(kind: Kind, name: str) -> list[Cause]:
     """What is wrong with a name."""
     if not name:
-        return [Cause("metadata.name", "Required value: name or generateName is required", "FieldValueRequired")]
+        return [Cause("metadata.name", "Required value: name or generateName is required")]
     if kind.path_names:
         good = name not in (".", "..") and "/" not in name and "%" not in name
         return [] if good else [Cause("metadata.name", f'Invalid value: "{name}": may not be a path segment')]
-    if len(name) > 253 or _SUBDOMAIN.fullmatch(name) is None:
-        text = (
-            f'Invalid value: "{name}": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric '
-            "characters, '-' or '.', and must start and end with an alphanumeric character"
-        )
-        return [Cause("metadata.name", text)]
-    return []
+    if len(name) <= 253 and _SUBDOMAIN.fullmatch(name):
+        return []
+    text = (
+        f'Invalid value: "{name}": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric '
+        "characters, '-' or '.', and must start and end with an alphanumeric character"
+    )
+    return [Cause("metadata.name", text)]
 
 
 def metadata_causes(meta: Object, old: Object | None) -> list[Cause]:
@@ -124,7 +116,7 @@ def metadata_causes(meta: Object, old: Object | None) -> list[Cause]:
         causes += [Cause("metadata.annotations", problem) for problem in found if problem]
         if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > _ANNOTATIONS_LIMIT:
             text = f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes"
-            causes.append(Cause("metadata.annotations", text, "FieldValueTooLong"))
+            causes.append(Cause("metadata.annotations", text))
     return causes + _finalizer_causes(meta, before)
 
 
@@ -139,5 +131,5 @@ def _finalizer_causes(meta: Object, before: Object) -> list[Cause]:
     if fresh and before.get("deletionTimestamp"):
         shown = ", ".join(f'"{finalizer}"' for finalizer in fresh)
         why = f"no new finalizers can be added if the object is being deleted, found new finalizers [{shown}]"
-        causes.append(Cause("metadata.finalizers", f"Forbidden: {why}", "FieldValueForbidden"))
+        causes.append(Cause("metadata.finalizers", f"Forbidden: {why}"))
     return causes

@@ -1,8 +1,7 @@
 """Patches: JSON patch, JSON merge patch (RFC 7386) and strategic merge patch, which knows which lists have what key.
 
 The rules of the last are those of Kubernetes' community document "Strategic Merge Patch"; the keys are the
-`patchMergeKey` tags of k8s.io/api, by field name, which is unambiguous within the kinds served here once a kind's own
-exceptions are given. No argument is ever changed; unchanged parts are shared, not copied.
+`patchMergeKey` tags of k8s.io/api, by field name. No argument is ever changed; unchanged parts are shared.
 """
 
 from collections import deque
@@ -154,7 +153,7 @@ def _merge_list(target: list[Any], patch: list[Any], key: str, keys: Mapping[str
 def _patch_first(merged: list[Any], current: list[Any], patch: list[Any], key: str) -> list[Any]:
     """The order without a given one: what was not there before comes in front of what the patch does not name.
 
-    Source: `normalizeElementOrder` and `mergeSortedSlice` in k8s.io/apimachinery's pkg/util/strategicpatch.
+    Source: `normalizeElementOrder`, `mergeSortedSlice` in k8s.io/apimachinery's pkg/util/strategicpatch.
     """
     before = {item.get(key): at for at, item in enumerate(current) if isinstance(item, dict)}
     named = {item.get(key): at for at, item in enumerate(patch) if isinstance(item, dict)}

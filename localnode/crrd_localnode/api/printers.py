@@ -1,5 +1,6 @@
 """The columns that `kubectl get` shows for built-in kinds, as the API server's `pkg/printers` computes them."""
 
+import math
 from datetime import datetime
 from typing import Any
 
@@ -11,29 +12,24 @@ UNKNOWN = "<unknown>"
 NONE = "<none>"
 
 
+_HOUR, _DAY, _YEAR = 3600, 86400, 365 * 86400
+_UNITS = {"s": 1, "m": 60, "h": _HOUR, "d": _DAY, "y": _YEAR}
+_SPANS = (
+    (120, "s", ""), (600, "m", "s"), (3 * _HOUR, "m", ""), (8 * _HOUR, "h", "m"), (48 * _HOUR, "h", ""),
+    (8 * _DAY, "d", "h"), (2 * _YEAR, "d", ""), (8 * _YEAR, "y", "d"), (math.inf, "y", ""),
+)  # fmt: skip
+"""Below so many seconds, a span is told in this unit, and its rest in that one."""
+
+
 def human_duration(seconds: float) -> str:
     """A span of time as `kubectl` shows ages: two units at most while it is short (apimachinery's HumanDuration)."""
-    whole = int(seconds)
-    if whole < -1:
+    whole = max(int(seconds), 0)
+    if int(seconds) < -1:
         return "<invalid>"
-    if whole < 120:
-        return f"{max(whole, 0)}s"
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if minutes < 10:
-        return f"{minutes}m{whole % 60}s" if whole % 60 else f"{minutes}m"
-    if minutes < 180:
-        return f"{minutes}m"
-    if hours < 8:
-        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
-    if hours < 48:
-        return f"{hours}h"
-    if days < 8:
-        return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
-    if days < 365 * 2:
-        return f"{days}d"
-    if days < 365 * 8:
-        return f"{days // 365}y{days % 365}d" if days % 365 else f"{days // 365}y"
-    return f"{days // 365}y"
+    large, small = next((large, small) for limit, large, small in _SPANS if whole < limit)
+    count, rest = divmod(whole, _UNITS[large])
+    rest = rest // _UNITS[small] if small else 0
+    return f"{count}{large}" + (f"{rest}{small}" if rest else "")
 
 
 def age_since(text: Any, now: datetime) -> str:

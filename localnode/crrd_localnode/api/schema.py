@@ -1,8 +1,7 @@
 """A custom resource's structural schema: what is kept, what is filled in, and what is refused.
 
-The check itself is the jsonschema library's, with the words in which Kubernetes' OpenAPI differs from JSON Schema
-translated or added, and its findings put as Kubernetes puts them. Of CEL, `self == oldSelf` is enforced, natively and
-with the order of lists; other rules need a CEL engine and are not evaluated here.
+The check is the jsonschema library's, with the words in which Kubernetes' OpenAPI differs translated or added, and its
+findings put as Kubernetes puts them. Of CEL, `self == oldSelf` is enforced, with the order of lists; no other rule is.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -101,18 +100,12 @@ class Schema:
         self._immutable = list(_immutable(openapi, ()))
 
     @cached_property
-    def _root(self) -> Validator:
-        return _Checker({word: value for word, value in self._translated.items() if word != "properties"})
-
-    @cached_property
-    def _fields(self) -> dict[str, Validator]:
-        fields = self._translated.get("properties", {})
+    def _checkers(self) -> tuple[Validator, dict[str, Validator]]:
+        """One for the object as a whole, and one for each of its fields."""
+        whole = to_json_schema(self.openapi)
+        fields = whole.pop("properties", {})
         schemas = {name: {"properties": {name: fields[name]}} for name in fields if name not in _ROOT_FIELDS}
-        return {name: _Checker(schema, format_checker=_formats) for name, schema in schemas.items()}
-
-    @cached_property
-    def _translated(self) -> dict[str, Any]:
-        return to_json_schema(self.openapi)
+        return _Checker(whole), {name: _Checker(each, format_checker=_formats) for name, each in schemas.items()}
 
     def complete(self, obj: Object) -> tuple[Object, list[str]]:
         """The object without unknown fields and with defaults, and the paths of the fields that were dropped."""
@@ -123,8 +116,9 @@ class Schema:
 
     def check(self, obj: Object, old: Object | None) -> list[Cause]:
         """What is wrong with the object; fields that are as in `old` are not looked at again."""
-        errors = list(self._root.iter_errors(obj))
-        for name, checker in self._fields.items():
+        whole, fields = self._checkers
+        errors = list(whole.iter_errors(obj))
+        for name, checker in fields.items():
             if name in obj and (old is None or obj[name] != old.get(name)):
                 errors += checker.iter_errors(obj)
         causes = [_cause(error) for error in errors]
@@ -171,14 +165,24 @@ def _immutable(schema: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tup
         yield from _immutable(inner, (*path, name))
 
 
-_BOUNDS = {
-    "minimum": "greater than or equal to {}",
-    "maximum": "less than or equal to {}",
-    "exclusiveMinimum": "greater than {}",
-    "exclusiveMaximum": "less than {}",
-    "minLength": "at least {} chars long",
+_SHOULD = "Invalid value: {shown}: {field} in body should be"
+_TEXTS = {
+    "minimum": f"{_SHOULD} greater than or equal to {{limit}}",
+    "maximum": f"{_SHOULD} less than or equal to {{limit}}",
+    "exclusiveMinimum": f"{_SHOULD} greater than {{limit}}",
+    "exclusiveMaximum": f"{_SHOULD} less than {{limit}}",
+    "minLength": f"{_SHOULD} at least {{limit}} chars long",
+    "maxLength": "Too long: may not be more than {limit} bytes",
+    "minItems": "Invalid value: {length}: {field} in body should have at least {limit} items",
+    "maxItems": "Too many: {length}: must have at most {limit} items",
+    "pattern": "Invalid value: {shown}: {field} in body should match '{limit}'",
+    "required": "Required value",
+    "enum": "Unsupported value: {shown}: supported values: {options}",
+    "format": "Invalid value: {shown}: {field} in body must be of type {limit}: {shown}",
+    "type": "Invalid value: {type}: {field} in body must be of type {options}: {type}",
+    "x-kubernetes-list-map-keys": "Duplicate value: {whole}",
 }
-"""JSON Schema's word -> what the API server says the value should be."""
+"""JSON Schema's word -> what the API server says."""
 
 
 def _cause(error: jsonschema.ValidationError) -> Cause:
@@ -187,35 +191,17 @@ def _cause(error: jsonschema.ValidationError) -> Cause:
     for step in error.absolute_path:
         field += f"[{step}]" if isinstance(step, int) else f".{step}" if field else str(step)
     word, value, limit = str(error.validator), cast("Any", error.instance), cast("Any", error.validator_value)
-    shown = dumps(value).decode() if isinstance(value, (str, int, float)) else f'"{_type_name(value)}"'
-    if word in _BOUNDS:
-        return Cause(field, f"Invalid value: {shown}: {field} in body should be {_BOUNDS[word].format(limit)}")
-    match word:
-        case "pattern":
-            return Cause(field, f"Invalid value: {shown}: {field} in body should match '{limit}'")
-        case "required":
-            return Cause(field, "Required value", "FieldValueRequired")
-        case "enum":
-            options = ", ".join(f'"{option}"' for option in limit if option is not None)
-            return Cause(field, f"Unsupported value: {shown}: supported values: {options}", "FieldValueNotSupported")
-        case "type":
-            wanted = limit if isinstance(limit, str) else limit[0]
-            given = _type_name(value)
-            text = f'Invalid value: "{given}": {field} in body must be of type {wanted}: "{given}"'
-            return Cause(field, text, "FieldValueTypeInvalid")
-        case "x-kubernetes-list-map-keys":
-            return Cause(field, f"Duplicate value: {dumps(value).decode()}", "FieldValueDuplicate")
-        case "maxLength":
-            return Cause(field, f"Too long: may not be more than {limit} bytes", "FieldValueTooLong")
-        case "maxItems":
-            return Cause(field, f"Too many: {len(value)}: must have at most {limit} items", "FieldValueTooMany")
-        case "minItems":
-            return Cause(field, f"Invalid value: {len(value)}: {field} in body should have at least {limit} items")
-        case "format":
-            reason = "FieldValueTypeInvalid" if isinstance(value, str) else "FieldValueInvalid"
-            return Cause(field, f"Invalid value: {shown}: {field} in body must be of type {limit}: {shown}", reason)
-        case _:
-            return Cause(field, f"Invalid value: {shown}: {error.message}")
+    type_name, whole = f'"{_type_name(value)}"', dumps(value).decode()
+    shown = whole if isinstance(value, (str, int, float)) else type_name
+    wrong_type = word == "type" or (word == "format" and isinstance(value, str))
+    options = limit if isinstance(limit, list) else [limit]
+    listed = options[0] if word == "type" else ", ".join(f'"{each}"' for each in options if each is not None)
+    length = len(value) if isinstance(value, list) else 0
+    text = _TEXTS.get(word, "Invalid value: {shown}: {message}").format(
+        shown=shown, field=field, limit=limit, length=length, options=listed, type=type_name, whole=whole,
+        message=error.message,
+    )  # fmt: skip
+    return Cause(field, text, "FieldValueTypeInvalid" if wrong_type else "")
 
 
 def _type_name(value: object) -> str:

@@ -1,9 +1,7 @@
 """Label selectors (equality- and set-based) and field selectors, as the query strings of list and watch have them.
 
-Comparisons of numbers (`>` and `<`) are refused: nobody here asks for them.
-
-Both parse into a `Requirement` list and match without looking at more of an object than they name. The grammar is
-that of k8s.io/apimachinery's `labels.Parse` and `fields.ParseSelector`.
+The grammar is that of k8s.io/apimachinery's `labels.Parse` and `fields.ParseSelector`; comparisons of numbers (`>` and
+`<`) are refused: nobody here asks for them.
 """
 
 import re
@@ -33,9 +31,9 @@ def label_error(key: str, value: str | None = None) -> str | None:
             f"Invalid value: \"{key}\": name part must consist of alphanumeric characters, '-', '_' or '.', "
             "and must be no more than 63 characters"
         )
-    if value is not None and len(value) > 63:
+    if len(value or "") > 63:
         return f'Invalid value: "{value}": must be no more than 63 bytes'
-    if value is not None and LABEL_VALUE.fullmatch(value) is None:
+    if LABEL_VALUE.fullmatch(value or "") is None:
         return (
             f'Invalid value: "{value}": a valid label must be an empty string or consist of alphanumeric characters, '
             "'-', '_' or '.', and must start and end with an alphanumeric character"
@@ -55,27 +53,22 @@ def _split(text: str) -> list[str]:
 
 
 def label_selector(text: str) -> Predicate | None:
-    """Whether an object's labels match; None where the selector is empty and so everything matches.
-
-    Raises ApiError 400 for what cannot be parsed.
-    """
+    """Whether an object's labels match; None where everything does. Raises ApiError 400 for what cannot be parsed."""
     if not text.strip():
         return None
-    tests = [_label_test(part.strip(), text) for part in _split(text)]
+    tests = []
+    for part in _split(text):
+        key, test, values = _parse_label(part.strip(), text)
+        problem = label_error(key) or next((found for value in values if (found := label_error(key, value))), None)
+        if problem:
+            raise _unparsable(text, problem)
+        tests.append((key, test))
 
     def matches(obj: Object) -> bool:
         labels: Mapping[str, Any] = dig(obj, "metadata", "labels") or {}
         return all(test(labels.get(key)) for key, test in tests)
 
     return matches
-
-
-def _label_test(part: str, text: str) -> tuple[str, Test]:
-    key, test, values = _parse_label(part, text)
-    problem = label_error(key) or next((found for value in values if (found := label_error(key, value))), None)
-    if problem:
-        raise _unparsable(text, problem)
-    return key, test
 
 
 def _unparsable(text: str, why: str) -> ApiError:
@@ -107,8 +100,7 @@ _META_FIELDS: FieldLabels = {"metadata.name": ("metadata", "name"), "metadata.na
 def field_selector(text: str, supported: FieldLabels) -> Predicate | None:
     """Whether an object's fields match; None where everything matches.
 
-    `supported` are the names that the kind has besides metadata.name and metadata.namespace. Raises ApiError 400 for
-    what cannot be parsed and for a name that the kind does not support, as the API server does.
+    `supported` are the kind's own names beside metadata.name and metadata.namespace. Raises ApiError 400 for others.
     """
     tests: list[tuple[tuple[str, ...], str, bool]] = []
     for part in filter(None, (part.strip() for part in re.split(r"(?<!\\),", text))):

@@ -1,8 +1,7 @@
-"""The objects, their one counter of resourceVersions, and the history that watches start from.
+"""The objects, their one counter of resourceVersions, and the history that watches start from: etcd and watch cache.
 
-What etcd and the watch cache are to a real API server. The store knows no kinds, namespaces or rules: objects lie
-under a key (`Kind.key`) and under (namespace, name). Stored objects are never changed, only replaced, and their JSON
-text and every watch event's line are made at most once, however many readers and watchers there are.
+The store knows no kinds, namespaces or rules: objects lie under a key (`Kind.key`) and under (namespace, name). They
+are never changed, only replaced, and their JSON text and every watch event's line are made at most once.
 
 Invariant: for every key, the objects at resourceVersion `floor` plus the history's events give the objects of now.
 """

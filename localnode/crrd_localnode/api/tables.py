@@ -70,7 +70,9 @@ class TableForm:
 
     def table(self, items: Iterable[Stored], meta: Object, now: datetime) -> Object:
         """The table of some objects; `meta` is the list's."""
-        columns = [] if self.columns_sent else self._columns()
+        name = {"name": "Name", "type": "string", "format": "name", "priority": 0, "description": "Name of the object."}
+        others = ({field: getattr(column, field) for field in name} for column in self.kind.columns)
+        columns = [] if self.columns_sent else [name, *others]
         self.columns_sent = True
         return {
             "kind": "Table",
@@ -89,7 +91,3 @@ class TableForm:
         elif self.include != "None":
             row["object"] = metadata_only(stored, self.version)
         return row
-
-    def _columns(self) -> list[Object]:
-        name = {"name": "Name", "type": "string", "format": "name", "priority": 0, "description": "Name of the object."}
-        return [name, *({field: getattr(column, field) for field in name} for column in self.kind.columns)]

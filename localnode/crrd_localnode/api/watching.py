@@ -40,7 +40,7 @@ class Watches:
         given, match = "sendInitialEvents" in query, query.get("resourceVersionMatch", "")
         if match != ("NotOlderThan" if given else ""):
             text = "Forbidden: resourceVersionMatch goes with sendInitialEvents, and has to be NotOlderThan then"
-            raise invalid_options([Cause("resourceVersionMatch", text, "FieldValueForbidden")])
+            raise invalid_options([Cause("resourceVersionMatch", text)])
         watch = Watch(self, kind, selection(kind, namespace, query), form, query)
         watch.begin(parse_revision(query.get("resourceVersion", "")), whole=is_true(query, "sendInitialEvents"))
         return watch
@@ -76,9 +76,8 @@ class Watch:
     def begin(self, revision: int, *, whole: bool = False) -> None:
         """Take note of everything after a resourceVersion, or, where that is 0, of what there is and what comes.
 
-        `whole`: of what there is in any case, with a bookmark at once that says where that ends (sendInitialEvents).
-
-        A resourceVersion that is yet to come is no error, here as in Kubernetes: nothing is said until it has passed.
+        `whole`: of what there is in any case, with a bookmark at once that says where that ends (sendInitialEvents). A
+        resourceVersion that is yet to come is no error, here as in Kubernetes: nothing is said until it has passed.
         One that is too old ends the stream with an ERROR event, as by a server with a watch cache.
         """
         store, key = self._watches.store, self._kind.key

@@ -1,9 +1,8 @@
 """Calls admission webhooks: those of the MutatingWebhookConfigurations that the store holds.
 
-Webhooks are reached by `clientConfig.url` (there is no Service network here), over TLS with the configuration's
-caBundle. Rules match by group, version, resource and operation; matchPolicy, namespaceSelector, objectSelector and
-failurePolicy count, matchConditions (CEL) do not: a webhook that has them is always asked.
-Source of the shapes: Kubernetes' `admission.k8s.io/v1` and `admissionregistration.k8s.io/v1`.
+They are reached by `clientConfig.url` (there is no Service network here), over TLS with the configuration's caBundle.
+Rules match by group, version, resource and operation; matchPolicy, namespaceSelector, objectSelector and failurePolicy
+count, matchConditions (CEL) do not: a webhook that has them is always asked.
 """
 
 import base64
@@ -54,26 +53,17 @@ class Webhooks:
 
     def _asked(self, request: AdmissionRequest) -> Iterator[Json]:
         """The webhooks that this write is for, in the order of their configurations' names."""
+        namespace = self._store.get(NAMESPACES, ("", request.namespace))
+        labels = metadata(namespace.obj if namespace else {}).get("labels") or {}
+        own = metadata(request.new or request.old or {}).get("labels") or {}
         for _, stored in sorted(self._store.objects(MUTATING).items()):
             for webhook in stored.obj.get("webhooks") or ():
-                if self._matches(webhook, request):
+                selectors = ((webhook.get("namespaceSelector"), labels), (webhook.get("objectSelector"), own))
+                if _version(webhook, request) is not None and all(_selects(*each) for each in selectors):
                     yield webhook
 
-    def _matches(self, webhook: Json, request: AdmissionRequest) -> bool:
-        namespace = self._store.objects(NAMESPACES).get(("", request.namespace))
-        labels = metadata(namespace.obj).get("labels") if namespace else None
-        own = metadata(request.new or request.old or {}).get("labels")
-        return (
-            _version(webhook, request) is not None
-            and _selects(webhook.get("namespaceSelector"), labels or {})
-            and _selects(webhook.get("objectSelector"), own or {})
-        )
-
     async def _call(self, webhook: Json, request: AdmissionRequest, new: Object | None) -> Json | None:
-        """One webhook's answer, or None where it is away and does not matter.
-
-        Raises ApiError where it denies the write, or is away and failurePolicy is Fail.
-        """
+        """One webhook's answer, None where it is away and may be (Ignore). Raises ApiError: denied, or away."""
         name = webhook.get("name", "")
         try:
             answer = await self._ask(webhook, request, new)
@@ -96,13 +86,9 @@ class Webhooks:
         tls = _tls(bundle)
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(keepalive_timeout=_KEEP_ALIVE_SECONDS))
-        async with self._session.post(
-            url,
-            params={"timeout": f"{seconds}s"},
-            json=_review(uid, request, new, _version(webhook, request) or request.kind.version),
-            ssl=tls,
-            timeout=aiohttp.ClientTimeout(total=seconds),
-        ) as response:
+        review = _review(uid, request, new, _version(webhook, request) or request.kind.version)
+        options: dict[str, Any] = {"ssl": tls, "timeout": aiohttp.ClientTimeout(total=seconds)}
+        async with self._session.post(url, params={"timeout": f"{seconds}s"}, json=review, **options) as response:
             if response.status != 200:
                 raise ValueError(f"HTTP {response.status}: {(await response.text())[:500]}")
             answer = (await response.json()).get("response") or {}
@@ -160,18 +146,12 @@ def _review(uid: str, request: AdmissionRequest, new: Object | None, version: st
     names, own = ({"group": kind.group, "version": each} for each in (version, kind.version))
     renamed = {"apiVersion": f"{kind.group}/{version}"} if version != kind.version else {}
     asked: dict[str, Any] = {
-        "uid": uid,
-        "kind": {**names, "kind": kind.kind},
-        "resource": {**names, "resource": kind.plural},
-        "requestKind": {**own, "kind": kind.kind},
-        "requestResource": {**own, "resource": kind.plural},
-        "subResource": request.subresource,
-        "name": request.name,
-        "namespace": request.namespace,
-        "operation": request.operation.value,
+        "uid": uid, "operation": request.operation.value, "dryRun": request.dry_run,
+        "kind": {**names, "kind": kind.kind}, "resource": {**names, "resource": kind.plural},
+        "requestKind": {**own, "kind": kind.kind}, "requestResource": {**own, "resource": kind.plural},
+        "namespace": request.namespace, "name": request.name, "subResource": request.subresource,
         "userInfo": {"username": request.user.name, "groups": list(request.user.groups)},
         "object": None if new is None else {**new, **renamed},
         "oldObject": None if request.old is None else {**request.old, **renamed},
-        "dryRun": request.dry_run,
-    }
+    }  # fmt: skip
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}

@@ -1,29 +1,20 @@
-"""Create, update, patch: from what a client sent to what is stored.
+"""Create, update, patch: from what a client sent to what is stored. Deleting is in `deletion`.
 
 The steps are those of k8s.io/apiserver's generic registry: decode, mutate, prepare, check, validate, and then one
 atomic write, which starts over if the object has changed meanwhile and the client did not insist on a version.
-Deleting is in `deletion`.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from crrd.core.api.time import rfc3339
-from crrd_localnode.api import errors
+from crrd_localnode.api import errors, meta
 from crrd_localnode.api.admission import ANONYMOUS, Admission, AdmissionRequest, Operation, User
 from crrd_localnode.api.errors import ApiError, Cause, bad_request
 from crrd_localnode.api.kinds import Kind
-from crrd_localnode.api.meta import (
-    METADATA_FIELDS,
-    check_shape,
-    metadata_causes,
-    name_causes,
-    new_metadata,
-    updated_metadata,
-    with_managed_fields,
-)
 from crrd_localnode.api.objects import Object, metadata
 from crrd_localnode.api.resources import CRD, NAMESPACE
 from crrd_localnode.api.store import Changed, Store, Stored
@@ -65,8 +56,7 @@ class Asking:
     user: User = ANONYMOUS
     dry_run: bool = False
     strict: bool = False  # Unknown fields are an error (fieldValidation=Strict) instead of a warning
-    warnings: list[str] = field(default_factory=list)
-    """What the client is to be warned of; filled while the write is worked on."""
+    warnings: list[str] = field(default_factory=list)  # For the client; filled while the write is worked on
 
     def to(self, operation: Operation, target: Target, old: Object | None, new: Object | None) -> AdmissionRequest:
         """What admission is asked about this write."""
@@ -76,6 +66,7 @@ class Asking:
         )  # fmt: skip
 
 
+_T = TypeVar("_T")
 Make = Callable[[Object], Any]  # What a write makes of the present object
 
 
@@ -90,7 +81,7 @@ class Writes:
     async def create(self, target: Target, body: Any, asking: Asking) -> Stored:
         """A new object, as it is stored. Raises ApiError."""
         kind = target.kind
-        obj = self._decode(target, check_shape(kind, body, target.namespace), asking)
+        obj = self._decode(target, meta.check_shape(kind, body, target.namespace), asking)
         version = metadata(obj).get("resourceVersion")
         definition = self.store.get(CRD.key, ("", f"{kind.plural}.{kind.group}")) if kind.custom else None
         if definition is not None and metadata(definition.obj).get("deletionTimestamp"):
@@ -101,15 +92,15 @@ class Writes:
         if self.admission.mutating:
             asked = Target(kind, target.namespace, metadata(obj).get("name", ""))
             mutated = await self.admission.mutate(asking.to(Operation.CREATE, asked, None, obj))
-            obj = self._decode(target, check_shape(kind, mutated, target.namespace), asking)
-        obj = {**obj, "metadata": new_metadata(kind, obj, rfc3339(self.clock()))}
+            obj = self._decode(target, meta.check_shape(kind, mutated, target.namespace), asking)
+        obj = {**obj, "metadata": meta.new_metadata(kind, obj, rfc3339(self.clock()))}
         if kind.status and not kind.status_on_create:
             obj.pop("status", None)
         target = Target(kind, target.namespace, obj["metadata"]["name"])
-        self._check(target, obj, None, name_causes(kind, target.name))
+        self._check(target, obj, None, meta.name_causes(kind, target.name))
         obj = kind.on_create(obj)
         if kind.managed_fields:
-            obj = with_managed_fields(obj, rfc3339(self.clock()))
+            obj = meta.with_managed_fields(obj, rfc3339(self.clock()))
         if self.admission.validating:
             await self.admission.validate(asking.to(Operation.CREATE, target, None, obj))
         if version:  # the real server's storage says so, whose errors nobody translates
@@ -125,35 +116,39 @@ class Writes:
 
         `put` says that the client gave a whole object, whose uid and resourceVersion are conditions. Raises ApiError.
         """
+        return await self.with_present(target, lambda old: self._replace(target, old, make, asking, put=put))
+
+    async def with_present(self, target: Target, write: Callable[[Stored], Awaitable[_T]]) -> _T:
+        """What `write` makes of the present object, begun anew where that has changed. Raises ApiError."""
         for _ in range(_ATTEMPTS):
             old = self.store.get(target.kind.key, target.key)
             if old is None:
                 raise target.missing()
-            try:
-                return await self._replace(target, old, make, asking, put=put)
-            except Changed:
-                continue
+            with suppress(Changed):
+                return await write(old)
         raise target.conflict()
 
     async def _replace(self, target: Target, old: Stored, make: Make, asking: Asking, *, put: bool) -> Stored:
         kind = target.kind
         present = kind.shown(old).obj
-        new = self._decode(target, check_shape(kind, make(present), target.namespace), asking)
+        new = self._decode(target, meta.check_shape(kind, make(present), target.namespace), asking)
         if self.admission.mutating:
             mutated = await self.admission.mutate(asking.to(Operation.UPDATE, target, present, new))
-            new = self._decode(target, check_shape(kind, mutated, target.namespace), asking)
+            new = self._decode(target, meta.check_shape(kind, mutated, target.namespace), asking)
         _check_conditions(target, metadata(new), metadata(present), put=put)
         new = prepare_update(target, new, present)
         if new == present:
             return old
         self._check(target, new, present, [])
         if kind.managed_fields:
-            new = with_managed_fields(new, rfc3339(self.clock()))
+            new = meta.with_managed_fields(new, rfc3339(self.clock()))
         if self.admission.validating:
             await self.admission.validate(asking.to(Operation.UPDATE, target, present, new))
         if asking.dry_run:
             return Stored(new, old.revision)
-        if _may_go(metadata(present), metadata(new)):
+        had, has = metadata(present), metadata(new)
+        kept = had.get("deletionTimestamp") and had.get("finalizers")
+        if kept and not has.get("finalizers") and not has.get("deletionGracePeriodSeconds"):
             self.store.delete(kind.key, old)
             return Stored(new, self.store.revision)
         return self.store.put(kind.key, old, kind.to_store(new))
@@ -165,16 +160,15 @@ class Writes:
             raise errors.not_found("", "namespaces", target.namespace)
         if metadata(namespace.obj).get("deletionTimestamp"):
             why = f"unable to create new content in namespace {target.namespace} because it is being terminated"
-            cause = Cause(
-                "metadata.namespace", f"namespace {target.namespace} is being terminated", "NamespaceTerminating"
-            )
+            text = f"namespace {target.namespace} is being terminated"
+            cause = Cause("metadata.namespace", text, "NamespaceTerminating")
             raise errors.forbidden(target.kind.group, target.kind.plural, target.name, why, cause)
 
     def _decode(self, target: Target, obj: Object, asking: Asking) -> Object:
         """The object with its kind's defaults and without unknown fields."""
-        meta = metadata(obj)
-        dropped = [f"metadata.{name}" for name in meta if name not in METADATA_FIELDS]
-        obj = {**obj, "metadata": {name: value for name, value in meta.items() if name in METADATA_FIELDS}}
+        given = metadata(obj)
+        dropped = [f"metadata.{name}" for name in given if name not in meta.METADATA_FIELDS]
+        obj = {**obj, "metadata": {name: value for name, value in given.items() if name in meta.METADATA_FIELDS}}
         if target.kind.schema is None:
             obj = target.kind.complete(obj)
         else:
@@ -188,7 +182,7 @@ class Writes:
         return obj
 
     def _check(self, target: Target, new: Object, old: Object | None, causes: list[Cause]) -> None:
-        causes = causes + metadata_causes(new["metadata"], None if old is None else metadata(old))
+        causes = causes + meta.metadata_causes(new["metadata"], None if old is None else metadata(old))
         if target.kind.schema is not None:
             causes += target.kind.schema.check(new, old)
         if not causes:
@@ -202,8 +196,7 @@ def _check_conditions(target: Target, given: Object, old: Object, *, put: bool) 
 
     Only in a PUT is a uid a condition of the write. In a patch another uid is an invalid change, once the version is
     right; and not even that for the status of a custom resource, where all metadata of the patch is passed over.
-    Source: `Update` in k8s.io/apiserver's pkg/registry/generic/registry/store.go, and status_strategy.go in
-    k8s.io/apiextensions-apiserver's pkg/registry/customresource.
+    Source: `Update` in k8s.io/apiserver's registry/store.go; k8s.io/apiextensions-apiserver's status_strategy.go.
     """
     if given.get("name") != target.name:
         name = given.get("name", "")
@@ -224,22 +217,16 @@ def _check_conditions(target: Target, given: Object, old: Object, *, put: bool) 
 def prepare_update(target: Target, new: Object, old: Object) -> Object:
     """The object that a write leads to: system fields stay, and each subresource changes only what is its own."""
     kind = target.kind
-    meta = updated_metadata(metadata(new), metadata(old))
+    updated = meta.updated_metadata(metadata(new), metadata(old))
     if target.subresource == "status":
         kept = {name: value for name, value in old.items() if name != "status"}
         status = {"status": new["status"]} if "status" in new else {}
-        return {**kept, **status} if kind.custom else {**kept, "metadata": meta, **status}
+        return {**kept, **status} if kind.custom else {**kept, "metadata": updated, **status}
     if kind.status:
         new = {name: value for name, value in new.items() if name != "status"}
         if "status" in old:
             new["status"] = old["status"]
     names = (new.keys() | old.keys()) - {"metadata", "status"}
     if kind.generation and any(new.get(name) != old.get(name) for name in names):
-        meta["generation"] = int(meta.get("generation") or 0) + 1
-    return {**new, "metadata": meta}
-
-
-def _may_go(old: Object, new: Object) -> bool:
-    """Whether the object was kept only by the finalizers that this write takes away."""
-    kept = old.get("deletionTimestamp") and old.get("finalizers")
-    return bool(kept) and not new.get("finalizers") and not new.get("deletionGracePeriodSeconds")
+        updated["generation"] = int(updated.get("generation") or 0) + 1
+    return {**new, "metadata": updated}
