@@ -12,13 +12,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Starts a local node (API server, kubelet and a runtime of plain processes, all on loopback), a pod of\n"
         "two containers and the node daemon; posts a request, and shows what happens."
     )
-    parser.epilog = (
-        "examples:\n  crrd demo\n  crrd demo --cri-endpoint unix:///run/containerd/containerd.sock --image busybox:1.36"
-    )
+    real = "--cri-endpoint unix:///run/containerd/containerd.sock --image busybox:1.36"
+    parser.epilog = f"examples:\n  crrd demo\n  crrd demo {real}"
     add_cri_flag(parser)
-    add_flag(
-        parser, "--image", "an image with a shell that the runtime has or can pull", default="busybox", metavar="IMAGE"
-    )
+    about = "an image with a shell that the runtime has or can pull"
+    add_flag(parser, "--image", about, default="busybox", metavar="IMAGE")
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C, to try kubectl")
 
 

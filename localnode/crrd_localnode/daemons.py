@@ -1,7 +1,4 @@
-"""crrd's daemons on a local node: each a separate process with the same configuration as in a cluster.
-
-What they do there is shown by `demo`.
-"""
+"""crrd's daemons on a local node: each a separate process with the same configuration as in a cluster."""
 
 import asyncio
 import json
@@ -58,8 +55,7 @@ class Daemon:
         """The address in the line of the log that tells of this event."""
         for line in self._lines():
             with suppress(ValueError):
-                entry = json.loads(line)
-                if entry.get("event") == event:
+                if (entry := json.loads(line)).get("event") == event:
                     return str(entry["address"])
         return ""
 

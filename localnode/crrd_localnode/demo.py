@@ -1,8 +1,7 @@
 """`crrd demo`: a local node, a pod, the node daemon, one request, and what it changed, live on a terminal.
 
-The daemon runs as a separate process and is told nothing but what a cluster would tell it. Then a workload of three
-pods is recreated by `crrd recreate`, and a policy brings an edit of a ConfigMap into the same pods. Everything goes
-away with the demo, however it is ended; with `--keep` it stays until then.
+Then a workload of three pods is recreated by `crrd recreate`, and a policy brings an edit of a ConfigMap into the same
+pods. Everything goes away with the demo, however it is ended; with `--keep` it stays until then.
 """
 
 import asyncio
@@ -31,10 +30,7 @@ from crrd_localnode.demo_view import Snapshot, View, short_id
 from crrd_localnode.node import LocalNode
 from crrd_localnode.workload import Maker
 
-NAMESPACE = "default"
-POD = "demo"
-WORKLOAD = "web"
-REQUEST = "restart-app"
+NAMESPACE, POD, REQUEST, WORKLOAD = "default", "demo", "restart-app", "web"
 PATIENCE_SECONDS = 60.0
 IN_VOLUME = "$CRRD_ROOT/data/hook"
 """A file in the pod's volume; the variable is set, by a runtime of plain processes, where `/data` cannot be mounted."""
@@ -100,7 +96,9 @@ class _Demo:
                 return 1
             finally:
                 with suppress(CrrdError, TimeoutError):
-                    await self._remove_pods(node.client)
+                    for pod in await _pods(node.client):
+                        await node.client.delete(PODS, NAMESPACE, pod.name)
+                    await _until_pods(node.client, lambda pods: not pods)  # so a real runtime is left as it was
 
     async def _play(self, node: LocalNode, stack: AsyncExitStack, *, keep: bool) -> int:
         client = node.client
@@ -112,7 +110,9 @@ class _Demo:
         daemon = await stack.enter_async_context(node_daemon(node))
         self._view.print_line(f"manager {manager.pid} and node daemon {daemon.pid} are ready; logs: {node.root}")
         self._view.print_line(f'creating ContainerRecreateRequest "{REQUEST}" for container "app"')
-        created = await client.create(REQUESTS, NAMESPACE, _request())
+        # As a user writes it: admission adds labels, defaults and the container's ID.
+        request = _object(API_VERSION, KIND, REQUEST, {"podName": POD, "containers": [{"name": "app"}]})
+        created = await client.create(REQUESTS, NAMESPACE, request)
         final = await self._follow(client, parse_request(created))
         after = await self._pod_ready(client)
         hook = await _run_inside(node.cri_endpoint, after, "app", f"cat {IN_VOLUME}")
@@ -234,12 +234,6 @@ class _Demo:
                 watch.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
 
-    async def _remove_pods(self, client: KubeClient) -> None:
-        """Delete the pods, and wait until the kubelet has cleared them away (a real runtime is left as it was)."""
-        for pod in await _pods(client):
-            await client.delete(PODS, NAMESPACE, pod.name)
-        await _until_pods(client, lambda pods: not pods)
-
 
 async def _until_pods(client: KubeClient, condition: Callable[[tuple[Pod, ...]], bool]) -> None:
     """Wait until it holds for the demo's pods."""
@@ -277,11 +271,6 @@ def _policy() -> dict[str, Any]:
         "budget": {"maxUnavailable": "100%"},
     }
     return _object(POLICY_API_VERSION, POLICY_KIND, WORKLOAD, spec)
-
-
-def _request() -> dict[str, Any]:
-    """The request as a user writes it: admission adds labels, defaults and the container's ID."""
-    return _object(API_VERSION, KIND, REQUEST, {"podName": POD, "containers": [{"name": "app"}]})
 
 
 def _object(api_version: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:

@@ -49,10 +49,8 @@ class Snapshot:
 
     def line(self) -> str:
         """The snapshot in one line."""
-        parts = [
-            f"{name} {short} restarts={restarts} {state}{f' [{phase}]' if phase else ''}"
-            for name, short, restarts, state, phase in self.container_rows()
-        ]
+        rows = [(*row[:4], f" [{row[4]}]" if row[4] else "") for row in self.container_rows()]
+        parts = [f"{name} {short} restarts={restarts} {state}{note}" for name, short, restarts, state, note in rows]
         return " | ".join([*([f"request {self.phase}"] if self.phase else []), *parts])
 
     def table(self) -> Table:

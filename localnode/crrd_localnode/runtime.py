@@ -1,9 +1,8 @@
 """A container runtime whose containers are plain local processes: CRI v1 on a Unix socket, no images, no root needed.
 
-It is for the demo and the tests, where a node shall behave like a node without containerd: exit codes, logs, labels,
-signals and timeouts are real, isolation is not (see `containers.rootfs` for how mounts are made reachable). Each
-container is watched by a process of its own (`containers.shim`), so the runtime can be killed and started again, and
-finds its containers running. What it knows is in its root directory, which one runtime at a time can use.
+Exit codes, logs, labels, signals and timeouts are real, isolation is not (see `containers.rootfs`). Each container is
+watched by a process of its own (`containers.shim`), so the runtime can be killed and started again, and finds its
+containers running. What it knows is in its root directory, which one runtime at a time can use.
 """
 
 import asyncio
@@ -35,15 +34,11 @@ class ProcessRuntime:
         """`root` is the directory for the runtime's state, made if need be; a socket left over is replaced."""
         self.root = root.absolute()
         self.socket = socket.absolute()
+        self.endpoint = f"unix://{self.socket}"
         self._hub = EventHub()
         self._registry = Registry(self.root, self._publish)
         self._server: grpc.aio.Server | None = None
         self._lock = ExitStack()
-
-    @property
-    def endpoint(self) -> str:
-        """Where to connect to, in gRPC's words."""
-        return f"unix://{self.socket}"
 
     async def start(self) -> None:
         """Take over what an earlier life left, and serve; OSError where the root or the socket cannot be used."""
@@ -83,12 +78,8 @@ class ProcessRuntime:
         """Whether containers can have a mount namespace: tried, because being root does not say it."""
         directory = self.root / "probe"
         directory.mkdir(exist_ok=True)
-        process = await asyncio.create_subprocess_exec(
-            *python_command(rootfs.__name__, str(directory)),
-            env=python_environment(),
-            stdin=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        command, null = python_command(rootfs.__name__, str(directory)), asyncio.subprocess.DEVNULL
+        process = await asyncio.create_subprocess_exec(*command, env=python_environment(), stdin=null, stderr=null)
         return await process.wait() == 0
 
     def _publish(self, container: Container, kind: api_pb2.ContainerEventType.ValueType) -> None:
@@ -105,10 +96,7 @@ class ProcessRuntime:
 
 
 def lock(path: Path) -> int:
-    """Take a folder for this process by a file in it: what to close in the end. OSError where another process has it.
-
-    The kernel gives it back however the process ends.
-    """
+    """A file that holds a folder for this process until it is closed, or the process ends; OSError if it is held."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

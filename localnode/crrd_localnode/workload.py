@@ -13,8 +13,7 @@ from crrd.kube.resources import PODS, Resource
 Json = dict[str, Any]
 RESOURCES = {kind: Resource(f"{kind.lower()}s", "apps") for kind in ("Deployment", "ReplicaSet", "StatefulSet")}
 _HASH = "6c7f9d5b8"
-_LETTERS = "bcdfghjklm"
-_MORE_LETTERS = "kmnpqrstvw"
+_LETTERS, _MORE_LETTERS = "bcdfghjklm", "kmnpqrstvw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,8 @@ class Maker:
         made = await self.client.create(resource, self.namespace, body)
         counts = ("replicas", "readyReplicas", "availableReplicas", *(["updatedReplicas"] if not owner else []))
         status = {"observedGeneration": made["metadata"]["generation"], **dict.fromkeys(counts, spec["replicas"])}
-        patch = {"status": status}
-        return dict(await self.client.merge_patch(resource, self.namespace, name, patch, subresource="status"))
+        written = self.client.merge_patch(resource, self.namespace, name, {"status": status}, subresource="status")
+        return dict(await written)
 
 
 def _spec(replicas: int, labels: Mapping[str, str], pod_spec: Mapping[str, Any]) -> Json:

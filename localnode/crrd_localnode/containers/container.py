@@ -1,8 +1,7 @@
 """One container of the local runtime: its record on disk, its life, and what the CRI says about it.
 
-The directory of a container holds `container.json` (what it is, written once), `shim.json` (who runs it, written
-before the shim gets its word) and the shim's own files. From these alone a restarted runtime knows each container's
-state, see `Container.load`. Which containers there are, and their sandboxes, is `registry`'s business.
+Its directory holds `container.json` (what it is, written once), `shim.json` (who runs it, written before the shim gets
+its word) and the shim's own files. From these alone a restarted runtime knows its state, see `Container.load`.
 """
 
 import asyncio
@@ -26,8 +25,10 @@ from crrd_localnode.containers.images import image_id, no_usage
 from crrd_localnode.containers.rpc import CallError, wrong_state
 from crrd_localnode.containers.shim import KILL, STOP, Ended, Running, Spec, identity, write_json
 from crrd_localnode.containers.shim_process import ShimProcess, StartingShim
-from crrd_localnode.containers.usage import usage_of
 
+_PROC = Path("/proc")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 LOST_EXIT_CODE = 255  # Exit code of a container whose shim ended without a word, as containerd reports it
 
 Changed = Callable[["Container", api_pb2.ContainerEventType.ValueType], None]
@@ -60,13 +61,9 @@ class Container:
     def save(self) -> None:
         """Write what the container is into its directory, which is made."""
         (self.directory / "rootfs").mkdir(parents=True)
-        record = {
-            "sandbox_id": self.sandbox_id,
-            "created_at": self.created_at,
-            "log_path": self.log_path,
-            "config": json_format.MessageToDict(self.config),
-        }
-        write_json(str(self.directory / "container.json"), record)
+        record = {"sandbox_id": self.sandbox_id, "created_at": self.created_at, "log_path": self.log_path}
+        config = json_format.MessageToDict(self.config)
+        write_json(str(self.directory / "container.json"), {**record, "config": config})
 
     @classmethod
     def load(cls, directory: Path, changed: Changed) -> "Container":
@@ -96,8 +93,7 @@ class Container:
     async def start(self, *, hostname: str, namespaced: bool) -> None:
         """Run the container's process.
 
-        CallError: it was started before, its config makes no sense, or the process cannot be started; in the last case
-        the container is EXITED from then on.
+        CallError: it was started before, its config makes no sense, or (it is EXITED then) its process cannot start.
         """
         if self._starting or self.state != api_pb2.CONTAINER_CREATED:
             raise self._wrong_state(" and cannot be started")
@@ -137,11 +133,8 @@ class Container:
         self._shim.send(KILL)
         await self.exited.wait()
 
-    async def execute(self, command: list[str], seconds: float | None) -> exec_.ExecOutcome:
-        """Run a command in the container; it dies with it.
-
-        CallError: the container does not run, there is no such program, or the time was over.
-        """
+    async def execute(self, command: list[str], seconds: float | None) -> api_pb2.ExecSyncResponse:
+        """Run a command, which dies with the container; CallError where it cannot, or after so many seconds."""
         running = self._running()
         spec: Spec | None = _read(self.directory / "spec.json")
         if running is None or spec is None:
@@ -207,7 +200,7 @@ class Container:
     def stats(self) -> api_pb2.ContainerStats:
         """What its processes use now; nothing of one that does not run. Reads files."""
         running, now = self._running(), time.time_ns()
-        nanoseconds, memory_bytes = usage_of(running["pid"]) if running else (0, 0)
+        nanoseconds, memory_bytes = _usage_of(running["pid"]) if running else (0, 0)
         cpu, memory = api_pb2.UInt64Value(value=nanoseconds), api_pb2.UInt64Value(value=memory_bytes)
         return api_pb2.ContainerStats(
             attributes=api_pb2.ContainerAttributes(**self._attributes()),
@@ -255,3 +248,31 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text())
     except FileNotFoundError:
         return None
+
+
+def _usage_of(pid: int) -> tuple[int, int]:
+    """CPU nanoseconds and resident bytes of a process and all below it; what has ended counts in its parent.
+
+    From /proc: there is no cgroup to ask.
+    """
+    fields = {each.name: found for each in _PROC.glob("[0-9]*") if (found := _stat(each))}
+    below: dict[str, list[str]] = {}
+    for name, found in fields.items():
+        below.setdefault(found[1], []).append(name)
+    ticks = pages = 0
+    waiting = [str(pid)] if str(pid) in fields else []
+    while waiting:
+        name = waiting.pop()
+        found = fields[name]
+        ticks += sum(map(int, found[11:15]))  # utime, stime, cutime, cstime of proc(5), which counts from 1, pid first
+        pages += int(found[21])
+        waiting += below.get(name, [])
+    return ticks * 1_000_000_000 // _TICKS, pages * _PAGE
+
+
+def _stat(process: Path) -> list[str]:
+    """The fields of its `stat` from the state on; none of one that has just ended."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

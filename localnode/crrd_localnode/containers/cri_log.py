@@ -2,8 +2,7 @@
 
     2026-01-31T12:00:00.123456789Z stdout F the line as it was printed
 
-Kubelet and `kubectl logs` read this format (Kubernetes: design proposal "CRI: Log management"). This module writes
-files only; who prints is the shim's business. It is loaded in every shim and imports next to nothing.
+Source: Kubernetes' design proposal "CRI: Log management". Loaded in every shim, so it imports next to nothing.
 """
 
 import os
@@ -30,10 +29,7 @@ class CriLog:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
     def write(self, stream: str, data: bytes) -> None:
-        """Take what was printed to `stream` (stdout, stderr); an unfinished line is kept until its end comes.
-
-        A line longer than MAX_LINE is written in parts: all but its last carry the tag P (partial).
-        """
+        """Take what was printed to `stream` (stdout, stderr): long lines in parts, all but the last with the tag P."""
         *lines, rest = (self._rest.get(stream, b"") + data).split(b"\n")
         for line in lines:
             self._put(stream, b"F", self._cut(stream, line))

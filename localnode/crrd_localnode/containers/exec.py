@@ -5,31 +5,23 @@ import contextlib
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import cast
 
+from cri_stubs import api_pb2
+
 MAX_OUTPUT = 16 * 1024 * 1024  # Bytes kept of each stream; containerd's limit
-
-
-@dataclass(slots=True)
-class ExecOutcome:
-    """How a command ended."""
-
-    exit_code: int = 0  # 128 plus the signal's number for a command that died of a signal
-    output: dict[int, bytearray] = field(default_factory=lambda: {1: bytearray(), 2: bytearray()})
-    """By file descriptor: 1 standard output, 2 standard error."""
 
 
 class _Collector(asyncio.SubprocessProtocol):
     """Collects what the command prints; done when it has ended and closed its output."""
 
     def __init__(self) -> None:
-        self.outcome = ExecOutcome()
+        self.output = {1: bytearray(), 2: bytearray()}
         self.exited = asyncio.Event()
         self.done = asyncio.Event()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        kept = self.outcome.output[fd]
+        kept = self.output[fd]
         kept += data[: MAX_OUTPUT - len(kept)]
 
     def process_exited(self) -> None:
@@ -41,15 +33,15 @@ class _Collector(asyncio.SubprocessProtocol):
 
 async def run(
     command: Sequence[str], *, env: Mapping[str, str], cwd: str | None, seconds: float | None, groups: set[int]
-) -> ExecOutcome:
+) -> api_pb2.ExecSyncResponse:
     """Run a command in a process group of its own; the group is killed when the time is over, or the caller goes.
 
     `seconds` (None for no limit) end when the output is closed; `groups` holds the group's number while it runs.
     Raises TimeoutError when the time was over, OSError where the command cannot be started.
     """
-    transport, protocol = await asyncio.get_running_loop().subprocess_exec(
-        _Collector, *command, stdin=asyncio.subprocess.DEVNULL, env=env, cwd=cwd, start_new_session=True
-    )
+    loop, null = asyncio.get_running_loop(), asyncio.subprocess.DEVNULL
+    start = loop.subprocess_exec(_Collector, *command, stdin=null, env=env, cwd=cwd, start_new_session=True)
+    transport, protocol = await start
     group = transport.get_pid()
     groups.add(group)
     try:
@@ -64,5 +56,6 @@ async def run(
         transport.close()
         groups.discard(group)
     code = cast("int", transport.get_returncode())
-    protocol.outcome.exit_code = code if code >= 0 else 128 - code
-    return protocol.outcome
+    code = code if code >= 0 else 128 - code  # 128 plus the number of the signal that it died of
+    stdout, stderr = map(bytes, protocol.output.values())
+    return api_pb2.ExecSyncResponse(exit_code=code, stdout=stdout, stderr=stderr)

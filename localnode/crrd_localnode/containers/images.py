@@ -2,6 +2,7 @@
 
 A reference that has `does-not-exist` in it is the one that no registry knows, so that a failed pull can be shown.
 """
+# ruff: noqa: D102 - a method answers the call of its name
 
 import hashlib
 import json
@@ -44,7 +45,6 @@ class ImageService:
             self._references = json.loads(self._file.read_text())
 
     async def list_images(self, request: api_pb2.ListImagesRequest) -> api_pb2.ListImagesResponse:
-        """Answer ListImages."""
         wanted = request.filter.image.image
         found = [reference for reference in self._references if not wanted or _is(reference, wanted)]
         return api_pb2.ListImagesResponse(images=map(self._image, found))
@@ -55,7 +55,6 @@ class ImageService:
         return api_pb2.ImageStatusResponse(image=self._image(found) if found else None)
 
     async def pull_image(self, request: api_pb2.PullImageRequest) -> api_pb2.PullImageResponse:
-        """Answer PullImage."""
         reference = request.image.image
         check_reference(reference)
         if self._find(reference) is None:
@@ -63,7 +62,6 @@ class ImageService:
         return api_pb2.PullImageResponse(image_ref=image_id(reference))
 
     async def remove_image(self, request: api_pb2.RemoveImageRequest) -> api_pb2.RemoveImageResponse:
-        """Answer RemoveImage."""
         found = self._find(request.image.image)
         if found is not None:
             self._save([reference for reference in self._references if reference != found])

@@ -11,11 +11,9 @@ from crrd_localnode.containers.rootfs import Mount
 from crrd_localnode.containers.rpc import invalid
 from crrd_localnode.containers.shim import Spec
 
-DEFAULT_COMMAND = ("sleep", "infinity")
-"""What runs where neither command nor args are given: there is no image that could say."""
+DEFAULT_COMMAND = ("sleep", "infinity")  # Where neither command nor args are given: there is no image that could say
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-ROOT_VARIABLE = "CRRD_ROOT"
-"""Set where mounts are symbolic links only (see `rootfs`): the directory below which they are."""
+ROOT_VARIABLE = "CRRD_ROOT"  # Set where mounts are symbolic links only (see `rootfs`): the directory they are below
 
 
 def mounts_of(config: api_pb2.ContainerConfig) -> list[Mount]:
@@ -76,8 +74,7 @@ def exec_argv(spec: Spec, pid: int, command: Sequence[str]) -> list[str]:
 
 def _has_program(name: str, path: str, root: str, cwd: str) -> bool:
     """Whether a program is there; nsenter itself would only say 127, as a shell in the container might, too."""
+    candidates = [Path(root + directory) / name for directory in path.split(":")]
     if "/" in name:
         candidates = [Path(root + name) if name.startswith("/") else Path(cwd) / name]
-    else:
-        candidates = [Path(root + directory) / name for directory in path.split(":")]
     return any(candidate.is_file() and os.access(candidate, os.X_OK) for candidate in candidates)

@@ -123,13 +123,9 @@ class Registry:
 
     def save_sandbox(self, sandbox: Sandbox) -> None:
         """Write the sandbox down as it is now."""
-        record = {
-            "created_at": sandbox.created_at,
-            "handler": sandbox.handler,
-            "ready": sandbox.ready,
-            "config": json_format.MessageToDict(sandbox.config),
-        }
-        write_json(str(self._sandbox_directory / f"{sandbox.id}.json"), record)
+        record = {"created_at": sandbox.created_at, "handler": sandbox.handler, "ready": sandbox.ready}
+        config = json_format.MessageToDict(sandbox.config)
+        write_json(str(self._sandbox_directory / f"{sandbox.id}.json"), {**record, "config": config})
 
     def forget_sandbox(self, sandbox_id: str) -> None:
         """Drop a sandbox that has no containers any more."""
@@ -137,11 +133,7 @@ class Registry:
         self.sandboxes.pop(sandbox_id, None)
 
     def add_container(self, sandbox_id: str, config: api_pb2.ContainerConfig) -> Container:
-        """Make a container; the image need not have been pulled.
-
-        CallError: there is no such sandbox or image, the sandbox is stopped, the config makes no sense, or a container
-        of the same name and attempt is there already.
-        """
+        """Make a container; the image need not have been pulled. CallError where sandbox or config do not allow it."""
         sandbox = self.sandbox(sandbox_id)
         if not sandbox.ready:
             raise wrong_state(f"pod sandbox {sandbox_id} is stopped")

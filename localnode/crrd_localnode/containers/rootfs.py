@@ -2,15 +2,12 @@
 
 As root: a mount namespace whose root is a small tmpfs, into which every entry of the node's root directory is
 bound, and then the mounts of the container. So programs and libraries are the node's own, nothing needs an image,
-and a path like `/data` that the node does not have is not made on the node either.
+and a path like `/data` that the node does not have is not made on the node either. Without the right to do that: a
+directory of symbolic links (`<rootfs>/data` -> the mounted path), which CRRD_ROOT names in the environment. It is not
+set in the other case, so that `$CRRD_ROOT/data` is right in both. Nothing else is isolated.
 
-Without the right to do that: a directory of symbolic links (`<rootfs>/data` -> the mounted path). Then a command
-finds its mounts through the environment variable CRRD_ROOT, which names that directory and which is not set in the
-other case, so that `$CRRD_ROOT/data` is right in both.
-
-Nothing else is isolated: no other namespace, no cgroup, no user. This is for trying things out. The module is
-loaded in every shim and imports the standard library only; run as `python -S -m crrd_localnode.containers.rootfs DIR`
-it tries whether namespaces can be had.
+Loaded in every shim, so it imports the standard library only; run as a program (`python -S -m`) with a directory, it
+tries whether namespaces can be had.
 """
 # ruff: noqa: PTH101, PTH102, PTH103, PTH112, PTH115, PTH116, PTH118, PTH120, PTH211
 # pathlib takes as long to load as all the rest of a shim.
@@ -22,12 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 CLONE_NEWNS = 0x00020000
-MS_RDONLY = 0x1
-MS_REMOUNT = 0x20
-MS_BIND = 0x1000
-MS_REC = 0x4000
-MS_UNBINDABLE = 0x20000
-MS_SLAVE = 0x80000
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_UNBINDABLE, MS_SLAVE = 0x1, 0x20, 0x1000, 0x4000, 0x20000, 0x80000
 
 
 class Mount(TypedDict):

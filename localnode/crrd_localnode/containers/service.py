@@ -2,6 +2,7 @@
 
 Methods that are missing here are answered UNIMPLEMENTED, see `rpc`.
 """
+# ruff: noqa: D102 - a method answers the call of its name
 
 import asyncio
 import time
@@ -48,7 +49,6 @@ class RuntimeService:
         self._starts: set[asyncio.Task[None]] = set()
 
     async def version(self, _request: api_pb2.VersionRequest) -> api_pb2.VersionResponse:
-        """Answer Version."""
         return api_pb2.VersionResponse(
             version="0.1.0", runtime_name=NAME, runtime_version=__version__, runtime_api_version="v1"
         )
@@ -60,7 +60,6 @@ class RuntimeService:
         return api_pb2.StatusResponse(status=status, runtime_handlers=handlers)
 
     async def run_pod_sandbox(self, request: api_pb2.RunPodSandboxRequest) -> api_pb2.RunPodSandboxResponse:
-        """Answer RunPodSandbox."""
         if request.runtime_handler:
             raise invalid(f"there is no runtime handler {request.runtime_handler!r}")
         sandbox = self._registry.add_sandbox(request.config, request.runtime_handler)
@@ -85,18 +84,15 @@ class RuntimeService:
         return api_pb2.RemovePodSandboxResponse()
 
     async def pod_sandbox_status(self, request: api_pb2.PodSandboxStatusRequest) -> api_pb2.PodSandboxStatusResponse:
-        """Answer PodSandboxStatus."""
         status = self._registry.sandbox(request.pod_sandbox_id).status()
         containers = [one.status() for one in self._registry.containers_of(status.id)]
         now = time.time_ns()
         return api_pb2.PodSandboxStatusResponse(status=status, containers_statuses=containers, timestamp=now)
 
     async def list_pod_sandbox(self, request: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
-        """Answer ListPodSandbox."""
         return api_pb2.ListPodSandboxResponse(items=self._registry.list_sandboxes(request.filter))
 
     async def create_container(self, request: api_pb2.CreateContainerRequest) -> api_pb2.CreateContainerResponse:
-        """Answer CreateContainer."""
         container = self._registry.add_container(request.pod_sandbox_id, request.config)
         self._registry.changed(container, api_pb2.CONTAINER_CREATED_EVENT)
         return api_pb2.CreateContainerResponse(container_id=container.id)
@@ -127,7 +123,6 @@ class RuntimeService:
         return api_pb2.RemoveContainerResponse()
 
     async def list_containers(self, request: api_pb2.ListContainersRequest) -> api_pb2.ListContainersResponse:
-        """Answer ListContainers."""
         return api_pb2.ListContainersResponse(containers=self._registry.list_containers(request.filter))
 
     async def container_status(self, request: api_pb2.ContainerStatusRequest) -> api_pb2.ContainerStatusResponse:
@@ -137,7 +132,6 @@ class RuntimeService:
         return api_pb2.ContainerStatusResponse(status=container.status(), info=info)
 
     async def container_stats(self, request: api_pb2.ContainerStatsRequest) -> api_pb2.ContainerStatsResponse:
-        """Answer ContainerStats."""
         container = self._registry.container(request.container_id)
         return api_pb2.ContainerStatsResponse(stats=await asyncio.to_thread(container.stats))
 
@@ -145,30 +139,23 @@ class RuntimeService:
         self, request: api_pb2.ListContainerStatsRequest
     ) -> api_pb2.ListContainerStatsResponse:
         """Answer ListContainerStats: those that run."""
-        wanted = api_pb2.ContainerFilter(
-            id=request.filter.id,
-            state=api_pb2.ContainerStateValue(state=api_pb2.CONTAINER_RUNNING),
-            pod_sandbox_id=request.filter.pod_sandbox_id,
-            label_selector=request.filter.label_selector,
-        )
+        sandbox_id, labels = request.filter.pod_sandbox_id, request.filter.label_selector
+        wanted = api_pb2.ContainerFilter(id=request.filter.id, pod_sandbox_id=sandbox_id, label_selector=labels)
+        wanted.state.state = api_pb2.CONTAINER_RUNNING
         found = [self._registry.container(each.id) for each in self._registry.list_containers(wanted)]
         stats = await asyncio.to_thread(lambda: [container.stats() for container in found])
         return api_pb2.ListContainerStatsResponse(stats=stats)
 
     async def exec_sync(self, request: api_pb2.ExecSyncRequest) -> api_pb2.ExecSyncResponse:
-        """Answer ExecSync."""
         container = self._registry.container(request.container_id)
         if not request.cmd:
             raise invalid("the command is empty")
         seconds = float(request.timeout) if request.timeout > 0 else None
-        outcome = await container.execute(list(request.cmd), seconds)
-        stdout, stderr = map(bytes, outcome.output.values())
-        return api_pb2.ExecSyncResponse(exit_code=outcome.exit_code, stdout=stdout, stderr=stderr)
+        return await container.execute(list(request.cmd), seconds)
 
     async def get_container_events(
         self, _request: api_pb2.GetEventsRequest
     ) -> AsyncIterator[api_pb2.ContainerEventResponse]:
-        """Answer GetContainerEvents."""
         async for event in self._hub.listen():
             yield event
 

@@ -1,7 +1,7 @@
 """The process between the runtime and one container: it starts the container's process and stays with it to the end.
 
-It exists so that the runtime can die and come back: the shim keeps reading the container's output into its log,
-waits for its exit and writes down how it ended. It is told what to do by its directory and by signals:
+So the runtime can die and come back: the shim keeps reading the container's output into its log, waits for its exit
+and writes down how it ended. It is told what to do by its directory and by signals:
 
 - `spec.json` (Spec) is what to run; it is run when one byte arrives on standard input, and not at all if the input
   ends without one, which means that the runtime died before it could note that the shim exists;
@@ -10,8 +10,7 @@ waits for its exit and writes down how it ended. It is told what to do by its di
 - SIGUSR1 sends the stop signal to the container's process group, SIGUSR2 kills it.
 
 When the container's first process has ended, everything else that it started is killed, as the end of a PID
-namespace does in a real runtime. Run as `python -S -m crrd_localnode.containers.shim DIRECTORY`; imports little,
-because there is one shim for each container.
+namespace does in a real runtime. Run as a program (`python -S -m`) with the directory; it imports little.
 """
 # ruff: noqa: PTH105, PTH123 - pathlib takes as long to load as all the rest of a shim
 
@@ -31,8 +30,7 @@ from crrd_localnode.containers.cri_log import CriLog
 
 STOP = signal.SIGUSR1
 KILL = signal.SIGUSR2
-HELD = (STOP, KILL)
-"""Signals that a shim has to be started with blocked; it takes them when there is a process to hand them to."""
+HELD = (STOP, KILL)  # A shim is started with these blocked; it takes them when there is a process to hand them to
 
 START_ERROR_CODE = 128  # Exit code of a container whose process could not be started, as containerd reports it
 PR_SET_CHILD_SUBREAPER = 36

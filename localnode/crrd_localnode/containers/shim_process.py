@@ -16,8 +16,7 @@ from typing import Any
 from crrd_localnode.containers import shim
 from crrd_localnode.containers.shim import identity
 
-SOURCE = Path(__file__).resolve().parents[2]
-"""Where the package is imported from: a shim is started without site-packages, which halves its start."""
+SOURCE = Path(__file__).resolve().parents[2]  # On PYTHONPATH: without site-packages a shim starts in half the time
 
 
 def python_command(module: str, argument: str) -> list[str]:
