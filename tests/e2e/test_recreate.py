@@ -9,6 +9,7 @@ import pytest
 from crrd.core.api.types import ANNOTATION_PINNED
 from crrd.kube.resources import EVENTS
 from tests.support.cluster import (
+    PATIENCE,
     Cluster,
     Json,
     bare,
@@ -56,13 +57,10 @@ async def test_the_whole_story(cluster: Cluster) -> None:
     assert states(request) == {"app": "Succeeded"}
     assert request["status"]["containerRecreateStates"][0]["isKilled"] is True
     after = await cluster.pod("web")
-    assert [line.split()[0] for line in cluster.read("web", "log").splitlines()] == [
-        "start",
-        "hook",
-        "term",
-        "end",
-        "start",
-    ]
+    async with asyncio.timeout(PATIENCE):  # a container that runs may not have got that far
+        while len(log := cluster.read("web", "log").splitlines()) < 5:
+            await asyncio.sleep(0.05)
+    assert [line.split()[0] for line in log] == ["start", "hook", "term", "end", "start"]
     assert container_id(after, "app") != container_id(before, "app")
     assert restart_count(after, "app") == 1
     assert (await cluster.status(container_id(before, "app"))).exit_code == 0, "it had the time to end by itself"
@@ -149,6 +147,23 @@ async def test_what_a_rule_restarts_is_awaited_whatever_its_exit_code(cluster: C
     if "restartPolicyRules" not in pod["spec"]["containers"][0]:
         pytest.skip("this cluster has no restartPolicyRules (Kubernetes 1.35)")
     assert states(await finished(cluster, pod, ["app"])) == {"app": "Succeeded"}
+
+
+async def test_a_rule_that_restarts_the_whole_pod(cluster: Cluster) -> None:
+    rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}
+    ruled = container("app", "trap 'exit 3' TERM; " + WAIT, restartPolicy="Always", restartPolicyRules=[rule])
+    pod = await cluster.run_pod("web", [ruled, container("side")])
+    if "restartPolicyRules" not in pod["spec"]["containers"][0]:
+        pytest.skip("this cluster has no restartPolicyRules (Kubernetes 1.35)")
+    refused = await finished(cluster, pod, ["app"])
+    assert "restart all containers of the pod after exit code" in messages(refused)["app"]
+    assert container_id(await cluster.pod("web"), "app") == container_id(pod, "app")
+    allowed = await finished(cluster, pod, ["app"], allowPodRestart=True)
+    assert states(allowed) == {"app": "Succeeded"}
+    after = await cluster.pod("web")
+    assert pod_ready(after)
+    assert container_id(after, "side") != container_id(pod, "side")
+    assert allowed["status"]["message"].endswith("kubelet also restarted other containers of the pod: side")
 
 
 async def test_the_next_request_runs_when_the_first_is_deleted(cluster: Cluster) -> None:
