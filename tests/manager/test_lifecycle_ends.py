@@ -11,7 +11,7 @@ from crrd.core.api.time import rfc3339
 from crrd.core.lifecycle import steps as lc
 from crrd.kube.resources import PODS, REQUESTS
 from crrd.manager import lifecycle
-from crrd_localnode.api import writes
+from crrd_localnode.api import meta
 from crrd_localnode.api.meta import new_metadata
 from tests.support.lifecycle_cluster import LifecycleCluster, Replica, lifecycle_cluster
 
@@ -165,7 +165,7 @@ class TestTimes:
         await cluster.later()
         behind = rfc3339(cluster.now() - timedelta(seconds=90))
         with monkeypatch.context() as patch:
-            patch.setattr(writes, "new_metadata", lambda *args: {**new_metadata(*args), "creationTimestamp": behind})
+            patch.setattr(meta, "new_metadata", lambda *args: {**new_metadata(*args), "creationTimestamp": behind})
             await cluster.request("one", pod)
         cluster.jump(5)
         await cluster.later()
@@ -181,7 +181,7 @@ class TestTimes:
         pod = await cluster.pod(gate=False)
         behind = rfc3339(cluster.now() - timedelta(seconds=90))
         with monkeypatch.context() as patch:
-            patch.setattr(writes, "new_metadata", lambda *args: {**new_metadata(*args), "creationTimestamp": behind})
+            patch.setattr(meta, "new_metadata", lambda *args: {**new_metadata(*args), "creationTimestamp": behind})
             await cluster.request("one", pod, activeDeadlineSeconds=60)
         if phase:
             await cluster.node_says("one", phase)
