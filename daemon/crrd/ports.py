@@ -118,7 +118,7 @@ class RequestRecorder(Protocol):
     def served(self) -> None:
         """The request is the one that its pod is served for now. Called in each round."""
 
-    def hook_started(self) -> None:
+    def work_started(self) -> None:
         """A preStop hook is about to run."""
 
     def hook_ended(self, hook: Hook, result: HookResult) -> None:

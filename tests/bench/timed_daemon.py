@@ -18,7 +18,7 @@ OUTPUT = "CRRD_BENCH_METRICS_COST"
 TOLD = (
     "seen",
     "turn",
-    "hook_started",
+    "work_started",
     "hook_ended",
     "stop_sent",
     "stop_ended",

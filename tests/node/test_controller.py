@@ -434,7 +434,7 @@ async def test_the_runtime_is_polled_only_while_it_is_awaited() -> None:
         node.kubelet_seconds = 3.0
         node.post(request())
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
-        assert node.controller.pods.idle.is_set()
+        assert node.controller.pods.none_live.is_set()
 
 
 async def test_an_awaited_runtime_is_looked_at_regularly() -> None:
@@ -581,7 +581,9 @@ async def test_what_was_begun_for_a_request_that_is_gone_is_forgotten_in_time(ho
 async def test_a_hook_that_was_kept_for_a_request_is_forgotten_when_that_one_goes_before_a_round() -> None:
     async with MemoryNode(hook=HOOK) as node:
         node.post(request())
-        await node.until(lambda: any(work.hook for work in node.controller.pods.peek("default/web").works.values()))
+        await node.until(
+            lambda: any(work.hook_result for work in node.controller.pods.peek("default/web").works.values())
+        )
         node.post(request(uid="r2", name="r2"))  # waits for its turn behind the hook of r1
         node.delete("r1")
         node.delete("r2")
@@ -661,7 +663,7 @@ async def test_of_a_request_that_leaves_before_another_write_is_answered_the_sto
         node.stop_seconds, node.kubelet_seconds, node.answer_seconds = 0.1, 3600.0, 1.0
         node.post(request())
         await node.until(lambda: node.known["old"].state is ContainerState.EXITED)
-        assert node.controller.pods.peek("default/web").records["r1"].writing
+        assert node.controller.pods.peek("default/web").requests["r1"].writing
         node.delete("r1")
         await asyncio.sleep(3)
         assert node.controller.pods.peek("default/web").works.keys() == {("r1", "old")}
@@ -763,7 +765,7 @@ async def test_nothing_is_remembered_of_what_has_ended() -> None:
 def note(node: MemoryNode, req: Request) -> RequestRecord:
     """Let the node know a request without a round that decides about it."""
     record = RequestRecord(req, 0.0)
-    node.controller.pods.ensure(req.pod_key).records[req.uid] = record
+    node.controller.pods.ensure(req.pod_key).requests[req.uid] = record
     return record
 
 
@@ -904,7 +906,7 @@ async def test_a_refused_pin_is_told() -> None:
         assert node.stops == []
         node.delete("r1")
         await asyncio.sleep(5)
-        assert node.controller.pods.peek("default/web").records == {}
+        assert node.controller.pods.peek("default/web").requests == {}
 
 
 async def test_that_a_pin_met_a_newer_version_is_not_told() -> None:
@@ -1060,7 +1062,7 @@ async def test_failures_of_writes_are_forgotten_once_one_succeeds() -> None:
         node.write_errors = [ApiUnavailableError("away")] * 3
         node.post(request())
         await node.until(lambda: node.status().phase is RequestPhase.RECREATING)
-        assert node.controller.pods.peek("default/web").records["r1"].status_retry.failures == 0
+        assert node.controller.pods.peek("default/web").requests["r1"].status_retry.failures == 0
 
 
 class Wire(MemoryNode):
@@ -1866,7 +1868,7 @@ async def test_a_write_that_fails_after_its_request_has_gone_is_not_tried_again(
         await node.until(lambda: not node.write_errors)
         await node.until(lambda: not node.controller.queue.depth)
         assert node.controller.executor.writes.pending == 0
-        assert node.controller.pods.peek("default/web").records == {}
+        assert node.controller.pods.peek("default/web").requests == {}
         await node.controller.drain()
 
 

@@ -220,7 +220,7 @@ async def test_a_loop_that_does_not_hear_of_a_request(name: str, boards: list[Po
         await world.pass_by(20)
         (_, board) = boards  # the stand-in's own, and the daemon's
         (task,) = (task for task in asyncio.all_tasks() if task.get_name() == name)
-        waiters, waiter = cast("Any", board.active)._waiters, cast("Any", task)._fut_waiter
+        waiters, waiter = cast("Any", board.any_live)._waiters, cast("Any", task)._fut_waiter
         waiters.remove(waiter)
         world.node.kubelet_seconds = 1e6
         world.request()

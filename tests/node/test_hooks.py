@@ -116,7 +116,7 @@ async def test_exec_may_take_all_of_its_time_and_the_runtime_some_more_to_say_so
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize(
-    ("hook", "seconds"), [(Hook(HookKind.SLEEP, seconds=60), 5), (Hook(HookKind.EXEC), 5 + hooks.EXEC_MARGIN_SECONDS)]
+    ("hook", "seconds"), [(Hook(HookKind.SLEEP, seconds=60), 5), (Hook(HookKind.EXEC), 5 + hooks.HOOK_MARGIN_SECONDS)]
 )
 async def test_only_exec_gets_some_more(hook: Hook, seconds: float) -> None:
     async def behave(_: float) -> ExecResult:
@@ -191,7 +191,7 @@ async def test_exec_that_said_too_much_has_run() -> None:
 
 
 async def test_exec_that_not_even_the_runtime_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hooks, "EXEC_MARGIN_SECONDS", 0.01)
+    monkeypatch.setattr(hooks, "HOOK_MARGIN_SECONDS", 0.01)
 
     async def behave(_: float) -> ExecResult:
         await asyncio.Event().wait()

@@ -215,7 +215,7 @@ async def test_nothing_is_kept_of_requests_that_ended(metrics: NodeMetrics) -> N
                 await node.until(lambda: node.controller.executor.writes.pending > 0)
                 node.delete(uid)
         await node.until(lambda: not node.controller.executor.writes.pending and not node.controller.queue.depth)
-        assert [record.records for record in node.controller.pods if record.records] == []
+        assert [record.requests for record in node.controller.pods if record.requests] == []
 
 
 def state(live: Iterable[Request], metrics_since: float) -> NodeState:
@@ -268,7 +268,7 @@ async def test_ten_thousand_requests_leave_the_series_where_they_were(
         after = replace(before, status=Status(RequestPhase.COMPLETED, done, completion_time="now"))
         recorder = metrics.begin(before)
         recorder.served()
-        recorder.hook_started()
+        recorder.work_started()
         recorder.hook_ended(hook, HookResult(0.5, "no"))
         recorder.stop_sent("app")
         recorder.stop_ended(0.1)
@@ -308,7 +308,7 @@ async def test_an_unready_grace_period_ends_with_the_first_hook_or_stop(
     recorder.served()
     await asyncio.sleep(5)
     if hook:
-        recorder.hook_started()
+        recorder.work_started()
     recorder.stop_sent("app")
     await asyncio.sleep(5)
     recorder.stop_sent("side")

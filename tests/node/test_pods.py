@@ -46,8 +46,8 @@ async def test_a_new_request_wakes_its_pod() -> None:
     made.request_changed(request())
     assert woken == ["default/web"]
     assert requests(made, "default/web") == [request()]
-    assert made.active.is_set()
-    assert not made.idle.is_set()
+    assert made.any_live.is_set()
+    assert not made.none_live.is_set()
     assert first_seen(made) == {"r1": 7.0}
     assert made.live_pods() == {"default/web"}
 
@@ -67,7 +67,7 @@ async def test_a_request_that_is_for_another_pod_now_is_none_of_the_first_ones()
     assert woken == ["default/web", "default/web", "default/other"]
     made.request_deleted(request(resource_version="12", pod_name="other"))
     assert requests(made, "default/other") == []
-    assert made.idle.is_set()
+    assert made.none_live.is_set()
 
 
 async def test_an_older_version_is_dropped() -> None:
@@ -132,7 +132,7 @@ async def test_a_late_answer_does_not_revive_a_deleted_request() -> None:
     made.request_deleted(request(resource_version="100"))
     made.request_changed(request(resource_version="99"))
     assert requests(made, "default/web") == []
-    assert made.idle.is_set()
+    assert made.none_live.is_set()
     assert woken == ["default/web"] * 2
 
 
@@ -150,7 +150,7 @@ async def test_a_request_that_left_the_selection_may_come_back() -> None:
     made.request_deleted(request(resource_version="11"))
     made.request_changed(request(resource_version="12"))
     assert requests(made, "default/web") == [request(resource_version="12")]
-    assert made.active.is_set()
+    assert made.any_live.is_set()
 
 
 async def test_a_request_without_its_label_may_get_it_back() -> None:
@@ -205,7 +205,7 @@ async def test_completed_requests_do_not_keep_the_node_awake() -> None:
     made, _ = cache()
     made.request_changed(request())
     made.request_changed(request(resource_version="11", status=DONE))
-    assert made.idle.is_set()
+    assert made.none_live.is_set()
     assert requests(made, "default/web")
 
 
@@ -260,7 +260,7 @@ async def test_two_requests_of_one_pod_leave_one_by_one() -> None:
     made.request_changed(replace(request(), uid="r2"))
     made.request_deleted(request())
     assert len(requests(made, "default/web")) == 1
-    assert made.active.is_set()
+    assert made.any_live.is_set()
 
 
 async def test_who_waits_in_vain_for_a_pod_leaves_nothing_behind() -> None:

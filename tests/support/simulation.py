@@ -276,9 +276,9 @@ class World:
         uid, instance = self.life.busy[container_id], self.instances[container_id]
         work = self.life.works[uid, container_id]
         if work.under_way is WorkKind.HOOK:
-            self.life.note(uid, instance, under_way=None, until=None, hook=HookResult(1.0))
+            self.life.note(uid, instance, under_way=None, until=None, hook_result=HookResult(1.0))
             return
-        self.life.note(uid, instance, under_way=None, until=None, stop=StopAttempt(1, self.now))
+        self.life.note(uid, instance, under_way=None, until=None, last_stop=StopAttempt(1, self.now))
         if instance.state is not ContainerState.EXITED:
             self.instances[container_id] = replace(instance, state=ContainerState.EXITED)
             self.codes[container_id] = code

@@ -98,7 +98,7 @@ class MemoryNode:
 
     async def __aenter__(self) -> "MemoryNode":
         self._spawn(self.controller.watch_pods(self._watch_pods))
-        self._spawn(self.controller.watch_runtime())
+        self._spawn(self.controller.poll_runtime())
         return self
 
     async def __aexit__(self, *_: object) -> None:

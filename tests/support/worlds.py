@@ -109,14 +109,14 @@ def hooked(
     result: HookResult, container_id: str = "old", uid: str = "r1", *, until: float = 120.0
 ) -> dict[tuple[str, str], Work]:
     """A hook that has ended."""
-    return {(uid, container_id): Work("app", pin(container_id), hook_began=90.0, hook_until=until, hook=result)}
+    return {(uid, container_id): Work("app", pin(container_id), hook_began=90.0, hook_until=until, hook_result=result)}
 
 
 def stopped(
     sent: float, attempt: StopAttempt, container_id: str = "old", uid: str = "r1", *, name: str = "app"
 ) -> dict[tuple[str, str], Work]:
     """A stop that has returned."""
-    return {(uid, container_id): Work(name, pin(container_id), stop_sent=sent, stop=attempt)}
+    return {(uid, container_id): Work(name, pin(container_id), stop_sent=sent, last_stop=attempt)}
 
 
 def observed(*instances: Instance, **changes: Any) -> Observation:

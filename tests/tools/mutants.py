@@ -83,13 +83,13 @@ EQUIVALENT: dict[str, str] = {
     "node/kubelet_health.py: 0.5 -> 1.5: FRESH_SECONDS = 0.5": "how old an answer may be: nobody is promised a second",
     "node/pods.py: 60.0 -> 61.0: LEFT_SECONDS = 60.0": "nobody is promised a second of it",
     "node/daemon.py: 0 -> 1: kubelet_healthz_port: int = 0": "the command line always says it",
-    "node/observe.py: True -> False: watched.foreign.update(zip(wanted, found, strict=True))":
+    "node/observe.py: True -> False: runtime_state.foreign.update(zip(wanted, found, strict=True)":
         "there is an answer for each question",
     "node/slots.py: statement left out: timer.cancel()": "a slot is given back once, whoever comes first",
     "node/daemon.py: statement left out: small_tls_buffers()": "memory only",
     "node/execute.py: 0.0 -> 1.0: result = HookResult(0.0, 'it was interrupted')":
         "only the daemon's own end cuts a hook off: nobody reads it",
-    "node/hooks.py: 3.0 -> 4.0: EXEC_MARGIN_SECONDS = 3.0": "nobody is promised a second of it",
+    "node/hooks.py: 3.0 -> 4.0: HOOK_MARGIN_SECONDS = 3.0": "nobody is promised a second of it",
     "node/watches.py: 20.0 -> 21.0: FIND_SECONDS = 20.0": "nobody is promised a second of it",
     "node/kubelet_health.py: 1.0 -> 2.0: PATIENCE_SECONDS = 1.0": "nobody is promised a second of it",
     "node/kubelet_health.py: Gt -> GtE: if self._port and began - self._learned > FRESH_SECONDS and ":
@@ -110,7 +110,7 @@ EQUIVALENT: dict[str, str] = {
     "node/daemon.py: statement left out: keep_for_good()": "memory and speed only",
     "node/writes.py: Lt -> LtE: if now < retry.next_try and retry.version in ('', request.re":
         "one instant, which nobody hits",
-    "node/pods.py: 0.0 -> 1.0: until = max(work.hook_until, (work.hook_began or 0.0) + LEFT":
+    "node/pods.py: 0.0 -> 1.0: until = max(work.stop_until, (work.hook_began or 0.0) + LEFT":
         "a hook that has an end has a beginning",
     "node/observe.py: Gt -> GtE: if loop.time() > answered + WAITED_SECONDS:": "one instant, which nobody hits",
     "node/reconcile.py: Lt -> LtE: if asked_at < retry.next_try:": "one instant, which nobody hits",
@@ -120,7 +120,7 @@ EQUIVALENT: dict[str, str] = {
     "node/execute.py: 12 -> 13: task = asyncio.create_task(run, name=f'{type(action).__name_": "a task's name",
     "node/controller.py: statement left out: self.pods_heartbeat.within(LATE_SECONDS, 'ending')":
         "an end that hangs is told all the same, in other words and sooner",
-    "node/daemon.py: condition false: if pods.idle.is_set():": "memory only",
+    "node/daemon.py: condition false: if pods.none_live.is_set():": "memory only",
     "node/writes.py: 1 -> 2: fields = {**log_fields(request), 'error': str(error), 'retry": "decimals in a log line",
 }  # fmt: skip
 """Mutant (as it is printed, without its line) -> why nobody could tell it from the product."""

@@ -43,19 +43,19 @@ class NodeController:
     async def watch_pods(self, watch: Callable[[], Awaitable[None]]) -> None:
         """Run `watch` (see `PodWatches`) while at least one request is live."""
         while True:
-            self.pods_heartbeat.until(self.pods.active, "waiting for a request")
-            await self.pods.active.wait()
-            await self._while_active(watch)
+            self.pods_heartbeat.until(self.pods.any_live, "waiting for a request")
+            await self.pods.any_live.wait()
+            await self._while_any_live(watch)
             self.pods.forget_pods()
 
-    async def watch_runtime(self) -> None:
+    async def poll_runtime(self) -> None:
         """While at least one request is live, look every so many seconds at the pods that wait for the runtime."""
         while True:
-            self.runtime_heartbeat.until(self.pods.active, "waiting for a request")
-            await self.pods.active.wait()
+            self.runtime_heartbeat.until(self.pods.any_live, "waiting for a request")
+            await self.pods.any_live.wait()
             self.runtime_heartbeat.within(POLL_SECONDS + LATE_SECONDS, "checking containers")
             await asyncio.sleep(POLL_SECONDS)
-            for key in [record.key for record in self.pods if record.runtime.awaited]:
+            for key in [pod_record.key for pod_record in self.pods if pod_record.runtime.awaited]:
                 self.queue.wake(key)
 
     async def drain(self) -> None:
@@ -90,7 +90,7 @@ class NodeController:
     async def _handle(self, key: str) -> float | None:
         return await self.reconciler.handle(key)
 
-    async def _while_active(self, watch: Callable[[], Awaitable[None]]) -> None:
+    async def _while_any_live(self, watch: Callable[[], Awaitable[None]]) -> None:
         """Run until no request is live; what ends earlier, by an error of ours, is started again."""
 
         async def forever() -> None:
@@ -103,12 +103,12 @@ class NodeController:
                 await asyncio.sleep(next(delays))
 
         task = asyncio.create_task(forever())
-        idle = asyncio.create_task(self.pods.idle.wait())
-        self.pods_heartbeat.until(self.pods.idle, "waiting for all requests to end")
+        none_live = asyncio.create_task(self.pods.none_live.wait())
+        self.pods_heartbeat.until(self.pods.none_live, "waiting for all requests to end")
         try:
-            await asyncio.wait((task, idle), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((task, none_live), return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 task.result()
         finally:
             self.pods_heartbeat.within(LATE_SECONDS, "ending")
-            await cancel((task, idle))
+            await cancel((task, none_live))

@@ -77,16 +77,16 @@ async def _tidy(pods: Pods, heartbeat: Heartbeat) -> NoReturn:
     """After the start and after every busy time, give back the memory that it took."""
     code_times = CODE_TIMES
     while True:
-        heartbeat.until(pods.idle, "waiting for all requests to end")
-        await pods.idle.wait()
+        heartbeat.until(pods.none_live, "waiting for all requests to end")
+        await pods.none_live.wait()
         await asyncio.sleep(TIDY_SECONDS)
-        if pods.idle.is_set():
+        if pods.none_live.is_set():
             give_back()
             if code_times:
                 drop_code()
                 code_times -= 1
-        heartbeat.until(pods.active, "waiting for a request")
-        await pods.active.wait()
+        heartbeat.until(pods.any_live, "waiting for a request")
+        await pods.any_live.wait()
 
 
 class NodeDaemon:
@@ -143,25 +143,25 @@ class NodeDaemon:
             recorder=self._metrics,
         )
         controller = NodeController(config.node_name, edges, asyncio.get_running_loop().time, config.pod_uid)
-        known = controller.pods
-        requests = request_source(client, config.node_name, known, self._metrics.watch_restarted)
-        pods = PodWatches(client, config.node_name, known, self._metrics.watch_restarted)
-        self._show(controller, requests, pods)
-        self._check(runtime, controller, requests, pods)
+        pods = controller.pods
+        requests = request_source(client, config.node_name, pods, self._metrics.watch_restarted)
+        pod_watches = PodWatches(client, config.node_name, pods, self._metrics.watch_restarted)
+        self._show(controller, requests, pod_watches)
+        self._check(runtime, controller, requests, pod_watches)
         memory = Heartbeat()
 
-        async def watch_runtime() -> None:
+        async def poll_runtime() -> None:
             await runtime.discover(config.cri_endpoints)
             for name, version in runtime.versions:
                 self._metrics.runtime_found(name, version)
-            await controller.watch_runtime()
+            await controller.poll_runtime()
 
         loops = [
             Loop("requests", requests.run, (requests.heartbeat,)),
-            Loop("pods", lambda: controller.watch_pods(pods.run), (controller.pods_heartbeat, pods)),
-            Loop("runtime", watch_runtime, (controller.runtime_heartbeat,)),
+            Loop("pods", lambda: controller.watch_pods(pod_watches.run), (controller.pods_heartbeat, pod_watches)),
+            Loop("runtime", poll_runtime, (controller.runtime_heartbeat,)),
             Loop("events", events.run, (events.heartbeat,)),
-            Loop("memory", lambda: _tidy(known, memory), (memory,)),
+            Loop("memory", lambda: _tidy(pods, memory), (memory,)),
         ]
         if config.spec_dir:
             forecast = self._forecaster(runtime, client)
@@ -169,7 +169,7 @@ class NodeDaemon:
 
             async def look() -> None:
                 await runtime.found.wait()
-                await forecast.run(known.active, known.idle)
+                await forecast.run(pods.any_live, pods.none_live)
 
             loops.append(Loop("forecast", look, (forecast.heartbeat,)))
         try:
@@ -188,7 +188,7 @@ class NodeDaemon:
         """Let the metrics tell where the daemon stands."""
         pods, queue = controller.pods, controller.queue
         state = NodeState(
-            live=lambda: [(each.request, each.first_seen) for record in pods for each in record.live],
+            live=lambda: [(each.request, each.first_seen) for pod_record in pods for each in pod_record.live],
             queue_depth=lambda: queue.depth,
             queue_oldest=lambda: queue.oldest,
             watches=lambda: [WatchState(one.plural, one.last_list_time, one.last_activity) for one in watches],
@@ -211,7 +211,7 @@ class NodeDaemon:
         return self._forecast
 
     def _check(
-        self, runtime: NodeRuntime, controller: NodeController, requests: Reflector[Request], pods: PodWatches
+        self, runtime: NodeRuntime, controller: NodeController, requests: Reflector[Request], pod_watches: PodWatches
     ) -> None:
         """Register the checks beyond those of the loops: alive is who goes on, ready is who reaches what it needs."""
 
@@ -227,4 +227,4 @@ class NodeDaemon:
         self._health.ready["runtime"] = runtime.check
         unlisted = "requests are not listed yet"
         self._health.ready["requests"] = lambda: requests.last_error or ("" if requests.listed else unlisted)
-        self._health.ready["pods"] = lambda: pods.last_error
+        self._health.ready["pods"] = lambda: pod_watches.last_error

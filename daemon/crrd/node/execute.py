@@ -70,7 +70,7 @@ class Executor:
 
     def _emit(self, action: EmitEvent) -> None:
         """Queue an event, once per request, reason and text in this process' life."""
-        record = self._pods.peek(action.request.pod_key).records.get(action.request.uid)
+        record = self._pods.peek(action.request.pod_key).requests.get(action.request.uid)
         event = (action.reason.value, action.message)
         if record is None or event not in record.emitted:
             self._edges.events.emit(action)
@@ -80,7 +80,7 @@ class Executor:
     def _start_work(self, action: StopContainer | RunHook) -> None:
         """Start a hook or a stop: `decide` wants none of a container that the request is at work on already."""
         request, instance = action.request, action.instance
-        record = self._pods.peek(request.pod_key).records.get(request.uid)
+        record = self._pods.peek(request.pod_key).requests.get(request.uid)
         if record is not None and record.completing:
             return
         recorder = record.recorder if record is not None and record.recorder else self._edges.recorder.begin(request)
@@ -108,7 +108,7 @@ class Executor:
         began, fields = loop.time(), _log_fields(action)
         ends = began + action.seconds
         self._note(action, until=ends, hook_began=began, hook_until=ends)
-        recorder.hook_started()
+        recorder.work_started()
         log.info("preStop hook started", kind=action.hook.kind.value, **fields)
         result = HookResult(0.0, "it was interrupted")
         try:
@@ -116,7 +116,7 @@ class Executor:
         except Exception as error:  # noqa: BLE001 - a broken hook must not keep the container from being stopped
             result = HookResult(loop.time() - began, _reason(error, "hook"))
         finally:
-            self._note(action, under_way=None, until=None, hook=result)
+            self._note(action, under_way=None, until=None, hook_result=result)
         recorder.hook_ended(action.hook, result)
         log.info("preStop hook ended", seconds=round(result.seconds, 3), error=result.error or None, **fields)
         self._wake(action.request.pod_key)
@@ -127,7 +127,7 @@ class Executor:
         fields = _log_fields(action)
         with self.slots.used():
             work = self._work(action)
-            count = (work.stop.count if work.stop else 0) + 1
+            count = (work.last_stop.count if work.last_stop else 0) + 1
             began, error = loop.time(), "it was interrupted"
             sent = began if work.stop_sent is None else work.stop_sent
             self._note(action, until=began + action.seconds, stop_sent=sent)
@@ -140,17 +140,17 @@ class Executor:
             except Exception as failure:  # noqa: BLE001 - whatever broke becomes the attempt's error
                 error = _reason(failure, "stop")
             finally:
-                self._note(action, under_way=None, until=None, stop=StopAttempt(count, loop.time(), error))
+                self._note(action, under_way=None, until=None, last_stop=StopAttempt(count, loop.time(), error))
         seconds = loop.time() - began
         if error:
             log.warning("container stop failed", attempt=count, error=error, **fields)
         else:
-            if not self._stopped_by_another(action):
+            if not self._other_stop_answered_first(action):
                 recorder.stop_ended(seconds)
             log.info("container stopped", seconds=round(seconds, 3), **fields)
         self._wake(action.request.pod_key)
 
-    def _stopped_by_another(self, action: StopContainer) -> bool:
+    def _other_stop_answered_first(self, action: StopContainer) -> bool:
         """Whether another request's stop of the same instance was answered before: both are, and the first counts."""
         works = self._pods.peek(action.request.pod_key).works.items()
         return any(work.stopped for key, work in works if key != _key(action) and key[1] == action.instance.id)

@@ -22,7 +22,7 @@ from crrd.lib.errors import RuntimeCallError
 from crrd.lib.plain import one_line
 from crrd.ports import Runtime
 
-EXEC_MARGIN_SECONDS = 3.0  # What an exec hook gets beyond its time, for the runtime to kill the command and say so
+HOOK_MARGIN_SECONDS = 3.0  # What an exec hook gets beyond its time, for the runtime to kill the command and say so
 MAX_REDIRECTS = 10
 HEAD_BYTES = 80 * 1024
 """What one line of an answer's head may have: in the 128 lines that aiohttp takes, the 10 MiB of Go's client."""
@@ -44,7 +44,7 @@ class HookRunner:
         """See `crrd.ports.Hooks`. The runtime's own timeout ends exec, so that the command is killed, not forgotten."""
         loop = asyncio.get_running_loop()
         started = loop.time()
-        margin = EXEC_MARGIN_SECONDS if action.hook.kind is HookKind.EXEC else 0.0
+        margin = HOOK_MARGIN_SECONDS if action.hook.kind is HookKind.EXEC else 0.0
         try:
             async with asyncio.timeout(action.seconds + margin):
                 error = await self._run(action)

@@ -128,7 +128,7 @@ class RequestMetrics:
             self._served_at = self._metrics.clock()
             self._observe_since("queued", self._first_seen)
 
-    def hook_started(self) -> None:
+    def work_started(self) -> None:
         """The request's first hook or stop begins: its unready grace period, if it has one, is over."""
         if self._acted:
             return
@@ -145,7 +145,7 @@ class RequestMetrics:
 
     def stop_sent(self, container: str) -> None:
         """A StopContainer is about to be sent."""
-        self.hook_started()
+        self.work_started()
         self._stops.setdefault(container, self._metrics.clock())
 
     def stop_ended(self, seconds: float) -> None:

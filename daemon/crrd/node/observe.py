@@ -30,61 +30,61 @@ class PodInspector:
         self._edges = edges
         self._pods = pods
 
-    async def observe(self, record: PodRecord, live: Sequence[Request]) -> Observation:
+    async def observe(self, pod_record: PodRecord, requests: Sequence[Request]) -> Observation:
         """What the sources say of a pod with live requests; what its requests say is for the caller to add.
 
         Where none is live, `live` are the requests that have ended before the stop which has to follow their hook.
         """
-        sound = in_serving_order(live, record.works)
-        if not sound and not record.ended_before_stop(asyncio.get_running_loop().time()):
+        sound = in_serving_order(requests, pod_record.works)
+        if not sound and not pod_record.ended_before_stop(asyncio.get_running_loop().time()):
             return Observation(self._node_name, self._edges.runtime.names, utc=rfc3339(datetime.now(UTC)))
-        watched = record.runtime
+        runtime_state = pod_record.runtime
         loop = asyncio.get_running_loop()
-        current = sound[0] if sound else live[0]
-        recorder = record.records[current.uid].recorder
+        current = sound[0] if sound else requests[0]
+        recorder = pod_record.requests[current.uid].recorder
         if recorder is not None:
             recorder.served()
         silent = asyncio.ensure_future(self._edges.kubelet.silent_since())
         listed_at = loop.time()
         instances: tuple[Instance, ...] = ()
-        if listed_at >= watched.retry.next_try:
-            watched.error = ""
+        if listed_at >= runtime_state.retry.next_try:
+            runtime_state.error = ""
             try:
-                async with asyncio.timeout(_patience(record)):
-                    listed_at, instances = await self._as_of_now(record, live, current, silent)
+                async with asyncio.timeout(_patience(pod_record)):
+                    listed_at, instances = await self._as_of_now(pod_record, requests, current, silent)
             except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:  # forgiven by time alone
-                watched.error = str(failure) or f"it has not answered within {SHORT_LOOK_SECONDS:.0f}s"
-                watched.retry.fail(loop.time())
+                runtime_state.error = str(failure) or f"it has not answered within {SHORT_LOOK_SECONDS:.0f}s"
+                runtime_state.retry.fail(loop.time())
             else:
-                _watch_instances(current, instances, watched)
-        if watched.error:  # on success `_as_of_now` has awaited it: another await would make the list stale
+                _note_running(current, instances, runtime_state)
+        if runtime_state.error:  # on success `_as_of_now` has awaited it: another await would make the list stale
             await asyncio.wait((silent,))
         if recorder is not None:
-            _count_successors(recorder, record, current, instances)
+            _count_successors(recorder, pod_record, current, instances)
         return Observation(
             node_name=self._node_name,
             runtime_names=self._edges.runtime.names,
-            runtime_error=watched.error,
+            runtime_error=runtime_state.error,
             instances=instances,
             listed_at=listed_at,
-            foreign=dict(watched.foreign),
-            pod=record.state.pod,
-            pod_at=record.state.at,
-            pod_gone=record.state.gone_at is not None,
-            works=dict(record.works),
-            running_since=dict(watched.running_since),
-            endings=dict(watched.endings),
+            foreign=dict(runtime_state.foreign),
+            pod=pod_record.state.pod,
+            pod_at=pod_record.state.at,
+            pod_gone=pod_record.state.gone_at is not None,
+            works=dict(pod_record.works),
+            running_since=dict(runtime_state.running_since),
+            endings=dict(runtime_state.endings),
             utc=rfc3339(datetime.now(UTC)),
             wall=time.time(),
-            known_since=self._pods.known_since(record.key),
-            kubelet_minor=watched.kubelet_minor,
+            known_since=self._pods.known_since(pod_record.key),
+            kubelet_minor=runtime_state.kubelet_minor,
             kubelet_silent_since=silent.result(),
         )
 
     async def _as_of_now(
         self,
-        record: PodRecord,
-        live: Sequence[Request],
+        pod_record: PodRecord,
+        requests: Sequence[Request],
         current: Request,
         silent: "asyncio.Future[float | None]",
     ) -> tuple[float, tuple[Instance, ...]]:
@@ -93,82 +93,84 @@ class PodInspector:
         Nothing may be waited for after that: so what kubelet says is awaited in here, too, side by side.
         """
         while True:
-            going_on = record.under_way
-            uid, listed_at, instances = await self._instances(record, live)
-            await self._find_foreign(current, instances, record.runtime)
+            going_on = pod_record.under_way
+            uid, listed_at, instances = await self._instances(pod_record, requests)
+            await self._find_foreign(current, instances, pod_record.runtime)
             await asyncio.wait((silent,))  # the loop has a turn, too: a stop that was answered just now is noted
             # Meanwhile another pod may have got the name, or a stop have ended, of a request that is gone as well.
-            if _runtime_uid(record, uid) == uid and going_on <= record.under_way:
+            if _runtime_uid(pod_record, uid) == uid and going_on <= pod_record.under_way:
                 return listed_at, instances
 
-    async def _instances(self, record: PodRecord, live: Sequence[Request]) -> tuple[str, float, tuple[Instance, ...]]:
+    async def _instances(
+        self, pod_record: PodRecord, requests: Sequence[Request]
+    ) -> tuple[str, float, tuple[Instance, ...]]:
         """The UID that was asked for, when, and the container instances; none while the pod's UID is not known."""
         loop = asyncio.get_running_loop()
-        uid = _runtime_uid(record, next((request.pod_uid for request in live if request.pod_uid), ""))
-        urgent = not record.works
+        uid = _runtime_uid(pod_record, next((request.pod_uid for request in requests if request.pod_uid), ""))
+        urgent = not pod_record.works
         asked = loop.time()
         instances = await self._edges.runtime.instances(uid, urgent=urgent)
         answered = loop.time()
-        if record.live:  # else no watch asks for the pod; not for long, because a wait is worth telling
+        if pod_record.live:  # else no watch asks for the pod; not for long, because a wait is worth telling
             with suppress(TimeoutError):
                 async with asyncio.timeout(QUIET):
-                    await self._pods.wait_until_known(record.key)
-        pod = record.state.pod
+                    await self._pods.wait_until_known(pod_record.key)
+        pod = pod_record.state.pod
         if pod is not None and pod.kubelet_matters:
-            record.runtime.kubelet_minor = await self._edges.kubelet.minor()
+            pod_record.runtime.kubelet_minor = await self._edges.kubelet.minor()
         if loop.time() > answered + WAITED_SECONDS:
             asked = loop.time()
             instances = await self._edges.runtime.instances(uid, urgent=urgent)
         return uid, asked, instances
 
-    async def _find_foreign(self, request: Request, instances: Sequence[Instance], watched: RuntimeState) -> None:
+    async def _find_foreign(self, request: Request, instances: Sequence[Instance], runtime_state: RuntimeState) -> None:
         """Look up container IDs of the request that are not among the pod's: another pod's, or collected ones."""
         own = {instance.id for instance in instances}
         pins = [*(each.context for each in request.containers if each.context), *request.pinned.values()]
-        pins = [pin for pin in pins if pin.runtime in self._edges.runtime.names]
-        wanted = {pin.bare_id: pin for pin in pins if pin.bare_id not in own and pin.bare_id not in watched.foreign}
+        pins = [pin for pin in pins if pin.runtime in self._edges.runtime.names and pin.bare_id not in own]
+        wanted = {pin.bare_id: pin for pin in pins if pin.bare_id not in runtime_state.foreign}
         found = await asyncio.gather(*(self._edges.runtime.find(pin) for pin in wanted.values()))
-        watched.foreign.update(zip(wanted, found, strict=True))
+        runtime_state.foreign.update(zip(wanted, found, strict=True))
 
 
-def _runtime_uid(record: PodRecord, otherwise: str) -> str:
+def _runtime_uid(pod_record: PodRecord, otherwise: str) -> str:
     """The UID that the pod's containers have in the runtime, as far as the pod is known.
 
     No watch keeps it known for a request that has ended; what was begun for one was begun in that pod.
     """
-    if record.state.pod:
-        return record.state.pod.runtime_uid
-    return otherwise if record.live else next((work.pod_uid for work in record.works.values()), otherwise)
+    if pod_record.state.pod:
+        return pod_record.state.pod.runtime_uid
+    return otherwise if pod_record.live else next((work.pod_uid for work in pod_record.works.values()), otherwise)
 
 
-def _patience(record: PodRecord) -> float | None:
+def _patience(pod_record: PodRecord) -> float | None:
     """Seconds that a look at the pod may take, None for as long as its calls may."""
-    now, live = asyncio.get_running_loop().time(), {each.request.uid: each.request for each in record.live}
-    own = [(live[uid], work) for (uid, _), work in record.works.items() if uid in live]
-    unrecorded = (work.hook_end_unrecorded(request) or work.stop_unrecorded(request, now) for request, work in own)
+    now, live = asyncio.get_running_loop().time(), {each.request.uid: each.request for each in pod_record.live}
+    own = [(live[uid], work) for (uid, _), work in pod_record.works.items() if uid in live]
+    unrecorded = (work.hook_unrecorded(request) or work.stop_unrecorded(request, now) for request, work in own)
     return SHORT_LOOK_SECONDS if any(unrecorded) else None
 
 
-def _watch_instances(request: Request, instances: Sequence[Instance], watched: RuntimeState) -> None:
+def _note_running(request: Request, instances: Sequence[Instance], runtime_state: RuntimeState) -> None:
     """Since when what runs has been running, and what does not has not, on this process' own clock."""
     now = asyncio.get_running_loop().time()
     running = {instance.id for instance in instances if instance.state is ContainerState.RUNNING}
-    watched.running_since = {bare_id: watched.running_since.get(bare_id, now) for bare_id in running}
+    runtime_state.running_since = {bare_id: runtime_state.running_since.get(bare_id, now) for bare_id in running}
     endings = {}
     for container in request.containers:
-        current, known = newest(instances, container.name), watched.endings.get(container.name)
+        current, previous = newest(instances, container.name), runtime_state.endings.get(container.name)
         if current is None or current.state is ContainerState.EXITED:
-            same = known is not None and (current is None or current.id == known.instance)
+            same = previous is not None and (current is None or current.id == previous.instance)
             anew = Ending(now, time.time(), current.id if current else "")
-            endings[container.name] = known if known is not None and same else anew
-    watched.endings = endings
+            endings[container.name] = previous if previous is not None and same else anew
+    runtime_state.endings = endings
 
 
 def _count_successors(
-    recorder: RequestRecorder, record: PodRecord, request: Request, instances: Sequence[Instance]
+    recorder: RequestRecorder, pod_record: PodRecord, request: Request, instances: Sequence[Instance]
 ) -> None:
     """Tell the metrics which awaited instances the runtime has by now."""
-    stopped = {bare_id for (_, bare_id), work in record.works.items() if work.stop_sent is not None}
+    stopped = {bare_id for (_, bare_id), work in pod_record.works.items() if work.stop_sent is not None}
     for container in request.containers:
         current, target = newest(instances, container.name), request.target(container)
         if current and target and current.id != target.bare_id and target.bare_id in stopped:

@@ -31,9 +31,9 @@ class Pods:
         self._live = 0
         self._all_known_since: float | None = None  # As known_since of a PodState, of every pod of the node
         self.live_changed = asyncio.Event()  # Set when a request becomes live or ends. The reader clears it.
-        self.active = asyncio.Event()  # Set while at least one request is live
-        self.idle = asyncio.Event()  # Set while none is
-        self.idle.set()
+        self.any_live = asyncio.Event()  # Set while at least one request is live
+        self.none_live = asyncio.Event()  # Set while none is
+        self.none_live.set()
 
     # What is known.
 
@@ -44,10 +44,10 @@ class Pods:
         """What is known of the pod; a new record where that is nothing."""
         return self._records.setdefault(pod_key, PodRecord(pod_key))
 
-    def tidy(self, record: PodRecord) -> None:
+    def tidy(self, pod_record: PodRecord) -> None:
         """Drop a record in which nothing is left."""
-        if record.empty and self._records.get(record.key) is record:
-            del self._records[record.key]
+        if pod_record.empty and self._records.get(pod_record.key) is pod_record:
+            del self._records[pod_record.key]
 
     def peek(self, pod_key: str) -> PodRecord:
         """What is known of the pod; where that is nothing, an empty record that nobody keeps."""
@@ -55,7 +55,7 @@ class Pods:
 
     def live_pods(self) -> set[str]:
         """Pods (`namespace/name`) with at least one live request."""
-        return {pod.key for pod in self._records.values() if pod.live}
+        return {pod_record.key for pod_record in self._records.values() if pod_record.live}
 
     def known_since(self, pod_key: str) -> float | None:
         """Monotonic time since which it is known whether the pod is there, None while it is not."""
@@ -71,14 +71,14 @@ class Pods:
         """Return when it is known whether the pod is there."""
         if self.known_since(pod_key) is not None:
             return
-        record = self.ensure(pod_key)
-        record.known = known = record.known or asyncio.Event()
+        pod_record = self.ensure(pod_key)
+        pod_record.pod_known = pod_known = pod_record.pod_known or asyncio.Event()
         try:
-            await known.wait()
+            await pod_known.wait()
         finally:
-            if record.known is known:
-                record.known = None
-            self.tidy(record)
+            if pod_record.pod_known is pod_known:
+                pod_record.pod_known = None
+            self.tidy(pod_record)
 
     # What the watches and this process' own writes tell of requests.
 
@@ -88,31 +88,31 @@ class Pods:
         A request without the active label is none of the node's. `own_pins`: they are what this process has just
         written.
         """
-        known = self._requests.get(request.uid)
+        previous = self._requests.get(request.uid)
         if not request.active:
-            if known is None or not older(request.resource_version, known.resource_version):
+            if previous is None or not older(request.resource_version, previous.resource_version):
                 self.request_deleted(request)
             return
-        if known is not None and not known.error and request.spoilt:
+        if previous is not None and not previous.error and request.spoilt:
             request = replace(request, error="", spoilt=False)
-        kept = request if known is None or own_pins else request.with_pins_of(known)
+        kept = request if previous is None or own_pins else request.with_pins_of(previous)
         if not self._requests.put(kept):
             return
         # Only a CRD without crrd's rules lets a request change its pod.
-        moved = self._leave(known) if known is not None and known.pod_key != kept.pod_key else None
+        moved = self._leave(previous) if previous is not None and previous.pod_key != kept.pod_key else None
         self._keep(kept, unpinned=kept != request, moved=moved)
-        was_live = known is not None and known.live
+        was_live = previous is not None and previous.live
         self._live += kept.live - was_live
-        if known != kept:
+        if previous != kept:
             self._on_change(kept.pod_key)
         if kept.live != was_live or moved is not None:
             self._signal()
 
     def _keep(self, request: Request, *, unpinned: bool, moved: RequestRecord | None) -> None:
-        records, now = self.ensure(request.pod_key).records, self._clock()
-        record = records.get(request.uid)
+        requests, now = self.ensure(request.pod_key).requests, self._clock()
+        record = requests.get(request.uid)
         if record is None:
-            record = records[request.uid] = RequestRecord(request, moved.first_seen if moved else now)
+            record = requests[request.uid] = RequestRecord(request, moved.first_seen if moved else now)
         elif record.left:
             record.left, record.first_seen, record.unready_seen = False, now, None
         record.request, record.unpinned = request, unpinned
@@ -123,23 +123,23 @@ class Pods:
 
     def request_deleted(self, request: Request) -> None:
         """A request is no more, or has left the selection: only a later version of it brings it back."""
-        known = self._requests.drop(request.uid, request.resource_version)
-        if known is not None:
-            self._live -= known.live
-            self._leave(known)
-            if known.live:
+        previous = self._requests.drop(request.uid, request.resource_version)
+        if previous is not None:
+            self._live -= previous.live
+            self._leave(previous)
+            if previous.live:
                 self._signal()
 
     def _leave(self, request: Request) -> RequestRecord:
         """It is none of its pod's requests any more; the next one starts at once."""
-        pod = self._records[request.pod_key]
-        record = pod.records[request.uid]
+        pod_record = self._records[request.pod_key]
+        record = pod_record.requests[request.uid]
         record.left = True
-        self.drop_if_done(pod, record)
-        if not pod.present:
-            pod.state.gone_at = None
+        self.drop_if_done(pod_record, record)
+        if not pod_record.present:
+            pod_record.state.gone_at = None
         self._on_change(request.pod_key)
-        self.tidy(pod)
+        self.tidy(pod_record)
         return record
 
     def expect_requests(self) -> None:
@@ -149,39 +149,39 @@ class Pods:
     def requests_listed(self, requests: Iterable[Request], version: str) -> None:
         """A whole list, as of this resourceVersion: what is not in it is gone."""
         listed = tuple(requests)
-        for known in self._requests.absent(listed, version):
-            self.request_deleted(replace(known, resource_version=version))
+        for previous in self._requests.absent(listed, version):
+            self.request_deleted(replace(previous, resource_version=version))
         for request in listed:
             self.request_changed(request)
 
-    def drop_if_done(self, pod: PodRecord, record: RequestRecord) -> None:
+    def drop_if_done(self, pod_record: PodRecord, record: RequestRecord) -> None:
         """Drop the record of a request that has left the node's selection, unless something still needs it."""
         uid = record.request.uid
-        owed = any(key[0] == uid and work.owes_stop(self._clock()) for key, work in pod.works.items())
+        owed = any(key[0] == uid and work.stop_still_due(self._clock()) for key, work in pod_record.works.items())
         if record.left and record.recorder is None and not record.writing and not owed:
-            pod.records.pop(uid, None)
+            pod_record.requests.pop(uid, None)
 
     # What the watches tell of pods.
 
     def pod_changed(self, pod: Pod) -> None:
         """A pod of this node was added or modified."""
-        record = self.ensure(pod.key)
-        state = record.state
+        pod_record = self.ensure(pod.key)
+        state = pod_record.state
         state.gone_at = None
         if state.pod != pod:
             state.pod, state.at = pod, self._clock()
-            self._notify(record)
+            self._notify(pod_record)
 
     def pod_deleted(self, pod: PodMeta) -> None:
         """A pod is no more; the one of the same name that followed it may be known already."""
-        record = self.peek(pod.key)
-        state = record.state
+        pod_record = self.peek(pod.key)
+        state = pod_record.state
         if state.pod is not None and state.pod.uid == pod.uid:
             state.pod, state.at = None, 0.0
-            if record.present:
+            if pod_record.present:
                 state.gone_at = self._clock()
-            self._notify(record)
-            self.tidy(record)
+            self._notify(pod_record)
+            self.tidy(pod_record)
 
     def pods_listed(self, pods: Iterable[Pod], _version: str) -> None:
         """A whole list of this node's pods: what is not in it is not on this node."""
@@ -189,22 +189,22 @@ class Pods:
         if first:
             self._all_known_since = self._clock()
         listed = {pod.key: pod for pod in pods}
-        for record in tuple(self._records.values()):
-            if record.key not in listed and record.state.pod is not None:
-                self.pod_deleted(record.state.pod)
+        for pod_record in tuple(self._records.values()):
+            if pod_record.key not in listed and pod_record.state.pod is not None:
+                self.pod_deleted(pod_record.state.pod)
         for pod in listed.values():
             self.pod_changed(pod)
-        for record in tuple(self._records.values()):
-            if first and record.state.pod is None:
-                self._notify(record)  # that it is not there is news
-            if record.known is not None:
-                record.known.set()
+        for pod_record in tuple(self._records.values()):
+            if first and pod_record.state.pod is None:
+                self._notify(pod_record)  # that it is not there is news
+            if pod_record.pod_known is not None:
+                pod_record.pod_known.set()
 
     def pod_listed(self, pod_key: str, pod: Pod | None) -> None:
         """What the node has under this name, None for nothing."""
         first = self.known_since(pod_key) is None
-        record = self.ensure(pod_key)
-        state = record.state
+        pod_record = self.ensure(pod_key)
+        state = pod_record.state
         if state.known_since is None:
             state.known_since = self._clock()
         if pod is not None:
@@ -212,17 +212,17 @@ class Pods:
         elif state.pod is not None:
             self.pod_deleted(state.pod)
         elif first:
-            self._notify(record)  # that it is not there is news
-        if record.known is not None:
-            record.known.set()
+            self._notify(pod_record)  # that it is not there is news
+        if pod_record.pod_known is not None:
+            pod_record.pod_known.set()
 
     def forget_pod(self, pod_key: str) -> None:
         """Nothing watches the pod any more: what was known of it ages from now on."""
-        if (record := self._records.get(pod_key)) is not None:
-            known, record.known, record.state = record.known, None, PodState()
-            if known is not None:
-                known.set()  # who waits is to look at what there is
-            self.tidy(record)
+        if (pod_record := self._records.get(pod_key)) is not None:
+            pod_known, pod_record.pod_known, pod_record.state = pod_record.pod_known, None, PodState()
+            if pod_known is not None:
+                pod_known.set()  # who waits is to look at what there is
+            self.tidy(pod_record)
 
     def forget_pods(self) -> None:
         """The same for all pods."""
@@ -230,14 +230,14 @@ class Pods:
         for pod_key in tuple(self._records):
             self.forget_pod(pod_key)
 
-    def _notify(self, record: PodRecord) -> None:
+    def _notify(self, pod_record: PodRecord) -> None:
         """Something about a pod has changed: that matters to its requests."""
-        if record.present:
-            self._on_change(record.key)
+        if pod_record.present:
+            self._on_change(pod_record.key)
 
     def _signal(self) -> None:
         """Keep the events in step with what is live."""
-        came, went = (self.active, self.idle) if self._live else (self.idle, self.active)
+        came, went = (self.any_live, self.none_live) if self._live else (self.none_live, self.any_live)
         came.set()
         went.clear()
         self.live_changed.set()
@@ -245,33 +245,33 @@ class Pods:
 
 def note_work(pods: Pods, pod_key: str, key: WorkKey, **changes: Any) -> None:
     """Remember what has become of the work on an instance."""
-    pod = pods.ensure(pod_key)
-    pod.works[key] = replace(pod.works.get(key, NO_WORK), **changes)
-    drop_unneeded(pods, pod, key)
+    pod_record = pods.ensure(pod_key)
+    pod_record.works[key] = replace(pod_record.works.get(key, NO_WORK), **changes)
+    drop_unneeded(pods, pod_record, key)
 
 
-def drop_unneeded(pods: Pods, pod: PodRecord, key: WorkKey, *, completed: bool = False) -> None:
+def drop_unneeded(pods: Pods, pod_record: PodRecord, key: WorkKey, *, completed: bool = False) -> None:
     """Forget the work on an instance, unless it goes on, its request is live or may come back, or a hook counts.
 
     `completed`: by this process, so it does not come back.
     """
-    work, record = pod.works.get(key, NO_WORK), pod.records.get(key[0])
+    work, record = pod_record.works.get(key, NO_WORK), pod_record.requests.get(key[0])
     if work.under_way is not None or (record is not None and record.live):
         return
     ended = work.hook_ended
-    if ended is not None and not work.stopped and any(each.first_seen <= ended for each in pod.live):
+    if ended is not None and not work.stopped and any(each.first_seen <= ended for each in pod_record.live):
         return  # that request must not run the hook again
     kept_until = _kept_until(work, may_return=(record is None or record.left) and not completed)
-    if until := pod.expiries.pop(key, None):
+    if until := pod_record.expiries.pop(key, None):
         until.cancel()
     loop = asyncio.get_running_loop()
     if loop.time() < kept_until:
-        pod.expiries[key] = loop.call_at(kept_until, drop_unneeded, pods, pod, key)
+        pod_record.expiries[key] = loop.call_at(kept_until, drop_unneeded, pods, pod_record, key)
         return
-    pod.works.pop(key, None)
+    pod_record.works.pop(key, None)
     if record is not None:
-        pods.drop_if_done(pod, record)  # it may have been kept for its stop
-    pods.tidy(pod)
+        pods.drop_if_done(pod_record, record)  # it may have been kept for its stop
+    pods.tidy(pod_record)
 
 
 def _kept_until(work: Work, *, may_return: bool) -> float:
@@ -282,6 +282,6 @@ def _kept_until(work: Work, *, may_return: bool) -> float:
     until = 0.0
     if work.hook_until is not None and not work.stopped:
         until = max(work.stop_until, (work.hook_began or 0.0) + LEFT_SECONDS)
-    if work.stop is not None and may_return:
-        until = max(until, work.stop.ended + LEFT_SECONDS)
+    if work.last_stop is not None and may_return:
+        until = max(until, work.last_stop.ended + LEFT_SECONDS)
     return until

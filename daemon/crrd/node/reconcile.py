@@ -48,82 +48,81 @@ class Reconciler:
     @property
     def stops_outstanding(self) -> bool:
         """Whether a hook has run whose stop waits: for the runtime to answer, or for anything if its request ended."""
-        for record in self._pods:
-            live = {each.request.uid for each in record.live if record.runtime.error}
-            hooked = {
-                uid for (uid, _), work in record.works.items() if work.hook is not None and work.stop_sent is None
-            }
-            if live & hooked or self._hooked(record):
+        for pod_record in self._pods:
+            live = {each.request.uid for each in pod_record.live if pod_record.runtime.error}
+            works = pod_record.works.items()
+            hooked = {uid for (uid, _), work in works if work.hook_result is not None and work.stop_sent is None}
+            if live & hooked or self._hooked(pod_record):
                 return True
         return False
 
     async def _round(self, pod_key: str) -> tuple[float | None, bool]:
         """When to look again, and whether a stop waits for its slot."""
-        record = self._pods.ensure(pod_key)
-        requests = self._live_requests(record) or self._hooked(record)
+        pod_record = self._pods.ensure(pod_key)
+        requests = self._refresh_live(pod_record) or self._hooked(pod_record)
         if not requests:
-            record.forget_observations()
+            pod_record.forget_observations()
             return None, False
-        observation = await self._inspector.observe(record, requests)
-        decision = self._decide(record, observation)
+        observation = await self._inspector.observe(pod_record, requests)
+        decision = self._decide(pod_record, observation)
         if decision.ask_api:
-            answer = await self._ask(record)
+            answer = await self._ask(pod_record)
             # Requests may have come and gone meanwhile, and the answer may be about another pod than was listed.
-            requests = self._live_requests(record) or self._hooked(record)
+            requests = self._refresh_live(pod_record) or self._hooked(pod_record)
             if answer is not None and requests:
-                observation = replace(await self._inspector.observe(record, requests), api_answer=answer)
-            decision = self._decide(record, observation)
-        record.runtime.awaited = decision.watch_runtime
+                observation = replace(await self._inspector.observe(pod_record, requests), api_answer=answer)
+            decision = self._decide(pod_record, observation)
+        pod_record.runtime.awaited = decision.poll_runtime
         self._executor.carry_out(pod_key, decision.actions)
-        next_look = record.runtime.retry.next_try if observation.runtime_error else None
-        next_question = record.api_retry.next_try if decision.ask_api and record.api_retry.waiting else None
+        next_look = pod_record.runtime.retry.next_try if observation.runtime_error else None
+        next_question = pod_record.api_retry.next_try if decision.ask_api and pod_record.api_retry.waiting else None
         wakes = (decision.wake_at, self._executor.writes.wake_at(pod_key), next_look, next_question)
         first = min((at for at in wakes if at is not None), default=None)
-        if first is None and not record.live:
-            record.forget_observations()  # nothing of a request that has ended is awaited any more
+        if first is None and not pod_record.live:
+            pod_record.forget_observations()  # nothing of a request that has ended is awaited any more
         now = asyncio.get_running_loop().time()
         return None if first is None else max(first, now + ROUND_SECONDS), decision.waits_for_slot
 
-    def _decide(self, record: PodRecord, observation: Observation) -> Decision:
+    def _decide(self, pod_record: PodRecord, observation: Observation) -> Decision:
         """Decide on the requests as they are now: they may have changed while the runtime was asked."""
-        live = record.live
+        live = pod_record.live
         observation = replace(
             observation,
-            ended=tuple(self._hooked(record)),
+            ended=tuple(self._hooked(pod_record)),
             first_seen={each.request.uid: each.first_seen for each in live},
             unready_seen={each.request.uid: each.unready_seen for each in live if each.unready_seen is not None},
             unpinned=frozenset(each.request.uid for each in live if each.unpinned),
             pin_errors={each.request.uid: each.pin_retry.error for each in live if each.pin_retry.error},
-            api_silent=record.api_retry.waiting,
-            may_stop=self._executor.slots.may_stop(record.key),
+            api_silent=pod_record.api_retry.waiting,
+            may_stop=self._executor.slots.may_stop(pod_record.key),
             prunes_is_killed=self._executor.writes.prunes_is_killed,
             draining=self.draining,
         )
         return decide([each.request for each in live], observation, asyncio.get_running_loop().time())
 
-    async def _ask(self, record: PodRecord) -> ApiAnswer | None:
+    async def _ask(self, pod_record: PodRecord) -> ApiAnswer | None:
         """The API server's own word on the pod; None where it says nothing, or was asked in vain just now."""
-        retry, asked_at = record.api_retry, asyncio.get_running_loop().time()
+        retry, asked_at = pod_record.api_retry, asyncio.get_running_loop().time()
         if asked_at < retry.next_try:
             return None
         try:
-            async with asyncio.timeout_at(self._answer_by(record, asked_at)):
-                found = await self._find(record.key)
+            async with asyncio.timeout_at(self._answer_by(pod_record, asked_at)):
+                found = await self._find(pod_record.key)
         except (CrrdError, TimeoutError) as error:
             at_least = error.retry_after if isinstance(error, ApiUnavailableError) else 0.0
             delay = retry.fail(asyncio.get_running_loop().time(), at_least)
             report = log.warning if retry.failures == 1 else log.debug
             reason = str(error) or "no answer in time"
-            report("pod lookup failed", pod=record.key, error=reason, retry_in=round(delay, 1))
+            report("pod lookup failed", pod=pod_record.key, error=reason, retry_in=round(delay, 1))
             return None
         retry.succeed()
         return ApiAnswer(found, asked_at)
 
-    def _answer_by(self, record: PodRecord, now: float) -> float | None:
+    def _answer_by(self, pod_record: PodRecord, now: float) -> float | None:
         """Until when the API server may answer (monotonic): a stop that is owed has its end, and so has a shutdown."""
-        if not self._hooked(record):
+        if not self._hooked(pod_record):
             return None
-        ends = (work.hook_until for work in record.works.values() if work.hook_until and work.owes_stop(now))
+        ends = (work.hook_until for work in pod_record.works.values() if work.hook_until and work.stop_still_due(now))
         return now + ANSWER_SECONDS if self.draining else max(min(ends), now + ANSWER_SECONDS)
 
     async def _find(self, pod_key: str) -> Pod | None:
@@ -140,27 +139,27 @@ class Reconciler:
             self._pods.pod_changed(found)
         return found
 
-    def _hooked(self, record: PodRecord) -> list[Request]:
+    def _hooked(self, pod_record: PodRecord) -> list[Request]:
         """The requests that have ended or gone before the stop that has to follow their hook."""
-        return [each.request for each in record.ended_before_stop(asyncio.get_running_loop().time())]
+        return [each.request for each in pod_record.ended_before_stop(asyncio.get_running_loop().time())]
 
-    def _live_requests(self, record: PodRecord) -> list[Request]:
+    def _refresh_live(self, pod_record: PodRecord) -> list[Request]:
         """The live requests of a pod. The metrics begin with those that came, and end with those that went.
 
         The watch may bring the end of a request before the write that ended it is answered: what that write did is
         noted first.
         """
-        for ended in [each for each in record.records.values() if not each.live and not each.writing]:
+        for ended in [each for each in pod_record.requests.values() if not each.live and not each.writing]:
             if ended.recorder is not None:
                 ended.recorder.forgotten(ended.request)
             ended.recorder, ended.emitted = None, set()
             ended.status_retry, ended.pin_retry = WriteRetry(), WriteRetry()
-            self._pods.drop_if_done(record, ended)
-        for key in list(record.works):  # a hook may have been kept for a request that has gone since
-            request = record.records.get(key[0])
-            if request is None or not request.writing:
-                drop_unneeded(self._pods, record, key)
-        live = record.live
+            self._pods.drop_if_done(pod_record, ended)
+        for key in list(pod_record.works):  # a hook may have been kept for a request that has gone since
+            record = pod_record.requests.get(key[0])
+            if record is None or not record.writing:
+                drop_unneeded(self._pods, pod_record, key)
+        live = pod_record.live
         for each in live:
             if each.recorder is None:
                 each.recorder = self._edges.recorder.begin(each.request)

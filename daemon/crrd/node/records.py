@@ -90,9 +90,9 @@ class PodRecord:
     """All that is known of one pod."""
 
     key: str  # `namespace/name`
-    records: dict[str, RequestRecord] = field(default_factory=dict)  # By request UID
+    requests: dict[str, RequestRecord] = field(default_factory=dict)  # By request UID
     state: PodState = field(default_factory=PodState)
-    known: asyncio.Event | None = None  # Set once it is known whether the pod is there; None where nobody waits
+    pod_known: asyncio.Event | None = None  # Set once it is known whether the pod is there; None where nobody waits
     runtime: RuntimeState = field(default_factory=RuntimeState)
     api_retry: Retry = field(default_factory=lambda: Retry(POD_RETRY))  # Of asking the API server for the pod itself
     works: dict[WorkKey, Work] = field(default_factory=dict)  # What this process did
@@ -101,17 +101,17 @@ class PodRecord:
     @property
     def present(self) -> list[RequestRecord]:
         """The requests that are there."""
-        return [record for record in self.records.values() if not record.left]
+        return [record for record in self.requests.values() if not record.left]
 
     @property
     def live(self) -> list[RequestRecord]:
         """Of these, the live ones."""
-        return [record for record in self.records.values() if record.live]
+        return [record for record in self.requests.values() if record.live]
 
     def ended_before_stop(self, now: float) -> list[RequestRecord]:
         """The requests that have ended or gone though the stop after a hook of theirs still has to follow."""
-        owed = {uid for (uid, _), work in self.works.items() if work.owes_stop(now)}
-        ended = (record for uid, record in self.records.items() if uid in owed)
+        owed = {uid for (uid, _), work in self.works.items() if work.stop_still_due(now)}
+        ended = (record for uid, record in self.requests.items() if uid in owed)
         return [record for record in ended if not record.live or record.request.error]
 
     @property
@@ -126,5 +126,5 @@ class PodRecord:
     @property
     def empty(self) -> bool:
         """Whether there is nothing left to know."""
-        kept = (self.runtime.awaited, self.records, self.works, self.known, self.state != PodState())
+        kept = (self.runtime.awaited, self.requests, self.works, self.pod_known, self.state != PodState())
         return not any(kept)

@@ -43,7 +43,7 @@ class RequestWrites:
     def start(self, write: Write) -> None:
         """Start a write, unless one of the request is under way or has to wait after a failure."""
         request = write.request
-        record = self._pods.peek(request.pod_key).records.get(request.uid)
+        record = self._pods.peek(request.pod_key).requests.get(request.uid)
         if record is None or record.writing:
             return
         retry, now = _retry_of(record, write), asyncio.get_running_loop().time()
@@ -65,14 +65,14 @@ class RequestWrites:
     @property
     def pending(self) -> int:
         """How many requests have a write that is under way or waits for another try."""
-        records = [each for pod in self._pods for each in pod.records.values()]
+        records = [each for pod_record in self._pods for each in pod_record.requests.values()]
         return sum(each.writing or each.status_retry.waiting or each.pin_retry.waiting for each in records)
 
     async def wait(self) -> None:
         """Return when the writes under way have ended and the next try of those that failed may come."""
         if self._tasks:
             await asyncio.wait(self._tasks)
-        next_try = _next_try(each for pod in self._pods for each in pod.records.values())
+        next_try = _next_try(each for pod_record in self._pods for each in pod_record.requests.values())
         if next_try is not None:
             await asyncio.sleep(max(next_try - asyncio.get_running_loop().time(), DUE_WRITE_SECONDS))
 
@@ -125,9 +125,9 @@ class RequestWrites:
         _log_moves(request, written)
         self._pods.request_changed(written, own_pins=pins and not ineffective)
         if record.completing and not ineffective:  # it may have left already, before this answer
-            pod = self._pods.ensure(request.pod_key)
-            for key in [key for key in pod.works if key[0] == request.uid]:
-                drop_unneeded(self._pods, pod, key, completed=True)
+            pod_record = self._pods.ensure(request.pod_key)
+            for key in [key for key in pod_record.works if key[0] == request.uid]:
+                drop_unneeded(self._pods, pod_record, key, completed=True)
 
     def _lacks(self, written: Request, wanted: Status) -> str:
         """What of a status the API server has not kept, "" for nothing that matters."""

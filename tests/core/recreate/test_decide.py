@@ -30,7 +30,7 @@ from crrd.core.recreate.actions import (
 from crrd.core.recreate.decide import decide, in_serving_order
 from crrd.core.recreate.messages import Message, waited
 from crrd.core.recreate.observation import (
-    STOP_MARGIN,
+    LATE_STOP_SECONDS,
     ApiAnswer,
     Ending,
     Hook,
@@ -65,7 +65,7 @@ Wanted = TypeVar("Wanted", bound=Action)
 HOOK = Hook(HookKind.EXEC, command=("true",))
 NOW = 100.0
 START_TIMES = StartTimes(stop="2026-01-01T00:00:00Z")
-HOOKED_B = {("r1", "old-b"): Work("b", pin("old-b"), hook_began=90.0, hook_until=120.0, hook=HookResult(2.0))}
+HOOKED_B = {("r1", "old-b"): Work("b", pin("old-b"), hook_began=90.0, hook_until=120.0, hook_result=HookResult(2.0))}
 
 
 def actions(decision: Decision, kind: type[Wanted]) -> list[Wanted]:
@@ -127,7 +127,7 @@ class TestPlainRequest:
     def test_an_exited_container_is_awaited(self) -> None:
         decision = one(request(), exited("old"))
         assert written(decision) == recreating(RecreateState("app", StatePhase.RECREATING))
-        assert decision.watch_runtime
+        assert decision.poll_runtime
 
     def test_succeeds_when_the_new_container_is_running_and_ready_in_the_api(self) -> None:
         req = request(status=recreating(killed()))
@@ -158,7 +158,7 @@ class TestPlainRequest:
         view = pod(PodContainer("app", container_id="containerd://new", running=True, ready=True))
         decision = one(req, instance("new", created_at=2, state=ContainerState.CREATED), pod=view)
         assert decision.actions == ()
-        assert decision.watch_runtime
+        assert decision.poll_runtime
 
     @pytest.mark.parametrize("since", [{"new-a": 95.0, "new-b": 99.0}, {"new-a": 99.0, "new-b": 95.0}])
     def test_of_two_times_to_look_again_the_earlier_counts(self, since: dict[str, float]) -> None:
@@ -339,7 +339,7 @@ class TestTrust:
         second = request(uid="r2", status=Status(RequestPhase.PENDING, (RecreateState("app"),)))
         works = {
             **stopping(since=99.0),
-            ("r2", "old"): Work("app", pin("old"), hook_began=95.0, hook_until=125.0, hook=HookResult(4.0)),
+            ("r2", "old"): Work("app", pin("old"), hook_began=95.0, hook_until=125.0, hook_result=HookResult(4.0)),
         }
         decision = decide([first, second], observed(instance("old"), works=works), NOW)
         assert only(decision, WriteStatus).request.uid == "r2"
@@ -449,7 +449,7 @@ class TestAlreadyRecreated:
         assert written(quiet).states[0].message == ""
         told = one(req, first_seen={"r1": NOW - 1})
         assert written(told).states == (RecreateState("app", message="the container has not been created yet"),)
-        assert told.watch_runtime
+        assert told.poll_runtime
 
     def test_everything_collected_is_awaited(self) -> None:
         decision = one(request(), foreign={"old": None})
@@ -615,7 +615,7 @@ class TestRestartPolicy:
             PodContainer("b", container_id="containerd://old-b", running=True, ready=True),
         )
         b = instance("old-b", "b")
-        ran = Work("a", pin("old-a"), hook_began=90.0, hook_until=120.0, hook=HookResult(2.0))
+        ran = Work("a", pin("old-a"), hook_began=90.0, hook_until=120.0, hook_result=HookResult(2.0))
         hook = one(req, instance("old-a", "a", hook=HOOK), b, pod=view, works={("r1", "old-a"): ran}, **changes)
         assert written(hook).states[0].is_killed
         done = one(req, instance("new", "a", created_at=2, restart_count=1), b, pod=view, **changes)
@@ -642,7 +642,7 @@ class TestRestartPolicy:
     def test_exit_code_0_under_always_comes_back(self) -> None:
         decision = one(request(status=recreating(killed())), exited("old"))
         assert decision.actions == ()
-        assert decision.watch_runtime
+        assert decision.poll_runtime
 
 
 class TestRuntimeDown:
@@ -714,7 +714,7 @@ class TestRuntimeDown:
         ids=["a hook that waits to begin", "a hook", "a hook that has ended", "a stop without a hook"],
     )
     def test_only_the_end_of_a_hook_cannot_wait_for_the_runtime(self, work: Work, *, unrecorded: bool) -> None:
-        assert work.hook_end_unrecorded(request()) is unrecorded
+        assert work.hook_unrecorded(request()) is unrecorded
 
     def test_what_is_over_is_left_as_it_is(self) -> None:
         failed = recreating(RecreateState("app", StatePhase.FAILED))
@@ -996,8 +996,8 @@ class TestStop:
     def test_hooks_of_other_requests_and_containers_are_not_told(self) -> None:
         failed = HookResult(1.0, "broken")
         works = {
-            ("gone", "old"): Work("app", pin("old"), hook_began=90.0, hook=failed),
-            ("r1", "old-side"): Work("side", pin("old-side"), hook_began=90.0, hook=failed),
+            ("gone", "old"): Work("app", pin("old"), hook_began=90.0, hook_result=failed),
+            ("r1", "old-side"): Work("side", pin("old-side"), hook_began=90.0, hook_result=failed),
         }
         view = pod(PodContainer("app", container_id="containerd://new", running=True, ready=True))
         decision = one(request(status=recreating(killed())), instance("new", created_at=2), pod=view, works=works)
@@ -1012,7 +1012,7 @@ class TestStop:
         decision = one(request(), instance("old", state=ContainerState.CREATED), first_seen={"r1": 0.0})
         assert not stops(decision)
         assert written(decision).states[0].message == "the container has been created, but not started yet"
-        assert decision.watch_runtime
+        assert decision.poll_runtime
 
     def test_an_unknown_state_is_stopped(self) -> None:
         assert stops(one(request(), instance("old", state=ContainerState.UNKNOWN))) == ["old"]
@@ -1049,7 +1049,7 @@ class TestStop:
         assert written(decision).reason is Reason.STOP_FAILED
 
     def test_what_was_cut_off_before_it_was_sent_is_tried_again(self) -> None:
-        cut_off = {("r1", "old"): Work("app", pin("old"), stop=StopAttempt(9, 50.0, "it was interrupted"))}
+        cut_off = {("r1", "old"): Work("app", pin("old"), last_stop=StopAttempt(9, 50.0, "it was interrupted"))}
         assert stops(one(request(), instance("old"), works=cut_off)) == ["old"]
 
     def test_errors_of_another_request_are_not_ours(self) -> None:
@@ -1062,7 +1062,7 @@ class TestStop:
         settling = one(req, instance("old"), works=done)
         assert settling.actions == ()
         assert settling.wake_at == 100.5
-        assert settling.watch_runtime
+        assert settling.poll_runtime
         decision = one(req, instance("old"), works=done, now=109.0, listed_at=109.0)
         assert "but it is still running" in written(decision).states[0].message
 
@@ -1112,7 +1112,7 @@ class TestStop:
     def test_a_stop_that_errs_for_a_while_is_persisted_too(self) -> None:
         req = request(status=recreating(killed()))
         attempt = StopAttempt(3, NOW - 0.1, "shim is stuck")
-        works = {("r1", "old"): Work("app", pin("old"), stop_sent=NOW - 5, stop=attempt)}
+        works = {("r1", "old"): Work("app", pin("old"), stop_sent=NOW - 5, last_stop=attempt)}
         decision = one(req, instance("old"), works=works)
         assert only(decision, PinContainers).start_times == {"app": StartTimes(stop="2026-01-01T00:00:55Z")}
 
@@ -1158,12 +1158,13 @@ class TestStop:
 
     def test_grace_spent_by_an_earlier_life_stays_spent(self) -> None:
         req = request(status=recreating(killed()))
-        works = {("r1", "old"): Work("app", pin("old"), hook_began=95.0, hook=HookResult(4.0), spent_before=10.0)}
+        result = HookResult(4.0)
+        works = {("r1", "old"): Work("app", pin("old"), hook_began=95.0, hook_result=result, spent_before=10.0)}
         assert only(one(req, instance("old", hook=HOOK), works=works), StopContainer).seconds == 16
 
     def test_a_hook_that_a_request_waited_for_is_not_run_again(self) -> None:
-        ended = NOW - STOP_MARGIN
-        hook = Work("app", pin("old"), hook_began=ended - 30, hook_until=ended, hook=HookResult(30.0, "cut off"))
+        ended = NOW - LATE_STOP_SECONDS
+        hook = Work("app", pin("old"), hook_began=ended - 30, hook_until=ended, hook_result=HookResult(30.0, "cut off"))
         works = {("gone", "old"): hook}
         waited = one(request(), instance("old", hook=HOOK), works=works, first_seen={"r1": ended})
         assert not actions(waited, RunHook)
@@ -1172,8 +1173,8 @@ class TestStop:
         assert actions(later, RunHook)
 
     def test_no_hook_is_run_beside_the_stop_that_an_earlier_one_still_owes(self) -> None:
-        ended = NOW - STOP_MARGIN + 0.1
-        hook = Work("app", pin("old"), hook_began=ended - 30, hook_until=ended, hook=HookResult(1.0))
+        ended = NOW - LATE_STOP_SECONDS + 0.1
+        hook = Work("app", pin("old"), hook_began=ended - 30, hook_until=ended, hook_result=HookResult(1.0))
         found = one(request(), instance("old", hook=HOOK), works={("gone", "old"): hook}, first_seen={"r1": NOW})
         assert not actions(found, RunHook)
 
@@ -1300,7 +1301,7 @@ class TestOfAnotherRequest:
         assert only(second, StopContainer).seconds == 30
 
     def test_but_once_no_stop_can_follow_that_ends(self) -> None:
-        works = hooked(HookResult(3.0), uid="gone", until=NOW - STOP_MARGIN)
+        works = hooked(HookResult(3.0), uid="gone", until=NOW - LATE_STOP_SECONDS)
         assert actions(one(request(), instance("old", hook=HOOK), works=works), RunHook)
 
     def test_a_request_that_comes_back_does_not_run_its_hook_again(self) -> None:
@@ -1322,8 +1323,8 @@ class TestPinsThatWereTakenAway:
 
     def test_by_its_own_work_on_this_container(self) -> None:
         works = {
-            ("gone", "older"): Work("app", pin("older"), hook_began=90.0, hook=HookResult(1.0)),
-            ("r1", "old-side"): Work("side", pin("old-side"), stop_sent=90.0, stop=StopAttempt(1, 91.0)),
+            ("gone", "older"): Work("app", pin("older"), hook_began=90.0, hook_result=HookResult(1.0)),
+            ("r1", "old-side"): Work("side", pin("old-side"), stop_sent=90.0, last_stop=StopAttempt(1, 91.0)),
             **hooked(HookResult(1.0)),
         }
         req = request(strategy=self.FORCED, status=recreating(killed()))
@@ -1565,8 +1566,8 @@ class TestRestartOfTheWholePod:
         status = recreating(RecreateState("side", side, is_killed=True), killed())
         req = request("side", "app", strategy=strategy, status=status)
         works = {
-            ("r1", "old-app"): Work("app", pin("old-app"), stop_sent=90.0, stop=StopAttempt(1, 91.0)),
-            ("r1", "old-side"): Work("side", pin("old-side"), stop_sent=80.0, stop=StopAttempt(1, 81.0)),
+            ("r1", "old-app"): Work("app", pin("old-app"), stop_sent=90.0, last_stop=StopAttempt(1, 91.0)),
+            ("r1", "old-side"): Work("side", pin("old-side"), stop_sent=80.0, last_stop=StopAttempt(1, 81.0)),
         }
         now = (instance("new", restart_count=1), exited("side-2", "side", restart_count=1))
         since: dict[str, Any] = {"running_since": {"new": 95.0}, "first_seen": {"r1": 70.0}}
@@ -1702,7 +1703,8 @@ class TestTheStopAfterAHookOfAnEndedRequest:
 
     @pytest.mark.parametrize("failed", [(), (StopAttempt(1, ended=NOW - 5, error="broken"),)])
     def test_a_silent_kubelet_is_looked_at_once_a_second(self, failed: tuple[StopAttempt, ...]) -> None:
-        works = {key: replace(work, stop=next(iter(failed), None)) for key, work in hooked(HookResult(2.0)).items()}
+        last = next(iter(failed), None)
+        works = {key: replace(work, last_stop=last) for key, work in hooked(HookResult(2.0)).items()}
         looked = observed(instance("old"), ended=(request(),), works=works, kubelet_silent_since=NOW - 60)
         decision = decide([], looked, NOW)
         assert (stops(decision), decision.wake_at) == ([], NOW + 1)

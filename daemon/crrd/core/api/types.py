@@ -242,13 +242,13 @@ class Request:
         same = pin is not None and pinned is not None and pinned.bare_id == pin.bare_id
         return self.start_times.get(name, StartTimes()) if same else StartTimes()
 
-    def with_pins_of(self, known: "Request") -> "Request":
+    def with_pins_of(self, previous: "Request") -> "Request":
         """Nobody changes which instance is meant, or takes back what was begun: the annotation can be edited."""
-        pinned, start_times = {**self.pinned, **known.pinned}, dict(known.start_times)
+        pinned, start_times = {**self.pinned, **previous.pinned}, dict(previous.start_times)
         for name, times in self.start_times.items():
             pin = self.pinned.get(name)
             if pin is not None and pin.bare_id == pinned[name].bare_id:  # times count with the instance they are of
-                start_times[name] = times.after(known.start_times.get(name, StartTimes()))
+                start_times[name] = times.after(previous.start_times.get(name, StartTimes()))
         return replace(self, pinned=pinned, start_times=start_times)
 
     def slimmed(self) -> "Request":

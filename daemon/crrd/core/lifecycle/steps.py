@@ -20,7 +20,7 @@ from crrd.core.api.time import after, rfc3339
 from crrd.core.api.types import DEFAULT_GRACE_SECONDS, LABEL_NODE_NAME, Request, RequestPhase, Status
 from crrd.core.recreate.actions import EmitEvent
 from crrd.core.recreate.messages import Message
-from crrd.core.recreate.settle import given_up
+from crrd.core.recreate.settle import failed_status
 
 ENDS = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING, Reason.NO_ANSWER, Reason.DEADLINE)
 """Why the manager completes a request that its node does not bring to an end."""
@@ -238,7 +238,7 @@ def _last_wait(request: Request) -> str:
 def _end(request: Request, reason: Reason, now: datetime, **values: object) -> Steps:
     """Complete a request that nobody else completes. The cleaning up follows once that is written."""
     why = Message.of(reason, **values)
-    status = given_up(request, why, rfc3339(now))
+    status = failed_status(request, why, rfc3339(now))
     check_move(request.status, status)
     event = EmitEvent(request, EventReason.FAILED, f"Request {request.name}: {why.text}", warning=True)
     return Steps((Complete(status), event))

@@ -73,6 +73,6 @@ class Decision:
 
     actions: tuple[Action, ...] = ()
     wake_at: float | None = None
-    watch_runtime: bool = False  # Whether a change in the runtime is awaited: the pod's containers have to be polled
+    poll_runtime: bool = False  # Whether a change in the runtime is awaited: the pod's containers have to be polled
     waits_for_slot: bool = False  # Whether a stop has to wait until one may be sent (`Observation.may_stop`)
     ask_api: bool = False  # Whether `Observation.api_answer` is needed for a final verdict, and a new decision with it

@@ -24,7 +24,7 @@ from crrd.core.recreate.draft import Draft, Gate, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import Observation, Work
 from crrd.core.recreate.outcome import await_ready, await_successor
-from crrd.core.recreate.settle import all_states, give_up, settle
+from crrd.core.recreate.settle import all_states, complete_as_failed, settle
 from crrd.core.recreate.stop import finish_hooked, stop
 from crrd.core.recreate.view import ContainerView
 from crrd.kubelet.runtime_status import ContainerState
@@ -41,7 +41,7 @@ def decide(requests: Sequence[Request], observed: Observation, now: float) -> De
     live = [request for request in requests if request.live]
     for request in live:
         if request.error:
-            give_up(draft, request, Message.of(Reason.INVALID_REQUEST, error=request.error))
+            complete_as_failed(draft, request, Message.of(Reason.INVALID_REQUEST, error=request.error))
     if finish_hooked(draft):
         draft.wake(now)  # the live requests are looked at in the next round: that one knows of the stop
         return draft.decision()
@@ -72,7 +72,7 @@ def _serve(draft: Draft, request: Request) -> None:
     if pod is None or (request.pod_uid and pod.uid != request.pod_uid):
         _await_pod(draft, request)
     elif pod.deleting:
-        give_up(draft, request, Message.of(Reason.POD_DELETING))
+        complete_as_failed(draft, request, Message.of(Reason.POD_DELETING))
     elif observed.runtime_error:
         _wait(draft, request, Message.of(Reason.RUNTIME_UNAVAILABLE, error=observed.runtime_error))
     elif observed.listed_at < observed.first_seen.get(request.uid, 0.0):
@@ -113,7 +113,7 @@ def _await_pod(draft: Draft, request: Request) -> None:
     if missing:
         lost = draft.pod_lost(request)
         if lost:
-            give_up(draft, request, lost)
+            complete_as_failed(draft, request, lost)
             return
         draft.ask_api = lost is None
     why = Message.of(Reason.WAITING_FOR_POD, key=request.pod_key, node=observed.node_name)
@@ -142,7 +142,7 @@ def _work_done(draft: Draft, request: Request) -> list[RecreateState]:
         draft.note_start_times(request, work)
         written = request.status.state(work.name)
         state = recreating(written, work)
-        if work.hook is not None and work.hook_end_unrecorded(request):
+        if work.hook_result is not None and work.hook_unrecorded(request):
             done.append(draft.note_hook_end(request, state, work.pin))
         elif work.stop_sent is not None and not (written.is_killed or written.phase.final):
             done.append(replace(state, is_killed=True))
@@ -178,7 +178,7 @@ def _recreate(draft: Draft, request: Request, views: Sequence[ContainerView]) ->
     states: list[RecreateState] = []
     blocked = over = False
     for view in views:
-        if over and not view.owes_stop:
+        if over and not view.must_be_stopped:
             states.append(view.written)
             continue
         state = _move(draft, view, blocked=blocked)
@@ -186,7 +186,7 @@ def _recreate(draft: Draft, request: Request, views: Sequence[ContainerView]) ->
         blocked = blocked or (not state.phase.final and (request.strategy.ordered or not view.nothing_to_stop))
         failed = state.phase is StatePhase.FAILED
         over = over or (failed and request.strategy.failure_policy is FailurePolicy.FAIL)
-    owed = {view.name for view in views if view.owes_stop}
+    owed = {view.name for view in views if view.must_be_stopped}
     owed |= {action.instance.name for action in draft.actions if isinstance(action, RunHook)}
     settle(draft, request, tuple(states), owed)
 

@@ -38,8 +38,8 @@ def recreating(state: RecreateState, work: Work, why: Message = NO_MESSAGE) -> R
     """
     if not why and state.reason is Reason.HOOK_FAILED:
         why = Message(state.reason, state.message)
-    elif not why and work.hook is not None and work.hook.error:
-        why = Message.of(Reason.HOOK_FAILED, error=work.hook.error)
+    elif not why and work.hook_result is not None and work.hook_result.error:
+        why = Message.of(Reason.HOOK_FAILED, error=work.hook_result.error)
     return with_message(replace(state, phase=StatePhase.RECREATING), why)
 
 
@@ -51,7 +51,7 @@ class Draft:
     now: float
     actions: list[Action] = field(default_factory=list)
     wake_at: float | None = None
-    watch_runtime: bool = False
+    poll_runtime: bool = False
     waits_for_slot: bool = False
     ask_api: bool = False
     gate: Gate = field(default_factory=lambda: Gate(open=True))  # Of the request that has the turn
@@ -61,7 +61,7 @@ class Draft:
 
     def decision(self) -> Decision:
         """What was decided."""
-        return Decision(tuple(self.actions), self.wake_at, self.watch_runtime, self.waits_for_slot, self.ask_api)
+        return Decision(tuple(self.actions), self.wake_at, self.poll_runtime, self.waits_for_slot, self.ask_api)
 
     def wake(self, at: float) -> None:
         """Look again at this time at the latest."""
@@ -109,7 +109,7 @@ class Draft:
 
     def hold(self, request: Request, state: RecreateState, why: Message) -> RecreateState:
         """Something has to happen before the container's turn; its state says so only when it takes a while."""
-        self.watch_runtime = True
+        self.poll_runtime = True
         return state if self.too_early_to_tell(request) else with_message(state, why)
 
     def fail(self, request: Request, state: RecreateState, why: Message) -> RecreateState:
@@ -119,15 +119,15 @@ class Draft:
 
     def note_start_times(self, request: Request, work: Work) -> None:
         """Step 12: note the start time of a hook or stop that lasts for a while, so that it is persisted once."""
-        known = start_times = request.start_times_of(work.name, work.pin)
-        if not known.hook and not known.stop:
-            start_times = replace(start_times, hook=self._persisted_time(work.hook_began))
-        if not known.stop:
-            start_times = replace(start_times, stop=self._persisted_time(work.stop_sent))
-        if start_times != known:
+        recorded = start_times = request.start_times_of(work.name, work.pin)
+        if not recorded.hook and not recorded.stop:
+            start_times = replace(start_times, hook=self._time_to_persist(work.hook_began))
+        if not recorded.stop:
+            start_times = replace(start_times, stop=self._time_to_persist(work.stop_sent))
+        if start_times != recorded:
             self.start_times[work.name] = (work.pin, start_times)
 
-    def _persisted_time(self, at: float | None) -> str:
+    def _time_to_persist(self, at: float | None) -> str:
         """A monotonic time as that of the wall clock; "" for none, or one that is too recent to be persisted."""
         if at is None:
             return ""
@@ -139,8 +139,8 @@ class Draft:
     def note_hook_end(self, request: Request, state: RecreateState, pin: Pin) -> RecreateState:
         """The stop after a hook waits until the request says so: a restarted daemon must not run the hook again."""
         if self.observed.prunes_is_killed:
-            known = request.start_times.get(state.name, StartTimes())
-            self.start_times[state.name] = (pin, StartTimes(known.hook, self.observed.utc))
+            recorded = request.start_times.get(state.name, StartTimes())
+            self.start_times[state.name] = (pin, StartTimes(recorded.hook, self.observed.utc))
         return replace(state, is_killed=True)
 
     def persist_start_times(self, request: Request) -> None:

@@ -15,7 +15,7 @@ from crrd.kubelet.runtime_status import ContainerState
 
 STOP_ATTEMPTS = 8
 STOP_PATIENCE = 120.0  # Step 9: a stop that errs is given up after this many attempts and seconds
-STOP_MARGIN = 5.0
+LATE_STOP_SECONDS = 5.0
 """Seconds after the grace period of a hook in which its stop may still be sent, though the request has ended."""
 HASTE_SECONDS = 10.0  # For how long a stop that is still to be persisted makes looks at the runtime short
 
@@ -114,33 +114,34 @@ class Work:
     until: float | None = None  # When what is under way has to have had its effect; None until it is sent
     hook_began: float | None = None
     hook_until: float | None = None  # When the grace period in which the hook began is over
-    hook: HookResult | None = None
+    hook_result: HookResult | None = None
     stop_sent: float | None = None  # When a stop was sent for the first time
     spent_before: float = 0.0  # Seconds of the grace period that were used up before
     beside: Mapping[str, str] = field(default_factory=dict)
     """Container name -> bare ID of the other instances that ran when the stop was decided on; only where this stop may
     restart them, too."""
-    stop: StopAttempt | None = None
+    last_stop: StopAttempt | None = None
     pod_uid: str = ""  # The pod's in the runtime
 
     @property
     def hook_ended(self) -> float | None:
         """Monotonic time at which the hook ended, None where none has."""
-        return None if self.hook is None or self.hook_began is None else self.hook_began + self.hook.seconds
+        result, began = self.hook_result, self.hook_began
+        return None if result is None or began is None else began + result.seconds
 
-    def owes_stop(self, now: float) -> bool:
+    def stop_still_due(self, now: float) -> bool:
         """Whether a hook has begun whose stop has not come about, and it is not too late for that."""
-        return now < self.stop_until and not self.stopped and not self.given_up
+        return now < self.stop_until and not self.stopped and not self.stop_abandoned
 
     @property
     def stop_until(self) -> float:
         """Monotonic time until which the stop after a hook is owed: also after a hook that took all of its time."""
-        return 0.0 if self.hook_until is None else self.hook_until + STOP_MARGIN
+        return 0.0 if self.hook_until is None else self.hook_until + LATE_STOP_SECONDS
 
     @property
-    def given_up(self) -> bool:
+    def stop_abandoned(self) -> bool:
         """Whether its stop has failed so often, and for so long, that it is not tried again (step 9)."""
-        last = self.stop
+        last = self.last_stop
         if last is None or not last.error or self.stop_sent is None:
             return False
         return last.count >= STOP_ATTEMPTS and last.ended >= self.stop_sent + STOP_PATIENCE
@@ -148,9 +149,9 @@ class Work:
     @property
     def stopped(self) -> bool:
         """Whether the runtime has reported that the instance is stopped."""
-        return self.stop is not None and not self.stop.error
+        return self.last_stop is not None and not self.last_stop.error
 
-    def hook_end_unrecorded(self, request: Request) -> bool:
+    def hook_unrecorded(self, request: Request) -> bool:
         """Whether its request does not record yet that the hook has ended, for a restarted daemon (step 12).
 
         isKilled records it, or the annotation if the CRD prunes isKilled.

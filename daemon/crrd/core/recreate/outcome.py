@@ -24,7 +24,7 @@ def await_exit(draft: Draft, view: ContainerView, stopped_at: float) -> Recreate
     if draft.observed.listed_at >= stopped_at + STOP_SETTLE:
         return draft.fail(view.request, view.state, Message.of(Reason.STILL_RUNS))
     draft.wake(draft.now + (ASK_AGAIN if draft.observed.listed_at <= stopped_at else LOOK_AT_EXIT))
-    draft.watch_runtime = True
+    draft.poll_runtime = True
     return replace(view.state, phase=StatePhase.RECREATING)
 
 
@@ -32,7 +32,7 @@ def await_successor(draft: Draft, view: ContainerView) -> RecreateState:
     """Steps 6 and 10: the instance is gone; kubelet has to make the next one."""
     if view.left_down:
         return draft.fail(view.request, view.state, view.left_down)
-    draft.watch_runtime = True
+    draft.poll_runtime = True
     why, more_at = not_started_again(draft.observed.endings.get(view.name), view.newest, draft.now)
     if more_at is not None:
         draft.wake(more_at)
@@ -44,7 +44,7 @@ def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> Recreate
     if newest.state is not ContainerState.RUNNING:
         if view.pod_ended:
             return draft.fail(view.request, view.state, view.pod_ended)
-        draft.watch_runtime = True
+        draft.poll_runtime = True
         return view.recreating(_kubelet_says(view))
     waiting, status = view.recreating(), view.status
     if status.container_id != newest.pin.container_id or not (status.running and status.ready):

@@ -30,22 +30,22 @@ def settle(draft: Draft, request: Request, states: tuple[RecreateState, ...], ow
         draft.write(request, status)
 
 
-def give_up(draft: Draft, request: Request, why: Message) -> None:
+def complete_as_failed(draft: Draft, request: Request, why: Message) -> None:
     """Complete a request that cannot be served, for a reason that holds for all of it."""
     draft.emit(request, EventReason.FAILED, f"Request {request.name}: {why.text}", warning=True)
-    draft.write(request, given_up(request, why, draft.observed.utc))
+    draft.write(request, failed_status(request, why, draft.observed.utc))
 
 
-def given_up(request: Request, why: Message, at: str) -> Status:
+def failed_status(request: Request, why: Message, at: str) -> Status:
     """The last status of a request that is given up as a whole; `at`: RFC 3339."""
     return Status(RequestPhase.COMPLETED, _fail_rest(all_states(request), why, why), why.text, at, why.reason)
 
 
 def all_states(request: Request, moved: Iterable[RecreateState] = ()) -> tuple[RecreateState, ...]:
     """One state for every container of the request, in the order of the spec; `moved` goes before what is written."""
-    known = {state.name: state for state in (*request.status.states, *moved)}
+    by_name = {state.name: state for state in (*request.status.states, *moved)}
     names = dict.fromkeys(container.name for container in request.containers)
-    return tuple(known.get(name, RecreateState(name)) for name in names)
+    return tuple(by_name.get(name, RecreateState(name)) for name in names)
 
 
 def _fail_rest(

@@ -38,11 +38,11 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool
             return replace(view.state, phase=StatePhase.RECREATING)
         draft.stops[view.name] = draft.now if work.stop_sent is None else work.stop_sent
         return _await_answer(draft, view)
-    if work.stop is not None and work.stopped:
-        return await_exit(draft, view, work.stop.ended)
+    if work.last_stop is not None and work.stopped:
+        return await_exit(draft, view, work.last_stop.ended)
     if view.unfit:
         return draft.fail(view.request, view.state, view.unfit)
-    if work.stop is not None and (failed := _after_error(draft, view, instance, work.stop)) is not None:
+    if work.last_stop is not None and (failed := _after_error(draft, view, instance, work.last_stop)) is not None:
         return failed
     if instance.state is ContainerState.CREATED:
         return draft.hold(view.request, view.state, Message.of(Reason.NOT_STARTED))
@@ -88,7 +88,7 @@ def finish_hooked(draft: Draft) -> bool:
         instance, request = observed.instance(bare_id), requests.get(uid)
         if request is None or instance is None or instance.state is not ContainerState.RUNNING:
             continue
-        if work.under_way is not None or not work.owes_stop(draft.now) or _stopped_by_another(observed, uid, bare_id):
+        if work.under_way is not None or not work.stop_still_due(draft.now) or _left_to_other(observed, uid, bare_id):
             continue
         pod = observed.pod or (observed.api_answer.pod if observed.api_answer is not None else None)
         if pod is None and observed.api_answer is None:  # without a live request, no watch tells of the pod
@@ -99,7 +99,7 @@ def finish_hooked(draft: Draft) -> bool:
                 continue
         elif pod is None or pod.runtime_uid != instance.pod_uid or pod.deleting or pod.ended:
             continue  # kubelet stops it itself
-        retry_at = work.stop.ended + retry_delay(work.stop.count, bare_id) if work.stop is not None else draft.now
+        retry_at = draft.now if (last := work.last_stop) is None else last.ended + retry_delay(last.count, bare_id)
         if draft.now < retry_at:
             draft.wake(retry_at)
         elif observed.kubelet_silent_since is not None or (pod is not None and pod.restarting):
@@ -107,7 +107,7 @@ def finish_hooked(draft: Draft) -> bool:
         elif not observed.may_stop:
             draft.waits_for_slot = True
         else:
-            spent = (work.hook.seconds if work.hook else 0.0) + (draft.now - (work.stop_sent or draft.now))
+            spent = (hook.seconds if (hook := work.hook_result) else 0.0) + (draft.now - (work.stop_sent or draft.now))
             left = (work.hook_until or 0.0) - (work.hook_began or 0.0) - spent
             seconds = max(float(MINIMUM_GRACE_SECONDS), left)
             draft.actions.append(StopContainer(request, instance, seconds, work.spent_before))
@@ -115,7 +115,7 @@ def finish_hooked(draft: Draft) -> bool:
     return sent
 
 
-def _stopped_by_another(observed: Observation, uid: str, bare_id: str) -> bool:
+def _left_to_other(observed: Observation, uid: str, bare_id: str) -> bool:
     """Whether another request stops the instance now, or a live one has tried to, which it does again by itself."""
     return any(
         stopped == bare_id
@@ -127,7 +127,7 @@ def _stopped_by_another(observed: Observation, uid: str, bare_id: str) -> bool:
 
 def _after_error(draft: Draft, view: ContainerView, instance: Instance, last: StopAttempt) -> RecreateState | None:
     """Give up after so many attempts and seconds, or wait before the next one; None when that is due."""
-    if view.work.given_up:
+    if view.work.stop_abandoned:
         seconds = round(last.ended - (view.work.stop_sent or last.ended))
         why = Message.of(Reason.STOP_FAILED, count=last.count, seconds=seconds, error=last.error)
         return draft.fail(view.request, view.state, why)
@@ -169,7 +169,7 @@ def _beside(draft: Draft, view: ContainerView, instance: Instance, others: list[
 def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateState:
     """Step 9: nothing stands in the way: the hook, then that the request says how it ended, then the stop."""
     request, state, work = view.request, view.state, view.work
-    if not view.hook_done and work.stop is None and not state.is_killed:
+    if not view.hook_done and work.last_stop is None and not state.is_killed:
         hook = instance.hook if view.grace > view.spent_before else None
         if hook is not None and (wait := _await_ip(draft, view, hook)):
             return wait
@@ -183,8 +183,8 @@ def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateSta
             draft.wake(draft.now + PERSIST_SECONDS)
             draft.hook_runs = True
             return view.recreating()
-    if work.hook is not None and work.hook.error:
-        why = Message.of(Reason.HOOK_FAILED, error=work.hook.error)
+    if work.hook_result is not None and work.hook_result.error:
+        why = Message.of(Reason.HOOK_FAILED, error=work.hook_result.error)
         draft.emit(request, EventReason.HOOK_FAILED, f"Container {view.name}: {why.text}", view.name, warning=True)
     if view.hook_done and not state.is_killed:
         draft.note_start_times(request, work)

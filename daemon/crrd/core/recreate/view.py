@@ -168,7 +168,7 @@ class ContainerView:
         """
         own, of_pod, minor = self.status.own_restart_policy, self.status.restart_policy, self.observed.kubelet_minor
         policy = self.status.policy(minor)
-        begun = self.state.started or self.owes_stop
+        begun = self.state.started or self.must_be_stopped
         if own is None or minor is not None or policy is not RestartPolicy.NEVER or not begun:
             return policy
         return min(of_pod, own, key=list(RestartPolicy).index)
@@ -181,7 +181,7 @@ class ContainerView:
         """
         if not comes_back(self._policy, None):
             return Message.of(Reason.NOT_RESTARTABLE)
-        code, started = self._restart_all_code, self.owes_stop or self.work.stop_sent is not None
+        code, started = self._restart_all_code, self.must_be_stopped or self.work.stop_sent is not None
         if self.pod_ended or code is None or self.request.strategy.allow_pod_restart or started:
             return self.pod_ended
         return Message.of(Reason.RESTARTS_POD, code=code)
@@ -287,7 +287,7 @@ class ContainerView:
     # Its hook, and its grace period.
 
     @cached_property
-    def owes_stop(self) -> bool:
+    def must_be_stopped(self) -> bool:
         """Step 9: whether a hook has begun, in whichever life, and its container runs: its stop follows in any case."""
         if self.outgoing is None or self.outgoing.state is ContainerState.CREATED:
             return False
@@ -309,7 +309,7 @@ class ContainerView:
         long as this request lasts if it was there when the hook ended.
         """
         here_since = self.observed.first_seen.get(self.request.uid, self.now)
-        return self.work.hook is not None or any(
+        return self.work.hook_result is not None or any(
             work.hook_ended is not None and (self.now < work.stop_until or here_since <= work.hook_ended)
             for work in self.others
         )
@@ -342,8 +342,8 @@ class ContainerView:
     def stop_seconds(self) -> float:
         """Step 9: StopContainer's timeout: what hook and earlier attempts left of the grace period, at least 2 s."""
         left = float(self.grace) - self.spent_before
-        if self.work.hook is not None:
-            left -= self.work.hook.seconds
+        if self.work.hook_result is not None:
+            left -= self.work.hook_result.seconds
         if self.work.stop_sent is not None:
             left -= self.now - self.work.stop_sent
         return max(float(MINIMUM_GRACE_SECONDS), left)
