@@ -119,7 +119,7 @@ class RequestRecorder(Protocol):
         """The request is the one that its pod is served for now. Called in each round."""
 
     def work_started(self) -> None:
-        """A preStop hook is about to run."""
+        """A preStop hook is about to run. `stop_sent` implies it for a stop."""
 
     def hook_ended(self, hook: Hook, result: HookResult) -> None:
         """A preStop hook has ended."""

@@ -1,6 +1,6 @@
-"""The node's loops around the queue: pods and runtime are watched only while a request is live.
+"""The node's loops around the queue: pods are watched and the runtime is polled only while a request is live.
 
-Idle means one open watch (of the requests, not here) and nothing else: no polling, no further watch, no timer.
+The watch of requests, which is always open, is in `watches`.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class NodeController:
             self.pods.forget_pods()
 
     async def poll_runtime(self) -> None:
-        """While at least one request is live, look every so many seconds at the pods that wait for the runtime."""
+        """While at least one request is live, wake the pods that wait for the runtime, every POLL_SECONDS."""
         while True:
             self.runtime_heartbeat.until(self.pods.any_live, "waiting for a request")
             await self.pods.any_live.wait()
@@ -59,7 +59,7 @@ class NodeController:
                 self.queue.wake(key)
 
     async def drain(self) -> None:
-        """No new stops but those after a hook; let what is under way end, and write what became of it."""
+        """Start no stops except those after a hook, wait for the hooks and stops under way, and write their results."""
         self.reconciler.draining = True
         while True:
             while self.executor.working:
@@ -69,7 +69,7 @@ class NodeController:
                 return
 
     async def _flush(self) -> None:
-        """Write what became of everything, for so long at most."""
+        """Write the last statuses, for FLUSH_SECONDS at most."""
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
                 for key in self.pods.live_pods():
@@ -91,7 +91,7 @@ class NodeController:
         return await self.reconciler.handle(key)
 
     async def _while_any_live(self, watch: Callable[[], Awaitable[None]]) -> None:
-        """Run until no request is live; what ends earlier, by an error of ours, is started again."""
+        """Run until no request is live. A watch that ends earlier is restarted."""
 
         async def forever() -> None:
             delays = WATCH_RETRY.delays()

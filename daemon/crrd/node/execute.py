@@ -1,7 +1,7 @@
-"""Starts what `decide` decided: hooks, stops, writes and events. It never decides anything itself.
+"""Starts the actions that `decide` returned: hooks, stops, writes and events.
 
-Each runs as a task of its own, so that a pod's round returns at once; each wakes the pod's key when it has ended. What
-became of them is in the pod's record for `decide` to see, by intent: one request, one container instance.
+Each hook, stop and write runs as a task of its own, so that a pod's round returns at once. It wakes the pod's key when
+it has ended. `decide` finds the result in the pod's record, for one request and one container instance.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 class Executor:
     """Runs actions against the ports; wakes a pod's key when something of it has ended.
 
-    `own_pod`: UID of the pod that this process runs in: the stop of its own container ends with it, not before.
+    `own_pod`: UID of the pod that this process runs in: StopContainer returns only when this process ends.
     """
 
     def __init__(self, edges: Edges, pods: Pods, wake: Callable[[str], None], own_pod: str) -> None:
@@ -54,9 +54,9 @@ class Executor:
         await self.writes.close()
 
     def carry_out(self, pod_key: str, actions: Sequence[Action]) -> None:
-        """Start every action on a pod's requests, what is done to containers first.
+        """Start the actions on a pod's requests, hooks and stops first.
 
-        At most one write per request is under way: a further one is decided anew after it.
+        Skips a write while another one of the request is under way or backs off: the next round decides on it again.
         """
         self.writes.release_unwanted(pod_key, [each for each in actions if isinstance(each, Write)])
         for action in sorted(actions, key=lambda action: not isinstance(action, StopContainer | RunHook)):
@@ -69,7 +69,7 @@ class Executor:
                     self._emit(action)
 
     def _emit(self, action: EmitEvent) -> None:
-        """Queue an event, once per request, reason and text in this process' life."""
+        """Queue an event, once per reason and text while the request is live."""
         record = self._pods.peek(action.request.pod_key).requests.get(action.request.uid)
         event = (action.reason.value, action.message)
         if record is None or event not in record.emitted:
@@ -78,7 +78,7 @@ class Executor:
             record.emitted.add(event)
 
     def _start_work(self, action: StopContainer | RunHook) -> None:
-        """Start a hook or a stop: `decide` wants none of a container that the request is at work on already."""
+        """Start a hook or a stop, unless the request is being completed."""
         request, instance = action.request, action.instance
         record = self._pods.peek(request.pod_key).requests.get(request.uid)
         if record is not None and record.completing:
@@ -103,7 +103,7 @@ class Executor:
             task.add_done_callback(tasks.discard)
 
     async def _hook(self, action: RunHook, recorder: RequestRecorder) -> None:
-        """Run a hook; one that broke off is not run again in this life."""
+        """Run a hook. This process does not run it again, even if it was interrupted."""
         loop = asyncio.get_running_loop()
         began, fields = loop.time(), _log_fields(action)
         ends = began + action.seconds
@@ -134,7 +134,7 @@ class Executor:
             recorder.stop_sent(action.instance.name)
             log.info("stopping container", timeout=round(action.seconds, 1), **fields)
             try:
-                # Awaited here and now: a task of its own would be sent after all that is ready by then, even writes.
+                # StopContainer must be sent before the status write: this task calls it, and the write yields once.
                 await self._edges.runtime.stop(action.instance, action.seconds)
                 error = ""
             except Exception as failure:  # noqa: BLE001 - whatever broke becomes the attempt's error
@@ -151,7 +151,7 @@ class Executor:
         self._wake(action.request.pod_key)
 
     def _other_stop_answered_first(self, action: StopContainer) -> bool:
-        """Whether another request's stop of the same instance was answered before: both are, and the first counts."""
+        """Whether another request's stop of the same instance was answered before: only the first is counted."""
         works = self._pods.peek(action.request.pod_key).works.items()
         return any(work.stopped for key, work in works if key != _key(action) and key[1] == action.instance.id)
 
@@ -167,7 +167,7 @@ def _key(action: StopContainer | RunHook) -> WorkKey:
 
 
 def _reason(error: Exception, what: str) -> str:
-    """An error as a state's message says it; one that nobody foresaw is logged in full."""
+    """An error as a state's message shows it. An unexpected one is logged in full."""
     if isinstance(error, CrrdError):
         return str(error)
     log.error(f"{what} crashed", exc_info=error)

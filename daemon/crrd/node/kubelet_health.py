@@ -1,4 +1,4 @@
-"""Whether this node's kubelet answers: a container that is stopped while it does not stays down.
+"""Whether this node's kubelet answers. A container that is stopped while kubelet is down stays down.
 
 Kubelet serves /healthz on loopback (--healthz-port, 10248 by default); the daemon is on the host's network. One that
 was never there decides nothing: the port may be another one, or switched off. The same goes for one that has moved
@@ -18,8 +18,7 @@ log = structlog.get_logger(__name__)
 PATIENCE_SECONDS = 1.0  # A healthy kubelet answers within milliseconds
 FRESH_SECONDS = 0.5  # How old an answer may be: a burst of stops asks once
 STALE_SECONDS = 30.0
-"""How old the last word of a silence may be: who waits for kubelet asks every second; after a time in which nobody did
-it counts anew."""
+"""Seconds without a check after which a recorded silence is forgotten. A request that waits checks every second."""
 MOVED_SECONDS = 120.0
 """For how long nothing listens before the Node is asked for. The node controller takes its Ready away after 50 s."""
 _QUESTION = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
@@ -40,7 +39,7 @@ class KubeletProbe:
         self._lock = asyncio.Lock()
         self._there = False
         self._silent_since: float | None = None
-        self._learned = float("-inf")  # When a question was decided last
+        self._learned = float("-inf")  # When a check last had a result
 
     async def silent_since(self) -> float | None:
         """See ports.Kubelet."""

@@ -171,7 +171,7 @@ class RequestMetrics:
         self._count_ended(after, lib.OTHER)
 
     def forgotten(self, request: Request) -> None:
-        """Count an end that was not of our writing."""
+        """Count an end that this process did not write."""
         if self._completed:
             return
         if request.completed:
@@ -180,7 +180,7 @@ class RequestMetrics:
             self._metrics.requests.labels("gone").inc()
 
     def _count_ended(self, request: Request, unknown: str) -> None:
-        """Count what has ended and was not counted yet, because the response to a write was lost."""
+        """Count each final state once, even if the response to its write was lost."""
         for state in request.status.states:
             if not state.phase.final or state.name in self._counted:
                 continue

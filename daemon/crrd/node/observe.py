@@ -18,7 +18,7 @@ from crrd.node.records import PodRecord, RuntimeState
 from crrd.ports import Edges, RequestRecorder
 
 SHORT_LOOK_SECONDS = 2.0
-"""For a look while a hook's end or a stop is to be told: a daemon that dies meanwhile would do it again, or anew."""
+"""For a look before a hook's end or a stop is recorded: a restarted daemon would repeat the hook or the timeout."""
 WAITED_SECONDS = 0.01  # A wait that takes longer than that makes the runtime's answer before it too old
 
 
@@ -31,9 +31,9 @@ class PodInspector:
         self._pods = pods
 
     async def observe(self, pod_record: PodRecord, requests: Sequence[Request]) -> Observation:
-        """What the sources say of a pod with live requests; what its requests say is for the caller to add.
+        """What the sources say of a pod. The caller adds what its requests say.
 
-        Where none is live, `live` are the requests that have ended before the stop which has to follow their hook.
+        `requests`: the live ones; if none is live, those whose stop after a hook is still due.
         """
         sound = in_serving_order(requests, pod_record.works)
         if not sound and not pod_record.ended_before_stop(asyncio.get_running_loop().time()):
@@ -88,30 +88,30 @@ class PodInspector:
         current: Request,
         silent: "asyncio.Future[float | None]",
     ) -> tuple[float, tuple[Instance, ...]]:
-        """When the container instances were asked for, and which there are; asked again until that still holds.
+        """When the instances were listed, and the list. List again if the pod UID changed or work ended meanwhile.
 
-        Nothing may be waited for after that: so what kubelet says is awaited in here, too, side by side.
+        An await after the listing would make the list stale. So this awaits kubelet's answer, too.
         """
         while True:
             going_on = pod_record.under_way
             uid, listed_at, instances = await self._instances(pod_record, requests)
             await self._find_foreign(current, instances, pod_record.runtime)
-            await asyncio.wait((silent,))  # the loop has a turn, too: a stop that was answered just now is noted
-            # Meanwhile another pod may have got the name, or a stop have ended, of a request that is gone as well.
+            await asyncio.wait((silent,))  # this also lets a stop that was answered just now be recorded
+            # Work of a request that is gone may have ended, too.
             if _runtime_uid(pod_record, uid) == uid and going_on <= pod_record.under_way:
                 return listed_at, instances
 
     async def _instances(
         self, pod_record: PodRecord, requests: Sequence[Request]
     ) -> tuple[str, float, tuple[Instance, ...]]:
-        """The UID that was asked for, when, and the container instances; none while the pod's UID is not known."""
+        """The pod UID that was listed, when, and its instances; no instances while the UID is not known."""
         loop = asyncio.get_running_loop()
         uid = _runtime_uid(pod_record, next((request.pod_uid for request in requests if request.pod_uid), ""))
         urgent = not pod_record.works
         asked = loop.time()
         instances = await self._edges.runtime.instances(uid, urgent=urgent)
         answered = loop.time()
-        if pod_record.live:  # else no watch asks for the pod; not for long, because a wait is worth telling
+        if pod_record.live:  # else no watch reports the pod; QUIET, because a longer wait needs a message
             with suppress(TimeoutError):
                 async with asyncio.timeout(QUIET):
                     await self._pods.wait_until_known(pod_record.key)
@@ -136,7 +136,7 @@ class PodInspector:
 def _runtime_uid(pod_record: PodRecord, otherwise: str) -> str:
     """The UID that the pod's containers have in the runtime, as far as the pod is known.
 
-    No watch keeps it known for a request that has ended; what was begun for one was begun in that pod.
+    If no request is live, no watch reports the pod. Then the UID is that of the pod in which work began.
     """
     if pod_record.state.pod:
         return pod_record.state.pod.runtime_uid
@@ -152,7 +152,7 @@ def _patience(pod_record: PodRecord) -> float | None:
 
 
 def _note_running(request: Request, instances: Sequence[Instance], runtime_state: RuntimeState) -> None:
-    """Since when what runs has been running, and what does not has not, on this process' own clock."""
+    """Record when instances were first seen running, and containers first seen not running (this process' clock)."""
     now = asyncio.get_running_loop().time()
     running = {instance.id for instance in instances if instance.state is ContainerState.RUNNING}
     runtime_state.running_since = {bare_id: runtime_state.running_since.get(bare_id, now) for bare_id in running}

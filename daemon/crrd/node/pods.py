@@ -1,4 +1,4 @@
-"""All pods' records, which all parts of the node daemon read and write, and the watches tell. It decides nothing."""
+"""All pods' records, which all parts of the node daemon read and write. The watches feed them."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
@@ -12,11 +12,11 @@ from crrd.kube.store import VersionedStore, older
 from crrd.node.records import PodRecord, PodState, RequestRecord, WorkKey
 
 LEFT_SECONDS = 60.0
-"""For how long hooks and stops are remembered for a request that left the selection, and may come back to it."""
+"""Seconds from a hook's start or a stop's end for which work is kept, in case its request comes back."""
 
 
 class Pods:
-    """The records by pod; implements `ports.Observer`, which the watches tell.
+    """The records by pod; implements `ports.Observer`, to which the watches report.
 
     A request never goes back behind this process' own writes (see VersionedStore).
 
@@ -41,16 +41,16 @@ class Pods:
         return iter(tuple(self._records.values()))
 
     def ensure(self, pod_key: str) -> PodRecord:
-        """What is known of the pod; a new record where that is nothing."""
+        """The pod's record; a new one if there is none."""
         return self._records.setdefault(pod_key, PodRecord(pod_key))
 
     def tidy(self, pod_record: PodRecord) -> None:
-        """Drop a record in which nothing is left."""
+        """Drop a record that is empty."""
         if pod_record.empty and self._records.get(pod_record.key) is pod_record:
             del self._records[pod_record.key]
 
     def peek(self, pod_key: str) -> PodRecord:
-        """What is known of the pod; where that is nothing, an empty record that nobody keeps."""
+        """The pod's record; if there is none, an empty one that is not kept."""
         return self._records.get(pod_key) or PodRecord(pod_key)
 
     def live_pods(self) -> set[str]:
@@ -63,7 +63,7 @@ class Pods:
         return self._all_known_since if since is None else since
 
     def heard_of(self, pod_key: str) -> object:
-        """Differs from what it was before where a watch has since told anything new of the pod."""
+        """A value that changes when a watch reports anything new of the pod."""
         state = self.peek(pod_key).state
         return state.pod, state.gone_at
 
@@ -80,13 +80,12 @@ class Pods:
                 pod_record.pod_known = None
             self.tidy(pod_record)
 
-    # What the watches and this process' own writes tell of requests.
+    # What the watches and this process' own writes report of requests.
 
     def request_changed(self, request: Request, *, own_pins: bool = False) -> None:
         """A request was added or modified, or written. Its pins stay, even if another client changes them.
 
-        A request without the active label is none of the node's. `own_pins`: they are what this process has just
-        written.
+        A request without the active label is not this node's. `own_pins`: this process has just written the pins.
         """
         previous = self._requests.get(request.uid)
         if not request.active:
@@ -94,7 +93,7 @@ class Pods:
                 self.request_deleted(request)
             return
         if previous is not None and not previous.error and request.spoilt:
-            request = replace(request, error="", spoilt=False)
+            request = replace(request, error="", spoilt=False)  # a valid version is known
         kept = request if previous is None or own_pins else request.with_pins_of(previous)
         if not self._requests.put(kept):
             return
@@ -122,7 +121,7 @@ class Pods:
             record.unready_seen = moved.unready_seen if moved and moved.unready_seen is not None else now
 
     def request_deleted(self, request: Request) -> None:
-        """A request is no more, or has left the selection: only a later version of it brings it back."""
+        """A request was deleted or has left the selection. Only a later version brings it back."""
         previous = self._requests.drop(request.uid, request.resource_version)
         if previous is not None:
             self._live -= previous.live
@@ -131,13 +130,13 @@ class Pods:
                 self._signal()
 
     def _leave(self, request: Request) -> RequestRecord:
-        """It is none of its pod's requests any more; the next one starts at once."""
+        """Take the request from its pod, and wake the pod so that its next request is served."""
         pod_record = self._records[request.pod_key]
         record = pod_record.requests[request.uid]
         record.left = True
         self.drop_if_done(pod_record, record)
         if not pod_record.present:
-            pod_record.state.gone_at = None
+            pod_record.state.gone_at = None  # no request needs it any more, and the record can be dropped
         self._on_change(request.pod_key)
         self.tidy(pod_record)
         return record
@@ -161,7 +160,7 @@ class Pods:
         if record.left and record.recorder is None and not record.writing and not owed:
             pod_record.requests.pop(uid, None)
 
-    # What the watches tell of pods.
+    # What the watches report of pods.
 
     def pod_changed(self, pod: Pod) -> None:
         """A pod of this node was added or modified."""
@@ -173,7 +172,7 @@ class Pods:
             self._notify(pod_record)
 
     def pod_deleted(self, pod: PodMeta) -> None:
-        """A pod is no more; the one of the same name that followed it may be known already."""
+        """A pod was deleted. The next one of the same name may be known already."""
         pod_record = self.peek(pod.key)
         state = pod_record.state
         if state.pod is not None and state.pod.uid == pod.uid:
@@ -217,11 +216,11 @@ class Pods:
             pod_record.pod_known.set()
 
     def forget_pod(self, pod_key: str) -> None:
-        """Nothing watches the pod any more: what was known of it ages from now on."""
+        """Reset the pod's PodState, because no watch covers the pod any more."""
         if (pod_record := self._records.get(pod_key)) is not None:
             pod_known, pod_record.pod_known, pod_record.state = pod_record.pod_known, None, PodState()
             if pod_known is not None:
-                pod_known.set()  # who waits is to look at what there is
+                pod_known.set()  # end the wait: nothing reports the pod any more
             self.tidy(pod_record)
 
     def forget_pods(self) -> None:
@@ -231,12 +230,12 @@ class Pods:
             self.forget_pod(pod_key)
 
     def _notify(self, pod_record: PodRecord) -> None:
-        """Something about a pod has changed: that matters to its requests."""
+        """Wake a pod that has changed, if it has requests."""
         if pod_record.present:
             self._on_change(pod_record.key)
 
     def _signal(self) -> None:
-        """Keep the events in step with what is live."""
+        """Set and clear the events after a request became live or ended."""
         came, went = (self.any_live, self.none_live) if self._live else (self.none_live, self.any_live)
         came.set()
         went.clear()
@@ -244,16 +243,17 @@ class Pods:
 
 
 def note_work(pods: Pods, pod_key: str, key: WorkKey, **changes: Any) -> None:
-    """Remember what has become of the work on an instance."""
+    """Record a change of the work on an instance."""
     pod_record = pods.ensure(pod_key)
     pod_record.works[key] = replace(pod_record.works.get(key, NO_WORK), **changes)
     drop_unneeded(pods, pod_record, key)
 
 
 def drop_unneeded(pods: Pods, pod_record: PodRecord, key: WorkKey, *, completed: bool = False) -> None:
-    """Forget the work on an instance, unless it goes on, its request is live or may come back, or a hook counts.
+    """Forget the work on an instance that is not under way and whose request is not live.
 
-    `completed`: by this process, so it does not come back.
+    Keep it (a) if its hook ended without a stop, and a live request of the pod was first seen before that, or (b) until
+    `_kept_until`. `completed`: by this process, so the request does not come back.
     """
     work, record = pod_record.works.get(key, NO_WORK), pod_record.requests.get(key[0])
     if work.under_way is not None or (record is not None and record.live):
@@ -277,7 +277,8 @@ def drop_unneeded(pods: Pods, pod_record: PodRecord, key: WorkKey, *, completed:
 def _kept_until(work: Work, *, may_return: bool) -> float:
     """Monotonic time until which the work of a request that is not live counts.
 
-    A hook whose stop has not come about: until it is too late for that stop. A stop: while the request may come back.
+    A hook without a successful stop counts for LEFT_SECONDS, and until it is too late for the stop. A stop counts for
+    LEFT_SECONDS if the request may come back.
     """
     until = 0.0
     if work.hook_until is not None and not work.stopped:

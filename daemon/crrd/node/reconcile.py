@@ -19,9 +19,8 @@ from crrd.ports import Edges
 
 log = structlog.get_logger(__name__)
 
-ROUND_SECONDS = 0.01  # Seconds between two rounds of one pod at least: what can be done at once was done
-
-ANSWER_SECONDS = 1.0  # Seconds that the API server always has to answer before a stop that is owed goes without it
+ROUND_SECONDS = 0.01  # Least seconds between two rounds of one pod: the first has done what can be done at once
+ANSWER_SECONDS = 1.0  # Least seconds that the API server has to answer before a due stop is sent without its answer
 
 
 class Reconciler:
@@ -47,7 +46,7 @@ class Reconciler:
 
     @property
     def stops_outstanding(self) -> bool:
-        """Whether a hook has run whose stop waits: for the runtime to answer, or for anything if its request ended."""
+        """Whether the stop after a hook waits: for the runtime if its request is live, for anything if not."""
         for pod_record in self._pods:
             live = {each.request.uid for each in pod_record.live if pod_record.runtime.error}
             works = pod_record.works.items()
@@ -67,7 +66,7 @@ class Reconciler:
         decision = self._decide(pod_record, observation)
         if decision.ask_api:
             answer = await self._ask(pod_record)
-            # Requests may have come and gone meanwhile, and the answer may be about another pod than was listed.
+            # Requests may have changed meanwhile, and the answer may be about another pod than was listed.
             requests = self._refresh_live(pod_record) or self._hooked(pod_record)
             if answer is not None and requests:
                 observation = replace(await self._inspector.observe(pod_record, requests), api_answer=answer)
@@ -101,7 +100,7 @@ class Reconciler:
         return decide([each.request for each in live], observation, asyncio.get_running_loop().time())
 
     async def _ask(self, pod_record: PodRecord) -> ApiAnswer | None:
-        """The API server's own word on the pod; None where it says nothing, or was asked in vain just now."""
+        """The API server's own answer about the pod; None if it does not answer, or the last failure was just now."""
         retry, asked_at = pod_record.api_retry, asyncio.get_running_loop().time()
         if asked_at < retry.next_try:
             return None
@@ -119,35 +118,35 @@ class Reconciler:
         return ApiAnswer(found, asked_at)
 
     def _answer_by(self, pod_record: PodRecord, now: float) -> float | None:
-        """Until when the API server may answer (monotonic): a stop that is owed has its end, and so has a shutdown."""
+        """Until when the API server may answer (monotonic): a due stop cannot wait longer, nor can a shutdown."""
         if not self._hooked(pod_record):
             return None
         ends = (work.hook_until for work in pod_record.works.values() if work.hook_until and work.stop_still_due(now))
         return now + ANSWER_SECONDS if self.draining else max(min(ends), now + ANSWER_SECONDS)
 
     async def _find(self, pod_key: str) -> Pod | None:
-        """Ask the API server for the pod; the record learns of one that it should have.
+        """Ask the API server for the pod, and record one that the watch has not reported yet.
 
-        What a watch has told meanwhile may be newer.
+        If the watch reported something meanwhile, that may be newer.
         """
         namespace, _, name = pod_key.partition("/")
         heard = self._pods.heard_of(pod_key)
         found = await self._edges.find_pod(namespace, name)
-        watched = self._pods.known_since(pod_key) is not None  # else nobody would keep it up to date
+        watched = self._pods.known_since(pod_key) is not None  # else no watch would keep it up to date
         behind = watched and self._pods.heard_of(pod_key) == heard
         if found is not None and found.node_name == self._node_name and behind:
             self._pods.pod_changed(found)
         return found
 
     def _hooked(self, pod_record: PodRecord) -> list[Request]:
-        """The requests that have ended or gone before the stop that has to follow their hook."""
+        """The requests of `PodRecord.ended_before_stop`."""
         return [each.request for each in pod_record.ended_before_stop(asyncio.get_running_loop().time())]
 
     def _refresh_live(self, pod_record: PodRecord) -> list[Request]:
-        """The live requests of a pod. The metrics begin with those that came, and end with those that went.
+        """Update the pod's records and return its live requests. Ends the metrics of ended ones, begins those of new.
 
-        The watch may bring the end of a request before the write that ended it is answered: what that write did is
-        noted first.
+        A request with a write under way is left for later. The watch may report its end before the write is answered,
+        and the write's result is recorded first.
         """
         for ended in [each for each in pod_record.requests.values() if not each.live and not each.writing]:
             if ended.recorder is not None:
@@ -155,7 +154,7 @@ class Reconciler:
             ended.recorder, ended.emitted = None, set()
             ended.status_retry, ended.pin_retry = WriteRetry(), WriteRetry()
             self._pods.drop_if_done(pod_record, ended)
-        for key in list(pod_record.works):  # a hook may have been kept for a request that has gone since
+        for key in list(pod_record.works):  # a hook may have been kept for a request that is gone now
             record = pod_record.requests.get(key[0])
             if record is None or not record.writing:
                 drop_unneeded(self._pods, pod_record, key)

@@ -1,11 +1,11 @@
 """What the node daemon knows of a pod: one record. Each of its parts is forgotten at a time of its own.
 
-- RequestRecord: when its request was deleted or left the selection, and nothing needs it: no write, no metrics that
-  have yet to hear of the end, and no hook whose stop has to follow (`Pods.drop_if_done`).
-- RuntimeState: when no request of the pod is live or owes such a stop (`reconcile`).
+- RequestRecord: when its request was deleted or left the selection, and no write is under way, its metrics have ended,
+  and no stop after a hook is due (`Pods.drop_if_done`).
+- RuntimeState: when no request of the pod is live and no stop after a hook is due (`reconcile`).
 - PodState: when no watch keeps it up to date (`Pods.forget_pod`).
-- Work: it is kept while it is under way, its request is live, or it counts (`drop_unneeded`).
-- PodRecord: when nothing of this is left in it.
+- Work: see `drop_unneeded`.
+- PodRecord: when it is empty. While one watch covers the whole node, every pod of the node has a record.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from crrd.ports import RequestRecorder
 
 RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
 """Between looks at a runtime that does not answer; unless something wakes the pod meanwhile."""
-FORGIVEN_SECONDS = 30.0  # After so long without a failed look the next one is a first one again
+FORGIVEN_SECONDS = 30.0  # After so long without a failure the next one counts as the first
 POD_RETRY = Backoff(initial=0.5, factor=2.0, maximum=10.0, jitter=0.1)
-"""Between questions for a pod that the API server does not answer, unless it names a time."""
+"""Between lookups of a pod that fail, unless the API server names a time."""
 WRITE_RETRY = Backoff(initial=0.2, factor=2.0, maximum=30.0, jitter=0.2)
-"""Between tries of a write of one request, whatever it failed of: also of having had no effect."""
+"""Between tries of a failed write of one request. A write without effect has failed, too."""
 
 WorkKey = tuple[str, str]  # Request UID, bare container ID
 
@@ -44,7 +44,7 @@ class RequestRecord:
     request: Request
     first_seen: float  # Monotonic time at which this process saw it first, or saw it come back
     unready_seen: float | None = None  # Monotonic time at which this process first saw its mark unready-acquired
-    unpinned: bool = False  # Whether somebody has removed pins from it: they are to be written again
+    unpinned: bool = False  # Whether another client removed or changed its pins or start times: write them again
     left: bool = False  # Whether it is deleted, or not active any more; see `Pods.drop_if_done`
     recorder: RequestRecorder | None = None  # From the first round in which it is live to its end
     emitted: set[tuple[str, str]] = field(default_factory=set)  # Reason and text of its events so far
@@ -52,9 +52,9 @@ class RequestRecord:
     pin_retry: WriteRetry = field(default_factory=WriteRetry)
     wrote: Status | None = None  # What this process has written last
     undone: Retry = field(default_factory=lambda: Retry(WRITE_RETRY))
-    """How often somebody else wrote another status since, and when the same one may be written again."""
-    writing: bool = False  # Whether a write of it is under way: there is one at most
-    completing: bool = False  # Whether that one is its last status: nothing is begun for it
+    """How often another client replaced that status, and when the same one may be written again."""
+    writing: bool = False  # Whether a write of it is under way, at most one at a time
+    completing: bool = False  # Whether that write completes it: then no hook or stop begins
 
     @property
     def live(self) -> bool:
@@ -64,7 +64,7 @@ class RequestRecord:
 
 @dataclass(slots=True)
 class PodState:
-    """The pod as the API server's watches tell it."""
+    """The pod as the watches report it."""
 
     pod: Pod | None = None
     at: float = 0.0  # Monotonic time at which this version came
@@ -74,7 +74,7 @@ class PodState:
 
 @dataclass(slots=True)
 class RuntimeState:
-    """What the runtime says of the pod's containers while it has a live request."""
+    """What the runtime says of the pod's containers, while a request is live or a stop after a hook is due."""
 
     running_since: dict[str, float] = field(default_factory=dict)
     endings: dict[str, Ending] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class PodRecord:
     key: str  # `namespace/name`
     requests: dict[str, RequestRecord] = field(default_factory=dict)  # By request UID
     state: PodState = field(default_factory=PodState)
-    pod_known: asyncio.Event | None = None  # Set once it is known whether the pod is there; None where nobody waits
+    pod_known: asyncio.Event | None = None  # Set once it is known whether the pod is there; None if nothing waits
     runtime: RuntimeState = field(default_factory=RuntimeState)
     api_retry: Retry = field(default_factory=lambda: Retry(POD_RETRY))  # Of asking the API server for the pod itself
     works: dict[WorkKey, Work] = field(default_factory=dict)  # What this process did
@@ -109,22 +109,22 @@ class PodRecord:
         return [record for record in self.requests.values() if record.live]
 
     def ended_before_stop(self, now: float) -> list[RequestRecord]:
-        """The requests that have ended or gone though the stop after a hook of theirs still has to follow."""
+        """The requests that have ended, are gone or are invalid, while the stop after their hook is still due."""
         owed = {uid for (uid, _), work in self.works.items() if work.stop_still_due(now)}
         ended = (record for uid, record in self.requests.items() if uid in owed)
         return [record for record in ended if not record.live or record.request.error]
 
     @property
     def under_way(self) -> set[WorkKey]:
-        """Which hooks and stops are going on."""
+        """The hooks and stops under way."""
         return {key for key, work in self.works.items() if work.under_way is not None}
 
     def forget_observations(self) -> None:
-        """Nothing is asked about the pod any more: forget what was observed, and failures of it."""
+        """Forget what was observed, and the failures of that: nothing is asked about the pod any more."""
         self.runtime, self.api_retry = RuntimeState(), Retry(POD_RETRY)
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing left to know."""
+        """Whether nothing is left to keep. The poll of the runtime (`awaited`) needs the record, too."""
         kept = (self.runtime.awaited, self.requests, self.works, self.pod_known, self.state != PodState())
         return not any(kept)

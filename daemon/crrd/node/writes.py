@@ -16,7 +16,7 @@ from crrd.ports import Edges
 
 log = structlog.get_logger(__name__)
 
-LASTING_CONFLICT = 8  # So many conflicts in a row are no race with somebody else's write
+LASTING_CONFLICT = 8  # So many conflicts in a row are not a race with another client's write
 DUE_WRITE_SECONDS = 0.01  # Between looks at a write whose next try is due: the queue is about to start it
 
 Write = WriteStatus | PinContainers
@@ -33,7 +33,7 @@ class RequestWrites:
         self.prunes_is_killed = False  # Whether the cluster's CRD was seen to drop the field isKilled
 
     def release_unwanted(self, pod_key: str, wanted: Iterable[Write]) -> None:
-        """Let no write of the pod's requests wait that was not decided on again: its answer may have been lost."""
+        """Clear the back-off of a failed write that is not wanted any more: it may have succeeded, its answer lost."""
         still = {(write.request.uid, type(write)) for write in wanted}
         for record in self._pods.peek(pod_key).present:
             for kind, retry in ((WriteStatus, record.status_retry), (PinContainers, record.pin_retry)):
@@ -81,10 +81,10 @@ class RequestWrites:
         await cancel(self._tasks)
 
     async def _run(self, write: Write, record: RequestRecord) -> None:
-        """Write once. Every outcome passes here; after each but success the pod is looked at again later."""
+        """Write once, then wake the pod at once. A failed write waits for its back-off."""
         request = write.request
         try:
-            await asyncio.sleep(0)  # a stop that was decided with it goes first: gRPC sends in a task of its own
+            await asyncio.sleep(0)  # let gRPC's task send a StopContainer first (Executor._stop)
             written, ineffective = await self._send(write)
             if written.uid != request.uid:
                 why = "unexpected response from the API server: it is not the request that was written"
@@ -92,7 +92,7 @@ class RequestWrites:
             self._written(write, record, written, ineffective)
         except GoneError:
             self._pods.request_deleted(request)
-        except Exception as error:  # noqa: BLE001 - whatever a write fails of, it is tried again, more and more rarely
+        except Exception as error:  # noqa: BLE001 - a write is retried after any failure, with a growing back-off
             _retry_later(write, record, error)
         finally:
             record.writing = record.completing = False
@@ -108,7 +108,7 @@ class RequestWrites:
         return written, "" if stored else "the API server did not store the annotation"
 
     def _written(self, write: Write, record: RequestRecord, written: Request, ineffective: str) -> None:
-        """The API server took a write; what it kept of it is what counts."""
+        """The API server took a write: record what it kept of it."""
         request, pins = write.request, isinstance(write, PinContainers)
         if ineffective:
             _retry_later(write, record, CrrdError(f"the write had no effect: {ineffective}"))
@@ -118,13 +118,13 @@ class RequestWrites:
             retry.error = ""
             if isinstance(write, WriteStatus):
                 _note_undone(record, write.status)
-        if record.recorder is not None:
+        if record.recorder is not None:  # the CRD may prune `reason`: the metrics use the status that was meant
             meant = isinstance(write, WriteStatus) and not ineffective
             after = replace(written, status=write.status) if meant else written  # type: ignore[union-attr]
             record.recorder.written(request, after)
         _log_moves(request, written)
         self._pods.request_changed(written, own_pins=pins and not ineffective)
-        if record.completing and not ineffective:  # it may have left already, before this answer
+        if record.completing and not ineffective:  # the request may have left the selection already
             pod_record = self._pods.ensure(request.pod_key)
             for key in [key for key in pod_record.works if key[0] == request.uid]:
                 drop_unneeded(self._pods, pod_record, key, completed=True)
@@ -155,10 +155,10 @@ def _next_try(records: Iterable[RequestRecord]) -> float | None:
 
 
 def _note_undone(record: RequestRecord, status: Status) -> None:
-    """A status was written; the same one again only where somebody else has written another one in between.
+    """A status was written. If it is the same as the last one, another client had replaced that.
 
-    Two daemons on one node know different things, and each would put its own status back, as fast as the API server
-    takes it. So the same one is written again more and more rarely; another one need not wait.
+    Two daemons on one node would each restore their own status, as fast as the API server takes it. So the same status
+    is written again only after a growing back-off. Another status need not wait.
     """
     if status == record.wrote:
         record.undone.fail(asyncio.get_running_loop().time())
@@ -168,9 +168,9 @@ def _note_undone(record: RequestRecord, status: Status) -> None:
 
 
 def _retry_later(write: Write, record: RequestRecord, error: Exception) -> None:
-    """Note when the next try may come. A conflict is quiet at first: the watch brings the newer version.
+    """Record when the next try may come. After a conflict, a newer version need not wait.
 
-    That one need not wait; after any other failure each version has to, whoever makes it.
+    After any other failure every version has to. A conflict is logged as a warning only if it lasts.
     """
     request, retry = write.request, _retry_of(record, write)
     at_least = error.retry_after if isinstance(error, ApiUnavailableError) else 0.0

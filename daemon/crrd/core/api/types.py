@@ -102,7 +102,7 @@ class StartTimes:
     """When the hook of a pinned instance started and its stop was sent (RFC 3339, the node's clock); "" for not yet."""
 
     hook: str = ""
-    stop: str = ""
+    stop: str = ""  # If the CRD prunes isKilled, already set when the hook has ended (`Draft.note_hook_end`)
 
     def after(self, earlier: "StartTimes") -> "StartTimes":
         """The same, but with the earlier times where they are known: a start is never later than recorded."""
@@ -137,7 +137,7 @@ class RecreateState:
     name: str
     phase: StatePhase = StatePhase.PENDING
     message: str = ""
-    is_killed: bool = False  # Whether this request's stop of it has been sent to the runtime
+    is_killed: bool = False  # Whether the preStop hook has ended or StopContainer was sent: the hook must not run again
     reason: Reason = field(default=Reason.NONE, compare=False)
     """Says what `message` says, for programs; a change of it alone is not worth a write."""
 
@@ -199,7 +199,7 @@ class Request:
     status: Status = Status()
     error: str = ""  # Why the object cannot be served at all: a sentence that names the field; "" for a sound one
     spoilt: bool = False
-    """Whether that is because of nothing but an annotation of manager's or node's, which anybody may have edited."""
+    """Whether the only error is in an annotation that crrd writes. Any client may have edited it."""
 
     @property
     def key(self) -> str:
@@ -243,7 +243,7 @@ class Request:
         return self.start_times.get(name, StartTimes()) if same else StartTimes()
 
     def with_pins_of(self, previous: "Request") -> "Request":
-        """Nobody changes which instance is meant, or takes back what was begun: the annotation can be edited."""
+        """The request with the pins and start times of its previous version: any client can edit the annotation."""
         pinned, start_times = {**self.pinned, **previous.pinned}, dict(previous.start_times)
         for name, times in self.start_times.items():
             pin = self.pinned.get(name)

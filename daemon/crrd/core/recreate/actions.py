@@ -1,6 +1,6 @@
 """What can be done about a pod's requests: the values that `decide` returns and the executor carries out.
 
-An action names the request (and the version of it) that wants it, so that the executor never has to decide anything.
+An action names the request that wants it, in the version that was decided on.
 """
 
 from collections.abc import Mapping

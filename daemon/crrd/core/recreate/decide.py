@@ -7,10 +7,12 @@ docs/contract.md.
 A round, file by file: here, which request is served, what it waits for as a whole, and each of its containers in
 order; `view` is what is known of a container; `stop`, then `outcome`, is its recreate; `settle` writes what came of it.
 
-The invariant, checked by the property tests at every step: a StopContainer or RunHook names a live request of the
-pod (a stop also one that has ended since its hook began), an instance that this request means (its statusContext, or
-what it pinned), that runs, that nothing else is at work on (but for an earlier request's stop with a longer timeout),
-and whose pod kubelet would start again; a Completed status is never followed by another.
+The property tests check this invariant at every step. A StopContainer or RunHook is decided only if
+1. its request is live (or, for a stop, one of `Observation.ended`),
+2. the request means this instance, by its statusContext or its pin, and the instance runs,
+3. nothing else is at work on the instance (except an earlier request's stop with a longer timeout),
+4. kubelet would start the container again.
+A Completed status is never followed by another one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +35,7 @@ POD_PATIENCE = 60.0  # Seconds after which a pod that was never seen on this nod
 
 
 def decide(requests: Sequence[Request], observed: Observation, now: float) -> Decision:
-    """Decide about all requests of one pod that are known, in any order; those that have ended are passed over.
+    """Decide about all requests of one pod that are known, in any order; those that have ended are skipped.
 
     `now`: monotonic seconds, the same clock as in `observed`.
     """
@@ -43,13 +45,13 @@ def decide(requests: Sequence[Request], observed: Observation, now: float) -> De
         if request.error:
             complete_as_failed(draft, request, Message.of(Reason.INVALID_REQUEST, error=request.error))
     if finish_hooked(draft):
-        draft.wake(now)  # the live requests are looked at in the next round: that one knows of the stop
+        draft.wake(now)  # the live requests are served in the next round, which observes the stop
         return draft.decision()
     if sound := in_serving_order(live, observed.works):
         _serve(draft, sound[0])
         to_record = {uid for uid, _ in observed.works} | observed.unpinned
         for request in sound[1:]:
-            if request.uid in to_record or not request.status.quiet:
+            if request.uid in to_record or not request.status.quiet:  # else there is nothing new to write
                 _wait_for_other_request(draft, request)
     return draft.decision()
 
@@ -76,7 +78,7 @@ def _serve(draft: Draft, request: Request) -> None:
     elif observed.runtime_error:
         _wait(draft, request, Message.of(Reason.RUNTIME_UNAVAILABLE, error=observed.runtime_error))
     elif observed.listed_at < observed.first_seen.get(request.uid, 0.0):
-        draft.wake(draft.now)  # what was listed for another, or before it came back, may be over since
+        draft.wake(draft.now)  # the list is older than this request: list again
     else:
         views = [ContainerView.of(request, container, pod, observed, draft.now) for container in request.containers]
         pins = {view.name: view.to_pin for view in views if view.to_pin is not None}
@@ -88,7 +90,7 @@ def _serve(draft: Draft, request: Request) -> None:
 
 
 def _wait_for_other_request(draft: Draft, request: Request) -> None:
-    """Step 2: wait for another request of the pod. Work that was started for this one before is written."""
+    """Step 2: wait for another request of the pod. Write the result of work that began earlier for this one."""
     done = _work_done(draft, request)
     phase = RequestPhase.RECREATING if done else request.status.phase or RequestPhase.PENDING
     anew = done or request.status.phase is RequestPhase.EMPTY
@@ -98,10 +100,10 @@ def _wait_for_other_request(draft: Draft, request: Request) -> None:
 
 
 def _await_pod(draft: Draft, request: Request) -> None:
-    """Step 6: a pod not seen yet is waited for; one that the API server itself does not have ends the request.
+    """Step 6: wait for a pod that was not seen yet. Complete the request if the API server has no such pod.
 
-    What the watch says (it has gone, another one has its name, it never came) is a reason to ask. A watch can be
-    behind, and a verdict is final.
+    If the watch reports that the pod has gone, was replaced or never came, ask the API server. A watch can be behind,
+    and a verdict is final.
     """
     observed = draft.observed
     missing = observed.pod_gone or observed.pod is not None
@@ -121,9 +123,9 @@ def _await_pod(draft: Draft, request: Request) -> None:
 
 
 def _wait(draft: Draft, request: Request, why: Message) -> None:
-    """Nothing can be done for the request; its status says so when it takes a while.
+    """Nothing can be done for the request now. Its status says so when that takes a while.
 
-    What is known of its hooks and stops is written all the same (step 12).
+    The results of its hooks and stops are written anyway (step 12).
     """
     moved = _work_done(draft, request)
     if draft.too_early_to_tell(request):
@@ -135,7 +137,7 @@ def _wait(draft: Draft, request: Request, why: Message) -> None:
 
 
 def _work_done(draft: Draft, request: Request) -> list[RecreateState]:
-    """States that say that a hook has ended, or a stop was sent; when both began is persisted."""
+    """States that record that a hook has ended or a stop was sent. Also persists when both began."""
     draft.start_times = {}
     done = []
     for work in (work for (uid, _), work in draft.observed.works.items() if uid == request.uid):
@@ -210,7 +212,7 @@ def _move(draft: Draft, view: ContainerView, *, blocked: bool) -> RecreateState:
 
 
 def _without_target(draft: Draft, view: ContainerView) -> RecreateState:
-    """Nobody can say which instance is meant: there is none yet, or who said so took it back after the stop."""
+    """The target is not known: there is no instance yet, or its pin was removed after the work had begun."""
     if view.state.started:
         return draft.fail(view.request, view.state, Message.of(Reason.PIN_LOST))
     if view.unfit:

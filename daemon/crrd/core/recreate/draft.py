@@ -12,9 +12,9 @@ from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import Observation, Work
 
 QUIET = 1.0  # Seconds that a wait for the pod or a container goes on before it is worth a status write
-ASK_AGAIN = 0.05  # Seconds after which what was asked for too early is asked for again
+ASK_AGAIN = 0.05  # Seconds after which a question that came too early is repeated
 PERSIST_SECONDS = 2.0
-"""Seconds after which the start time of a hook or stop is persisted. A restart may add them to the grace period."""
+"""Seconds until a hook's or stop's start is persisted. A restart before that may add up to them to the grace period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ def with_message(state: RecreateState, message: Message) -> RecreateState:
 
 
 def recreating(state: RecreateState, work: Work, why: Message = NO_MESSAGE) -> RecreateState:
-    """The container's turn goes on, and what it waited for before is over; `why`: what it waits for now.
+    """The state while the container's turn goes on, with the message of what it waits for now (`why`).
 
-    That its hook has failed outlives the waits.
+    If it waits for nothing, a failure of its hook is the message.
     """
     if not why and state.reason is Reason.HOOK_FAILED:
         why = Message(state.reason, state.message)
@@ -73,7 +73,7 @@ class Draft:
         return self.observed.first_seen.get(request.uid, self.now)
 
     def too_early_to_tell(self, request: Request) -> bool:
-        """Whether the request is so new that what it waits for may be over at once; looked at again after that."""
+        """Whether the request is too new for a message about a wait, which may end at once. If so, look again later."""
         quiet_until = self.first_seen(request) + QUIET
         if self.now >= quiet_until:
             return False
@@ -81,7 +81,7 @@ class Draft:
         return True
 
     def too_early_for_work(self, request: Request) -> bool:
-        """Whether a hook or stops are under way that may end at once; looked at again when they have not."""
+        """Whether the hook or stops under way are too new for a write: they may end at once. If so, look later."""
         times = [self.first_seen(request) + QUIET] if self.hook_runs else []
         times += [sent + PERSIST_SECONDS for sent in self.stops.values()]
         until = min(times, default=self.now)
@@ -108,7 +108,7 @@ class Draft:
         return NO_MESSAGE
 
     def hold(self, request: Request, state: RecreateState, why: Message) -> RecreateState:
-        """Something has to happen before the container's turn; its state says so only when it takes a while."""
+        """Wait for something before the container's turn. The state says so only when that takes a while."""
         self.poll_runtime = True
         return state if self.too_early_to_tell(request) else with_message(state, why)
 
@@ -137,7 +137,7 @@ class Draft:
         return rfc3339(datetime.fromtimestamp(self.observed.wall - (self.now - at), UTC))
 
     def note_hook_end(self, request: Request, state: RecreateState, pin: Pin) -> RecreateState:
-        """The stop after a hook waits until the request says so: a restarted daemon must not run the hook again."""
+        """Record that the hook has ended, before its stop is sent: a restarted daemon must not run the hook again."""
         if self.observed.prunes_is_killed:
             recorded = request.start_times.get(state.name, StartTimes())
             self.start_times[state.name] = (pin, StartTimes(recorded.hook, self.observed.utc))

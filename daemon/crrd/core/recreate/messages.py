@@ -1,4 +1,4 @@
-"""What a status says: a reason with its sentence, and waits in words that change seldom."""
+"""What a status says: a reason with its sentence. The message of a wait is rewritten only at certain times (STEPS)."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ STARTUP_FORGOTTEN = (
 UNREMARKABLE_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that every start goes through: not worth a write."""
 STEPS = (2, 10, 30, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600)
-"""Seconds after which a wait is written, and written again: a status is not written every second."""
-LATER_STEPS = (5, *STEPS[1:])  # The same for waits that a healthy container may have
+"""Seconds after which the message of a wait is written, and rewritten."""
+LATER_STEPS = (5, *STEPS[1:])  # First message after 5 s, because a healthy container can take that long
 BACK_OFF_RESET_SECONDS = 600.0
 """After which kubelet's restart back-off begins anew (twice its maximum, pkg/kubelet/kuberuntime)."""
 

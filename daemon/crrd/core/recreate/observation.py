@@ -14,10 +14,10 @@ from crrd.core.api.types import Pin, Request
 from crrd.kubelet.runtime_status import ContainerState
 
 STOP_ATTEMPTS = 8
-STOP_PATIENCE = 120.0  # Step 9: a stop that errs is given up after this many attempts and seconds
+STOP_PATIENCE = 120.0  # Step 9: a failing stop is abandoned after this many attempts and seconds
 LATE_STOP_SECONDS = 5.0
 """Seconds after the grace period of a hook in which its stop may still be sent, though the request has ended."""
-HASTE_SECONDS = 10.0  # For how long a stop that is still to be persisted makes looks at the runtime short
+HASTE_SECONDS = 10.0  # For this long after a stop whose start is not persisted, looks at the runtime must be short
 
 
 class HookKind(StrEnum):
@@ -111,7 +111,7 @@ class Work:
     name: str = ""  # The container's
     pin: Pin = NO_PIN
     under_way: WorkKind | None = None
-    until: float | None = None  # When what is under way has to have had its effect; None until it is sent
+    until: float | None = None  # End of the timeout of the hook or stop under way; None until it is sent
     hook_began: float | None = None
     hook_until: float | None = None  # When the grace period in which the hook began is over
     hook_result: HookResult | None = None
@@ -130,17 +130,17 @@ class Work:
         return None if result is None or began is None else began + result.seconds
 
     def stop_still_due(self, now: float) -> bool:
-        """Whether a hook has begun whose stop has not come about, and it is not too late for that."""
+        """Whether a hook has begun and its stop, which has not succeeded or been abandoned, is not too late."""
         return now < self.stop_until and not self.stopped and not self.stop_abandoned
 
     @property
     def stop_until(self) -> float:
-        """Monotonic time until which the stop after a hook is owed: also after a hook that took all of its time."""
+        """Monotonic time until which the stop after a hook is due, even if the hook used the whole grace period."""
         return 0.0 if self.hook_until is None else self.hook_until + LATE_STOP_SECONDS
 
     @property
     def stop_abandoned(self) -> bool:
-        """Whether its stop has failed so often, and for so long, that it is not tried again (step 9)."""
+        """Whether its stop has failed so often, and for so long, that it is not retried (step 9)."""
         last = self.last_stop
         if last is None or not last.error or self.stop_sent is None:
             return False
@@ -152,7 +152,7 @@ class Work:
         return self.last_stop is not None and not self.last_stop.error
 
     def hook_unrecorded(self, request: Request) -> bool:
-        """Whether its request does not record yet that the hook has ended, for a restarted daemon (step 12).
+        """Whether a hook has begun and the request does not yet record its end, for a restarted daemon (step 12).
 
         isKilled records it, or the annotation if the CRD prunes isKilled.
         """
@@ -201,14 +201,14 @@ class Observation:
     pod: Pod | None = None
     pod_at: float = 0.0  # Monotonic time at which this version of the pod came
     pod_gone: bool = False
-    """The pod was seen on this node, and the watch says that it is there no more: a reason to ask, never a verdict."""
+    """The watch reports that the pod has left this node: a reason to ask the API server, never a verdict."""
     api_answer: ApiAnswer | None = None  # Asked for when `decide` wants to know before a final verdict
-    api_silent: bool = False  # Whether it was asked for, and has not come
+    api_silent: bool = False  # Whether the last lookup failed
     works: Mapping[tuple[str, str], Work] = field(default_factory=dict)  # By request UID and bare container ID
     running_since: Mapping[str, float] = field(default_factory=dict)  # Bare container ID -> when first seen running
     endings: Mapping[str, Ending] = field(default_factory=dict)  # Container name -> since when it has none that runs
     ended: tuple[Request, ...] = ()
-    """Requests that have ended or gone after a hook of theirs began, and whose stop still has to follow."""
+    """Requests that have ended, are gone or are invalid, while the stop after their hook is still due."""
     first_seen: Mapping[str, float] = field(default_factory=dict)  # Request UID -> when this process first saw it
     unready_seen: Mapping[str, float] = field(default_factory=dict)  # The same of its mark unready-acquired
     utc: str = ""  # The node's wall clock, RFC 3339 in UTC
@@ -216,7 +216,7 @@ class Observation:
     known_since: float | None = None  # Since when it is known whether the node has the pod; None while it is not
     kubelet_minor: int | None = None  # Of kubelet 1.`kubelet_minor`, asked for where it matters; None where not known
     kubelet_silent_since: float | None = None  # Monotonic; None while it answers, or where nobody can tell
-    unpinned: frozenset[str] = frozenset()  # UIDs of requests whose annotation lacks pins that it had
+    unpinned: frozenset[str] = frozenset()  # UIDs of requests whose pins another client removed or changed
     prunes_is_killed: bool = False  # Whether the cluster's CRD drops isKilled: then the annotation has to say it
     pin_errors: Mapping[str, str] = field(default_factory=dict)  # Request UID -> why writing pins failed last time
     may_stop: bool = True  # Whether a stop of this pod may be sent now: so many at once are sent on a node, and no more

@@ -20,7 +20,7 @@ LOOK_AT_UNREADY = 5.0  # Seconds between looks at an instance that is to get rea
 
 
 def await_exit(draft: Draft, view: ContainerView, stopped_at: float) -> RecreateState:
-    """The runtime said that the container has stopped; what lists it as running may have been asked before."""
+    """The runtime has reported that the container stopped. A list that shows it running may be older than that."""
     if draft.observed.listed_at >= stopped_at + STOP_SETTLE:
         return draft.fail(view.request, view.state, Message.of(Reason.STILL_RUNS))
     draft.wake(draft.now + (ASK_AGAIN if draft.observed.listed_at <= stopped_at else LOOK_AT_EXIT))
@@ -48,7 +48,7 @@ def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> Recreate
         return view.recreating(_kubelet_says(view))
     waiting, status = view.recreating(), view.status
     if status.container_id != newest.pin.container_id or not (status.running and status.ready):
-        draft.wake(draft.now + LOOK_AT_UNREADY)  # it may end again while kubelet, who would say so, is away
+        draft.wake(draft.now + LOOK_AT_UNREADY)  # it may end again while kubelet is down and cannot report it
         return view.recreating(_not_ready(draft, view, newest))
     runs_until = draft.observed.running_since.get(newest.id, draft.now) + view.request.strategy.min_started_seconds
     if draft.now < runs_until:

@@ -10,7 +10,7 @@ from crrd.core.recreate.messages import Message
 
 
 def settle(draft: Draft, request: Request, states: tuple[RecreateState, ...], owed: Collection[str]) -> None:
-    """Complete the request, or write how far it has come; `owed`: whose stop follows whatever else fails."""
+    """Complete the request, or write its progress. `owed`: names of containers that must still be stopped."""
     gate = draft.gate.message
     failed = [state for state in states if state.phase is StatePhase.FAILED]
     causes = [state for state in failed if state.reason is not Reason.EARLIER_FAILURE] or failed
@@ -37,7 +37,7 @@ def complete_as_failed(draft: Draft, request: Request, why: Message) -> None:
 
 
 def failed_status(request: Request, why: Message, at: str) -> Status:
-    """The last status of a request that is given up as a whole; `at`: RFC 3339."""
+    """The last status of a request that fails as a whole; `at`: RFC 3339."""
     return Status(RequestPhase.COMPLETED, _fail_rest(all_states(request), why, why), why.text, at, why.reason)
 
 
@@ -51,7 +51,7 @@ def all_states(request: Request, moved: Iterable[RecreateState] = ()) -> tuple[R
 def _fail_rest(
     states: Iterable[RecreateState], recreating: Message, pending: Message, spared: Collection[str] = ()
 ) -> tuple[RecreateState, ...]:
-    """Every state that is not final yet becomes Failed, with the message for its phase; `spared`: names that go on."""
+    """Every state that is not final yet becomes Failed, with the message for its phase; `spared`: names not to fail."""
     rest = list(states)
     for at, state in enumerate(rest):
         if not state.phase.final and state.name not in spared:

@@ -1,8 +1,8 @@
-"""The stop of one instance that has to go: its hook, then StopContainer, again after an error, until it is given up.
+"""The stop of one instance that has to go: its hook, then StopContainer, which is retried until it is abandoned.
 
-Kubelet must be there to start the container again, no other request may be at work on it, and the node's stops must
-have a place for it. A StopContainer is made in two places: `_send` for a live request, and `finish_hooked` for one that
-has ended since its hook began. What follows the answer is in `outcome`.
+Kubelet must be there to start the container again, no other request may be at work on it, and a slot for the stop must
+be free. StopContainer is decided in two places: `_send` for a live request, `finish_hooked` for `Observation.ended`.
+What follows the answer is in `outcome`.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ IP_PATIENCE = 10.0
 """Seconds that a hook waits for the pod's IP: a list of pods can be older than the container that runs in one."""
 RETRY_FIRST, RETRY_LIMIT, RETRY_JITTER = 0.5, 20.0, 0.2
 """Step 9: the wait after a failed stop doubles from the first to the limit, and grows by up to this share of itself."""
-LOOK_AGAIN = 1.0  # Seconds between looks at what announces nothing: kubelet's health
+LOOK_AGAIN = 1.0  # Seconds between checks of kubelet's health, which no watch reports
 
 
 def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool) -> RecreateState:
@@ -69,18 +69,18 @@ def _await_answer(draft: Draft, view: ContainerView) -> RecreateState:
 
 
 def retry_delay(attempts: int, salt: str) -> float:
-    """Seconds to wait after this many failed attempts (at least 1); the jitter is the salt's, the same at each look."""
+    """Seconds after this many failed attempts (at least 1). Not `lib.backoff`: each round must get the same jitter."""
     base = float(min(RETRY_LIMIT, RETRY_FIRST * 2 ** (attempts - 1)))
     return base * (1 + RETRY_JITTER * (crc32(f"{salt}/{attempts}".encode()) % 1000) / 1000)
 
 
 def finish_hooked(draft: Draft) -> bool:
-    """Step 9: the stops after hooks of requests that have ended or gone since; whether one is sent now.
+    """Step 9: the stops after the hooks of `Observation.ended`. Returns whether one is sent now.
 
-    A container whose preStop hook has run is stopped, even if its request has ended, while the grace period in which
-    the hook began lasts. A stop that fails is tried again until then, as long as one of a live request would be. A
-    daemon that shuts down sends it, too. A live request that stops the same instance is left to do it. If the API
-    server does not say whether the pod is being deleted, the stop is sent when the grace period ends, or at shutdown.
+    A container whose preStop hook has run is stopped, even if its request has ended. The stop is sent or retried until
+    LATE_STOP_SECONDS after the hook's grace period, or until the usual limit (`Work.stop_abandoned`). A daemon that
+    shuts down sends it, too. If a live request stops the same instance, it is left to that one. If the API server does
+    not say whether the pod is being deleted, the stop is sent when the grace period ends, or at shutdown.
     """
     observed, sent = draft.observed, False
     requests = {request.uid: request for request in observed.ended}
@@ -91,7 +91,7 @@ def finish_hooked(draft: Draft) -> bool:
         if work.under_way is not None or not work.stop_still_due(draft.now) or _left_to_other(observed, uid, bare_id):
             continue
         pod = observed.pod or (observed.api_answer.pod if observed.api_answer is not None else None)
-        if pod is None and observed.api_answer is None:  # without a live request, no watch tells of the pod
+        if pod is None and observed.api_answer is None:  # no live request, so no watch: ask the API server
             ends = work.hook_until or draft.now
             if not observed.api_silent or not (observed.draining or draft.now >= ends):
                 draft.ask_api = True
@@ -116,7 +116,7 @@ def finish_hooked(draft: Draft) -> bool:
 
 
 def _left_to_other(observed: Observation, uid: str, bare_id: str) -> bool:
-    """Whether another request stops the instance now, or a live one has tried to, which it does again by itself."""
+    """Whether another request stops the instance now, or a live one has tried to and will retry."""
     return any(
         stopped == bare_id
         and other != uid
@@ -126,7 +126,7 @@ def _left_to_other(observed: Observation, uid: str, bare_id: str) -> bool:
 
 
 def _after_error(draft: Draft, view: ContainerView, instance: Instance, last: StopAttempt) -> RecreateState | None:
-    """Give up after so many attempts and seconds, or wait before the next one; None when that is due."""
+    """Fail the container if its stop is abandoned, or wait before the next attempt; None when that is due."""
     if view.work.stop_abandoned:
         seconds = round(last.ended - (view.work.stop_sent or last.ended))
         why = Message.of(Reason.STOP_FAILED, count=last.count, seconds=seconds, error=last.error)
@@ -140,7 +140,7 @@ def _after_error(draft: Draft, view: ContainerView, instance: Instance, last: St
 
 
 def _await_kubelet(draft: Draft, view: ContainerView, instance: Instance, silent_since: float) -> RecreateState:
-    """Step 9: kubelet would not start the container again; that its hook has ended is written all the same."""
+    """Step 9: wait, because kubelet would not start the container again. Record the end of its hook anyway."""
     draft.wake(draft.now + LOOK_AGAIN)
     state = view.state
     if view.hook_done and not state.is_killed:
@@ -150,9 +150,9 @@ def _await_kubelet(draft: Draft, view: ContainerView, instance: Instance, silent
 
 
 def _beside(draft: Draft, view: ContainerView, instance: Instance, others: list[Work]) -> RecreateState:
-    """Step 9: requests that are gone left a hook or a stop under way: it is waited for as long as our own grace.
+    """Step 9: another request's hook or stop is under way. Wait for a hook for at most our own grace period.
 
-    CRI takes a second StopContainer with a shorter timeout. Its TERM, or its hook, has had its time by then.
+    If our stop would end earlier than theirs, send it: CRI takes a second StopContainer with a shorter timeout.
     """
     longest = max(others, key=lambda work: float("inf") if work.until is None else work.until)
     if longest.under_way is WorkKind.STOP:
@@ -167,7 +167,7 @@ def _beside(draft: Draft, view: ContainerView, instance: Instance, others: list[
 
 
 def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateState:
-    """Step 9: nothing stands in the way: the hook, then that the request says how it ended, then the stop."""
+    """Step 9: nothing stands in the way. Run the hook, then record its end in the request, then send the stop."""
     request, state, work = view.request, view.state, view.work
     if not view.hook_done and work.last_stop is None and not state.is_killed:
         hook = instance.hook if view.grace > view.spent_before else None
@@ -193,13 +193,13 @@ def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateSta
 
 
 def _pod_ip(draft: Draft, view: ContainerView) -> str:
-    """The pod's IP: the watch's word, or else the API server's own."""
+    """The pod's IP from the watch, or else from the API server's own answer."""
     answer = draft.observed.api_answer
     return view.pod.pod_ip or (answer.pod.pod_ip if answer is not None and answer.pod is not None else "")
 
 
 def _await_ip(draft: Draft, view: ContainerView, hook: Hook) -> RecreateState | None:
-    """Step 9: a hook that needs the pod's IP waits for it; what the watch has not told after a while is asked for."""
+    """Step 9: a hook that needs the pod's IP waits for it. If no watch reports it in time, ask the API server."""
     if hook.kind is not HookKind.HTTP_GET or hook.host or view.pod.pod_ip:
         return None
     lost = draft.pod_lost(view.request)

@@ -48,7 +48,7 @@ class ContainerView:
     named: tuple[Pin, ...]  # The instances that the request names
     newest: Instance | None
     work: Work  # What this process has done to it for this request
-    target: Pin | None  # Which instance has to go; what was worked on goes before what the request says by now
+    target: Pin | None  # Which instance has to go: the one that this process worked on, or else the request's
     start_times: StartTimes  # Start times of that instance in the annotation, written by this process or an earlier one
     written: RecreateState  # As the request's status has it
 
@@ -68,7 +68,7 @@ class ContainerView:
     def outgoing(self) -> Instance | None:
         """The instance that has to go, as long as it has not ended (step 4).
 
-        Kubelet may have left it behind and run a newer one beside it. One that was only created never starts then.
+        Kubelet may run a newer instance beside it. Then an old one that was only created never starts.
         """
         found = None if self.target is None else self.observed.instance(self.target.bare_id)
         if found is None or self.target is None or found.restart_count > self.target.restart_count:
@@ -85,7 +85,7 @@ class ContainerView:
 
     @cached_property
     def state(self) -> RecreateState:
-        """The written one; a stop that was sent is in it, also where its write got lost."""
+        """The written state, with is_killed if a stop was sent: its write may have been lost."""
         sent = self.work.stop_sent is not None or bool(self.start_times.stop)
         return replace(self.written, is_killed=True) if sent else self.written
 
@@ -139,7 +139,7 @@ class ContainerView:
     def look_again_in(self) -> float | None:
         """Seconds after which the runtime is to be asked again before anything follows; None where it need not be.
 
-        Nobody has asked yet whose a named ID is, or the API shows an instance that came after the runtime was asked.
+        Either a named ID was not looked up yet, or the API shows an instance that came after the runtime was asked.
         """
         listed, shown = {instance.id for instance in self.observed.instances}, Pin(self.status.container_id).bare_id
         if any(pin.bare_id not in listed and pin.bare_id not in self.observed.foreign for pin in self.named):
@@ -149,9 +149,9 @@ class ContainerView:
 
     @cached_property
     def to_pin(self) -> Pin | None:
-        """Steps 4 and 5: the instance to pin where nobody has said which is meant, None where there is nothing to pin.
+        """Steps 4 and 5: the instance to pin if the request does not name one; None if there is nothing to pin.
 
-        Never after something was begun for the request: what runs then may be the successor.
+        None, too, after work has begun for the request: the newest instance may be the successor.
         """
         if self.newest is None or self.target is not None or self.written.phase.final or self.written.started:
             return None
@@ -161,10 +161,10 @@ class ContainerView:
 
     @cached_property
     def _policy(self) -> RestartPolicy:
-        """Its restartPolicy with the kubelet that runs there.
+        """The container's restartPolicy, as this version of kubelet applies it.
 
-        Nothing is begun for a container whose restartPolicy may be Never. So where something was begun, and the version
-        is not known any more, the other one counts.
+        If work has begun, kubelet's version was known then and the policy was not Never. So if the version is not known
+        any more, use the policy that restarts more.
         """
         own, of_pod, minor = self.status.own_restart_policy, self.status.restart_policy, self.observed.kubelet_minor
         policy = self.status.policy(minor)
@@ -177,7 +177,7 @@ class ContainerView:
     def unfit(self) -> Message:
         """Step 6: why the container is not to be stopped: it would stay down, or its pod be restarted as a whole.
 
-        What has begun is brought to its end all the same where the pod is restarted.
+        A RestartAllContainers rule does not end work that has begun.
         """
         if not comes_back(self._policy, None):
             return Message.of(Reason.NOT_RESTARTABLE)
@@ -201,13 +201,13 @@ class ContainerView:
 
     @cached_property
     def beside(self) -> Mapping[str, str]:
-        """Container name -> bare ID of the newest instances of these."""
+        """Container name -> bare ID of its newest instance, for each of `_others_of_pod`."""
         found = ((each.name, newest(self.observed.instances, each.name)) for each in self._others_of_pod)
         return {name: instance.id for name, instance in found if instance is not None}
 
     @cached_property
     def restarted_beside(self) -> tuple[str, ...]:
-        """The other containers that were restarted since this one's stop, as its rules have it."""
+        """The containers outside the request that were restarted since this one's stop."""
         changed = self.beside.items() - self.work.beside.items() if self.work.beside else ()
         return tuple(sorted(name for name, _ in changed))
 
@@ -225,11 +225,10 @@ class ContainerView:
         return tuple(sorted(each.name for each in others if each.name not in failed and not self._back(each)))
 
     def _may_restart_pod(self, container: RequestedContainer) -> bool:
-        """Whether the stop of a container of the request may have kubelet restart the whole pod, or has.
+        """Whether the stop of a container of the request may make kubelet restart the whole pod, or has done so.
 
-        It has not where the rules have another action for the exit code of the instance before, as far as the pod's
-        status has it. Nor where the runtime still lists that instance beside a later one: before kubelet starts any
-        container of such a pod, it removes all of them.
+        False if the exit code in the pod's status matches a rule with another action. False if the runtime still lists
+        the old instance beside a newer one: kubelet removes all containers of such a pod before it starts one.
         """
         status = self.pod.containers.get(container.name, PodContainer(container.name))
         rules, target = status.restart_rules, self.request.target(container)
@@ -252,7 +251,7 @@ class ContainerView:
         return instance is not None and any(each is not None and each.bare_id == instance.id for each in targets)
 
     def _back(self, other: PodContainer) -> bool:
-        """Whether the pod's status shows the newest instance of another container, running, ready, and not to go."""
+        """Whether the pod's status shows the newest instance of another container running and ready, and it stays."""
         current = newest(self.observed.instances, other.name)
         if current is None or current.state is not ContainerState.RUNNING:
             return False
@@ -264,8 +263,8 @@ class ContainerView:
     def left_down(self) -> Message:
         """Step 6: why kubelet does not start the container again, which has ended.
 
-        It may have ended by kubelet's own doing (a new image, a failed probe), and then kubelet starts the next one
-        whatever the exit code; it shows an instance as ended only where it has begun nothing after it. Source:
+        The exit code decides only if the pod's status shows this instance as terminated. Otherwise kubelet may have
+        ended it (a new image, a failed probe), and then it starts the next one whatever the exit code. Source:
         kubelet's ShouldContainerBeRestarted, computePodActions.
         """
         status, minor = self.status, self.observed.kubelet_minor
@@ -281,14 +280,14 @@ class ContainerView:
 
     @property
     def pod_ended(self) -> Message:
-        """Step 6: that kubelet starts nothing any more in a pod that has ended."""
+        """Step 6: a message if the pod has ended, because kubelet starts nothing in it any more."""
         return Message.of(Reason.POD_ENDED, phase=self.pod.phase) if self.pod.ended else NO_MESSAGE
 
     # Its hook, and its grace period.
 
     @cached_property
     def must_be_stopped(self) -> bool:
-        """Step 9: whether a hook has begun, in whichever life, and its container runs: its stop follows in any case."""
+        """Step 9: whether this process or an earlier one began a hook, and the container still runs: a stop follows."""
         if self.outgoing is None or self.outgoing.state is ContainerState.CREATED:
             return False
         hook_ended = self.state.is_killed and self.work.stop_sent is None
@@ -305,8 +304,7 @@ class ContainerView:
     def hook_done(self) -> bool:
         """Whether the outgoing instance's hook has run to its end (step 9).
 
-        For this request, or for one that was deleted since: that counts as long as its stop could follow, and for as
-        long as this request lasts if it was there when the hook ended.
+        A hook of another request counts (a) until its `stop_until`, or (b) if this request was seen before it ended.
         """
         here_since = self.observed.first_seen.get(self.request.uid, self.now)
         return self.work.hook_result is not None or any(
@@ -324,11 +322,10 @@ class ContainerView:
 
     @cached_property
     def spent_before(self) -> float:
-        """Seconds of the grace period that an earlier life of the daemon used up, before this one began (step 12).
+        """Seconds of the grace period that an earlier process of the daemon used up (step 12).
 
-        Only the wall clock tells; it is trusted between nothing and the grace period. What was begun since this life
-        first saw the request is its own, and no stop yet: that a hook of an earlier request has ended, told in a
-        stop's place.
+        The wall clock measures them, and the result is limited to the grace period. A time later than `first_seen` was
+        written by this process: it marks the end of another request's hook, which spends no grace.
         """
         if self.work.hook_began is not None or self.work.stop_sent is not None:
             return self.work.spent_before
