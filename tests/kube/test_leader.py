@@ -297,6 +297,16 @@ async def test_who_cannot_watch_asks_now_and_then(election: Election, status: in
     await election.works("b")
 
 
+async def test_a_lease_that_was_written_meanwhile_is_given_back_all_the_same(election: Election) -> None:
+    """As by a renewal that was under way when the leader ended."""
+    first = election.candidate("a", LeaseTiming(duration=1000, renew_deadline=900, retry=60))
+    await election.works("a")
+    await election.cluster.client.merge_patch(LEASES, "default", "crrd-manager", {"metadata": {"labels": {"x": "y"}}})
+    await first.stop()
+    election.candidate("b")
+    await election.works("b")
+
+
 async def test_a_watch_that_is_cut_is_begun_anew(election: Election) -> None:
     election.candidate("a")
     await election.works("a")

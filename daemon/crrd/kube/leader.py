@@ -239,7 +239,12 @@ class LeaderElection:
         spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": stamp, "acquireTime": stamp}
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):
-                await self._patch(spec)
+                try:
+                    await self._patch(spec)
+                except ConflictError:  # a renewal was written whose answer has not come
+                    self._observe(await self._client.get(LEASES, self._namespace, LEASE_NAME))
+                    if self.leader == self._identity:
+                        await self._patch(spec)
         except (CrrdError, TimeoutError) as error:
             log.warning("lease release failed", lease=LEASE_NAME, error=str(error))
 
