@@ -242,7 +242,9 @@ class ContainerView:
     def _stop_sent(self, name: str) -> bool:
         """Whether a container of the request was stopped for it, or is being stopped."""
         works = self.observed.works.items()
-        sent = any(uid == self.request.uid and work.name == name and work.stop_sent for (uid, _), work in works)
+        sent = any(
+            uid == self.request.uid and work.name == name and work.stop_sent is not None for (uid, _), work in works
+        )
         return sent or self.request.status.state(name).is_killed
 
     def _is_old(self, instance: Instance | None) -> bool:

@@ -1,6 +1,6 @@
 """The webhook's own authority and serving certificate: made, written as the data of a Secret, and read back.
 
-EC P-256 throughout. What cannot be read is as if it were absent. When something is to be made is said by `rotation`.
+EC P-256 throughout. What cannot be read counts as absent. `rotation` decides when to renew.
 """
 
 import ipaddress
