@@ -146,6 +146,41 @@ async def test_an_api_server_that_is_away_until_the_end_of_the_grace_period(
         assert began + max(20.0, hook) <= sent <= began + 23 or (drained and sent <= node.hook_ended + 3)
 
 
+@pytest.mark.parametrize("said_by", ["watch", "answer"])
+async def test_a_deletion_that_was_once_known_is_not_forgotten(said_by: str) -> None:
+    """No watch tells of the pod any more, and the API server is away until the end of the grace period."""
+    node = Timed()
+    async with node:
+        node.hook_seconds = 5.0
+        await node.begun(request(strategy=Strategy(grace_seconds=20)))
+        node.deleting = True
+        if said_by == "watch":
+            node.controller.pods.pod_changed(node.view())
+            await node.completed()  # as failed; the hook goes on
+        node.delete("r1")
+        if said_by == "answer":
+            await asyncio.sleep(6)
+        node.api_away = True
+        await asyncio.sleep(60)
+        assert not node.sent, "kubelet runs the hook and stops it itself"
+        assert not list(node.controller.pods), "nothing is kept"
+
+
+async def test_the_deletion_of_a_static_pods_mirror_is_no_deletion() -> None:
+    """Kubelet makes a new mirror, and the containers go on."""
+    node = Timed()
+    async with node:
+        node.static_uid, node.known = "hash", {}
+        node._create("app", "old")
+        node.hook_seconds, node.deleting = 5.0, True
+        node.controller.pods.pod_changed(node.view())
+        node.deleting = False
+        await node.begun(request(strategy=Strategy(grace_seconds=20)))
+        node.delete("r1")
+        await asyncio.sleep(60)
+        assert len(node.sent) == 1
+
+
 async def test_not_while_kubelet_restarts_all_containers() -> None:
     class Restarting(Timed):
         restarting = False

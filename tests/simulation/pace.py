@@ -12,7 +12,7 @@ from tests.simulation.conduct import Conduct
 from tests.simulation.containers import Container
 from tests.simulation.facts import Act, Known
 from tests.simulation.network import Reply, Sent
-from tests.simulation.store import states
+from tests.simulation.store import Object, states
 
 if TYPE_CHECKING:
     from tests.simulation.channel import Call
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 SLOW_API = 0.004
 """With a latency above that, the API server's word on a pod takes so long that the runtime is asked again after it."""
 DOWN = 8.0
-"""Seconds after a stop within which the status says what the container waits for: step 10 says 5."""
+"""Seconds after the runtime shows a stopped container as ended within which the status says what it waits for. Step 10
+says 5; a kubelet that hangs delays the first look and the last one by 1 each."""
 GONE = 40.0
 """Seconds after which a request whose pod has gone has ended, since nothing keeps the daemon from hearing of it."""
 GONE_LOOKS = 6
@@ -107,11 +108,12 @@ class Pace(Conduct):
         """See Conduct; and if nothing follows, the status says what is awaited."""
         super()._stopped(act, container)
         if act.outcome == "" and len(act.owners) == 1:
-            self._world.loop.call_later(DOWN, self._look_whether_waiting, act, container)
+            wait = self._world.setup.list_lag + DOWN
+            self._world.loop.call_later(wait, self._look_whether_waiting, act, container, self._now)
 
-    def _look_whether_waiting(self, act: Act, container: Container) -> None:
+    def _look_whether_waiting(self, act: Act, container: Container, since: float) -> None:
         (uid,) = act.owners
-        known, obj, since = self.known[uid], self._active(uid), self._now - DOWN
+        known, obj = self.known[uid], self._active(uid)
         pod = self._world.kubelet.pods[container.pod_uid]
         newest = self._world.containers.history(pod.runtime_uid, container.name)[-1]
         down = newest is container and container.shown_ended
@@ -119,9 +121,12 @@ class Pace(Conduct):
             return
         if not self._was_free(act.life, known, since) or not self._world.could_look(since - 5.0) or known.unpinned:
             return
-        state: Mapping[str, Any] = next((each for each in states(obj) if each["name"] == container.name), {})
-        told = state.get("message") or obj.get("status", {}).get("message")
-        if state.get("phase") not in ("Succeeded", "Failed") and not told:
+        if _state(obj, container.name).get("phase") in ("Succeeded", "Failed"):
+            return
+        # One that was at work before, and whose label came back, may have the pod's turn instead.
+        others = (each for each in self.known.values() if each.pod_uid == known.pod_uid)
+        served = (one for each in others if (one := self._active(each.uid)) is not None)
+        if not any(_state(one, container.name).get("message") or one["status"].get("message") for one in served):
             self.broken(f"{known.name}/{container.name} is down for {DOWN:.0f} s, and its status does not say why")
 
     def _was_free(self, life: "Life", known: Known, since: float) -> bool:
@@ -143,3 +148,8 @@ class Pace(Conduct):
                 self.broken(f"{known.name} goes on, and its pod has gone at least {GONE:.0f} s ago")
             elif left > 1:
                 self._world.loop.call_later(GONE, self._look_whether_gone, pod_uid, left - 1)
+
+
+def _state(obj: Object, name: str) -> Mapping[str, Any]:
+    """What a request's status says of a container."""
+    return next((state for state in states(obj) if state["name"] == name), {})

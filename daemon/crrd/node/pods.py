@@ -167,6 +167,7 @@ class Pods:
         pod_record = self.ensure(pod.key)
         state = pod_record.state
         state.gone_at = None
+        pod_record.note_deletion(pod)
         if state.pod != pod:
             state.pod, state.at = pod, self._clock()
             self._notify(pod_record)

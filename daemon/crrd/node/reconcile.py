@@ -93,6 +93,7 @@ class Reconciler:
             unpinned=frozenset(each.request.uid for each in live if each.unpinned),
             pin_errors={each.request.uid: each.pin_retry.error for each in live if each.pin_retry.error},
             api_silent=pod_record.api_retry.waiting,
+            deleting_uid=pod_record.deleting_uid,
             may_stop=self._executor.slots.may_stop(pod_record.key),
             prunes_is_killed=self._executor.writes.prunes_is_killed,
             draining=self.draining,
@@ -115,6 +116,8 @@ class Reconciler:
             report("pod lookup failed", pod=pod_record.key, error=reason, retry_in=round(delay, 1))
             return None
         retry.succeed()
+        if found is not None:
+            pod_record.note_deletion(found)
         return ApiAnswer(found, asked_at)
 
     def _answer_by(self, pod_record: PodRecord, now: float) -> float | None:

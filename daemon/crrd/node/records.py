@@ -94,9 +94,15 @@ class PodRecord:
     state: PodState = field(default_factory=PodState)
     pod_known: asyncio.Event | None = None  # Set once it is known whether the pod is there; None if nothing waits
     runtime: RuntimeState = field(default_factory=RuntimeState)
+    deleting_uid: str = ""  # UID of the pod that was last seen in deletion, which nothing takes back
     api_retry: Retry = field(default_factory=lambda: Retry(POD_RETRY))  # Of asking the API server for the pod itself
     works: dict[WorkKey, Work] = field(default_factory=dict)  # What this process did
     expiries: dict[WorkKey, asyncio.TimerHandle] = field(default_factory=dict)  # What ends works that are kept a while
+
+    def note_deletion(self, pod: Pod) -> None:
+        """Remember that the pod is being deleted. A static pod's mirror may be deleted while the pod goes on."""
+        if pod.deleting and not pod.static_uid:
+            self.deleting_uid = pod.uid
 
     @property
     def present(self) -> list[RequestRecord]:

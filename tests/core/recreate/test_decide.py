@@ -1402,6 +1402,13 @@ class TestBackOff:
 class TestStopAndDrain:
     """Step 9."""
 
+    def test_draining_records_when_a_stop_was_sent_that_failed(self) -> None:
+        """The next daemon must not give the container its whole grace period again."""
+        failed = stopped(97.0, StopAttempt(1, ended=97.1, error="no answer in time"))
+        decision = one(request(status=recreating(killed())), instance("old"), works=failed, draining=True)
+        assert not stops(decision)
+        assert only(decision, PinContainers).start_times == {"app": StartTimes(stop="2026-01-01T00:00:57Z")}
+
     def test_draining_starts_nothing_but_finishes_a_hook(self) -> None:
         assert not stops(one(request(), instance("old"), draining=True))
         assert not actions(one(request(), instance("old", hook=HOOK), draining=True), RunHook)
@@ -1631,6 +1638,19 @@ class TestOwnRestartPolicy:
         req = request(status=recreating(killed()))
         assert not actions(one(req, exited("old"), pod=pod(ended)), WriteStatus)
         assert written(one(req, exited("old"), pod=pod(ended), kubelet_minor=34)).states[0].reason is Reason.LEFT_DOWN
+
+    def test_what_ended_by_itself_is_not_awaited_for_ever(self) -> None:
+        """Kubelet leaves it down, the version is not known, and nothing was stopped for the request."""
+        ended = PodContainer(
+            "app",
+            restart_policy=RestartPolicy.ALWAYS,
+            own_restart_policy=RestartPolicy.NEVER,
+            container_id="containerd://old",
+            terminated=True,
+            exit_code=137,
+        )
+        req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
+        assert written(one(req, exited("old"), pod=pod(ended))).states[0].reason is Reason.LEFT_DOWN
 
     @pytest.mark.parametrize(
         ("of_pod", "own"),

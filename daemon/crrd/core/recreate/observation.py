@@ -204,6 +204,7 @@ class Observation:
     """The watch reports that the pod has left this node: a reason to ask the API server, never a verdict."""
     api_answer: ApiAnswer | None = None  # Asked for when `decide` wants to know before a final verdict
     api_silent: bool = False  # Whether the last lookup failed
+    deleting_uid: str = ""  # UID of the pod that was last seen in deletion, even if no watch reports it any more
     works: Mapping[tuple[str, str], Work] = field(default_factory=dict)  # By request UID and bare container ID
     running_since: Mapping[str, float] = field(default_factory=dict)  # Bare container ID -> when first seen running
     endings: Mapping[str, Ending] = field(default_factory=dict)  # Container name -> since when it has none that runs

@@ -90,6 +90,8 @@ def finish_hooked(draft: Draft) -> bool:
             continue
         if work.under_way is not None or not work.stop_still_due(draft.now) or _left_to_other(observed, uid, bare_id):
             continue
+        if instance.pod_uid == observed.deleting_uid:
+            continue  # kubelet stops it itself
         pod = observed.pod or (observed.api_answer.pod if observed.api_answer is not None else None)
         if pod is None and observed.api_answer is None:  # no live request, so no watch: ask the API server
             ends = work.hook_until or draft.now
@@ -98,7 +100,7 @@ def finish_hooked(draft: Draft) -> bool:
                 draft.wake(max(ends, draft.now))
                 continue
         elif pod is None or pod.runtime_uid != instance.pod_uid or pod.deleting or pod.ended:
-            continue  # kubelet stops it itself
+            continue
         retry_at = draft.now if (last := work.last_stop) is None else last.ended + retry_delay(last.count, bare_id)
         if draft.now < retry_at:
             draft.wake(retry_at)
@@ -131,10 +133,10 @@ def _after_error(draft: Draft, view: ContainerView, instance: Instance, last: St
         seconds = round(last.ended - (view.work.stop_sent or last.ended))
         why = Message.of(Reason.STOP_FAILED, count=last.count, seconds=seconds, error=last.error)
         return draft.fail(view.request, view.state, why)
+    draft.note_start_times(view.request, view.work)
     retry_at = last.ended + retry_delay(last.count, instance.id)
     if draft.now >= retry_at:
         return None
-    draft.note_start_times(view.request, view.work)
     draft.wake(retry_at)
     return view.recreating(Message.of(Reason.STOP_RETRIED, count=last.count, error=last.error))
 

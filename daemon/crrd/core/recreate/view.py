@@ -168,7 +168,7 @@ class ContainerView:
         """
         own, of_pod, minor = self.status.own_restart_policy, self.status.restart_policy, self.observed.kubelet_minor
         policy = self.status.policy(minor)
-        begun = self.state.started or self.must_be_stopped
+        begun = self.state.is_killed or self.work.hook_began is not None or bool(self.start_times.hook)
         if own is None or minor is not None or policy is not RestartPolicy.NEVER or not begun:
             return policy
         return min(of_pod, own, key=list(RestartPolicy).index)
