@@ -307,7 +307,7 @@ async def test_each_further_container_costs_two_more_at_most() -> None:
 async def test_two_requests_in_turn_and_one_recreation() -> None:
     async with MemoryNode() as node:
         node.post(request())
-        node.post(request(uid="r2", created="2026-01-01T00:00:01Z"))
+        node.post(request(uid="r2", created="2099-01-01T00:00:01Z"))
         await node.until(lambda: node.status("r2").phase is RequestPhase.PENDING)
         assert (await node.completed("r2")).states[0].phase is StatePhase.SUCCEEDED
         assert len(node.stops) == 1
@@ -316,7 +316,7 @@ async def test_two_requests_in_turn_and_one_recreation() -> None:
 async def test_deleted_during_its_stop_the_next_one_runs() -> None:
     async with MemoryNode() as node:
         node.post(request())
-        node.post(request(uid="r2", created="2026-01-01T00:00:01Z"))
+        node.post(request(uid="r2", created="2099-01-01T00:00:01Z"))
         await node.until(lambda: bool(node.stops))
         node.delete("r1")
         assert (await node.completed("r2")).states[0].phase is StatePhase.SUCCEEDED
@@ -1252,7 +1252,7 @@ async def test_a_write_does_not_wait_for_another_request_of_the_pod() -> None:
     async with Choosy(r1=[ApiUnavailableError("away")], r2=[ApiUnavailableError("busy", retry_after=20.0)]) as node:
         node.stop_seconds = 3600.0
         node.post(request())
-        node.post(request(uid="r2", created="2026-01-01T00:00:01Z"))
+        node.post(request(uid="r2", created="2099-01-01T00:00:01Z"))
         await asyncio.sleep(4)
         assert node.status("r1").phase is RequestPhase.RECREATING
         assert node.status("r2").phase is RequestPhase.EMPTY
@@ -1735,7 +1735,7 @@ async def test_what_is_to_be_said_is_said_while_the_pod_cannot_be_asked_for() ->
     async with MemoryNode() as node:
         node.earlier_pod = node.api_away = True
         node.post(request())
-        node.post(request(uid="r2", created="2026-01-01T00:00:01Z"))
+        node.post(request(uid="r2", created="2099-01-01T00:00:01Z"))
         node.post(request(uid="bad", error="spec.containers must name at least one container"))
         await asyncio.sleep(5)
         assert node.status().message == "waiting for pod default/web to appear on node node-a"
@@ -2037,7 +2037,7 @@ async def test_a_request_that_comes_first_while_another_is_looked_at_is_checked_
         node.known["foreign"] = replace(node.known["old"], id="foreign", pod_name="db", pod_uid="uid-of-db")
         plain = request()
         foreign = tuple(replace(container, context=pin("foreign")) for container in plain.containers)
-        node.post(request(uid="later", created="2026-01-01T00:00:01Z"))
+        node.post(request(uid="later", created="2099-01-01T00:00:01Z"))
         await asyncio.sleep(0.001)  # the pods are known, the runtime is being asked
         node.post(replace(plain, containers=foreign))
         assert "belongs to pod default/db" in (await node.completed()).states[0].message

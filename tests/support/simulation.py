@@ -86,7 +86,7 @@ class World:
             name=uid,
             uid=uid,
             resource_version="1",
-            created=f"2026-01-01T00:00:0{len(self.requests)}Z",
+            created=f"2099-01-01T00:00:0{len(self.requests)}Z",
             pod_name="web",
             pod_uid=POD_UID,
             node_name=NODE,

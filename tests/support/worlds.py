@@ -70,7 +70,7 @@ def request(*names: str, uid: str = "r1", strategy: Strategy | None = None, **ch
         name=uid,
         uid=uid,
         resource_version="10",
-        created="2026-01-01T00:00:00Z",
+        created="2099-01-01T00:00:00Z",  # later than any clock here, so no answer is overdue
         pod_name="web",
         pod_uid=POD_UID,
         node_name=NODE,

@@ -217,7 +217,7 @@ class TestOneAtATime:
     """Step 2."""
 
     def test_the_oldest_runs_and_the_others_are_pending(self) -> None:
-        old, young = request(), request(uid="r0", created="2026-01-01T00:00:01Z")
+        old, young = request(), request(uid="r0", created="2099-01-01T00:00:01Z")
         decision = decide([young, old], observed(instance("old")), NOW)
         assert only(decision, StopContainer).request is old
         pending = [action for action in actions(decision, WriteStatus) if action.request is young]
@@ -228,7 +228,7 @@ class TestOneAtATime:
         assert only(decision, StopContainer).request.uid == "a"
 
     def test_a_recreating_one_goes_first(self) -> None:
-        old, young = request(), request(uid="r2", created="2026-01-02T00:00:00Z", status=recreating())
+        old, young = request(), request(uid="r2", created="2099-01-02T00:00:00Z", status=recreating())
         assert only(decide([old, young], observed(instance("old")), NOW), StopContainer).request is young
 
     def test_the_next_one_starts_when_the_first_is_deleted(self) -> None:
@@ -376,7 +376,7 @@ class TestTrust:
         assert not stops(decision)
 
     def test_a_malformed_request_fails_whoevers_turn_it_is(self) -> None:
-        bad = request(uid="bad", created="2026-01-02T00:00:00Z", error="spec.podName must be a string")
+        bad = request(uid="bad", created="2099-01-02T00:00:00Z", error="spec.podName must be a string")
         decision = decide([request(), bad], observed(instance("old")), NOW)
         status = next(action.status for action in actions(decision, WriteStatus) if action.request is bad)
         assert status.phase is RequestPhase.COMPLETED
@@ -1401,6 +1401,15 @@ class TestBackOff:
 
 class TestStopAndDrain:
     """Step 9."""
+
+    @pytest.mark.parametrize(("created", "written_at_once"), [("00:00:28", True), ("00:00:32", False)])
+    def test_a_late_answer_does_not_wait(self, created: str, *, written_at_once: bool) -> None:
+        """Else the manager would end a request whose stop goes on, because no daemon has answered for 60 s."""
+        for works in (stopping(), hooking()):
+            req = request(created=f"2026-01-01T{created}Z")
+            assert bool(actions(one(req, instance("old", hook=HOOK), works=works), WriteStatus)) is written_at_once
+        waits = one(request(created=f"2026-01-01T{created}Z"), pod=None)
+        assert bool(actions(waits, WriteStatus)) is written_at_once
 
     def test_draining_records_when_a_stop_was_sent_that_failed(self) -> None:
         """The next daemon must not give the container its whole grace period again."""

@@ -9,12 +9,11 @@ from dataclasses import replace
 
 from crrd.core.api.reasons import Reason, reason_of
 from crrd.core.api.time import parse_time
-from crrd.core.api.types import LABEL_ACTIVE, LABEL_NODE_NAME, Request, RequestPhase, StatePhase
+from crrd.core.api.types import ANSWER_SECONDS, LABEL_ACTIVE, LABEL_NODE_NAME, Request, RequestPhase, StatePhase
 from crrd.core.explain.container import DAEMON_PATIENCE_SECONDS, find_container
 from crrd.core.explain.facts import Facts
 from crrd.core.explain.findings import Advice, ContainerReport, Explanation, Finding, Step, Topic
 from crrd.core.explain.notes import MANAGER_PATIENCE_SECONDS, check_manager, notes, remove_finalizers
-from crrd.core.lifecycle.steps import ANSWER_SECONDS
 from crrd.core.recreate.decide import serving_order
 
 ANSWER_PATIENCE_SECONDS = 5.0  # A daemon that is there answers within a second or so

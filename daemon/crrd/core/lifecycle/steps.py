@@ -17,14 +17,13 @@ from crrd.core.api.phases import check_move
 from crrd.core.api.pod import PodMeta
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.time import after, rfc3339
-from crrd.core.api.types import DEFAULT_GRACE_SECONDS, LABEL_NODE_NAME, Request, RequestPhase, Status
+from crrd.core.api.types import ANSWER_SECONDS, DEFAULT_GRACE_SECONDS, LABEL_NODE_NAME, Request, RequestPhase, Status
 from crrd.core.recreate.actions import EmitEvent
 from crrd.core.recreate.messages import Message
 from crrd.core.recreate.settle import failed_status
 
 ENDS = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING, Reason.NO_ANSWER, Reason.DEADLINE)
 """Why the manager completes a request that its node does not bring to an end."""
-ANSWER_SECONDS = 60  # How long after its creation a request may be unanswered by its node's daemon
 GOING_SECONDS = 30
 """How long after the grace period of a pod that is being deleted the node's daemon may leave its requests open."""
 DEFAULT_SLACK_SECONDS = 3600

@@ -5,8 +5,17 @@ from datetime import UTC, datetime
 
 from crrd.core.api.phases import check_move
 from crrd.core.api.reasons import EventReason, Reason
-from crrd.core.api.time import rfc3339
-from crrd.core.api.types import Pin, RecreateState, Request, StartTimes, StatePhase, Status
+from crrd.core.api.time import parse_time, rfc3339
+from crrd.core.api.types import (
+    ANSWER_SECONDS,
+    Pin,
+    RecreateState,
+    Request,
+    RequestPhase,
+    StartTimes,
+    StatePhase,
+    Status,
+)
 from crrd.core.recreate.actions import Action, Decision, EmitEvent, PinContainers, WriteStatus
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import Observation, Work
@@ -75,7 +84,7 @@ class Draft:
     def too_early_to_tell(self, request: Request) -> bool:
         """Whether the request is too new for a message about a wait, which may end at once. If so, look again later."""
         quiet_until = self.first_seen(request) + QUIET
-        if self.now >= quiet_until:
+        if self.now >= quiet_until or self._answer_is_due(request):
             return False
         self.wake(quiet_until)
         return True
@@ -85,10 +94,16 @@ class Draft:
         times = [self.first_seen(request) + QUIET] if self.hook_runs else []
         times += [sent + PERSIST_SECONDS for sent in self.stops.values()]
         until = min(times, default=self.now)
-        if self.now >= until:
+        if self.now >= until or self._answer_is_due(request):
             return False
         self.wake(until)
         return True
+
+    def _answer_is_due(self, request: Request) -> bool:
+        """Whether any write counts, and at once: the manager ends a request that is unanswered for ANSWER_SECONDS."""
+        created = parse_time(request.created)
+        age = 0.0 if created is None else self.observed.wall - created.timestamp()
+        return request.status.phase is RequestPhase.EMPTY and age > ANSWER_SECONDS / 2
 
     def pod_lost(self, request: Request) -> Message | None:
         """Why the pod of the request is lost, by the API server's own answer.
