@@ -77,7 +77,7 @@ class Pace(Conduct):
     def sends(self, life: "Life", sent: Sent, reply: Reply) -> None:
         """See Conduct; what becomes of it is counted."""
         super().sends(life, sent, reply)
-        key = sent.path.removesuffix("/status"), sent.path.endswith("/status")
+        key = sent.path.removesuffix("/status").rpartition("/")[2], sent.path.endswith("/status")
 
         def answered(_: object) -> None:
             life.failures[key] = 0 if reply.whole else life.failures.get(key, 0) + 1
@@ -91,9 +91,9 @@ class Pace(Conduct):
 
     def write_failed(self, event: Mapping[str, Any], life: "Life") -> None:
         """The log tells when a write that failed is tried again: so many failures in a row are answered by so long."""
-        path = next((path for path, _ in life.failures if path.endswith(f"/{event['request'].partition('/')[2]}")), "")
-        both = [(path, False), (path, True)]
-        if life.failed_at.get(path) != self._now:  # it was never sent
+        name = event["request"].partition("/")[2]
+        both = [(name, False), (name, True)]
+        if life.failed_at.get(name) != self._now:  # it was never sent
             for key in both:
                 life.failures[key] = life.failures.get(key, 0) + 1
         failures = max(life.failures.get(key, 0) for key in both)

@@ -161,8 +161,21 @@ class Verdicts:
             if known.ignores_failures or failed == [name]:
                 self.broken(f'{known.name}/{name} is Failed: "{message}", which ends nothing')
             return
+        if reason is Reason.REST_LEFT_DOWN:
+            if not all(self._is_left_down(known, other) for other in message.rpartition(": ")[2].split(", ")):
+                self.broken(f'{known.name}/{name} is Failed: "{message}", which is not true')
+            return
         if not any(self._excuses(known, name)):
             self.broken(f'{known.name}/{name} is Failed without a reason: "{message}"')
+
+    def _is_left_down(self, known: Known, name: str) -> bool:
+        """Whether kubelet leaves a container down that has failed."""
+        pod = self._pod(known)
+        if pod is None or not known.spec["strategy"].get("allowPodRestart"):
+            return False
+        shape = next(one for one in pod.shape.containers if one.name == name)
+        newest = self._world.containers.history(pod.runtime_uid, name)[-1]
+        return shape.policy == "Never" and newest.state == "exited" and newest.exit_code != 0
 
     def _pods_of_name(self, known: Known, fact: str) -> bool:
         return any(

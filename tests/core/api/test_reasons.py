@@ -21,6 +21,7 @@ FINAL = {
     Reason.NOT_RESTARTABLE,
     Reason.LEFT_DOWN,
     Reason.RESTARTS_POD,
+    Reason.REST_LEFT_DOWN,
     Reason.STOP_FAILED,
     Reason.STILL_RUNS,
     Reason.PIN_LOST,

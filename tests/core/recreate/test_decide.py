@@ -1565,6 +1565,33 @@ class TestRestartOfTheWholePod:
         )
         assert (written(decision).states[0].reason is Reason.NOT_BACK) is waits
 
+    @pytest.mark.parametrize(
+        ("code", "policy", "created", "reason"),
+        [
+            (128, RestartPolicy.NEVER, 59.0, Reason.REST_LEFT_DOWN),
+            (0, RestartPolicy.NEVER, 59.0, Reason.POD_RESTARTED),  # it has done its work once more
+            (0, RestartPolicy.ON_FAILURE, 59.0, Reason.POD_RESTARTED),
+            (1, RestartPolicy.ON_FAILURE, 59.0, Reason.NOT_BACK),
+            (0, RestartPolicy.ALWAYS, 59.0, Reason.NOT_BACK),
+            (137, RestartPolicy.NEVER, 50.0, Reason.NOT_BACK),  # the restart has killed it, and its successor comes
+        ],
+    )
+    def test_what_ends_after_the_restart_and_stays_down_is_not_awaited(
+        self, code: int, policy: RestartPolicy, created: float, reason: Reason
+    ) -> None:
+        """The stop ended 9 s ago, at 51 s of the node's clock."""
+        req = request(strategy=self.ALLOWED, status=recreating(killed()))
+        works = {("r1", "old"): replace(stopped(90.0, StopAttempt(1, 91.0))[("r1", "old")], beside={"side": "side-1"})}
+        ended = replace(exited("side-2", "side"), created_at=int((1767225600 + created) * 1e9))
+        now = (instance("new", restart_count=1), ended)
+        found = self.pod("new", "side-2")
+        shown: dict[str, Any] = {"container_id": "containerd://side-2", "terminated": True, "exit_code": code}
+        side = PodContainer("side", restart_policy=policy, **shown)
+        found = replace(found, containers={**found.containers, "side": side})
+        since: dict[str, Any] = {"running_since": {"new": 95.0}, "first_seen": {"r1": 70.0}}
+        decision = one(req, *now, pod=found, works=works, kubelet_minor=36, **since)
+        assert written(decision).states[0].reason is reason
+
     def test_what_was_down_before_is_not_awaited_where_the_runtime_still_lists_the_old_instance(self) -> None:
         """Kubelet's version is not known: an older one knows no such rules, and shows no exit code once it starts."""
         req = request(strategy=self.ALLOWED, status=recreating(killed()))

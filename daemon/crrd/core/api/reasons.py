@@ -90,6 +90,12 @@ class Reason(StrEnum):
         "the container's restartPolicyRules restart all containers of the pod after exit code {code}",
         "to allow this, set spec.strategy.allowPodRestart: true in a new request",
     )
+    REST_LEFT_DOWN = _end(
+        "WholePodLeftDown",
+        "recreated, but kubelet also restarted the other containers of the pod, and some failed and stay down: {names}",
+        "see why: kubectl -n {namespace} logs {pod} --all-containers",
+        "delete the pod instead, if a controller creates a new one: kubectl -n {namespace} delete pod {pod}",
+    )
     STOP_FAILED = _end("StopFailed", "StopContainer failed {count} times in {seconds}s, last error: {error}", *_RUNTIME)
     STILL_RUNS = _end("StillRuns", "the runtime reported the container as stopped, but it is still running", *_RUNTIME)
     PIN_LOST = _end(

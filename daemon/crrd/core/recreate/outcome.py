@@ -12,6 +12,7 @@ from crrd.core.recreate.draft import ASK_AGAIN, Draft, with_message
 from crrd.core.recreate.messages import LATER_STEPS, NO_MESSAGE, Message, held_back, not_started_again, waited
 from crrd.core.recreate.observation import Instance
 from crrd.core.recreate.view import ContainerView
+from crrd.core.recreate.whole_pod import left_down, not_back, restarted_beside
 from crrd.kubelet.runtime_status import ContainerState
 
 STOP_SETTLE = 10.0  # Seconds that a container may still be listed as running after its stop was reported as done
@@ -54,12 +55,14 @@ def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> Recreate
     if draft.now < runs_until:
         draft.wake(runs_until)
         return waiting
-    if view.pod.restarting or view.not_back:
-        names = ", ".join(view.not_back) or "kubelet"
-        return draft.hold(view.request, waiting, Message.of(Reason.NOT_BACK, names=names))
+    missing = not_back(view)
+    if down := left_down(view, missing):
+        return draft.fail(view.request, waiting, Message.of(Reason.REST_LEFT_DOWN, names=", ".join(down)))
+    if view.pod.restarting or missing:
+        return draft.hold(view.request, waiting, Message.of(Reason.NOT_BACK, names=", ".join(missing) or "kubelet"))
     message = f"Container {view.name} was recreated as {newest.pin.container_id}"
-    if view.restarted_beside:
-        why = Message.of(Reason.POD_RESTARTED, names=", ".join(view.restarted_beside))
+    if others := restarted_beside(view):
+        why = Message.of(Reason.POD_RESTARTED, names=", ".join(others))
         waiting, message = with_message(waiting, why), f"{message}; {why.text}"
     draft.emit(view.request, EventReason.RECREATED, message, view.name)
     return replace(waiting, phase=StatePhase.SUCCEEDED)

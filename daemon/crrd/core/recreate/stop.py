@@ -16,6 +16,7 @@ from crrd.core.recreate.messages import LATER_STEPS, Message, waited
 from crrd.core.recreate.observation import Hook, HookKind, Instance, Observation, StopAttempt, Work, WorkKind
 from crrd.core.recreate.outcome import await_exit
 from crrd.core.recreate.view import ContainerView
+from crrd.core.recreate.whole_pod import beside
 from crrd.kubelet.runtime_status import ContainerState
 
 IP_PATIENCE = 10.0
@@ -220,7 +221,7 @@ def _send(draft: Draft, view: ContainerView, instance: Instance) -> RecreateStat
     if not draft.observed.may_stop:
         draft.waits_for_slot = True
         return view.resting()
-    draft.actions.append(StopContainer(view.request, instance, view.stop_seconds, view.spent_before, view.beside))
+    draft.actions.append(StopContainer(view.request, instance, view.stop_seconds, view.spent_before, beside(view)))
     draft.wake(draft.now + PERSIST_SECONDS)
     draft.stops[view.name] = draft.now
     return replace(view.recreating(), is_killed=True)

@@ -3,7 +3,7 @@
 Built once a round, each question is answered once. No phase is moved here.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -25,11 +25,9 @@ from crrd.core.recreate.draft import ASK_AGAIN, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import NO_WORK, Instance, Observation, Work
 from crrd.kubelet.restart_rules import (
-    RESTART_ALL,
     RestartPolicy,
     comes_back,
     heeded_action,
-    matching_action,
     restart_all_code,
 )
 from crrd.kubelet.runtime_status import ContainerState, newest
@@ -181,85 +179,11 @@ class ContainerView:
         """
         if not comes_back(self._policy, None):
             return Message.of(Reason.NOT_RESTARTABLE)
-        code, started = self._restart_all_code, self.must_be_stopped or self.work.stop_sent is not None
+        rules, minor = self.status.restart_rules, self.observed.kubelet_minor
+        code, started = restart_all_code(rules, minor), self.must_be_stopped or self.work.stop_sent is not None
         if self.pod_ended or code is None or self.request.strategy.allow_pod_restart or started:
             return self.pod_ended
         return Message.of(Reason.RESTARTS_POD, code=code)
-
-    @cached_property
-    def _restart_all_code(self) -> int | None:
-        """An exit code with which the container would have kubelet restart the whole pod, None for none."""
-        return restart_all_code(self.status.restart_rules, self.observed.kubelet_minor)
-
-    @cached_property
-    def _others_of_pod(self) -> tuple[PodContainer, ...]:
-        """The containers that a restart of the whole pod would replace though the request does not name them."""
-        if self._restart_all_code is None:
-            return ()
-        named = {container.name for container in self.request.containers}
-        return tuple(each for each in self.pod.containers.values() if each.kind.recreatable and each.name not in named)
-
-    @cached_property
-    def beside(self) -> Mapping[str, str]:
-        """Container name -> bare ID of its newest instance, for each of `_others_of_pod`."""
-        found = ((each.name, newest(self.observed.instances, each.name)) for each in self._others_of_pod)
-        return {name: instance.id for name, instance in found if instance is not None}
-
-    @cached_property
-    def restarted_beside(self) -> tuple[str, ...]:
-        """The containers outside the request that were restarted since this one's stop."""
-        changed = self.beside.items() - self.work.beside.items() if self.work.beside else ()
-        return tuple(sorted(name for name, _ in changed))
-
-    @cached_property
-    def not_back(self) -> tuple[str, ...]:
-        """Of a pod that kubelet may have restarted as a whole: the other containers that are not running and ready.
-
-        Of the request's containers, those that have failed do not count: they may stay down.
-        """
-        if not any(self._may_restart_pod(each) for each in self.request.containers):
-            return ()
-        status = self.request.status
-        failed = {each.name for each in status.states if each.phase is StatePhase.FAILED}
-        others = (each for each in self.pod.containers.values() if each.kind.recreatable and each.name != self.name)
-        return tuple(sorted(each.name for each in others if each.name not in failed and not self._back(each)))
-
-    def _may_restart_pod(self, container: RequestedContainer) -> bool:
-        """Whether the stop of a container of the request may make kubelet restart the whole pod, or has done so.
-
-        False if the exit code in the pod's status matches a rule with another action. False if the runtime still lists
-        the old instance beside a newer one: kubelet removes all containers of such a pod before it starts one.
-        """
-        status = self.pod.containers.get(container.name, PodContainer(container.name))
-        rules, target = status.restart_rules, self.request.target(container)
-        if not self._stop_sent(container.name) or restart_all_code(rules, self.observed.kubelet_minor) is None:
-            return False
-        if status.exit_code is not None and matching_action(rules, status.exit_code) != RESTART_ALL:
-            return False
-        listed = target is not None and self.observed.instance(target.bare_id) is not None
-        return not listed or self._is_old(newest(self.observed.instances, container.name))
-
-    def _stop_sent(self, name: str) -> bool:
-        """Whether a container of the request was stopped for it, or is being stopped."""
-        works = self.observed.works.items()
-        sent = any(
-            uid == self.request.uid and work.name == name and work.stop_sent is not None for (uid, _), work in works
-        )
-        return sent or self.request.status.state(name).is_killed
-
-    def _is_old(self, instance: Instance | None) -> bool:
-        """Whether an instance is one that has to go for the request."""
-        targets = (self.request.target(each) for each in self.request.containers)
-        return instance is not None and any(each is not None and each.bare_id == instance.id for each in targets)
-
-    def _back(self, other: PodContainer) -> bool:
-        """Whether the pod's status shows the newest instance of another container running and ready, and it stays."""
-        current = newest(self.observed.instances, other.name)
-        if current is None or current.state is not ContainerState.RUNNING:
-            return False
-        if self._stop_sent(other.name) and self._is_old(current):
-            return False
-        return other.container_id == current.pin.container_id and other.running and other.ready
 
     @cached_property
     def left_down(self) -> Message:
