@@ -47,6 +47,9 @@ class Conduct(Promises):
         name = sent.path.removesuffix("/status").rpartition("/")[2]
         obj = self._world.store.get(PLURAL, f"{NAMESPACE}/{name}")
         meta = obj["metadata"] if obj is not None else {"uid": "", "resourceVersion": ""}
+        known = self.known.get(meta["uid"])
+        if known is not None and known.restored:  # it may have seen a version that is gone
+            return
         if not life.dead and life.answered.get(meta["uid"]) == meta["resourceVersion"]:
             self.broken(f"a write of {meta['name']} conflicts with the one before, which was answered")
 
