@@ -141,7 +141,7 @@ class ApiServer:
             self._world.judge.sends(life, sent, reply)
         rule = self._fault("node" if "/nodes/" in sent.path else sort)
         kind = rule.kind if rule else ""
-        if life.judged and self._world.trap(sent.method, "before"):
+        if life.judged and self._world.trap(life, sent.method, "before"):
             return
         delay = self.latency
         if rule is not None:
@@ -182,7 +182,7 @@ class ApiServer:
         if status == 504 and not life.dead:
             self._later(PATIENCE_SECONDS, reply.answer, as_json(status, answer))
             return
-        if (life.judged and self._world.trap(sent.method, "after")) or life.dead:
+        if (life.judged and self._world.trap(life, sent.method, "after")) or life.dead:
             return
         if sent.method != "GET" or fault:
             self._world.say("api", f"{sent.method} {sent.path} -> {status}{f', {fault}' if fault else ''}")

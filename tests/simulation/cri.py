@@ -66,7 +66,7 @@ class Cri:
     def accept(self, call: Call) -> None:
         judge, world = self._world.judge, self._world
         judge.runtime_called(call)
-        if call.life.dead or world.trap(call.method, "before"):
+        if call.life.dead or world.trap(call.life, call.method, "before"):
             return
         if call.method in ("StopContainer", "ExecSync"):
             judge.acts(call)
@@ -126,7 +126,7 @@ class Cri:
             return
 
         def reply(outcome: Any) -> None:
-            if self._world.trap(call.method, "after") or call.life.dead:
+            if self._world.trap(call.life, call.method, "after") or call.life.dead:
                 return
             if fault == "cri_lost":
                 outcome = failed(grpc.StatusCode.UNAVAILABLE, "Connection reset by peer")

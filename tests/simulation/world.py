@@ -212,10 +212,10 @@ class World(Happenings):
         self.loop.call_later(seconds, self._kill, before)
         return True
 
-    def trap(self, call: str, when: str) -> bool:
-        """Whether the daemon is killed at this very step."""
+    def trap(self, life: Life, call: str, when: str) -> bool:
+        """Whether the daemon is killed at this very step of its own."""
         for trap in self._traps:
-            if trap[:2] == [call, when]:
+            if trap[:2] == [call, when] and life is self.life:
                 trap[2] -= 1
                 if trap[2] == 0:
                     self._traps.remove(trap)
