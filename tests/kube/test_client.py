@@ -140,7 +140,8 @@ async def test_writes(api: ScriptedApi, client: KubeClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{"kind": "Status", "metadata": {}}, {"kind": "PodList", "metadata": {}}, {"metadata": {"name": "other"}}]
+    "body",
+    [{}, {"kind": "Status", "metadata": {}}, {"kind": "PodList", "metadata": {}}, {"metadata": {"name": "other"}}],
 )
 async def test_a_success_that_is_not_about_the_object_is_no_answer(
     api: ScriptedApi, body: Mapping[str, object]
@@ -162,7 +163,7 @@ async def test_calls_are_counted(api: ScriptedApi) -> None:
         assert seconds >= 0
         calls.append((verb, resource, code))
 
-    api.then(reply({}), refuse(409), vanish(), vanish(), stream())
+    api.then(reply(named("b")), refuse(409), vanish(), vanish(), stream())
     async with KubeClient(FixedAccess(api.url), on_call=count) as client:
         await client.get(PODS, "a", "b")
         with pytest.raises(ConflictError):
@@ -248,7 +249,7 @@ async def test_a_server_that_gives_no_sound_answer(api: ScriptedApi, broken: lis
     async with KubeClient(FixedAccess(api.url), deadlines=Deadlines(call=0.5)) as client:
         with pytest.raises(ApiUnavailableError, match=r"^patch /api/v1/namespaces/a/pods/b: ."):
             await client.merge_patch(PODS, "a", "b", {})
-        api.then(reply({}))
+        api.then(reply(named("b")))
         await client.get(PODS, "a", "b")
 
 
@@ -264,7 +265,7 @@ async def test_a_call_waits_for_others_no_longer_than_it_may_take(api: ScriptedA
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         api.script.clear()
-        api.then(reply({}))
+        api.then(reply(named("b")))
         await client.get(PODS, "a", "b")  # each place was given back
 
 
@@ -272,9 +273,9 @@ async def test_a_call_waits_for_others_no_longer_than_it_may_take(api: ScriptedA
 async def test_a_write_whose_old_connection_was_cut_is_sent_again(
     api: ScriptedApi, client: KubeClient, *, reset: bool
 ) -> None:
-    api.then(reply({}), vanish(reset=reset), reply({"a": 1}))
+    api.then(reply(named("b")), vanish(reset=reset), reply(named("b")))
     await client.get(PODS, "a", "b")
-    assert await client.merge_patch(PODS, "a", "b", {}) == {"a": 1}
+    assert await client.merge_patch(PODS, "a", "b", {}) == named("b")
     assert api.calls()[1:] == ["PATCH /api/v1/namespaces/a/pods/b"] * 2
 
 
@@ -438,7 +439,7 @@ async def test_a_cancelled_watch_gives_its_connection_back(api: ScriptedApi, cli
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    api.then(reply({}))
+    api.then(reply(named("b")))
     await client.get(PODS, "a", "b")
 
 
@@ -462,8 +463,8 @@ class Rotating:
 
 async def test_refused_credentials_are_renewed_once(api: ScriptedApi) -> None:
     async with KubeClient(Rotating(api.url, "one", "two", "three")) as client:
-        api.then(refuse(401), reply({"a": 1}))
-        assert await client.get(PODS, "a", "b") == {"a": 1}
+        api.then(refuse(401), reply(named("b")))
+        assert await client.get(PODS, "a", "b") == named("b")
         api.then(refuse(401), refuse(401))
         with pytest.raises(ApiRefusedError) as caught:
             await client.get(PODS, "a", "b")

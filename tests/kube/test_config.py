@@ -36,6 +36,7 @@ from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
 from tests.support.scripted_api import ScriptedApi, refuse, reply, scripted_api
 
+POD = {"metadata": {"name": "b"}}  # As far as the client looks at it
 AUTHORITY = trustme.CA()
 CA = AUTHORITY.cert_pem.bytes().decode()
 ANOTHER_CA = trustme.CA().cert_pem.bytes().decode()
@@ -96,7 +97,7 @@ async def test_a_service_account_is_followed_as_kubelet_swaps_it(mount: Mount) -
     async with https() as api:
         access = ServiceAccountAccess(api.url, mount.folder)
         assert access.description == f"the service account's token in {mount.folder}/token"
-        api.then(*[reply({})] * 4)
+        api.then(*[reply(POD)] * 4)
         async with KubeClient(access) as client:
             await client.get(PODS, "a", "b")
             mount.swap("two", CA)
@@ -124,7 +125,7 @@ async def test_a_refused_service_account_token_is_read_again(mount: Mount) -> No
             mount.swap("two", CA)
             return await refuse(401)(request)
 
-        api.then(refuse_and_swap, reply({}), refuse(401))
+        api.then(refuse_and_swap, reply(POD), refuse(401))
         async with KubeClient(ServiceAccountAccess(api.url, mount.folder)) as client:
             await client.get(PODS, "a", "b")
             with pytest.raises(ApiRefusedError):
@@ -252,7 +253,7 @@ async def test_a_client_certificate_of_a_kubeconfig(
         async def who(request: web.Request) -> web.StreamResponse:
             assert request.transport is not None
             seen.append(request.transport.get_extra_info("peercert")["subject"])
-            return web.json_response({})
+            return web.json_response(POD)
 
         api.then(who)
         ca = {"certificate-authority-data": b64(CA), "tls-server-name": "api.example"}
@@ -311,7 +312,7 @@ async def test_an_exec_plugin_is_run_again_when_its_token_is_refused_or_old(writ
             {"token": "three", "expirationTimestamp": "2099-01-02T03:04:05Z"},
         )
         access = KubeconfigAccess(write(kubeconfig(api.url, plugin(tmp_path, *answers))))
-        api.then(reply({}), refuse(401), *[reply({})] * 4)
+        api.then(reply(POD), refuse(401), *[reply(POD)] * 4)
         await get(access)
         await get(access)
         assert tokens(api) == ["Bearer one", "Bearer one", "Bearer two"]
@@ -637,7 +638,7 @@ AS = {
 
 async def test_impersonation_goes_with_every_call(write: Write) -> None:
     async with scripted_api() as api:
-        api.then(reply({}), refuse(401), reply({}))
+        api.then(reply(POD), refuse(401), reply(POD))
         access = KubeconfigAccess(write(kubeconfig(api.url, {"token": "t", **AS})))
         await get(access)
         access._renewed = float("-inf")
@@ -656,7 +657,7 @@ async def test_impersonation_goes_with_every_call(write: Write) -> None:
                 ("Impersonate-Extra-%c3%84_b", "d"),
             ]
         assert tokens(api) == ["Bearer t", "Bearer t", "Bearer u"]
-        api.then(reply({}))
+        api.then(reply(POD))
         await get(KubeconfigAccess(write(kubeconfig(api.url, {"token": "t"}))))
         assert not [key for key in api.seen[-1].headers if key.startswith("Impersonate-")]
 
@@ -840,7 +841,7 @@ def test_without_verification_anything_is_trusted() -> None:
 
 async def test_a_proxy_is_gone_through(write: Write) -> None:
     async with scripted_api() as proxy:
-        proxy.then(reply({"by": "proxy"}))
+        proxy.then(reply(POD))
         access = KubeconfigAccess(write(kubeconfig("http://api.invalid", {}, **{"proxy-url": proxy.url})))
         await get(access)
         assert proxy.seen[0].headers["Host"] == "api.invalid"

@@ -26,7 +26,7 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError,
 from crrd.node.watches import pod_source, request_source
 from tests.support.faulty_api import FaultyApiServer
 from tests.support.observers import Notes
-from tests.support.scripted_api import FixedAccess, ScriptedApi, listing, refuse, reply, scripted_api
+from tests.support.scripted_api import FixedAccess, ScriptedApi, echo, listing, refuse, scripted_api
 
 REQUEST = {
     "apiVersion": "apps.kruise.io/v1alpha1",
@@ -292,7 +292,7 @@ async def test_events_reach_the_request_and_its_pod() -> None:
 
 async def test_a_recreate_that_goes_well_has_two_events_in_all() -> None:
     async with scripted_sink() as (api, sink):
-        api.then(*[reply({}, 201)] * 2)
+        api.then(*[echo()] * 2)
         sink.emit(event(reason=EventReason.RECREATING))
         sink.emit(event(reason=EventReason.RECREATED))
         assert await sink.flush(30)
@@ -305,7 +305,7 @@ async def test_a_recreate_that_goes_well_has_two_events_in_all() -> None:
 
 async def test_events_say_only_what_the_request_says() -> None:
     async with scripted_sink() as (api, sink):
-        api.then(*[reply({}, 201)] * 3)
+        api.then(*[echo()] * 3)
         nameless = replace(event().request, name="", pod_name="")
         sink.emit(event(request=nameless))
         sink.emit(event(request=replace(event().request, namespace="")))
@@ -329,7 +329,7 @@ async def test_events_say_only_what_the_request_says() -> None:
 )
 async def test_a_pods_events_name_it_as_kubelet_does(pod: dict[str, Any], uid: str, field: str) -> None:
     async with scripted_sink() as (api, sink):
-        api.then(reply({}, 201))
+        api.then(echo())
         sink.emit(event(reason=EventReason.RECREATED, pod=Pod("default", "web-0", "p-1", **pod)))
         assert await sink.flush(30)
         involved = json.loads(api.bodies[0])["involvedObject"]
@@ -338,7 +338,7 @@ async def test_a_pods_events_name_it_as_kubelet_does(pod: dict[str, Any], uid: s
 
 async def test_names_are_unique_and_rise() -> None:
     async with scripted_sink() as (api, sink):
-        api.then(*[reply({}, 201)] * 40)
+        api.then(*[echo()] * 40)
         for _ in range(20):
             sink.emit(event())
         assert await sink.flush(30)
@@ -350,7 +350,7 @@ async def test_an_event_that_cannot_be_written_is_tried_again_and_then_dropped(m
     monkeypatch.setattr(events_module, "_RETRY", replace(events_module._RETRY, initial=0.01))
     async with scripted_sink() as (api, sink):
         with capture_logs() as logs:
-            api.then(refuse(500), reply({}, 201), *[refuse(503)] * 3)
+            api.then(refuse(500), echo(), *[refuse(503)] * 3)
             sink.emit(event())
             assert await sink.flush(30)
             assert len(api.bodies) == 5
@@ -361,7 +361,7 @@ async def test_an_event_that_cannot_be_written_is_tried_again_and_then_dropped(m
             assert await sink.flush(30)
             assert len(api.bodies) == 7
             assert sink.dropped == 3
-            api.then(reply({}, 201), refuse(403))
+            api.then(echo(), refuse(403))
             sink.emit(event())
             assert await sink.flush(30)
         assert [(entry["event"], entry["log_level"]) for entry in logs] == [("events dropped", "warning")] * 2
@@ -371,7 +371,7 @@ async def test_an_event_that_is_there_already_was_written_and_its_answer_lost(mo
     monkeypatch.setattr(events_module, "_RETRY", replace(events_module._RETRY, initial=0.01))
     async with scripted_sink() as (api, sink):
         with capture_logs() as logs:
-            api.then(refuse(504), refuse(409), reply({}, 201))
+            api.then(refuse(504), refuse(409), echo())
             sink.emit(event())
             assert await sink.flush(30)
         assert len(api.bodies) == 3
@@ -386,7 +386,7 @@ async def test_the_oldest_are_dropped_when_too_many_wait() -> None:
                 sink.emit(event(message=f"number {number}"))
             assert sink.dropped == 4
             assert not await sink.flush(0)
-            api.then(reply({}, 201))
+            api.then(echo())
             task = asyncio.create_task(run(sink))
             await api.silent.wait()
             for number in range(2):
@@ -462,7 +462,7 @@ async def test_a_flood_says_in_the_end_what_it_cost(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(events_module, "CAPACITY", 4)
     async with scripted_sink() as (api, sink):
         with capture_logs() as logs:
-            api.then(*[reply({}, 201)] * 8)
+            api.then(*[echo()] * 8)
             for _ in range(5):
                 sink.emit(event())
             assert await sink.flush(30)

@@ -87,6 +87,15 @@ class FixedAccess:
         return self._access
 
 
+def echo(status: int = 201) -> Reply:
+    """The object that the request sent, as a create is answered."""
+
+    async def send(request: web.Request) -> web.StreamResponse:
+        return web.json_response(await request.json(), status=status)
+
+    return send
+
+
 def reply(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
     async def send(_: web.Request) -> web.StreamResponse:
         if isinstance(body, bytes):

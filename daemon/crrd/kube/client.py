@@ -205,7 +205,7 @@ class KubeClient:
         `name`: "" where the server gives one, or where the object has none, as reviews of access.
         """
         found = await self._transport.answer(call)
-        kind, given = text(found.get("kind")), mapping(found.get("metadata")).get("name", name)
+        kind, given = text(found.get("kind")), mapping(found.get("metadata")).get("name")
         if kind == "Status" or kind.endswith("List") or (name and given != name):
             message = f"{call.what}: the response is not the object, but {kind or 'JSON'} {given or ''}"
             raise MalformedAnswerError(message)
