@@ -12,7 +12,7 @@ import structlog
 from crrd.kube.resources import NODES, ObjectReader
 from crrd.kubelet.version import known_minor, reported_version
 from crrd.lib.errors import ApiUnavailableError, CrrdError
-from crrd.lib.jsonfields import items, mapping, value_at
+from crrd.lib.jsonfields import condition
 
 FRESH_SECONDS = 60.0  # For how long an answer counts: a kubelet is replaced while its node's daemon lives on
 RETRY_SECONDS = 5.0
@@ -53,7 +53,8 @@ class KubeletVersions:
             try:
                 async with asyncio.timeout(None if minor is None else PATIENCE_SECONDS):
                     node = await self._read(node_name, patience=0.0 if minor is not None else TRY_SECONDS)
-                minor, ready, wait = known_minor(reported_version(node)), _is_ready(node), FRESH_SECONDS
+                minor, wait = known_minor(reported_version(node)), FRESH_SECONDS
+                ready = condition(node, "Ready").get("status") == "True"
             except (CrrdError, TimeoutError) as error:
                 reason = str(error) or "no answer in time"
                 log.warning("kubelet version cannot be read", node_name=node_name, error=reason, known=minor)
@@ -74,8 +75,3 @@ class KubeletVersions:
                 if now() >= last_try:
                     raise
             await asyncio.sleep(TRY_AGAIN_SECONDS)
-
-
-def _is_ready(node: Mapping[str, Any]) -> bool:
-    conditions = map(mapping, items(value_at(node, "status.conditions")))
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

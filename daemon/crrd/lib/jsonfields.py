@@ -39,6 +39,12 @@ def value_at(obj: object, path: str) -> Any:
     return obj
 
 
+def condition(obj: object, kind: str) -> Mapping[str, Any]:
+    """The condition of this type in an object's status; an empty one where there is none."""
+    conditions = map(mapping, items(value_at(obj, "status.conditions")))
+    return next((each for each in conditions if each.get("type") == kind), {})
+
+
 def with_values(obj: object, values: Mapping[str, object]) -> dict[str, Any]:
     """A JSON object with these values at these paths; the objects around them are made where there are none."""
     result = dict(mapping(obj))

@@ -16,7 +16,7 @@ from crrd.core.lifecycle.steps import PodAction
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ConflictError, GoneError
-from crrd.lib.jsonfields import items, mapping, value_at
+from crrd.lib.jsonfields import condition, items, mapping, value_at
 
 ATTEMPTS = 6  # How often a change starts over after a conflict before it is left for later
 _IS_READY = ("Ready", "True")
@@ -58,8 +58,8 @@ def _patch(pod: Mapping[str, Any], after: Readiness, now: datetime) -> dict[str,
     who sees the mark on the request counts on traffic leaving the pod. `Ready` is only ever taken away here; to give it
     back is kubelet's, who alone knows the containers.
     """
-    known = [mapping(condition) for condition in items(value_at(pod, "status.conditions"))]
-    before = next((each for each in known if each.get("type") == READINESS_GATE), {})
+    known = [mapping(each) for each in items(value_at(pod, "status.conditions"))]
+    before = condition(pod, READINESS_GATE)
     since = before.get("lastTransitionTime", rfc3339(now)) if before.get("status") == after.status else rfc3339(now)
     gate = {"type": READINESS_GATE, "status": after.status, "lastTransitionTime": since}
     if after.message:

@@ -12,7 +12,7 @@ from typing import Any
 from crrd.core.api.types import READINESS_GATE
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from crrd.kubelet.restart_rules import RestartPolicy, effective_policy
-from crrd.lib.jsonfields import INT32_MIN, Reader, items, mapping, text
+from crrd.lib.jsonfields import INT32_MIN, Reader, condition, items, mapping, text
 
 USER_AGENT = "ContainerRecreateRequest"  # `userAgent` of the entries that are made for requests
 
@@ -41,13 +41,8 @@ NO_CONDITION = Readiness()
 
 def readiness_of(pod: Mapping[str, Any]) -> Readiness:
     """The condition of a pod in its Kubernetes shape."""
-    condition = _condition(pod, READINESS_GATE)
-    return Readiness(text(condition.get("status")), text(condition.get("message")))
-
-
-def _condition(pod: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    conditions = map(mapping, items(mapping(pod.get("status")).get("conditions")))
-    return next((condition for condition in conditions if condition.get("type") == kind), {})
+    gate = condition(pod, READINESS_GATE)
+    return Readiness(text(gate.get("status")), text(gate.get("message")))
 
 
 def has_gate(pod: Mapping[str, Any]) -> bool:
@@ -205,7 +200,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         pod_ip=text(status.get("podIP")),
         grace_seconds=Reader().integer(spec.get("terminationGracePeriodSeconds"), ""),
         static_uid=text(annotations.get(ANNOTATION_CONFIG_HASH)) if ANNOTATION_MIRROR in annotations else "",
-        restarting=_condition(pod, CONDITION_RESTARTING).get("status") == "True",
+        restarting=condition(pod, CONDITION_RESTARTING).get("status") == "True",
     )
 
 

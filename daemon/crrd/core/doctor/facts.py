@@ -7,7 +7,7 @@ from typing import Any
 
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import GROUP, LABEL_NODE_NAME, PLURAL
-from crrd.lib.jsonfields import items, mapping, text, value_at
+from crrd.lib.jsonfields import condition, items, mapping, text, value_at
 
 Json = Mapping[str, Any]
 
@@ -114,7 +114,7 @@ def read_pod(obj: Json) -> PodSeen:
     return PodSeen(
         key=f"{namespace}/{read_name(obj)}",
         node=text(value_at(obj, "spec.nodeName")),
-        ready=_is_ready(obj),
+        ready=condition(obj, "Ready").get("status") == "True",
         why=next(filter(None, waiting), text(value_at(obj, "status.reason"))),
         version=image.rpartition("/")[2].partition("@")[0].partition(":")[2] or image.partition("@")[2],
         account=f"{namespace}:{text(value_at(obj, 'spec.serviceAccountName')) or 'default'}",
@@ -125,7 +125,7 @@ def read_pod(obj: Json) -> PodSeen:
 def read_node(obj: Json) -> NodeSeen:
     """A node."""
     system = text(value_at(obj, "status.nodeInfo.operatingSystem"))
-    return NodeSeen(read_name(obj), _is_ready(obj), system in ("", "linux"))
+    return NodeSeen(read_name(obj), condition(obj, "Ready").get("status") == "True", system in ("", "linux"))
 
 
 def read_lease(obj: Json) -> LeaseSeen:
@@ -161,8 +161,3 @@ def read_desired(obj: Json) -> int:
     """How many pods a DaemonSet wants."""
     found = value_at(obj, "status.desiredNumberScheduled")
     return found if isinstance(found, int) else 0
-
-
-def _is_ready(obj: Json) -> bool:
-    conditions = map(mapping, items(value_at(obj, "status.conditions")))
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

@@ -18,7 +18,7 @@ from crrd.core.api.types import (
 from crrd.core.explain.findings import Finding
 from crrd.core.rollout.state import ProbeFailure
 from crrd.kubelet.version import reported_version
-from crrd.lib.jsonfields import items, mapping, text, value_at
+from crrd.lib.jsonfields import condition, items, mapping, text, value_at
 
 Json = Mapping[str, Any]
 
@@ -117,9 +117,9 @@ class Facts:
 def read_times(obj: Json) -> Times:
     """When things happened to a request."""
     acquired = _time(mapping(value_at(obj, "metadata.annotations")).get(ANNOTATION_UNREADY_ACQUIRED))
-    for condition in map(mapping, items(value_at(obj, "status.conditions"))):
-        if condition.get("type") in CONDITIONS_UNREADY and condition.get("status") == "True":
-            acquired = acquired or _time(condition.get("lastTransitionTime"))
+    for each in map(mapping, items(value_at(obj, "status.conditions"))):
+        if each.get("type") in CONDITIONS_UNREADY and each.get("status") == "True":
+            acquired = acquired or _time(each.get("lastTransitionTime"))
     fields = map(mapping, items(value_at(obj, "metadata.managedFields")))
     writes = [_time(entry.get("time")) for entry in fields if entry.get("subresource") == "status"]
     written = max(filter(None, writes), default=None)
@@ -141,7 +141,7 @@ def read_node(obj: Json | None) -> NodeFacts:
     """A node by its condition Ready; None is one that is not there."""
     if obj is None:
         return NodeFacts(exists=False, ready=False)
-    ready = _condition(obj, "Ready")
+    ready = condition(obj, "Ready")
     status, since = ready.get("status"), _time(ready.get("lastTransitionTime"))
     message = ": ".join(filter(None, (text(ready.get("reason")), text(ready.get("message")))))
     why = (message or "kubelet gives no reason") if status == "False" else ""
@@ -150,14 +150,14 @@ def read_node(obj: Json | None) -> NodeFacts:
 
 def read_ready_since(pod: Json) -> datetime | None:
     """Since when all containers of a pod are ready, None where they are not."""
-    ready = _condition(pod, "ContainersReady")
+    ready = condition(pod, "ContainersReady")
     return _time(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None
 
 
 def read_daemon(obj: Json) -> DaemonFacts:
     """A pod of the node daemon."""
     key = f"{text(value_at(obj, 'metadata.namespace'))}/{text(value_at(obj, 'metadata.name'))}"
-    ready = _condition(obj, "Ready").get("status") == "True"
+    ready = condition(obj, "Ready").get("status") == "True"
     return DaemonFacts(key, text(value_at(obj, "status.phase")) or "Pending", ready)
 
 
@@ -168,9 +168,3 @@ def read_event(obj: Json) -> tuple[str, str, datetime | None]:
 
 def _time(value: object) -> datetime | None:
     return parse_time(text(value))
-
-
-def _condition(obj: Json, kind: str) -> Json:
-    """An object's condition of that type; an empty one where there is none."""
-    conditions = map(mapping, items(value_at(obj, "status.conditions")))
-    return next((each for each in conditions if each.get("type") == kind), {})

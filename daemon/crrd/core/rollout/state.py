@@ -26,7 +26,7 @@ from crrd.core.rollout.run import (
     Target,
     read_amount,
 )
-from crrd.lib.jsonfields import Reader, items, mapping, text
+from crrd.lib.jsonfields import Reader, condition, items, mapping, text
 
 ZONE = "topology.kubernetes.io/zone"
 _ORDINAL = re.compile(r"-(\d{1,9})$", re.ASCII)
@@ -85,8 +85,7 @@ def read_owner(obj: Mapping[str, Any]) -> Owner | None:
 def read_member(obj: Mapping[str, Any]) -> Member:
     """A pod."""
     meta = mapping(obj.get("metadata"))
-    conditions = map(mapping, items(mapping(obj.get("status")).get("conditions")))
-    ready: Mapping[str, Any] = next((each for each in conditions if each.get("type") == "Ready"), {})
+    ready = condition(obj, "Ready")
     return Member(
         pod=parse_pod(obj),
         created=text(meta.get("creationTimestamp")),
