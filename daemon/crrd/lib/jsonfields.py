@@ -19,7 +19,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 def mapping(value: object) -> Mapping[str, Any]:
     """The value if it is a JSON object, else an empty one."""
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, (dict, Mapping)) else {}
 
 
 def items(value: object) -> Sequence[Any]:
