@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from crrd.core.api.pod import Pod
-from crrd.core.api.types import Pin, Request
+from crrd.core.api.types import MINIMUM_GRACE_SECONDS, Pin, Request
 from crrd.kubelet.runtime_status import ContainerState
 
 STOP_ATTEMPTS = 8
@@ -145,6 +145,12 @@ class Work:
         if last is None or not last.error or self.stop_sent is None:
             return False
         return last.count >= STOP_ATTEMPTS and last.ended >= self.stop_sent + STOP_PATIENCE
+
+    def stop_seconds(self, grace: float, now: float) -> float:
+        """Step 9: StopContainer's timeout: what hook and earlier attempts left of this grace period, at least 2 s."""
+        hook = self.hook_result.seconds if self.hook_result is not None else 0.0
+        stopping = now - self.stop_sent if self.stop_sent is not None else 0.0
+        return max(float(MINIMUM_GRACE_SECONDS), grace - hook - stopping)
 
     @property
     def stopped(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from zlib import crc32
 
 from crrd.core.api.reasons import EventReason, Reason
-from crrd.core.api.types import MINIMUM_GRACE_SECONDS, RecreateState, StatePhase
+from crrd.core.api.types import RecreateState, StatePhase
 from crrd.core.recreate.actions import RunHook, StopContainer
 from crrd.core.recreate.draft import PERSIST_SECONDS, Draft
 from crrd.core.recreate.messages import LATER_STEPS, Message, waited
@@ -110,9 +110,7 @@ def finish_hooked(draft: Draft) -> bool:
         elif not observed.may_stop:
             draft.waits_for_slot = True
         else:
-            spent = (hook.seconds if (hook := work.hook_result) else 0.0) + (draft.now - (work.stop_sent or draft.now))
-            left = (work.hook_until or 0.0) - (work.hook_began or 0.0) - spent
-            seconds = max(float(MINIMUM_GRACE_SECONDS), left)
+            seconds = work.stop_seconds((work.hook_until or 0.0) - (work.hook_began or 0.0), draft.now)
             draft.actions.append(StopContainer(request, instance, seconds, work.spent_before))
             sent = True
     return sent

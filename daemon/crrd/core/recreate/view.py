@@ -13,7 +13,6 @@ from crrd.core.api.reasons import Reason, say
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import (
     DEFAULT_GRACE_SECONDS,
-    MINIMUM_GRACE_SECONDS,
     Pin,
     RecreateState,
     Request,
@@ -263,10 +262,5 @@ class ContainerView:
 
     @cached_property
     def stop_seconds(self) -> float:
-        """Step 9: StopContainer's timeout: what hook and earlier attempts left of the grace period, at least 2 s."""
-        left = float(self.grace) - self.spent_before
-        if self.work.hook_result is not None:
-            left -= self.work.hook_result.seconds
-        if self.work.stop_sent is not None:
-            left -= self.now - self.work.stop_sent
-        return max(float(MINIMUM_GRACE_SECONDS), left)
+        """Step 9: StopContainer's timeout (`Work.stop_seconds`)."""
+        return self.work.stop_seconds(self.grace - self.spent_before, self.now)
