@@ -1,4 +1,4 @@
-"""The composition root of `crrd manager`: admission on every replica, the lifecycle on the one that leads."""
+"""The composition root of `crrd manager`: every replica serves admission, and the leader runs the controllers."""
 
 import asyncio
 import os
@@ -39,42 +39,41 @@ _ACCOUNT = "crrd-manager"  # The manager's ServiceAccount in the manifests, for 
 
 @dataclass(frozen=True, slots=True)
 class ManagerConfig:
-    """What `crrd manager` runs with."""
+    """The configuration of `crrd manager`."""
 
     kubeconfig: str
-    namespace: str  # Where its Lease, its Secret and its Service are
-    identity: str  # Which candidate for leadership it is: the name of its pod
+    namespace: str  # Namespace of its Lease, its Secret and its Service
+    identity: str  # Its identity in the leader election: the name of its pod
     webhook_address: str
-    drain_seconds: float  # From being unready to accepting no admission call
+    drain_seconds: float  # Time from turning unready until it stops accepting admission calls
     service: str
     names: tuple[str, ...]  # Further DNS names and IP addresses for the serving certificate
     secret: str
-    default_deadline_slack: int  # Seconds that a request without a deadline has above what it asks for
-    webhook_configurations: tuple[str, ...]
-    """Names of the mutating webhook configurations whose caBundle is its to write."""
+    default_deadline_slack: int  # Seconds added to the default deadline of a request without activeDeadlineSeconds
+    webhook_configurations: tuple[str, ...]  # Names of the mutating webhook configurations whose caBundle it writes
     tls_cert_file: str
     tls_key_file: str
     ca_file: str
-    client_ca_file: str  # Authorities of which callers of the webhook must present a certificate; "" to answer anybody
+    client_ca_file: str  # CAs of the client certificates that the webhook requires; "" to accept all callers
     bind_address: str
     log_format: LogFormat
     log_level: str
 
 
 class Clients(NamedTuple):
-    """One for each concern: a client has few calls under way at once, and none may wait for calls of another that hang.
+    """One client for each concern. A client has few calls in flight at once, and slow calls must not block others.
 
-    An admission call has a deadline, and so has the renewal of the lease.
+    Admission calls and renewals of the lease have deadlines.
     """
 
-    controller: KubeClient  # For its events too
+    controller: KubeClient  # Also for its events
     election: KubeClient
-    admission: KubeClient  # For the certificates too
+    admission: KubeClient  # Also for the certificates
     policies: KubeClient
 
 
 def run_manager(config: ManagerConfig) -> int:
-    """Run the manager until SIGTERM or Ctrl-C; returns the exit code. Raises ConfigurationError."""
+    """Run the manager until SIGTERM or Ctrl-C. Return the exit code. Raises ConfigurationError."""
     configure(config.log_format, config.log_level)
     small_tls_buffers()
     keep_for_good()
@@ -82,7 +81,7 @@ def run_manager(config: ManagerConfig) -> int:
 
 
 async def _run(config: ManagerConfig) -> int:
-    """Build everything, run it, drain it."""
+    """Build all parts, run them, and drain the webhook."""
     stop = stop_on_signals()
     toggle_debug_on_signal()
     log.info("starting", version=__version__, identity=config.identity)
@@ -114,7 +113,7 @@ async def _serve(
     metrics: ManagerMetrics,
     stop: asyncio.Event,
 ) -> None:
-    """Run every loop until a signal comes; admission drains while the rest goes on."""
+    """Run all loops until a signal arrives. The other loops keep running while admission drains."""
     tls = ServingTls(clock.now)
     webhook = WebhookServer(
         config.webhook_address,
@@ -169,14 +168,14 @@ async def _serve(
     async with supervise(loops, health) as running:
         await webhook.run(stop)
         log.info("draining")
-        await running.end("election")  # the lease is given back there
+        await running.end("election")  # releases the lease
         await events.flush(EVENT_FLUSH_SECONDS)
 
 
 def _certificates(
     config: ManagerConfig, client: KubeClient, tls: ServingTls, clock: ServerClock, trust: keeper.CaBundlePublisher
 ) -> keeper.SecretCertificates | keeper.MountedCertificates:
-    """What keeps the webhook's certificate in force."""
+    """Return the part that keeps the webhook's certificate valid."""
     if config.tls_cert_file:
         ca_file = Path(config.ca_file) if config.ca_file else None
         return keeper.MountedCertificates(tls, Path(config.tls_cert_file), Path(config.tls_key_file), ca_file, trust)

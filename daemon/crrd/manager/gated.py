@@ -1,9 +1,9 @@
-"""Watches the pods of the namespaces with the readiness label: a new pod there waits for its condition.
+"""Watches the pods of the namespaces with the readiness label. Their new pods wait for the readiness condition.
 
-Whatever else the cluster runs is not listed, and not watched: what a manager knows of a pod elsewhere, it asked for by
-name, for a request (`lifecycle`). Namespaces come and go by their label; each has a watch of its own, up to a number
-above which one watch of the whole cluster costs less than their connections. That one tells of the namespaces with the
-label alone; one that gets it later has a watch of its own until the whole cluster is listed again.
+Pods of other namespaces are not listed or watched. The manager gets them by name when a request needs them
+(`lifecycle`). Each labelled namespace has its own watch. Above a number of namespaces, one watch of the whole cluster
+costs less than these connections. It reports only pods of namespaces that had the label at its last list. A namespace
+that gets the label later has its own watch until the whole cluster is listed again.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.jsonfields import mapping, text
 from crrd.manager.cache import ManagerCache
 
-MOST_WATCHES = 32  # Namespaces that are watched one by one; beside a watch of the whole cluster, too
+MOST_WATCHES = 32  # Watches of single namespaces, also in addition to a watch of the whole cluster
 
 
 class GatedPods:
-    """Tells a cache about the pods of labelled namespaces for as long as `run` runs. The constructor starts nothing."""
+    """Keeps a cache of the pods of labelled namespaces up to date while `run` runs. The constructor starts nothing."""
 
     def __init__(self, client: KubeClient, cache: ManagerCache) -> None:
         self._client, self._cache = client, cache
         self._wanted: set[str] = set()  # Namespaces with the label
         self._changed = asyncio.Event()
-        self._pods = WatchSet(self._reflector)  # By namespace, `EVERY` for the whole cluster
+        self._pods = WatchSet(self._reflector)  # By namespace; `EVERY` is the whole cluster
         self._shared: set[str] = set()
-        """Namespaces that the watch of the whole cluster tells of: what its list held of any other was dropped."""
+        """Namespaces that the watch of the whole cluster reports. Pods of other namespaces in its list were dropped."""
         labelled = Selection(NAMESPACES, _name, label_selector=f"{LABEL_READINESS_GATE}=enabled")
         handler = Handler(self._listed, self._appeared, self._vanished)
         self._namespaces = Reflector(client, labelled, handler, strict=False)
@@ -42,7 +42,7 @@ class GatedPods:
         self._heartbeat = Heartbeat()
 
     async def run(self) -> NoReturn:
-        """Watch until cancelled; once."""
+        """Watch until cancelled. May be called once."""
         async with asyncio.TaskGroup() as group:
             self._naming = group.create_task(self._namespaces.run(), name="watch namespaces")
             while True:
@@ -58,7 +58,7 @@ class GatedPods:
         return found is not None and found.listed and not found.last_error
 
     def check(self) -> str:
-        """For readiness: "" while everything is listed and connected."""
+        """For readiness: return "" if everything is listed and connected, else the reason."""
         if not self._namespaces.listed:
             return self._namespaces.last_error or "namespaces are not listed yet"
         if error := self._namespaces.last_error or self._pods.last_error:
@@ -67,14 +67,14 @@ class GatedPods:
         return "" if complete else "pods are not listed yet"
 
     def check_alive(self) -> str:
-        """For liveness: what of it has ended or hangs."""
+        """For liveness: return which part has ended or hangs, else ""."""
         if self._naming is None:
             return ""
         naming = loop_check(self._naming, self._namespaces.heartbeat)
         return naming() or self._pods.check() or self._heartbeat.check()
 
     def _follow(self, group: asyncio.TaskGroup) -> None:
-        """Start and stop watches, so that exactly the selected namespaces are watched."""
+        """Start and stop watches, so that exactly the labelled namespaces are watched."""
         few = len(self._wanted) <= MOST_WATCHES
         for namespace in self._shared if few else self._shared - self._wanted:
             self._cache.forget_namespace(namespace)
@@ -84,12 +84,12 @@ class GatedPods:
         if few:
             watched = apart
         elif whole is None or not whole.listed:
-            watched = {EVERY}  # its list takes in whatever is wanted then
+            watched = {EVERY}  # its list will include all wanted namespaces
         elif len(apart) <= MOST_WATCHES:
             watched = {EVERY, *apart}
         else:
             watched = {EVERY}
-            self._pods.cancel(watched)  # to list anew
+            self._pods.cancel(watched)  # so that it lists again
         unwanted = self._pods.keys - watched
         self._pods.cancel(unwanted)
         for namespace in unwanted - {EVERY}:
@@ -104,10 +104,10 @@ class GatedPods:
         return Reflector(self._client, Selection(PODS, parse_meta, namespace), handler, strict=False)
 
     def _all_listed(self, pods: tuple[PodMeta, ...], version: str) -> None:
-        """Tell of all that is wanted now, and no other watch does any more; pods elsewhere stay as they are known."""
+        """Report the pods of all wanted namespaces and end the namespaces' own watches. Leave other pods unchanged."""
         apart = self._pods.keys - {EVERY}
         self._pods.cancel(apart)
-        self._shared |= apart | self._wanted  # what is not wanted any more, `_follow` is to forget
+        self._shared |= apart | self._wanted  # `_follow` forgets those that are not wanted any more
         known = (pod if pod.namespace in self._shared else self._cache.pod(pod.key) for pod in pods)
         self._cache.pods_listed((pod for pod in known if pod is not None), version)
 

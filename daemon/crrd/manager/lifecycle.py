@@ -1,11 +1,11 @@
-"""The lifecycle controller: watches requests, and carries out what `core.lifecycle` decides about them, pod by pod.
+"""The lifecycle controller: watches requests, and carries out the decisions of `core.lifecycle`, pod by pod.
 
-It runs in the manager that leads, and from nothing each time. So the time to live of a completed request begins anew
-with each leader: a change keeps it longer, by no more than its TTL, and never shortens that.
+It runs in the leading manager, and starts without state each time. So the TTL of a completed request starts again with
+each leader. A change of leader keeps the request longer, by at most its TTL, and never deletes it early.
 
-Of the cluster's pods it knows only those that it needs. Where new pods wait for their condition, `gated` watches them;
-any other pod that a request is for is asked for by its name, and again while the request lasts. A pod's absence is
-never taken from a watch, but always asked for, because what follows from it is final.
+It knows only the pods that it needs. `gated` watches the pods that wait for their readiness condition. The controller
+gets any other pod of a request by name, and repeats this while the request lasts. That a pod does not exist is always
+checked with a get and never concluded from a watch, because what follows from it is final.
 """
 
 import asyncio
@@ -35,48 +35,48 @@ from crrd.manager.readiness import change_readiness
 from crrd.ports import EventSink
 
 PARALLEL = 8
-"""Pods that are worked on at once: more would only wait for a connection, and run into the calls' deadline there."""
-REFUSED_SECONDS = 30  # After which what the API server refused is tried again: roles and schemas get repaired
-POD_SECONDS = 30.0  # How long what was heard of a pod by asking for it is believed, while a request waits for something
+"""Pods handled at once. More would only wait for a connection, and exceed the deadline of their calls there."""
+REFUSED_SECONDS = 30  # Time until a write that the API server refused is retried: roles and schemas get repaired
+POD_SECONDS = 30.0  # How long the result of getting a pod is used while a request waits for something
 PATIENCE_SECONDS = 30.0
-"""After which a pod is first asked for whose readiness does not matter to its requests: most have ended by then."""
+"""Time until the first get of a pod whose readiness does not matter to its requests. Most have ended by then."""
 CLOCKS_SECONDS = 120.0
-"""By how much the clocks of API servers may differ: an open request that a list tells of may be so much younger."""
-LOOK_SECONDS = 300.0  # The longest that the work on one request of a pod takes: every call has its deadline
-_RING_AFTER_SECONDS = 0.05  # How much later than asked for a timer rings, so that it never rings just before its time
+"""The largest assumed difference between the clocks of API servers. A listed open request may be younger by this."""
+LOOK_SECONDS = 300.0  # Limit for the work on one request of a pod; every call has a deadline
+_RING_AFTER_SECONDS = 0.05  # Delay added to every timer, so that it never fires just before its time
 
 log = structlog.get_logger(__name__)
 ActionObserver = Callable[[lc.LifecycleAction], None]
 
 
 class _Since(NamedTuple):
-    """From when a request counts as it is."""
+    """The time since which a request has been in its state."""
 
     moment: float  # The clock's monotonic time
-    watched: bool  # Whether a watch told of it at that time
+    watched: bool  # Whether a watch reported it at that time
 
 
 class _Ages:
-    """Since when requests count as they are: open, or completed."""
+    """The times since which requests have been in their state (open or completed)."""
 
     def __init__(self, clock: ServerClock) -> None:
         self._clock = clock
         self._since: dict[str, dict[tuple[str, bool], _Since]] = {}
-        """Pod -> UID of a request, and whether it was completed -> since when it is so."""
+        """Pod -> (UID of a request, whether it is completed) -> the time since which this is so."""
 
     def begin(self, request: Request) -> None:
-        """A watch tells of a request that is new to it: it was created just now, whatever its creationTimestamp."""
+        """Record a request that a watch reports as new. It was created just now, whatever its creationTimestamp."""
         since = _Since(self._clock.monotonic(), watched=True)
         self._since.setdefault(request.pod_key, {})[request.uid, False] = since
 
     def watched_seconds(self, key: str, requests: Iterable[Request]) -> float:
-        """For how long a watch has known the first of a pod's open requests; infinite where a list told of one."""
+        """Return for how long a watch has known the oldest open request of a pod; infinity if one came from a list."""
         known = [self._since.get(key, {}).get((request.uid, False)) for request in requests]
         first = min(each.moment if each is not None and each.watched else float("-inf") for each in known)
         return self._clock.monotonic() - first
 
     def of(self, key: str, requests: Sequence[Request]) -> Mapping[tuple[str, bool], _Since]:
-        """Those of all requests of a pod: open ones, and completed ones with a TTL. What others had is dropped."""
+        """Return the times of a pod's requests that are open, or completed with a TTL. Drop those of other requests."""
         before, now = self._since.pop(key, {}), self._clock.monotonic()
         after = {}
         for request in requests:
@@ -91,9 +91,9 @@ class _Ages:
         return after
 
     def _least_age(self, request: Request) -> float:
-        """How many seconds a request that a list told of has existed for, whatever clock its creationTimestamp is of.
+        """Return the least age in seconds of a request that a list reported, whichever clock set its creationTimestamp.
 
-        So a new leader does not end a young request as if its node had not answered, and ends a long overdue one soon.
+        So a new leader does not end a young request as if its node had not responded, but soon ends an overdue one.
         """
         created = parse_time(request.created)
         age = 0.0 if created is None else (self._clock.now() - created).total_seconds()
@@ -103,8 +103,8 @@ class _Ages:
 class LifecycleController:
     """Runs the lifecycle of all requests of a cluster. The constructor starts nothing.
 
-    The answers of `client` have to reach `clock` (`KubeClient(on_date=clock.observe)`). Somebody else runs `events`.
-    `on_action` is called for each action that was done. `slack` is as in `next_steps`.
+    The responses to `client` must reach `clock` (`KubeClient(on_date=clock.observe)`). The caller runs `events`.
+    `on_action` is called for each action carried out. `slack` is as in `next_steps`.
     """
 
     def __init__(
@@ -122,22 +122,22 @@ class LifecycleController:
         self._reset()
 
     def _reset(self) -> None:
-        """Know nothing: what was known under an earlier leadership is out of date."""
+        """Forget everything, because what an earlier leadership knew is out of date."""
         self._synced = False
         self._cache = ManagerCache(self._wake, _has_work)
         self._queue = WorkQueue(self._handle)
         self._slots = asyncio.Semaphore(PARALLEL)
-        self._began: dict[str, float] = {}  # Pod -> the loop's time at which work on it began, or last got on
+        self._began: dict[str, float] = {}  # Pod -> the loop's time at which its work began or last made progress
         self._ages = _Ages(self._clock)
         self._heartbeat = Heartbeat()
         self._watching: list[Callable[[], str]] = []
         self._requests: Reflector[Request] | None = None
         self._gated = GatedPods(self._client, self._cache)
         self._asked: dict[str, float] = {}
-        """Pods that requests wait for and that were asked for -> the loop's time at which they were."""
+        """Pods that requests wait for and that were read by name -> the loop's time at which they were read."""
 
     def check(self) -> str:
-        """For readiness pages: "" on a manager that does not lead, and while all its watches are connected."""
+        """For readiness: return "" if this manager does not lead or all watches are connected, else the reason."""
         if self._requests is None:
             return ""
         if not self._requests.listed:
@@ -145,7 +145,7 @@ class LifecycleController:
         return self._requests.last_error or self._gated.check()
 
     def check_alive(self) -> str:
-        """For liveness pages: what of it has ended or hangs; "" on a manager that does not lead."""
+        """For liveness: return which part has ended or hangs, else "". Always "" if this manager does not lead."""
         if found := next(filter(None, (check() for check in (*self._watching, self._heartbeat.check))), ""):
             return found
         now = asyncio.get_running_loop().time()
@@ -154,11 +154,11 @@ class LifecycleController:
 
     @property
     def running(self) -> bool:
-        """Whether it works."""
+        """Whether the controller is running."""
         return self._requests is not None
 
     async def run(self) -> NoReturn:
-        """Work until cancelled; may be run again afterwards, never twice at once."""
+        """Run until cancelled. May be called again afterwards, but not concurrently."""
         self._reset()
         cache = self._cache
         listed = asyncio.Event()
@@ -169,7 +169,7 @@ class LifecycleController:
 
         self._requests = Reflector(
             self._client,
-            Selection(REQUESTS, lambda obj: parse_request(obj).slimmed()),  # a list may have very many settled ones
+            Selection(REQUESTS, lambda obj: parse_request(obj).slimmed()),  # a list may contain many completed ones
             Handler(requests_listed, self._request_changed, cache.request_deleted, cache.expect_requests),
             strict=False,
         )
@@ -179,7 +179,7 @@ class LifecycleController:
                 requests = group.create_task(self._requests.run(), name=f"watch {self._requests.plural}")
                 self._watching.append(loop_check(requests, self._requests.heartbeat))
                 self._heartbeat.until(listed, "waiting for the list of requests")
-                await listed.wait()  # only from the requests it is known which pods matter, and who keeps them unready
+                await listed.wait()  # the requests determine which pods matter, and which requests keep them unready
                 self._heartbeat.rest()
                 self._synced = True
                 self._wake_all()
@@ -206,7 +206,7 @@ class LifecycleController:
             self._wake(key)
 
     async def _handle(self, key: str) -> float | None:
-        """One look at one pod and its requests; the loop's time at which to look again, None for no need."""
+        """Handle one pod and its requests. Return the loop's time of the next round, or None if none is needed."""
         loop = asyncio.get_running_loop()
         async with self._slots:
             self._began[key] = loop.time()
@@ -217,7 +217,7 @@ class LifecycleController:
         return None if seconds is None else loop.time() + max(0.0, seconds) + _RING_AFTER_SECONDS
 
     async def _look(self, key: str) -> float | None:
-        """Look and act; the seconds until the next look, None for no need of one."""
+        """Decide and act. Return the seconds until the next round, or None if none is needed."""
         requests, loop = self._cache.requests(key), asyncio.get_running_loop()
         pod: PodMeta | None = None
         failure: CrrdError | None = None
@@ -225,7 +225,7 @@ class LifecycleController:
         known = not spare
         try:
             pod = await self._pod(key, requests) if known else None
-        except CrrdError as error:  # what needs no pod does not wait for it
+        except CrrdError as error:  # actions that need no pod are still carried out
             failure, known = error, False
         ages = self._ages.of(key, requests)
         wakes = []
@@ -237,14 +237,14 @@ class LifecycleController:
                 wakes.append(steps.wake_at)
             try:
                 await self._carry_out(request, steps.actions)
-            except CrrdError as error:  # the pod's other requests do not wait for this one
+            except CrrdError as error:  # continue with the pod's other requests
                 failure = failure or error
-            self._began[key] = loop.time()  # it goes on
+            self._began[key] = loop.time()  # it has made progress
         pod = self._cache.pod(key)
         if known and pod is not None:
             await self._carry_out(None, lc.pod_steps(pod, self._cache.requests(key)).actions)
             if key not in self._asked and not self._gated.covers(pod.namespace):
-                self._cache.forget_pod(key)  # no request waits for it, and nothing would tell of its changes
+                self._cache.forget_pod(key)  # no request waits for it, and no watch would report its changes
         waits = [spare] if spare else []
         if isinstance(failure, ApiRefusedError) and not isinstance(failure, ConflictError):
             log.warning("API server rejected a write", pod=key, error=str(failure), retry_in=REFUSED_SECONDS)
@@ -257,7 +257,7 @@ class LifecycleController:
         return min(waits, default=None)
 
     def _spare(self, key: str, requests: Sequence[Request]) -> float:
-        """Seconds for which nobody has to know a pod of which nothing is known yet."""
+        """Return for how many seconds a pod that is not known yet does not need to be read."""
         open_ = [request for request in requests if not request.completed and not request.deleting]
         idle = all(request.strategy.unready_grace_seconds is None for request in open_)
         known = key in self._asked or self._cache.pod(key) is not None
@@ -266,7 +266,7 @@ class LifecycleController:
         return max(0.0, PATIENCE_SECONDS - self._ages.watched_seconds(key, open_))
 
     async def _pod(self, key: str, requests: Sequence[Request]) -> PodMeta | None:
-        """The pod; asked for where no watch tells of it, or a request has another UID for it."""
+        """Return the pod. Get it by name if no watch reports it, or if a request names another UID."""
         pod = self._cache.pod(key)
         waiting = [request for request in requests if request.has_finalizer or not request.completed]
         if not waiting:
@@ -290,7 +290,7 @@ class LifecycleController:
         return found
 
     async def _carry_out(self, request: Request | None, actions: Sequence[lc.LifecycleAction]) -> None:
-        """Do what was decided, in order; what is decided on another version of an object is decided anew."""
+        """Carry out the actions in order. Stop if an object has changed: its new version gets a new decision."""
         for action in actions:
             match action:
                 case EmitEvent():
@@ -304,7 +304,7 @@ class LifecycleController:
                         return
 
     async def _write(self, request: Request, action: lc.RequestAction) -> Request | None:
-        """Write a request; None where there is nothing more to write to this version of it."""
+        """Write a request. Return None if nothing more can be written to this version of it."""
         try:
             written = await self._writer.carry_out(request, action)
         except GoneError:
@@ -312,7 +312,7 @@ class LifecycleController:
             return None
         except ConflictError:
             if not await self._changed_since(request):
-                raise  # the queue backs off: no event will come for an object that has not changed
+                raise  # the queue backs off, because no event will come for an object that has not changed
             return None
         log.info("request written", request=request.key, step=type(action).__name__)
         self._on_action(action)
@@ -320,7 +320,7 @@ class LifecycleController:
         return written
 
     async def _changed_since(self, request: Request) -> bool:
-        """Read a request again that somebody else seems to have written, as the watch may be behind; whether it was."""
+        """Read a request again after a conflict, because the watch may be behind. Return whether it has changed."""
         try:
             newest = parse_request(await self._client.get(REQUESTS, request.namespace, request.name))
         except GoneError:
@@ -332,7 +332,7 @@ class LifecycleController:
         return newest.resource_version != request.resource_version
 
     async def _change_pod(self, action: lc.PodAction) -> bool:
-        """Change a pod's readiness; whether the pod is still there."""
+        """Change a pod's readiness. Return whether the pod still exists."""
         after = await change_readiness(self._client, action, self._clock.now)
         log.info("readiness changed", pod=action.pod.key, step=type(action).__name__, gone=after is None)
         if after is None:
@@ -344,5 +344,5 @@ class LifecycleController:
 
 
 def _has_work(pod: PodMeta) -> bool:
-    """Whether a pod wants something done that no request asks for."""
+    """Whether a pod needs an action that no request causes."""
     return bool(lc.pod_steps(pod, ()).actions)

@@ -1,4 +1,4 @@
-"""The manager's metrics. Every label has few values: users are capped, reasons are enumerations."""
+"""The manager's metrics. Every label has few values: the number of users is capped, and reasons are enumerations."""
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -23,7 +23,7 @@ from crrd.lib.metrics import (
     start_at_zero,
 )
 
-USERS = 50  # The number of users who get a label of their own, until the process ends
+USERS = 50  # Number of users that get their own label value during the life of the process
 WEBHOOKS = ("mutate", "pods")
 _ACTIONS: dict[type[lc.LifecycleAction], str] = {
     lc.Complete: "completed",
@@ -39,7 +39,7 @@ _ACTIONS: dict[type[lc.LifecycleAction], str] = {
 
 
 class ManagerMetrics:
-    """One manager's registry, and the callbacks that fill it."""
+    """The registry of one manager, and the callbacks that update it."""
 
     def __init__(self) -> None:
         self.registry = registry = new_registry()
@@ -50,7 +50,7 @@ class ManagerMetrics:
         self._reviews = counter("crrd_admission_reviews", "Answers of the admission webhooks.", labels)
         name, text = "crrd_admission_review_duration_seconds", "Seconds from an admission call to its answer."
         seconds = Histogram(name, text, ["webhook"], registry=registry, buckets=FAST_BUCKETS)
-        # Made at once: a rate then sees the first answer, too.
+        # Created at once, so that rate() also counts the first answer.
         self._seconds = {webhook: seconds.labels(webhook) for webhook in WEBHOOKS}
         text = "Admitted new requests, by the user who created them."
         self._admitted = counter("crrd_admitted_requests", text, ["requested_by"])
@@ -84,7 +84,7 @@ class ManagerMetrics:
         policies: Callable[[], Mapping[str, int]],
         wrong_ca_bundles: Callable[[], int],
     ) -> None:
-        """Ask these whenever the page is read; `policies` counts by the reason of the condition Ready."""
+        """Call these functions at every scrape. `policies` returns counts by reason of the condition Ready."""
         wrong = "Webhook configurations whose caBundle is not the one that this manager wants."
         for name, text, ask in (
             ("crrd_leader", "1 if this manager is the leader, else 0.", leading),
@@ -95,16 +95,16 @@ class ManagerMetrics:
         self.registry.register(_Asked(not_after, policies))
 
     def reviewed(self, webhook: str, decision: str, reason: str, seconds: float) -> None:
-        """An admission call was answered; see `crrd.manager.webhook.server.ReviewObserver`."""
+        """Count an answered admission call, see `crrd.manager.webhook.server.ReviewObserver`."""
         self._reviews.labels(webhook, decision, reason or NONE).inc()
         self._seconds[webhook].observe(seconds)
 
     def admitted(self, user: str) -> None:
-        """A new request was let in."""
+        """Count an admitted new request."""
         self._admitted.labels(self._user(user or NONE)).inc()
 
     def acted(self, action: lc.LifecycleAction) -> None:
-        """The lifecycle controller did this."""
+        """Count an action that the lifecycle controller has carried out."""
         if isinstance(action, EmitEvent):
             return
         reason = action.status.reason if isinstance(action, lc.Complete) else NONE
@@ -118,7 +118,7 @@ def _count(counter: Counter, *labels: str) -> None:
 
 
 class _Asked(Collector):
-    """What has no value at some times: the certificate's expiry before there is one, and policies by their reason."""
+    """Metrics without a value at times: the certificate's expiry (before there is one), and policies by reason."""
 
     def __init__(self, not_after: Callable[[], datetime | None], policies: Callable[[], Mapping[str, int]]) -> None:
         self._not_after, self._policies = not_after, policies

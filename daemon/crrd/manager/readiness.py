@@ -1,7 +1,7 @@
-"""Reads and patches the readiness condition of pods. What it becomes is decided in `core.lifecycle.readiness`.
+"""Reads and patches the readiness condition of pods. `core.lifecycle.readiness` decides the new value.
 
-Each change is worked out from the pod as the API server has it now and bound to that version, because the kubelet and
-other programs write the same list of conditions; a conflict starts over.
+Each change is computed from the current pod and bound to its resourceVersion, because kubelet and other programs write
+the same list of conditions. After a conflict the change is computed again.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,19 +18,19 @@ from crrd.kube.resources import PODS
 from crrd.lib.errors import ConflictError, GoneError
 from crrd.lib.jsonfields import condition, items, mapping, value_at
 
-ATTEMPTS = 6  # How often a change starts over after a conflict before it is left for later
+ATTEMPTS = 6  # Attempts after conflicts, until the change is left for later
 _IS_READY = ("Ready", "True")
 _NOT_READY = "ReadinessGatesNotReady"
 _WHY_NOT = f'the status of pod readiness gate "{READINESS_GATE}" is not "True", but False'
-"""Kubelet's own words, so that its next write changes nothing."""
+"""Kubelet's own message, so that its next write changes nothing."""
 
 
 async def change_readiness(client: KubeClient, action: PodAction, now: Callable[[], datetime]) -> PodMeta | None:
-    """Carry out an action on a pod's condition, unless nothing is left to do, and take Ready away with it.
+    """Carry out an action on a pod's readiness condition if needed. If the pod becomes unready, set Ready to False too.
 
-    `now` gives the API server's time. Returns the pod as it is afterwards, None where it has gone or is another one.
+    `now` returns the API server's time. Returns the pod after the change, or None if it is gone or has another UID.
 
-    Raises ConflictError: the pod changes faster than it can be patched.
+    Raises ConflictError if the pod changes faster than it can be patched.
     """
     pod = action.pod
     for attempt in range(1, ATTEMPTS + 1):
@@ -52,11 +52,11 @@ async def change_readiness(client: KubeClient, action: PodAction, now: Callable[
 
 
 def _patch(pod: Mapping[str, Any], after: Readiness, now: datetime) -> dict[str, Any]:
-    """A merge patch of the pod's status: the whole list of conditions, bound to the version that it was read from.
+    """Return a merge patch of the pod's status: the whole list of conditions, bound to the version that was read.
 
-    With the gate goes `Ready`, in the same write, as with OpenKruise: kubelet would set it too, but maybe late, and
-    who sees the mark on the request counts on traffic leaving the pod. `Ready` is only ever taken away here; to give it
-    back is kubelet's, who alone knows the containers.
+    If the gate becomes False, `Ready` becomes False in the same write, as in OpenKruise. Kubelet would set it too, but
+    perhaps late, and clients that see the mark on the request rely on traffic leaving the pod. This code never sets
+    `Ready` to True. Only kubelet does, because only kubelet knows the containers.
     """
     known = [mapping(each) for each in items(value_at(pod, "status.conditions"))]
     before = condition(pod, READINESS_GATE)

@@ -1,8 +1,8 @@
 """Ends all requests and releases their pods: `python -m crrd.manager.uninstall`, run before crrd is uninstalled.
 
 The Helm chart runs it as a pre-delete hook, with the manager's ServiceAccount. `manifests/uninstall.sh` does the same
-with kubectl. Admission goes first, so that no new request takes effect. The manager then releases what requests hold;
-what it has not released after a while is released here.
+with kubectl. It deletes the webhook configuration first, so that no new request takes effect. Then the manager releases
+what requests hold. After a while, this module releases the rest.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ from crrd.manager.readiness import change_readiness
 
 CONFIGURATION = "crrd"  # Name of the webhook configuration
 ROUND_SECONDS = 1.0
-MANAGER_ROUNDS = 30  # Rounds that the manager has to release pods and requests before that is done here
+MANAGER_ROUNDS = 30  # Rounds in which the manager can release pods and requests, before this module does it
 ROUNDS = 90
 
 log = structlog.get_logger(__name__)
 
 
 async def uninstall(client: KubeClient) -> bool:
-    """Delete admission and all requests, and release their pods; whether nothing is left.
+    """Delete the webhook configuration and all requests, and release their pods. Return whether nothing is left.
 
-    A call that conflicts, or that the API server cannot answer now, is made again in the next round; ApiRefusedError
-    is raised for one that it refused.
+    Calls that conflict, or that the API server cannot answer now, are repeated in the next round. Raises
+    ApiRefusedError if the API server refused a call.
     """
     for number in range(ROUNDS):
         if number:
@@ -52,11 +52,11 @@ async def uninstall(client: KubeClient) -> bool:
 
 
 async def _round(client: KubeClient, *, release: bool) -> bool:
-    """Delete what is there, and release what is held if that is due; whether nothing was left."""
+    """Delete what exists and, if `release`, release the pods. Return whether nothing was left."""
     with suppress(GoneError):
         await client.delete(WEBHOOKS, "", CONFIGURATION)
     requests: tuple[Request, ...] = ()
-    with suppress(ResourceMissingError):  # the CRD has gone already
+    with suppress(ResourceMissingError):  # the CRD is already deleted
         requests = (await client.list_all(REQUESTS, parse_request)).items
     held = [pod for pod in (await client.list_all(PODS, parse_meta)).items if pod.readiness.keys]
     for request in requests:
@@ -69,9 +69,9 @@ async def _round(client: KubeClient, *, release: bool) -> bool:
 
 
 async def _release(client: KubeClient, requests: tuple[Request, ...], held: list[PodMeta]) -> None:
-    """Release pods, then requests: the requests show which pods crrd keeps unready, and which pods others do.
+    """Release pods before requests, because the requests show which pods are kept unready by crrd and not by others.
 
-    A pod that cannot be released holds up its own requests, and no other. The first such error is raised at the end.
+    A pod that cannot be released blocks only its own requests. The first such error is raised at the end.
     """
     failure: ApiRefusedError | None = None
     kept: set[str] = set()  # Keys of requests whose pod is still unready

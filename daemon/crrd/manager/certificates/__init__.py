@@ -1,1 +1,1 @@
-"""The webhook's serving certificate: made or mounted, renewed, trusted."""
+"""The webhook's serving certificate: creating or loading it, renewing it, and publishing its CA."""

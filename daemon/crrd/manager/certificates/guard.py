@@ -1,8 +1,8 @@
 """Notices within seconds that another client has changed the caBundle of the webhook configurations.
 
-Without its caBundle the API server cannot call the webhook: requests are rejected, or the pods' webhook is skipped.
-An install that is applied again, or a GitOps tool, may take it away. If that happens again and again, the guard waits
-longer each time, so that two writers do not load the API server.
+Without the caBundle the API server cannot call the webhook: requests are rejected, or the pods' webhook is skipped.
+Applying the manifests again, or a GitOps tool, may remove it. If that happens repeatedly, the guard waits longer each
+time, so that two writers do not load the API server.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from crrd.lib.jsonfields import items, mapping, text, value_at
 from crrd.manager.certificates.keeper import CaBundlePublisher
 
 REPAIRS = Backoff(initial=0.5, factor=2, maximum=60, jitter=0.2)
-QUIET_SECONDS = 300.0  # After so long without a change by others, the next one is repaired at once again
+QUIET_SECONDS = 300.0  # After this time without a change by others, the next one is repaired at once again
 
-_OURS = "crrd"  # What the API server calls the managers in managedFields: the User-Agent up to its version
+_OURS = "crrd"  # The managers' name in managedFields: the User-Agent up to its version
 
 log = structlog.get_logger(__name__)
 Json = Mapping[str, Any]
@@ -73,7 +73,7 @@ class CaBundleGuard:
 
 
 def _last_writer(obj: Json) -> str:
-    """The field manager of the newest entry of managedFields; "" for none. Who only removes a field leaves none."""
+    """Return the field manager of the newest entry of managedFields, or "". Removing a field leaves no entry."""
     entries = map(mapping, items(value_at(obj, "metadata.managedFields")))
     return text(max(entries, key=lambda each: text(each.get("time")), default={}).get("manager"))
 

@@ -1,7 +1,7 @@
-"""Keeps the webhook's certificate in force, from a Secret of our own or from mounted files, and callers' authorities.
+"""Keeps the webhook's certificate (from crrd's own Secret or from mounted files) and its client CAs up to date.
 
-Every replica does the same: read the Secret, do what `rotation` says is due, write it back only if nobody else did
-meanwhile, see to it that the webhook configurations trust it, and only then serve with it.
+Every replica reads the Secret, renews what `rotation` says is due, and writes the Secret unless another replica did so
+meanwhile. It publishes the CA in the webhook configurations, and only then serves with the certificate.
 """
 
 import asyncio
@@ -30,28 +30,28 @@ from crrd.manager.certificates.tls import ServingTls
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-SYNC_SECONDS = 60.0  # Between two looks at the Secret and at the webhook configurations
-FILES_SECONDS = 10.0  # Between two looks at mounted files
+SYNC_SECONDS = 60.0  # Interval of checking the Secret and the webhook configurations
+FILES_SECONDS = 10.0  # Interval of checking mounted files
 _RETRIES = Backoff(initial=1, factor=2, maximum=30, jitter=0.2)
-_SYNC_SECONDS_AT_MOST = 300.0  # The longest that one round takes: every call has its deadline
+_SYNC_SECONDS_AT_MOST = 300.0  # Limit for one round; every call has a deadline
 _LAST = timedelta(seconds=2 * _SYNC_SECONDS_AT_MOST)
-"""Before the end of the certificate in force, from when on another is better, trusted or not."""
+"""If the certificate in use ends within this time, another one is better, even if no CA of it is published."""
 _CONFLICTS = 5  # Conflicts in a row after which a write is left to the next round
 
 
 class CaBundlePublisher:
-    """The mutating webhook configurations whose caBundle is ours to write; `on_write` is called for each write."""
+    """Writes the caBundle of the mutating webhook configurations. `on_write` is called for each write."""
 
     def __init__(self, api: KubeClient, names: Sequence[str], on_write: Callable[[], None] = lambda: None) -> None:
         self._api, self._on_write = api, on_write
-        self.lost = asyncio.Event()  # Set by whoever sees that the bundle has to be published again
+        self.lost = asyncio.Event()  # Set to have the bundle published again
         self.names = tuple(names)
         self._published = b""
-        self._wanted = ""  # What is published, or about to be; as it stands in a configuration
-        self._wrong: set[str] = set()  # Names of configurations
+        self._wanted = ""  # The caBundle that is or will be published, as a configuration contains it
+        self._wrong: set[str] = set()  # Names of configurations that had another caBundle when they were last seen
 
     def trusted(self, certificate: bytes) -> bool:
-        """Whether the bundle that was published last trusts this certificate, PEM."""
+        """Whether the last published bundle trusts this certificate (PEM)."""
         return pki.issued_by_one_of(certificate, self._published)
 
     @property
@@ -60,16 +60,16 @@ class CaBundlePublisher:
         return len(self._wrong)
 
     def stands_in(self, name: str, configuration: Mapping[str, Any]) -> bool:
-        """Whether all webhooks of a configuration trust the bundle; true while there is none. `wrong` follows."""
+        """Whether all webhooks of a configuration trust the bundle, or there is none yet. Updates `wrong`."""
         webhooks = [mapping(webhook) for webhook in items(configuration.get("webhooks"))]
         stands = not self._wanted or all(_trusting(webhook, self._wanted) == webhook for webhook in webhooks)
         (self._wrong.discard if stands else self._wrong.add)(name)
         return stands
 
     async def publish(self, bundle: bytes) -> None:
-        """Make every webhook of the configurations trust exactly this bundle; one that is not there is left out.
+        """Make every webhook of the configurations trust exactly this bundle. Missing configurations are skipped.
 
-        Raises ApiUnavailableError, ApiRefusedError: a configuration was not written; the others were, where possible.
+        Raises ApiUnavailableError or ApiRefusedError if a configuration was not written. The others are, if possible.
         """
         self._wanted = base64.b64encode(bundle).decode()
         self.lost.clear()
@@ -98,33 +98,33 @@ class CaBundlePublisher:
 
 @dataclass(slots=True)
 class SecretCertificates:
-    """Certificates of our own, in one Secret that all replicas share."""
+    """Certificates that crrd issues, in one Secret that all replicas share."""
 
     api: KubeClient
-    tls: ServingTls  # Gets the serving certificate
-    trust: CaBundlePublisher  # Gets the authorities
+    tls: ServingTls  # Serves with the certificate
+    trust: CaBundlePublisher  # Publishes the authorities
     namespace: str
-    secret: str  # The Secret's name; it is created where it is missing
+    secret: str  # Name of the Secret, which is created if it is missing
     names: Sequence[str]  # DNS names and IP addresses of the server, see `pki.service_names`
     now: Callable[[], datetime]
-    """The API server's time: it is what looks at the certificates. It is right once the Secret was read."""
+    """Returns the API server's time, because the API server verifies the certificates. Correct after a Secret read."""
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
-    _known: pki.Certificates = field(default_factory=pki.Certificates)  # What was agreed on last
+    _known: pki.Certificates = field(default_factory=pki.Certificates)  # Certificates of the last successful round
     _read: pki.Certificates = field(default_factory=pki.Certificates)
-    """What the Secret held in this round, before what was due was done; empty where it could not be read."""
+    """Content of the Secret in this round, before renewal. Empty if it could not be read."""
 
     async def run(self) -> NoReturn:
-        """Keep the certificate in force for ever; what fails is tried again."""
+        """Keep the certificate valid until cancelled. Failures are retried."""
         await _repeat(self.sync, SYNC_SECONDS, self.heartbeat, self.trust.lost)
 
     async def sync(self) -> None:
-        """One round; where ApiUnavailableError or ApiRefusedError is raised, what was loaded stays in force."""
+        """Do one round. After ApiUnavailableError or ApiRefusedError, the loaded certificate stays in use."""
         self._read = pki.Certificates()
         try:
             self._known = await _unless_conflict(self._agreed)
         except (ApiUnavailableError, ApiRefusedError):
-            # Not written: it may be immutable, or a right is missing. What it holds may serve for weeks.
+            # The write failed: the Secret may be immutable, or a right is missing. Its certificate may serve for weeks.
             serving, now = self._read.inventory.serving, self.now()
             if serving is not None and serving.has_started(now) and now < serving.ends:
                 await self._serve(self._read)
@@ -136,7 +136,7 @@ class SecretCertificates:
         await _put_in_force(self.tls, data[pki.CERTIFICATE], data[pki.KEY], self.trust, certificates.bundle)
 
     async def _agreed(self) -> pki.Certificates:
-        """What the Secret holds, after what is due was done. ConflictError where another replica was faster."""
+        """Return the content of the Secret, after renewing what is due. ConflictError if another replica was faster."""
         try:
             secret = await self.api.get(SECRETS, self.namespace, self.secret)
         except GoneError:
@@ -161,26 +161,26 @@ class SecretCertificates:
 
 @dataclass(slots=True)
 class MountedCertificates:
-    """A certificate that somebody else makes (cert-manager, for example), in files that change."""
+    """A certificate that another program issues (for example cert-manager), in files that change."""
 
-    tls: ServingTls  # Gets the certificate
-    cert_file: Path  # PEM, the serving certificate and what stands between it and the authority
+    tls: ServingTls  # Serves with the certificate
+    cert_file: Path  # PEM, the serving certificate and the intermediate certificates
     key_file: Path
     ca_file: Path | None = None
-    """PEM, what the webhook configurations are to trust; None where somebody else writes their caBundle."""
-    trust: CaBundlePublisher | None = None  # Gets what `ca_file` holds
+    """PEM, the CAs that the webhook configurations are to trust. None if another program writes their caBundle."""
+    trust: CaBundlePublisher | None = None  # Publishes the content of `ca_file`
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     _known: tuple[bytes, ...] = ()
     _published: float = float("-inf")
 
     async def run(self) -> NoReturn:
-        """Keep the certificate in force for ever; what fails is tried again."""
+        """Keep the certificate valid until cancelled. Failures are retried."""
         await _repeat(self.sync, FILES_SECONDS, self.heartbeat, self.trust.lost if self.trust is not None else None)
 
     async def sync(self) -> None:
-        """One round: what the files hold now is published and loaded.
+        """Do one round: publish and load the current content of the files.
 
-        Raises ConfigurationError: they cannot be read or used; what was published and loaded stays in force.
+        Raises ConfigurationError if they cannot be read or used. What was published and loaded before stays in use.
         """
         certificate, key = _content(self.cert_file), _content(self.key_file)
         if self.ca_file is None or self.trust is None:
@@ -188,7 +188,7 @@ class MountedCertificates:
             return
         authority = _content(self.ca_file)
         if not pki.certificates_in(authority):
-            if not self.tls.lasts(_LAST):  # better than nothing: others may have published the authority
+            if not self.tls.lasts(_LAST):  # better than nothing, because the authority may be published by others
                 _load(self.tls, certificate, key)
             raise ConfigurationError(f"the file {self.ca_file} contains no certificate")
         now = asyncio.get_running_loop().time()
@@ -202,14 +202,14 @@ class MountedCertificates:
 class CallerAuthorities:
     """The CAs of client certificates that the webhook accepts, from a file that changes. They identify API servers.
 
-    The webhook asks its callers for certificates from the moment on at which this is made. Renewing an authority needs
-    no restart, as long as the file holds the old and the new one for a while.
+    Once this object exists, the webhook requires client certificates. A CA can be renewed without a restart, if the
+    file contains the old and the new one for a while.
 
-    Raises ConfigurationError: the file cannot be read or used.
+    Raises ConfigurationError if the file cannot be read or used.
     """
 
     tls: ServingTls
-    file: Path  # PEM, one authority or more
+    file: Path  # PEM, one or more CAs
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     _known: bytes | None = None
 
@@ -217,11 +217,11 @@ class CallerAuthorities:
         self._follow()
 
     async def run(self) -> NoReturn:
-        """Follow the file for ever."""
+        """Follow the file until cancelled."""
         await _repeat(self.sync, FILES_SECONDS, self.heartbeat)
 
     async def sync(self) -> None:
-        """One round. ConfigurationError: the file cannot be read or used; what was trusted before still is."""
+        """Do one round. ConfigurationError if the file cannot be read or used; the former CAs stay trusted."""
         self._follow()
 
     def _follow(self) -> None:
@@ -235,11 +235,11 @@ class CallerAuthorities:
 async def _put_in_force(
     tls: ServingTls, certificate: bytes, key: bytes, trust: CaBundlePublisher, bundle: bytes
 ) -> None:
-    """Have the certificate trusted, then serve with it. Raises what either raises."""
+    """Publish the CA bundle, then serve with the certificate. Raises the errors of both."""
     try:
         await trust.publish(bundle)
     except (ApiUnavailableError, ApiRefusedError):
-        if trust.trusted(certificate) or not tls.lasts(_LAST):  # better than nothing: others may have published it
+        if trust.trusted(certificate) or not tls.lasts(_LAST):  # better than nothing: others may have published the CA
             _load(tls, certificate, key, bundle)
         raise
     _load(tls, certificate, key, bundle)
@@ -253,9 +253,9 @@ def _load(tls: ServingTls, certificate: bytes, key: bytes, bundle: bytes = b"") 
 async def _repeat(
     sync: Callable[[], Awaitable[None]], seconds: float, heartbeat: Heartbeat, wanted: asyncio.Event | None = None
 ) -> NoReturn:
-    """Do this every so many seconds for ever, or when it is `wanted`, which a `sync` that succeeds clears.
+    """Call `sync` every `seconds` until cancelled, and when `wanted` is set, which a successful `sync` clears.
 
-    What fails is logged, and tried again sooner.
+    Failures are logged, and retried sooner.
     """
     failures = 0
     while True:
@@ -276,7 +276,7 @@ async def _repeat(
 
 
 async def _unless_conflict(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Try again, from reading on, when somebody else wrote in between."""
+    """Retry the whole attempt, including its read, after each conflict."""
     for _ in range(_CONFLICTS - 1):
         with suppress(ConflictError):
             return await attempt()
@@ -288,12 +288,12 @@ def _trusting(webhook: Mapping[str, Any], bundle: str) -> dict[str, Any]:
 
 
 def _version(obj: Mapping[str, Any]) -> dict[str, str]:
-    """What binds a patch to the version that was read."""
+    """Return the metadata that binds a patch to the version that was read."""
     return {"resourceVersion": text(mapping(obj.get("metadata")).get("resourceVersion"))}
 
 
 def _decoded(data: Mapping[str, Any]) -> dict[str, bytes]:
-    """The data of a Secret; what is not base64 is left out."""
+    """Decode the data of a Secret. Values that are not base64 are left out."""
     found = {}
     for key, value in data.items():
         with suppress(ValueError):
@@ -302,7 +302,7 @@ def _decoded(data: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _content(file: Path) -> bytes:
-    """What a file holds. ConfigurationError: it cannot be read."""
+    """Return the content of a file. ConfigurationError if it cannot be read."""
     try:
         return file.read_bytes()
     except OSError as error:

@@ -1,6 +1,6 @@
-"""The webhook's own authority and serving certificate: made, written as the data of a Secret, and read back.
+"""The webhook's own CA and serving certificate: creates them, writes them as the data of a Secret, and reads them.
 
-EC P-256 throughout. What cannot be read counts as absent. `rotation` decides when to renew.
+All keys are EC P-256. What cannot be parsed counts as absent. `rotation` decides when to renew.
 """
 
 import ipaddress
@@ -19,10 +19,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from crrd.manager.certificates.rotation import Inventory, Lifetimes, Renewal, Validity
 
 CA_CERTIFICATES, CA_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
-"""Keys of the Secret's data; `ca.crt` is the whole bundle, `ca.key` belongs to the newest in it."""
+"""Keys of the Secret's data. `ca.crt` is the whole bundle, and `ca.key` is the key of its newest certificate."""
 _EXTENSION_ERRORS = (x509.DuplicateExtension, x509.ExtensionNotFound, x509.UnsupportedGeneralNameType)
 _ODD = (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion, *_EXTENSION_ERRORS)
-"""What reading a certificate or a key raises that is not one of ours (TypeError: an encrypted key)."""
+"""Errors of other libraries when they parse a certificate or a key (TypeError: an encrypted key)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """All that the Secret holds."""
+    """The content of the Secret."""
 
     authority: Pair | None = None
     older: tuple[x509.Certificate, ...] = ()
@@ -43,17 +43,17 @@ class Certificates:
 
     @property
     def trusted(self) -> tuple[x509.Certificate, ...]:
-        """Every authority, the newest first."""
+        """All CA certificates, the newest first."""
         return (*((self.authority.certificate,) if self.authority else ()), *self.older)
 
     @property
     def bundle(self) -> bytes:
-        """What API servers are to trust, PEM."""
+        """The CA bundle that API servers are to trust, PEM."""
         return b"".join(map(_pem, self.trusted))
 
     @property
     def inventory(self) -> Inventory:
-        """How long each of them is valid."""
+        """The validity of each certificate."""
         return Inventory(
             authority=_validity(self.authority.certificate) if self.authority else None,
             older=tuple(map(_validity, self.older)),
@@ -62,17 +62,17 @@ class Certificates:
 
 
 def service_names(service: str, namespace: str) -> tuple[str, ...]:
-    """The names under which a Service is reached; API servers use `<service>.<namespace>.svc`."""
+    """Return the DNS names of a Service. API servers use `<service>.<namespace>.svc`."""
     short = f"{service}.{namespace}"
     return (f"{short}.svc", service, short, f"{short}.svc.cluster.local")
 
 
 def renew(found: Certificates, due: Renewal, names: Sequence[str], now: datetime, lifetimes: Lifetimes) -> Certificates:
-    """Renew what is due; `names` are the DNS names and IP addresses for a serving certificate."""
+    """Renew what is due. `names` are the DNS names and IP addresses of the serving certificate."""
     authority, older, serving, begins = found.authority, found.older, found.serving, now - lifetimes.backdate
     if due.new_authority:
         older = found.trusted
-        # A name of its own keeps clients from trying the key of another authority on its signatures.
+        # With a unique name, clients do not check its signatures with the key of another authority.
         name = f"crrd webhook authority {x509.random_serial_number() % 2**32:08x}"
         authority = _issue(name, Validity(begins, now + lifetimes.authority))
     if due.new_serving and authority is not None:
@@ -82,7 +82,7 @@ def renew(found: Certificates, due: Renewal, names: Sequence[str], now: datetime
 
 
 def to_data(certificates: Certificates) -> dict[str, bytes]:
-    """The data of the Secret."""
+    """Return the data of the Secret."""
     data = {CA_CERTIFICATES: certificates.bundle}
     if certificates.authority:
         data[CA_KEY] = key_pem(certificates.authority)
@@ -92,7 +92,7 @@ def to_data(certificates: Certificates) -> dict[str, bytes]:
 
 
 def from_data(data: Mapping[str, bytes], names: Sequence[str]) -> Certificates:
-    """What of the Secret's data can be used, for a server of these names."""
+    """Return what can be used of the Secret's data, for a server with these names."""
     trusted = tuple(filter(_readable, certificates_in(data.get(CA_CERTIFICATES, b""))))
     authority = _pair(trusted[0], data.get(CA_KEY, b"")) if trusted else None
     served = certificates_in(data.get(CERTIFICATE, b""))
@@ -103,10 +103,10 @@ def from_data(data: Mapping[str, bytes], names: Sequence[str]) -> Certificates:
 
 
 def or_remembered(found: Certificates, known: Certificates) -> Certificates:
-    """What there is, where nobody can sign any more because the Secret was lost: with what a replica still knows.
+    """If the authority in the Secret was lost, add the certificates that this replica remembers.
 
-    Others still serve with a certificate of the authority that was lost: it stays trusted, and that certificate in use
-    until it is due. Its key signs nothing more: a Secret may have been deleted for the key's sake.
+    Other replicas still serve with certificates of the lost authority. So it stays trusted, and the serving certificate
+    stays in use until it is due. Its key does not sign again, because the Secret may have been deleted to revoke it.
     """
     if found.authority is not None:
         return found
@@ -115,29 +115,29 @@ def or_remembered(found: Certificates, known: Certificates) -> Certificates:
 
 
 def certificates_in(pem: bytes) -> list[x509.Certificate]:
-    """The certificates in a PEM file; none where one of them cannot be read."""
+    """Return the certificates in a PEM file, or none if one of them cannot be parsed."""
     with suppress(*_ODD):
         return x509.load_pem_x509_certificates(pem)
     return []
 
 
 def issued_by_one_of(certificate: bytes, authorities: bytes) -> bool:
-    """Whether one of these authorities signed the certificate, with its chain; all PEM."""
+    """Whether one of these authorities signed the certificate (with its chain). All are PEM."""
     known = certificates_in(authorities)
     return any(_signed_by_one_of(leaf, known) for leaf in certificates_in(certificate)[:1])
 
 
 def usable(certificate: bytes, authorities: bytes) -> Validity:
-    """From when to when a certificate (PEM, with its chain) is accepted by clients that trust these authorities (PEM).
+    """Return the period in which clients that trust these authorities accept a certificate with its chain (all PEM).
 
-    Raises ValueError, x509.InvalidVersion for what is no certificate.
+    Raises ValueError or x509.InvalidVersion if it is not a certificate.
     """
     leaf, *known = x509.load_pem_x509_certificates(certificate + b"\n" + authorities)
     return _usable(leaf, known)
 
 
 def _usable(certificate: x509.Certificate, known: Sequence[x509.Certificate]) -> Validity:
-    """Its own validity, up to the end of what signed it; of several authorities with one key the longest counts."""
+    """Return its validity, limited by that of its issuers. Of several authorities with one key, the longest counts."""
     found, seen = _validity(certificate), {certificate}
     while signers := [each for each in known if each not in seen and _signed_by_one_of(certificate, [each])]:
         certificate = max(signers, key=lambda each: each.not_valid_after_utc)
@@ -147,7 +147,7 @@ def _usable(certificate: x509.Certificate, known: Sequence[x509.Certificate]) ->
 
 
 def key_pem(pair: Pair) -> bytes:
-    """The key, PEM (PKCS 8, not encrypted)."""
+    """Return the key as PEM (PKCS 8, not encrypted)."""
     return pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
@@ -196,7 +196,7 @@ def _general_name(name: str) -> x509.GeneralName:
 
 
 def _issue(name: str, valid: Validity, authority: Pair | None = None, names: Sequence[str] = ()) -> Pair:
-    """A new key and its certificate: for a server of these names, or without an authority one that signs itself."""
+    """Create a key and its certificate: for a server with these names, or self-signed if there is no authority."""
     key, is_authority = generate_private_key(SECP256R1()), authority is None
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")

@@ -1,7 +1,7 @@
-"""When the webhook's own certificates are renewed: the rules, as pure functions of the time.
+"""Decides when the webhook's own certificates are renewed, as pure functions of the time.
 
-Invariant: a client with the bundle of `settle` ago trusts every serving certificate in use, at any time.
-So a new authority is only published at first, and signs when it has settled; an old one stays in the bundle until it
+Invariant: a client with a bundle that is up to `settle` old trusts every serving certificate in use, at any time.
+So a new authority is at first only published, and signs after `settle`. An old one stays in the bundle until it
 expires, and no serving certificate outlives the authority that signed it (see `pki`).
 """
 
@@ -11,45 +11,45 @@ from datetime import datetime, timedelta
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """How long things last."""
+    """How long certificates last."""
 
     authority: timedelta = timedelta(days=365)
     serving: timedelta = timedelta(days=90)
     settle: timedelta = timedelta(hours=1)
-    """From a new authority being written to its first signature: for every replica to read it and publish it."""
-    backdate: timedelta = timedelta(hours=1)  # How much earlier than now certificates begin: clocks differ
+    """From writing a new authority to its first signature, so that every replica can read and publish it."""
+    backdate: timedelta = timedelta(hours=1)  # Certificates start this much before now, because clocks differ
 
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """From when to when a certificate is valid."""
+    """The time in which a certificate is valid."""
 
     begins: datetime
     ends: datetime
 
     def has_started(self, now: datetime) -> bool:
-        """Whether it is valid already: what a clock that was ahead has made may not be for months."""
+        """Whether it is valid already. A certificate that was made while the clock was ahead may not be for months."""
         return self.begins <= now
 
     @property
     def due(self) -> datetime:
-        """When it is to be renewed: at two thirds of its life."""
+        """When to renew it: after two thirds of its life."""
         return self.begins + (self.ends - self.begins) * 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What there is."""
+    """The existing certificates."""
 
-    authority: Validity | None = None  # The one that signs; None where there is none whose key can be used
-    older: tuple[Validity, ...] = ()  # Authorities that are trusted, but sign no more
+    authority: Validity | None = None  # The one that signs. None if there is none with a usable key
+    older: tuple[Validity, ...] = ()  # Authorities that are trusted, but do not sign any more
     serving: Validity | None = None
-    """None where there is none that a trusted authority signed, for the right names and with its key."""
+    """None if there is none that a trusted authority signed, for the right names and with its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What is to be done now."""
+    """What to do now."""
 
     new_authority: bool = False
     new_serving: bool = False
@@ -57,12 +57,12 @@ class Renewal:
 
     @property
     def nothing(self) -> bool:
-        """Whether all is well as it is."""
+        """Whether there is nothing to do."""
         return not (self.new_authority or self.new_serving or self.drop_expired)
 
 
 def find_due(found: Inventory, now: datetime, lifetimes: Lifetimes) -> Renewal:
-    """What is to be done now; the same for every replica that finds the same. What is not valid yet is as if absent."""
+    """Return what to do now, the same for all replicas with the same inventory. Future certificates count as absent."""
     authority = found.authority if found.authority and found.authority.has_started(now) else None
     serving = found.serving if found.serving and found.serving.has_started(now) else None
     new_authority = authority is None or now >= authority.due

@@ -1,4 +1,4 @@
-"""The TLS context that the webhook serves with, whose certificate changes while connections go on."""
+"""The TLS context of the webhook. Its certificate can change while connections are open."""
 
 import asyncio
 import os
@@ -19,15 +19,15 @@ _LOCAL_TIME = partial(datetime.now, UTC)
 
 
 class ServingTls:
-    """One context for the life of the process: handshakes after `load` get another certificate.
+    """One context for the life of the process. Handshakes after `load` use the new certificate.
 
-    `now` is the time of those who will look at the certificate.
+    `now` returns the time of the clients that verify the certificate.
     """
 
     def __init__(self, now: Callable[[], datetime] = _LOCAL_TIME) -> None:
         self._now = now
         self.context = _context()
-        self.loaded = asyncio.Event()  # Set once there is a certificate to serve with
+        self.loaded = asyncio.Event()  # Set once there is a certificate
         self._pair: tuple[bytes, bytes] | None = None
         self._valid: Validity | None = None
 
@@ -37,30 +37,30 @@ class ServingTls:
         return self._valid.ends if self._valid else None
 
     def load(self, certificate: bytes, key: bytes, authorities: bytes = b"") -> bool:
-        """Serve with this certificate (PEM, with its chain) and key from now on; False where that is so already.
+        """Serve with this certificate (PEM, with its chain) and key from now on. Return False if it is already in use.
 
-        It counts as expired when the one of `authorities` (PEM) that signed it has, because callers then refuse it.
-        Raises ConfigurationError: they cannot be used; what was loaded before stays.
+        It counts as expired when the certificate of `authorities` (PEM) that signed it expires, because callers then
+        refuse it. Raises ConfigurationError if they cannot be used; the certificate loaded before stays in use.
         """
         try:
             valid = usable(certificate, authorities)
             if self._pair == (certificate, key):
                 self._valid = valid
                 return False
-            # A pair that does not match would leave the context with neither: it is tried on another one first.
+            # A pair that does not match would leave the context without both, so try it on another context first.
             for context in (_context(), self.context):
                 _load_chain(context, certificate, key)
-        except (ValueError, x509.InvalidVersion, OSError) as error:  # OSError: no file descriptor is left, too
+        except (ValueError, x509.InvalidVersion, OSError) as error:  # OSError: also if no file descriptor is left
             raise ConfigurationError(f"the serving certificate cannot be used: {error}") from error
         self._pair, self._valid = (certificate, key), valid
         self.loaded.set()
         return True
 
     def trust_callers(self, authorities: bytes) -> None:
-        """From the next handshake on, answer only callers with a certificate of these authorities (PEM).
+        """From the next handshake on, accept only callers with a certificate of these authorities (PEM).
 
-        Authorities are only added: one that was given before counts until the process ends.
-        Raises ConfigurationError: that is no certificate; nothing has changed.
+        Authorities are only added: earlier ones stay trusted until the process ends.
+        Raises ConfigurationError if they are not certificates; nothing changes then.
         """
         try:
             self.context.load_verify_locations(cadata=authorities.decode("ascii"))
@@ -69,11 +69,11 @@ class ServingTls:
         self.context.verify_mode = ssl.CERT_REQUIRED
 
     def lasts(self, margin: timedelta) -> bool:
-        """Whether handshakes can succeed now, and for so much longer."""
+        """Whether handshakes can succeed now, and for at least `margin` from now."""
         return self._valid is not None and not self.check() and self._now() < self._valid.ends - margin
 
     def check(self) -> str:
-        """For readiness: "" where handshakes can succeed, else why not."""
+        """For readiness: return "" if handshakes can succeed, else the reason."""
         valid, now = self._valid, self._now()
         if valid is None:
             return "the serving certificate does not exist yet"
@@ -90,8 +90,8 @@ def _context() -> ssl.SSLContext:
 
 
 def _load_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """`ssl` reads only files: one in memory keeps the key off the disk, and needs no folder to write to."""
+    """Load the pair. `ssl` reads only files, and one in memory keeps the key off the disk and needs no folder."""
     with closing(FileIO(os.memfd_create("tls"), "w")) as file:
         file.write(certificate + b"\n" + key)
-        # Without a password, which str() makes empty, OpenSSL would ask a terminal for that of an encrypted key.
+        # Without a password OpenSSL would ask a terminal for the one of an encrypted key. str() returns "".
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=str)

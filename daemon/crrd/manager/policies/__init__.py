@@ -1,1 +1,1 @@
-"""ContainerRecreatePolicies at work: on the manager that leads."""
+"""Carries out ContainerRecreatePolicies, in the leading manager."""

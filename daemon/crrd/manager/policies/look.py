@@ -1,6 +1,6 @@
-"""What there is to see of a policy's target: its containers, and hashes of the configuration that they use.
+"""Observes a policy's target: its containers, and hashes of the configuration that they use.
 
-Metadata-only watches, in namespaces that allow it, tell which version each ConfigMap and Secret has.
+Metadata-only watches report the version of each ConfigMap and Secret, in namespaces that allow it.
 """
 
 import asyncio
@@ -29,24 +29,24 @@ from crrd.lib.jsonfields import mapping, text
 from crrd.rollout.target import Aim, find_workload
 
 _STRETCH = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
-"""Of the hash of a Secret, which everybody may read who may read the policy: 4 MiB and some ms for each guess."""
+"""Cost of the hash of a Secret, because all readers of the policy can read it: 4 MiB and some ms for each guess."""
 UNUSED_SECONDS = 300.0
 """How long an object counts as unused. Some objects change every few seconds, and a look reads all pods."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What is known of the objects that one policy uses, so that each version is read once."""
+    """The known state of the objects that one policy uses, so that each version is read once."""
 
     seen: dict[UseKey, tuple[str, Reference, Data | None, str]] = field(default_factory=dict)
-    """Version, what of the object is used, the data (None for no object), and what is missing of it."""
+    """Version, the used part of the object, the data (None if there is no object), and what is missing of it."""
     unused: dict[tuple[Kind, str], float] = field(default_factory=dict)
-    """Objects that changed and that no container used -> the loop's time of the look that their change caused."""
+    """Objects that changed and that no container used -> the loop's time of the observation that the change caused."""
 
     def wants_look(self, kind: Kind, name: str, now: float) -> bool:
-        """Whether to look because an object has changed: it is used, or new pods may use it.
+        """Whether to observe the target because an object has changed: it is used, or new pods may use it.
 
-        A look for an object that turns out to be unused is not repeated before UNUSED_SECONDS have passed.
+        If the object turns out to be unused, this is False for the next UNUSED_SECONDS.
         """
         if any(key[1:] == (kind, name) for key in self.seen):
             return True
@@ -59,7 +59,7 @@ class Memory:
 
 class _Version(NamedTuple):
     name: str
-    version: str  # UID and resourceVersion: an object that was made anew has another one
+    version: str  # UID and resourceVersion, so that an object that was created again has another one
 
 
 def _read_version(obj: Mapping[str, Any]) -> _Version:
@@ -68,9 +68,9 @@ def _read_version(obj: Mapping[str, Any]) -> _Version:
 
 
 class ConfigVersions:
-    """The versions of all ConfigMaps and Secrets in the namespaces that are watched. The constructor starts nothing.
+    """The versions of all ConfigMaps and Secrets in the watched namespaces. The constructor starts nothing.
 
-    `on_change` is called with the namespace, the kind and the name of a changed object; name "" for a whole list.
+    `on_change` is called with the namespace, kind and name of a changed object; the name is "" after a list.
     """
 
     def __init__(self, client: KubeClient, on_change: Callable[[str, Kind, str], None]) -> None:
@@ -79,13 +79,13 @@ class ConfigVersions:
         self._watches: WatchSet[Reflector[_Version]] = WatchSet(self._reflector)
 
     def get(self, namespace: str, kind: Kind, name: str) -> str:
-        """The version of an object, "" where there is none."""
+        """Return the version of an object, or "" if there is none."""
         return self._known.get(f"{namespace}/{kind}", {}).get(name, "")
 
     async def watch(self, namespace: str, kind: Kind, group: asyncio.TaskGroup) -> bool:
-        """Watch a namespace, if that was not begun already; returns whether all is listed and up to date.
+        """Watch a namespace, if it is not watched yet. Return whether the list is complete and up to date.
 
-        Raises ApiRefusedError (403) where the namespace does not allow it, ApiUnavailableError.
+        Raises ApiRefusedError (403 if the manager has no right to read the namespace) and ApiUnavailableError.
         """
         key = f"{namespace}/{kind}"
         reflector = self._watches.get(key)
@@ -131,16 +131,16 @@ class ConfigVersions:
 
 
 class Looker:
-    """Looks at the targets of policies."""
+    """Observes the targets of policies."""
 
     def __init__(self, client: KubeClient, versions: ConfigVersions, account: str) -> None:
-        """`account`: the manager's ServiceAccount as `namespace:name`, for the command that grants it a right."""
+        """`account` is the manager's ServiceAccount as `namespace:name`, for the command that grants it a right."""
         self._client, self._versions, self._account = client, versions, account
 
     async def look(
         self, policy: Policy, memory: Memory, group: asyncio.TaskGroup
     ) -> tuple[Aim | None, Observed | None]:
-        """The target and its observed state; None while a list is not complete yet.
+        """Return the target and its observed state, or None for the state while a list is incomplete.
 
         Raises ApiUnavailableError.
         """
@@ -171,7 +171,7 @@ class Looker:
                 listed &= await self._versions.watch(namespace, Kind.SECRET, group)
                 role = "crrd-read-config"
             return aim, await self._with_data(policy, memory, running) if listed else None
-        except ApiRefusedError as error:  # also for a selector that only the API server knows to be wrong
+        except ApiRefusedError as error:  # also if only the API server finds the selector invalid
             return aim, Observed(running, unreadable=self._grant(error, namespace, role))
 
     async def _with_data(self, policy: Policy, memory: Memory, running: tuple[Running, ...]) -> Observed:
@@ -187,7 +187,7 @@ class Looker:
         return Observed(running, data, gaps)
 
     async def _read(self, policy: Policy, reference: Reference) -> tuple[Data | None, str]:
-        """The data that is used of an object as a hash, and what is missing of it."""
+        """Return the used data of an object as a hash, and what is missing of it."""
         try:
             obj = await self._client.get(CONFIGURATION[reference.kind], policy.namespace, reference.name)
         except GoneError:
@@ -200,7 +200,7 @@ class Looker:
         return Data(digest, found.changed_at(reference)), missing(reference, found)
 
     def _grant(self, error: ApiRefusedError, namespace: str, role: str) -> str:
-        """A refusal, with the command that grants what is needed."""
+        """Return the message of a refusal, with the command that grants the right."""
         if error.status != 403:
             return str(error)
         grant = f"{role} -n {namespace} --clusterrole={role} --serviceaccount={self._account}"
@@ -208,7 +208,7 @@ class Looker:
 
 
 def _running(pod: Mapping[str, Any]) -> Iterable[Running]:
-    """The containers of a pod that run and can be recreated."""
+    """Return the containers of a pod that run and can be recreated."""
     found = parse_pod(pod)
     if found.deleting or found.ended:
         return ()

@@ -1,1 +1,1 @@
-"""Admission: the API server's questions over HTTPS, and their answers."""
+"""The admission webhook: answers the API server's AdmissionReviews over HTTPS."""

@@ -1,7 +1,7 @@
-"""Answers AdmissionReviews: fetches the pod that a request is about, and asks `core.admission`, which decides.
+"""Answers AdmissionReviews: gets the pod of the request, and calls `core.admission`, which decides.
 
-Where the pod cannot be looked up, the write is refused in a way that has clients try again by themselves. The same goes
-where too many wait for their pods: what was read from a body may take many times its bytes until there is an answer.
+If the pod lookup fails, the write is rejected in a way that makes clients retry. The same happens if too many reviews
+wait for their pods, because a parsed body takes many times its bytes until it is answered.
 """
 
 import asyncio
@@ -23,17 +23,16 @@ from crrd.manager.webhook.review import CREATE, UPDATE, Review
 log = structlog.get_logger(__name__)
 
 _RETRY_AFTER_SECONDS = 1
-WAITING_BYTES = 8 * 2**20  # Of bodies whose pods are being looked up; read, they take up to 24 times as much
+WAITING_BYTES = 8 * 2**20  # Limit for the bodies of all pending pod lookups. Parsed, they take up to 24 times as much
 LOOKUP_REFUSED, LOOKUP_FAILED, OVERLOADED = "pod_lookup_refused", "pod_lookup_failed", "overloaded"
-"""Reasons of refusals that are not the user's doing."""
+"""Reasons of rejections that the user did not cause."""
 
 
-Answer = list[Operation] | Denied
-"""What is to be changed in the object that is let in (often nothing), or why it is not."""
+Answer = list[Operation] | Denied  # The patch of the admitted object (often empty), or why it is denied
 
 
 class AdmissionHandler:
-    """One answer for each of the webhook's paths; `deadline` is a monotonic time."""
+    """One method for each path of the webhook. `deadline` is a monotonic time."""
 
     def __init__(self, pods: ObjectReader) -> None:
         self._pods = pods
@@ -41,7 +40,7 @@ class AdmissionHandler:
         self._waiting_bytes = 0
 
     async def review_request(self, review: Review, deadline: float) -> Answer:
-        """Judge and complete a new request; put back into a changed one what admission had filled in."""
+        """Check and complete a new request. In a changed request, restore the fields that admission had set."""
         if review.operation == UPDATE:
             return json_patch(review.object, put_back(review.old, review.object))
         if review.operation != CREATE:
@@ -61,7 +60,7 @@ class AdmissionHandler:
         return rules.mutate_pod(review.object) if review.operation == CREATE else []
 
     async def _kubelet_minor(self, review: Review, pod: Mapping[str, Any] | None, deadline: float) -> int | None:
-        """The version of the kubelet on the pod's node; None where it does not matter, or nobody answers in time."""
+        """Return the minor version of the kubelet on the pod's node, or None if it does not matter or on a timeout."""
         view = parse_pod(pod or {})
         named = (view.containers.get(name) for name in rules.container_names(review.object))
         if not view.node_name or not any(each is not None and each.version_matters for each in named):
@@ -74,7 +73,7 @@ class AdmissionHandler:
             return None
 
     async def _look_up(self, review: Review, name: str, deadline: float) -> Mapping[str, Any] | Denied | None:
-        """The pod; None where there is none of that name."""
+        """Return the pod, or None if it does not exist."""
         if self._waiting_bytes + review.size > WAITING_BYTES:
             return _unchecked(" now: too many pod lookups at once; try again", OVERLOADED)
         self._waiting_bytes += review.size

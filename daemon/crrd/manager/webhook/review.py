@@ -1,6 +1,6 @@
-"""AdmissionReview v1: the API server's question read, and the answer in its shape. No HTTP and no judging here.
+"""Reads an AdmissionReview v1 and encodes the response. Contains no HTTP and no decisions.
 
-Source of the shapes: Kubernetes' `admission.k8s.io/v1`. What a webhook does not need is not looked at.
+Source of the format: Kubernetes' `admission.k8s.io/v1`. Fields that a webhook does not need are not read.
 """
 
 import base64
@@ -18,34 +18,34 @@ API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
 CREATE, UPDATE, DELETE, CONNECT = "CREATE", "UPDATE", "DELETE", "CONNECT"
 MOST_VALUES = 300_000
-"""Values in the JSON of a body at most: more cost seconds to read and to walk, and no object of use has as many."""
+"""Limit for JSON values in a body. More take seconds to parse and to walk, and no useful object has as many."""
 _NAMESPACE = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?")
 _REASONS = {422: "Invalid", 500: "InternalError", 503: "ServiceUnavailable"}
 
 
 class BadReviewError(CrrdError):
-    """The body is no question that can be answered: one sentence, for HTTP 400."""
+    """The body cannot be answered. The message is one sentence, for HTTP 400."""
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One question: may this user write this object?"""
+    """One review: may this user write this object?"""
 
     uid: str
     operation: str
     subresource: str
     namespace: str
     user: str
-    dry_run: bool  # Whether nothing will be stored, whatever the answer
+    dry_run: bool  # Whether nothing will be stored, whatever the response
     object: Mapping[str, Any]  # Empty on DELETE and CONNECT
-    old: Mapping[str, Any]  # Empty but on UPDATE (and DELETE)
-    size: int  # Bytes of the body that it was read from
+    old: Mapping[str, Any]  # Empty except on UPDATE and DELETE
+    size: int  # Bytes of the body
 
 
 def read_review(raw: bytes | bytearray, wanted_kinds: Sequence[str]) -> Review:
-    """Read the body of a webhook's call about one of these kinds: `group/version Kind`, `v1 Kind` without a group.
+    """Parse the body of a webhook call about one of these kinds (`group/version Kind`, or `v1 Kind` without a group).
 
-    Raises BadReviewError: it is not JSON, or no AdmissionReview v1 with all that an answer needs, or of another kind.
+    Raises BadReviewError if it is not JSON, not a complete AdmissionReview v1, or about another kind.
     """
     whole = _load(raw)
     reader = Reader()
@@ -87,9 +87,9 @@ def read_review(raw: bytes | bytearray, wanted_kinds: Sequence[str]) -> Review:
 
 
 def encode(uid: str, outcome: Sequence[Operation] | Denied) -> bytes:
-    """The answer to a review: the write may happen, with a patch of the object where there is one, or it may not.
+    """Encode the response to a review: allowed, with a patch if there is one, or denied.
 
-    Raises ValueError: a number in the patch is one that JSON does not have.
+    Raises ValueError if a number in the patch is not allowed in JSON.
     """
     response: dict[str, Any] = {"uid": uid, "allowed": not isinstance(outcome, Denied)}
     if isinstance(outcome, Denied):  # the user reads the message after 'admission webhook "..." denied the request: '
@@ -102,7 +102,7 @@ def encode(uid: str, outcome: Sequence[Operation] | Denied) -> bytes:
 
 
 def _load(raw: bytes | bytearray) -> Mapping[str, Any]:
-    if sum(raw.count(sign) for sign in (b",", b"[", b"{")) > MOST_VALUES:  # counted too high: they stand in texts, too
+    if sum(raw.count(sign) for sign in (b",", b"[", b"{")) > MOST_VALUES:  # an upper bound: strings contain them too
         raise BadReviewError(f"the body must not contain more than {MOST_VALUES} values")
     try:
         whole = json.loads(raw, parse_constant=_no_constant)
@@ -120,5 +120,5 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _dump(value: object) -> bytes:
-    """JSON in ASCII, so that text with lone surrogates passes too."""
+    """Encode as ASCII JSON, so that text with lone surrogates is accepted."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

@@ -1,9 +1,9 @@
-"""The admission webhook: HTTPS for the API server, with limits on what a caller can cost, and a graceful end.
+"""The admission webhook: an HTTPS server for the API server, with limits for each caller, and a graceful shutdown.
 
-A call that cannot be understood gets a 4xx; one that can gets an answer with its UID from `handler`.
+A call that cannot be parsed gets a 4xx. Any other call gets the answer of `handler`, with its UID.
 
-Without an authority for callers (see `certificates.keeper`), anybody who reaches the port can ask. The answers then
-tell which pods and containers there are, on which node and under which IDs; never what is in them.
+Without a client CA (see `certificates.keeper`), every client that reaches the port can send reviews. The answers then
+reveal which pods and containers exist, on which node and with which IDs, but not their contents.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ log = structlog.get_logger(__name__)
 REQUEST_KINDS = tuple(f"{GROUP}/{version} {KIND}" for version in VERSIONS)
 POD_KINDS = ("v1 Pod",)
 _TIMEOUT = re.compile(r"([1-9][0-9]?)s")
-"""The API server tells its own timeout in the query, in whole seconds and 30 at most."""
+"""The API server sends its own timeout in the query, in whole seconds, at most 30."""
 _TIMEOUT_MARGIN_SECONDS = 0.5
-_ANSWER_MARGIN_SECONDS = 5.0  # By how much an answer may miss its limits before the server counts as hanging
+_ANSWER_MARGIN_SECONDS = 5.0  # Time by which an answer may exceed its limits before the server counts as hanging
 
-WEBHOOKS = {"/mutate-crr": "mutate", "/mutate-pod": "pods"}  # Its pages, and what they are called in few words
+WEBHOOKS = {"/mutate-crr": "mutate", "/mutate-pod": "pods"}  # Paths, and their short names for metrics
 ALLOWED, DENIED, ERROR = "allowed", "denied", "error"
-BAD_CALL, INTERNAL = "bad_call", "internal"  # Reasons of errors, beside those of `handler`
+BAD_CALL, INTERNAL = "bad_call", "internal"  # Reasons of errors, in addition to those of `handler`
 
 ReviewObserver = Callable[[str, str, str, float], None]
-"""Called for each answer: webhook, decision, reason ("" for one that allows) and seconds."""
+"""Called for each answer with the webhook, the decision, the reason ("" if allowed) and the duration in seconds."""
 AdmissionObserver = Callable[[str], None]
 """Called for each admitted new request that will be stored, with the user who created it."""
 _Answerer = Callable[[Review, float], Awaitable[Answer]]
@@ -50,33 +50,33 @@ _Answerer = Callable[[Review, float], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one caller can cost, and how long the end takes."""
+    """Limits for callers, and the times of the shutdown."""
 
-    body: int = 3 * 2**20  # Bytes of one call, as many as an API server takes for one object
-    bodies: int = 48 * 2**20  # Bytes of all calls that have no answer yet
-    read_seconds: float = 5.0  # For the body of a call to arrive
-    answer_seconds: float = 8.0  # For the whole answer; less where the API server's own timeout is shorter
+    body: int = 3 * 2**20  # Bytes of one call, the API server's own limit for one object
+    bodies: int = 48 * 2**20  # Bytes of all unanswered calls
+    read_seconds: float = 5.0  # For receiving the body of a call
+    answer_seconds: float = 8.0  # For the whole answer, or the API server's own timeout if that is shorter
     idle_seconds: float = 100.0
-    """For an unused connection: more than the 90 s after which API servers close theirs, so that none is closed under
-    a call."""
-    head_seconds: float = 10.0  # For the first call on a connection to arrive
+    """For an unused connection. It is more than the 90 s after which API servers close theirs, so that no connection is
+    closed during a call."""
+    head_seconds: float = 10.0  # For receiving the first call on a connection
     handshake_seconds: float = 10.0
     connections: int = 1024
-    """All together; an API server has one for each call that it waits for. Each costs 40 KB. Fewer where the process
-    may not have so many file descriptors."""
+    """In total. An API server uses one for each pending call. Each takes 40 KB. Fewer if the process may not have so
+    many file descriptors."""
     young_seconds: float = 1.0
-    """For which a connection is left alone after it came, or was used: so long take hundreds of handshakes at once."""
-    drain_seconds: float = 10.0  # From being unready to accepting nothing: for Services to notice
-    stop_seconds: float = 10.0  # For what is in flight after that to end
+    """A new or just used connection is not closed within this time, because hundreds of handshakes take that long."""
+    drain_seconds: float = 10.0  # From turning unready until accepting nothing, so that Services can notice
+    stop_seconds: float = 10.0  # After that, for calls in flight to end
     linger_seconds: float = 1.0
-    """From accepting nothing to closing connections: for calls that are just beginning on those that exist."""
+    """From accepting nothing until closing connections, for calls that are just arriving on open ones."""
 
 
 class WebhookServer:
-    """Serves /mutate-crr and /mutate-pod, and the pages of `health`, over TLS.
+    """Serves /mutate-crr, /mutate-pod and the pages of `health` over TLS.
 
-    Nothing is served before `tls` has a certificate. `address` is as `split_address` takes it; port 0 picks a free one.
-    `health` gets the checks `webhook` and `certificate` for readiness, and `webhook` for liveness.
+    It starts serving when `tls` has a certificate. `address` is parsed by `split_address`; port 0 picks a free port.
+    Adds to `health` the readiness checks `webhook` and `certificate`, and the liveness check `webhook`.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class WebhookServer:
         self._nothing_in_flight.set()
         self._held_bytes = 0
         self._heartbeat = Heartbeat()
-        self._began: dict[asyncio.Task[object] | None, float] = {}  # Calls under way, the oldest first
+        self._began: dict[asyncio.Task[object] | None, float] = {}  # Start times of calls in flight, the oldest first
         health.live["webhook"] = self._check_alive
         health.ready["webhook"] = self._check
         health.ready["certificate"] = tls.check
@@ -127,7 +127,7 @@ class WebhookServer:
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve as soon as there is a certificate, until `stop` is set; then drain. Raises what `start` raises."""
+        """Serve as soon as there is a certificate, until `stop` is set. Then drain. Raises the errors of `start`."""
         self._heartbeat.until(self._tls.loaded, "waiting for a certificate")
         stopping = asyncio.create_task(stop.wait())
         loaded = asyncio.create_task(self._tls.loaded.wait())
@@ -144,14 +144,14 @@ class WebhookServer:
             await self._close()
 
     async def start(self) -> str:
-        """Listen; returns the address, with the port that was picked. ConfigurationError: it cannot be bound."""
+        """Listen, and return the address with the port that was picked. ConfigurationError if it cannot be bound."""
         remedy = "choose another address for the webhook"
         address = await listen(self._runner, self.connections, self._address, remedy)
         self._listening = True
         return address
 
     async def drain(self) -> None:
-        """End without losing a call: unready first, then nothing new, then what is in flight; returns when closed."""
+        """Shut down without losing a call: turn unready, stop accepting, finish calls in flight. Return when closed."""
         self._draining = True
         log.info("draining", seconds=self._limits.drain_seconds)
         await asyncio.sleep(self._limits.drain_seconds)
@@ -185,14 +185,14 @@ class WebhookServer:
         return self._heartbeat.check()
 
     async def _answered(self, request: web.Request, response: web.StreamResponse) -> None:
-        """While draining, callers go elsewhere after this answer: no connection is closed under a call."""
+        """While draining, close the connection after this answer, so that the next call goes to another replica."""
         self.connections.used(request.protocol)
         if self._draining:
             response.headers["Connection"] = "close"
             response.force_close()
 
     async def _handle(self, kinds: tuple[str, ...], answerer: _Answerer, request: web.Request) -> web.StreamResponse:
-        """Answer a call, and observe one that cannot be answered; `_answer` observes the others."""
+        """Answer a call, and observe it if it cannot be answered. `_answer` observes the others."""
         task, began = asyncio.current_task(), time.monotonic()
         self._began[task] = asyncio.get_running_loop().time()
         self._nothing_in_flight.clear()
@@ -229,12 +229,12 @@ class WebhookServer:
             wrong = "the body must contain only numbers that JSON allows"
         finally:
             self._held_bytes -= len(body)
-        raise _refused(web.HTTPBadRequest, wrong)  # from nothing: the error before holds on to what was read
+        raise _refused(web.HTTPBadRequest, wrong)  # without a cause, which would keep the parsed body in memory
 
     async def _receive(self, request: web.Request, body: bytearray) -> None:
-        """Read the body of a call, within the limits; raises what answers the caller where it is not.
+        """Read the body of a call into `body`, within the limits. Raises the HTTP error if a limit is exceeded.
 
-        What has arrived counts until the caller of this gives it back.
+        The received bytes count as held until the caller subtracts them.
         """
         if request.content_type != "application/json":
             raise _refused(web.HTTPUnsupportedMediaType, "the content type must be application/json")
@@ -273,7 +273,7 @@ class WebhookServer:
             self._observe(path, ERROR if outcome.code >= 500 else DENIED, outcome.reason, began)
             return
         self._observe(path, ALLOWED, "", began)
-        # Where nothing was left to fill in, it is asked again about what it has let in before.
+        # An empty patch: the API server asks again about a request that was already admitted.
         if outcome and path == "/mutate-crr" and review.operation == CREATE and not review.dry_run:
             self._on_admitted(review.user)
 
@@ -283,5 +283,5 @@ class WebhookServer:
 
 def _refused(kind: Callable[..., web.HTTPException], sentence: str) -> web.HTTPException:
     refusal = kind(text=f"{sentence}\n")
-    refusal.force_close()  # what is left of the body would be taken for the next call
+    refusal.force_close()  # otherwise the rest of the body would be parsed as the next call
     return refusal
