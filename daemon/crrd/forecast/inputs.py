@@ -1,4 +1,4 @@
-"""Joins what the runtime says of each running container with its spec in the API."""
+"""Joins the runtime's data about each running container with its spec in the API."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ _LISTS = (
 
 
 class Join:
-    """Finds the spec of each running container, pod by pod, so that no pod needs to be kept."""
+    """Finds the spec of each running container, pod by pod, so that pods do not have to be kept in memory."""
 
     def __init__(self, running: Iterable[ForecastInput]) -> None:
         self._waiting: dict[tuple[str, str, str], list[ForecastInput]] = defaultdict(list)
@@ -26,9 +26,9 @@ class Join:
             self._waiting[each.uid, each.namespace, each.pod].append(each)
 
     def pod(self, pod: Mapping[str, Any]) -> list[ForecastInput]:
-        """The pod's running containers, each with its spec; none for a pod that does not run here.
+        """Return the pod's running containers with their specs. Return none for a pod that does not run here.
 
-        Annotations are anybody's to write: a pod gets no containers but those that kubelet started under its name.
+        Anybody can write annotations, so a pod gets only containers that kubelet started under the pod's name.
         """
         metadata = mapping(pod.get("metadata"))
         name = (text(metadata.get("namespace")), text(metadata.get("name")))
@@ -43,13 +43,13 @@ class Join:
         return [replace(each, spec=spec or None, kind=kind) for each, spec, kind in found]
 
     def rest(self) -> list[ForecastInput]:
-        """The running containers that no pod has asked for."""
+        """Return the running containers that no call of `pod` has returned."""
         waiting, self._waiting = self._waiting, defaultdict(list)
         return [each for found in waiting.values() for each in found]
 
 
 def running_by_status(pod: Mapping[str, Any]) -> list[ForecastInput]:
-    """The pod's containers that run by its status, as if the runtime listed none of them; without their specs."""
+    """Return the pod's containers that run according to its status, without specs, as not listed by the runtime."""
     pod_name = (text(value_at(pod, "metadata.namespace")), text(value_at(pod, "metadata.name")))
     specs = _specs(mapping(pod.get("spec")))
     found = []

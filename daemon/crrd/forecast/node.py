@@ -1,7 +1,7 @@
-"""Forecasts of this node's containers, from the runtime, the API server and the specs that were kept.
+"""Forecasts for the containers of this node, from the runtime, the API server and the stored specs.
 
-`crrd forecast` asks once. The node daemon, if configured, asks now and then for a metric and to keep specs, and
-whenever its page `/forecast` is opened.
+`crrd forecast` calls this once. The node daemon, if configured, does so periodically for a metric and to store specs,
+and at requests of its page `/forecast`.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, CrrdError, Run
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.memory import give_back
 
-LOOK_SECONDS = 6 * 3600.0  # Between two looks of the daemon that nothing has caused: an idle daemon is to be quiet
-LEAST_SECONDS = 600.0  # Between any two looks: constant requests must not make the daemon list pods all the time
-LOOK_LIMIT_SECONDS = 300.0  # For how long a look may take
-PAGE_AGE_SECONDS = 15.0  # Of an answer of the page `/forecast`: nobody can make the daemon list more often
-_LOOK_MARGIN_SECONDS = 60.0  # By how much a look may be later than it said before the loop counts as hanging
+LOOK_SECONDS = 6 * 3600.0  # Interval of the daemon's periodic checks; long, so that an idle daemon costs little
+LEAST_SECONDS = 600.0  # Least time between two checks, so that many requests do not make the daemon list pods often
+LOOK_LIMIT_SECONDS = 300.0  # Time limit for one check
+PAGE_AGE_SECONDS = 15.0  # Age up to which the page `/forecast` reuses a report, so that pods are not listed too often
+_LOOK_MARGIN_SECONDS = 60.0  # Time by which a check may be late before the loop counts as hanging
 
 log = structlog.get_logger(__name__)
 
 
 def running_containers(containers: Iterable[api_pb2.Container]) -> list[ForecastInput]:
-    """Those of a runtime's containers that run, as kubelet left word of itself on them."""
+    """Return a runtime's running containers, by kubelet's labels and annotations."""
     return [
         ForecastInput(
             id=container.id,
@@ -57,9 +57,9 @@ def running_containers(containers: Iterable[api_pb2.Container]) -> list[Forecast
 
 
 async def pods_of_node(client: KubeClient, node: str) -> AsyncIterator[Mapping[str, Any]]:
-    """The pods bound to a node, one by one. Raises as `KubeClient.list_pages` does.
+    """Yield the pods of a node one by one. Raises the errors of `KubeClient.list_pages`.
 
-    One page of version 0: the API server's cache finds pods by node (see `crrd.node.watches`).
+    Uses one page with resourceVersion 0, because the API server's cache finds pods by node (see `crrd.node.watches`).
     """
     selector = f"spec.nodeName={node}"
     async for page in client.list_pages(PODS, field_selector=selector, resource_version="0", limit=0):
@@ -68,7 +68,7 @@ async def pods_of_node(client: KubeClient, node: str) -> AsyncIterator[Mapping[s
 
 
 async def kubelet_version(client: KubeClient, node: str) -> str:
-    """The version that the node's kubelet reports in status.nodeInfo; "" for none. Raises GoneError for no node."""
+    """Return the kubelet version in the node's status.nodeInfo, or "". Raises GoneError if the node does not exist."""
     return reported_version(await client.get(NODES, "", node))
 
 
@@ -81,12 +81,12 @@ async def node_report(
     node: str,
     store: SpecStore | None = None,
 ) -> Report:
-    """The forecast for all containers that run on this node; with a store, also what changed since their start.
+    """Return the forecast for all running containers of this node. With a store, it includes changes since their start.
 
-    `pods` are all pods of the node. Without `node`, its name, they may be others too; with it, what runs by the pods'
-    statuses has to be in the runtime.
+    With `node` (its name), `pods` are exactly its pods, and the runtime must have each container that runs according to
+    their statuses. Without it, `pods` may include pods of other nodes.
 
-    Raises ValueError for a bad version, and what the runtime and the source of the pods raise.
+    Raises ValueError for an invalid version, and the errors of the runtime and of `pods`.
     """
     listed = await source.containers()
     join = Join(running_containers(listed))
@@ -103,14 +103,14 @@ async def node_report(
             unreadable += sum(each.started_with is None and each.id in store for each in running)
         found.extend(make_report(running, from_version, to_version).containers)
 
-    async for pod in pods:  # judged at once: whole specs of a full node would be the largest thing in memory
+    async for pod in pods:  # judged one by one, because all specs of a full node would take the most memory
         count += 1
         joined = join.pod(pod)
         judge(joined)
         if node:
             here = {each.name for each in joined}
             missing += (each for each in running_by_status(pod) if each.name not in here and each.id not in known)
-    if missing:  # or started after the runtime was asked
+    if missing:  # or they were started after the runtime's list
         known = {container.id for container in await source.containers()}
     judge([*join.rest(), *(each for each in missing if each.id not in known)])
     notes = list(report.notes)
@@ -121,12 +121,12 @@ async def node_report(
     if not node and not found:
         notes.append("the container runtime has no container that kubelet started: check --cri-endpoint")
     found.sort(key=lambda f: (f.namespace, f.pod, f.name, f.id))
-    nothing = not found and not (node and count)  # was compared: that nothing differs says nothing then
+    nothing = not found and not (node and count)  # nothing was compared, so there is no forecast
     return replace(report, containers=tuple(found), notes=tuple(notes), failed=nothing)
 
 
 class NodeForecast:
-    """The daemon's part: `run` looks now and then, `page` answers requests. Without a folder it keeps no specs."""
+    """The daemon's part: `run` checks periodically, `page` answers requests. Without a folder it stores no specs."""
 
     def __init__(self, client: KubeClient, source: NodeRuntime, node: str, folder: Path | None = None) -> None:
         self._client = client
@@ -135,14 +135,14 @@ class NodeForecast:
         self._store = SpecStore(folder) if folder is not None else None
         self._lock = asyncio.Lock()
         self._answers: dict[tuple[str, str], tuple[float, Report]] = {}
-        # For the metric: running containers whose stored hash is not the one that the running kubelet's version
-        # computes; None while that is not known
+        # For the metric: running containers whose stored hash differs from the one that the running kubelet's version
+        # computes. None while unknown.
         self.differing: int | None = None
         self.heartbeat = Heartbeat()
         self._last_error = ""
 
     async def run(self, active: asyncio.Event, idle: asyncio.Event) -> NoReturn:
-        """Look at the start, after each busy time, and now and then; never while requests are `active`."""
+        """Check at the start, after each busy time, and periodically. Never check while requests are `active`."""
         while True:
             self.heartbeat.until(idle, "waiting for all requests to end")
             await idle.wait()
@@ -159,7 +159,7 @@ class NodeForecast:
                     await active.wait()
 
     async def _look_safely(self) -> bool:
-        """Compare once, and return whether it succeeded. The same error is logged once. Nothing else depends on it."""
+        """Check once, and return whether it succeeded. A repeated error is logged once. No other work depends on it."""
         try:
             async with asyncio.timeout(LOOK_LIMIT_SECONDS):
                 await self.look()
@@ -177,7 +177,7 @@ class NodeForecast:
         return False
 
     async def look(self) -> None:
-        """Count the containers that differ now, and keep the specs of those that are new. Raises as `node_report`."""
+        """Count the containers that differ, and store the specs of new ones. Raises the errors of `node_report`."""
         join = Join(running_containers(await self._source.containers()))
         hashes, ids = [], set()
         async for pod in pods_of_node(self._client, self._node):
@@ -185,15 +185,15 @@ class NodeForecast:
                 found = stored_hash(each)
                 hashes.append(found)
                 ids.add(each.id)
-                if found.minor is not None:  # it still has the spec that it was started with: its hash says so
+                if found.minor is not None:  # its hash shows that it still has the spec that it was started with
                     await self._keep(each)
-                await asyncio.sleep(0)  # hashing takes a while: requests go first
+                await asyncio.sleep(0)  # hashing takes a while, so let other work run first
         if self._store is not None:
             await asyncio.to_thread(self._store.keep_only, ids | {each.id for each in join.rest()})
         self.differing = differing(hashes)
 
     async def _keep(self, container: ForecastInput) -> None:
-        """Keep the spec of a container, unless it is kept already."""
+        """Store the spec of a container, unless it is stored already."""
         store = self._store
         if store is None or container.spec is None or await asyncio.to_thread(store.get, container.id) is not None:
             return
@@ -203,7 +203,7 @@ class NodeForecast:
             log.warning("container spec not stored", container=container.id, reason=str(error))
 
     async def page(self, request: web.Request) -> web.Response:
-        """`/forecast?to=1.31&from=v1.30.2` as JSON; without `from` the daemon asks for its Node."""
+        """Answer `/forecast?to=1.31&from=v1.30.2` with JSON. Without `from`, the daemon reads its Node."""
         try:
             report = await self._report(request.query.get("to", ""), request.query.get("from", ""))
         except ValueError as error:
@@ -225,15 +225,15 @@ class NodeForecast:
                 raise RuntimeUnavailableError("too many different forecasts at once: try again in a few seconds")
             pods = pods_of_node(self._client, self._node)
             running = today or await kubelet_version(self._client, self._node)
-            # no store: what has changed can be a secret, and this page is for the network
+            # no store: changes can contain secrets, and this page is served on the network
             report = await node_report(self._source, pods, from_version=running, to_version=to, node=self._node)
             self._answers[to, today] = (time.monotonic(), report)
             return report
 
 
-# The node daemon may not read Nodes. But the newest container was started by the running kubelet, and each era of
-# kubelet hashes in its own way: so the hash that it left tells its era.
-_LAST = (*(era.since - 1 for era in ERAS[1:]), NEWEST_MINOR)  # The last minor version of each era
+# The node daemon has no right to read Nodes. But the running kubelet started the newest container, and each era of
+# kubelet hashes in its own way. So the stored hash of that container shows the kubelet's era.
+_LAST = (*(era.since - 1 for era in ERAS[1:]), NEWEST_MINOR)  # Last minor version of each era
 HASHERS = tuple(  # One minor version for each way to hash, the newest first
     minor
     for era, last in reversed(list(zip(ERAS, _LAST, strict=True)))
@@ -245,13 +245,13 @@ HASHERS = tuple(  # One minor version for each way to hash, the newest first
 class StoredHash:
     """The hash stored on a container, and the versions that compute it."""
 
-    created_at: int  # Nanoseconds since the epoch, the runtime's clock: for ordering only
-    minor: int | None  # A version that hashes today's spec to what is stored, the newest such; None where none does
-    counts: bool  # Whether kubelet compares it, and there is something to compare
+    created_at: int  # Nanoseconds since the epoch by the runtime's clock, used for ordering only
+    minor: int | None  # The newest version that hashes the current spec to the stored hash, or None
+    counts: bool  # Whether kubelet compares it, and there is a hash and a spec to compare
 
 
 def stored_hash(container: ForecastInput) -> StoredHash:
-    """Try every way to hash, until one gives the stored hash."""
+    """Try each way to hash until one results in the stored hash."""
     stored, spec = parse_stored(container.stored_hash), container.spec
     if stored is None or spec is None:
         return StoredHash(container.created_at, None, counts=False)
@@ -260,13 +260,13 @@ def stored_hash(container: ForecastInput) -> StoredHash:
 
 
 def running_minor(hashes: Iterable[StoredHash]) -> int | None:
-    """The version that stands for the running kubelet's era: that of the newest container whose hash tells one."""
+    """Return a minor version of the running kubelet's era: that of the newest container whose hash shows one."""
     newest = max((each for each in hashes if each.minor is not None), key=lambda each: each.created_at, default=None)
     return newest.minor if newest is not None else None
 
 
 def differing(hashes: Iterable[StoredHash]) -> int | None:
-    """How many containers the running kubelet would hash otherwise; None where no container tells which one runs."""
+    """Return how many hashes the running kubelet would compute differently, or None if its version is unknown."""
     found = list(hashes)
     running = running_minor(found)
     return None if running is None else sum(each.counts and each.minor != running for each in found)

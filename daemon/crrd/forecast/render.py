@@ -1,4 +1,4 @@
-"""Reports as people and programs read them: a table, JSON, YAML, and a picture with a bar per node."""
+"""Renders reports: as a table, JSON, YAML, and a picture with one bar per node."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +17,11 @@ _HEADINGS = ("NAMESPACE", "POD", "CONTAINER", "STORED", "EXPECTED", "OUTCOME", "
 
 
 def _changes(found: Any) -> tuple[Change, ...] | None:
-    """What `shape` made of changes; None also for a daemon that does not know them."""
+    """Read back the changes that `shape` wrote. None also if the daemon does not support them."""
     return None if found is None else tuple(Change(str(each["what"]), each["restart"] is True) for each in found)
 
 
-# Of a container in JSON: the field of Forecast, and how it is read back
+# Fields of a container in JSON: the field of Forecast, and the function that reads it
 _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "namespace": ("namespace", str),
     "pod": ("pod", str),
@@ -38,7 +38,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 def shape(report: Report) -> dict[str, Any]:
-    """The report as JSON has it."""
+    """Return the report as JSON values."""
     return {
         "node": report.node,
         "from": report.from_version,
@@ -54,14 +54,14 @@ def shape(report: Report) -> dict[str, Any]:
 
 
 def _written(value: Any) -> Any:
-    """A field's value as JSON and YAML have it."""
+    """Return a field's value as JSON and YAML values."""
     if isinstance(value, tuple):
         return [asdict(change) for change in value]
     return value.value if isinstance(value, StrEnum) else value
 
 
 def report_from(body: Mapping[str, Any]) -> Report:
-    """The report whose `shape` this is; one that failed where it is none, since a daemon may be of another version."""
+    """Read a report that `shape` wrote. If it cannot be read (a daemon of another version), return a failed one."""
     try:
         found = ({"changedSinceStart": None, **each} for each in body["containers"])
         containers = (Forecast(**{name: read(each[key]) for key, (name, read) in _FIELDS.items()}) for each in found)
@@ -73,7 +73,7 @@ def report_from(body: Mapping[str, Any]) -> Report:
 
 
 def to_text(reports: Sequence[Report], output: str, *, several: bool = False) -> str:
-    """The reports as text in one of FORMATS; `several` makes json and yaml a list, else they are the one report."""
+    """Return the reports as text in one of FORMATS. With `several`, json and yaml are a list, else a single report."""
     if output == "table":
         return "\n\n".join(_table(report) for report in reports) or "the API server lists no nodes"
     shapes: Any = [shape(report) for report in reports]
@@ -81,13 +81,13 @@ def to_text(reports: Sequence[Report], output: str, *, several: bool = False) ->
         (shapes,) = shapes
     if output == "json":
         return json.dumps(shapes, indent=2, ensure_ascii=False)
-    import yaml  # noqa: PLC0415 - the rest of this package needs the standard library alone
+    import yaml  # noqa: PLC0415 - the rest of this package needs only the standard library
 
     return yaml.safe_dump(shapes, sort_keys=False, allow_unicode=True, width=10_000).rstrip("\n")
 
 
 def summary(report: Report) -> str:
-    """One line: versions and totals."""
+    """Return one line with versions and totals."""
     where = f"node {report.node}: " if report.node else ""
     if report.failed:
         return f"{where}no report"
@@ -109,9 +109,9 @@ def _table(report: Report) -> str:
 
 
 def draw(reports: Sequence[Report], path: str) -> None:
-    """Draw a bar per node, split by outcome, into a file; its ending says the format (png, svg, pdf).
+    """Draw one bar per node, split by outcome, into a file. Its extension is the format (png, svg, pdf).
 
-    Many nodes get narrower bars: few programs show pictures of more than 16384 pixels.
+    Many nodes get narrower bars, because few programs show pictures of more than 16384 pixels.
     Raises ImportError without matplotlib (the extra `plot`), OSError, and ValueError for an unknown format.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import

@@ -1,7 +1,7 @@
 """Which containers a kubelet of another version will restart, and why.
 
-Kubelet compares the hash that it stored with a running container to the one that it computes from the pod's spec, and
-restarts the container where they differ (`containerChanged` in pkg/kubelet/kuberuntime).
+Kubelet compares the stored hash of a running container with the hash of its current spec, and restarts the container
+if they differ (`containerChanged` in pkg/kubelet/kuberuntime).
 """
 
 import re
@@ -21,7 +21,7 @@ from crrd.lib.jsonfields import mapping
 
 
 class Outcome(StrEnum):
-    """What becomes of a container."""
+    """What happens to a container."""
 
     KEEP = "keep"
     RESTART = "restart"
@@ -30,79 +30,79 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ForecastInput:
-    """One running container: what the runtime tells of it by kubelet's labels, and its spec in the API."""
+    """A running container: the runtime's data from kubelet's labels, and its spec in the API."""
 
     namespace: str
     pod: str
     name: str
     id: str  # In the runtime
-    stored_hash: str | None  # The annotation io.kubernetes.container.hash as it stands (hex); None where there is none
+    stored_hash: str | None  # Annotation io.kubernetes.container.hash (hex), or None
     spec: Mapping[str, Any] | None = None
-    """The container as in the pod's JSON; None where the API has no such pod or container."""
+    """The container in the pod's JSON, or None if the API has no such pod or container."""
     kind: ContainerKind = ContainerKind.REGULAR
-    started_with: Mapping[str, Any] | None = None  # The spec that it was started with, where one was kept
-    created_at: int = 0  # Nanoseconds since the epoch, the runtime's clock: for ordering only
-    uid: str = ""  # The pod's
-    listed: bool = True  # Whether the runtime has it; else the API alone says that it runs
+    started_with: Mapping[str, Any] | None = None  # The spec that it was started with, if stored
+    created_at: int = 0  # Nanoseconds since the epoch by the runtime's clock, used for ordering only
+    uid: str = ""  # UID of the pod
+    listed: bool = True  # Whether the runtime lists it; else only the API reports it as running
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What has changed in a container's spec since it was started."""
+    """A change of a container's spec since its start."""
 
-    what: str  # As `spec_diff.Difference` says it
-    restart: bool  # Whether only a container that is started anew gets it
+    what: str  # Text of `spec_diff.Difference`
+    restart: bool  # Whether only a restarted container gets the change
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What becomes of one container."""
+    """What happens to one container."""
 
     namespace: str
     pod: str
     name: str
     id: str
     kind: ContainerKind
-    stored: int | None  # The hash that kubelet wrote
-    target: int | None  # The one that the target version computes
+    stored: int | None  # The hash that kubelet stored
+    target: int | None  # The hash that the target version computes
     outcome: Outcome
     reason: str
-    differs_now: bool = False  # Whether the running kubelet's version computes another hash than the stored one, too
+    differs_now: bool = False  # Whether the running kubelet's version also computes another hash than the stored one
     changes: tuple[Change, ...] | None = None
-    """What its spec means now and did not mean when it was started; None where the spec of its start is not known."""
+    """Changes of the spec's meaning since the start, or None if the spec at the start is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What becomes of the containers of one node."""
+    """What happens to the containers of one node."""
 
     from_version: str
     to_version: str
     containers: tuple[Forecast, ...]
     node: str = ""
     notes: tuple[str, ...] = ()
-    failed: bool = False  # Whether there is no report at all; a note says why
+    failed: bool = False  # Whether there is no forecast; a note has the reason
 
     def failing(self, why: str) -> "Report":
-        """The same, as one that could not be made."""
+        """Return the report marked as failed, with the reason as a note."""
         return replace(self, failed=True, notes=(*self.notes, why))
 
     @property
     def totals(self) -> dict[Outcome, int]:
-        """How many containers have each outcome."""
+        """Return the number of containers for each outcome."""
         counted = Counter(each.outcome for each in self.containers)
         return {outcome: counted[outcome] for outcome in Outcome}
 
     @property
     def differing_now(self) -> int:
-        """How many containers' stored hashes are not what the running kubelet's version computes: for a metric."""
+        """Number of containers whose stored hash differs from that of the running kubelet's version, for a metric."""
         return sum(each.differs_now for each in self.containers)
 
 
 def make_report(containers: Iterable[ForecastInput], from_version: str, to_version: str, *, node: str = "") -> Report:
-    """What a kubelet of `to_version` will do with containers that one of `from_version` runs.
+    """Return what a kubelet of `to_version` will do with containers that a kubelet of `from_version` runs.
 
-    `from_version` only explains. Raises ValueError for what is no version of Kubernetes.
+    `from_version` affects only explanations. Raises ValueError if a version is not a Kubernetes version.
     """
     today, target = parse_minor(from_version), parse_minor(to_version)
     notes = []
@@ -117,7 +117,7 @@ def make_report(containers: Iterable[ForecastInput], from_version: str, to_versi
 
 
 def parse_stored(annotation: str | None) -> int | None:
-    """The hash in the annotation that kubelet writes (hex, 32 bits); None where there is none or it is none."""
+    """Parse kubelet's hash annotation (hex, 32 bits). Return None if it is missing or invalid."""
     return int(annotation, 16) if annotation and re.fullmatch("[0-9a-fA-F]{1,16}", annotation) else None
 
 
@@ -127,7 +127,7 @@ def _one(container: ForecastInput, today: int, target: int) -> Forecast:
     now, then = (Hash(None) if spec is None else hash_of(spec, minor) for minor in (today, target))
     outcome, reason = _judge(container, stored, now, then, (today, target))
     changes = None
-    if container.started_with is not None and spec is not None:  # by meaning, and so for every version alike
+    if container.started_with is not None and spec is not None:  # by meaning, so the same for all versions
         changes = tuple(Change(str(found), found.restart) for found in diff(container.started_with, spec))
     return Forecast(
         namespace=container.namespace,
@@ -206,7 +206,7 @@ def _why_it_differs(kind: ContainerKind, now: int | None, stored: int | None, to
 def _may_be_resized(container: ForecastInput, today: int, target: int) -> bool:
     """Whether kubelet takes the container's resources for a change that needs a restart.
 
-    Source: `computePodResizeAction` in pkg/kubelet/kuberuntime, which takes a missing record for no resources at all.
+    Source: `computePodResizeAction` in pkg/kubelet/kuberuntime. It treats a missing record as no resources at all.
     """
     if container.kind is not ContainerKind.REGULAR or not today < RESIZE_SINCE <= target:
         return False

@@ -1,7 +1,7 @@
-"""What differs between two specs of a container, by meaning (Kubernetes' proposal #63814).
+"""Compares two specs of a container by meaning (Kubernetes' proposal #63814).
 
-Both specs get the API server's defaults first; 0.5 CPU is 500m; order counts only where kubelet or the runtime looks
-at it. A hash can do none of this, so a new kubelet may restart containers whose specs mean what they always meant.
+Both specs first get the API server's defaults. 0.5 CPU equals 500m. Order counts only if kubelet or the runtime uses
+it. A hash cannot do this, so a new kubelet may restart containers whose specs have not changed their meaning.
 """
 
 import json
@@ -17,7 +17,7 @@ from crrd.lib.jsonfields import items, mapping
 _NEWEST_STRUCTS = 30
 _REFERENCE = re.compile(r"(?<!\$)(?:\$\$)*\$\(([^()]*)\)")  # `$(NAME)` in a variable; `$$(NAME)` is not one
 
-# Source of these values: pkg/apis/core/v1/defaults.go, and for the pointers what kubelet takes their absence for.
+# Source: pkg/apis/core/v1/defaults.go, and for pointers the value that kubelet uses if they are absent.
 _DEFAULTS: Mapping[tuple[str, str], Any] = {
     ("Container", "terminationMessagePath"): "/dev/termination-log",
     ("Container", "terminationMessagePolicy"): "File",
@@ -43,7 +43,7 @@ _DEFAULTS: Mapping[tuple[str, str], Any] = {
     ("SecurityContext", "procMount"): "Default",
     ("WindowsSecurityContextOptions", "hostProcess"): False,
 }
-# Structs for which being there without content says nothing
+# Structs that mean the same whether they are empty or absent
 _SAME_WHEN_EMPTY = frozenset(
     {"Capabilities", "Lifecycle", "ResourceRequirements", "SecurityContext", "SELinuxOptions"}
     | {"WindowsSecurityContextOptions"}
@@ -58,7 +58,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "ResourceClaim": ("name",),
     "HTTPHeader": ("name",),
 }
-# What kubelet reads from the pod when it needs it; everything else is fixed when the container is created
+# Fields that kubelet reads from the pod when it needs them. All others are fixed when the container is created
 _NO_RESTART = (
     "imagePullPolicy",
     "lifecycle.preStop",
@@ -74,12 +74,12 @@ _PORT = re.compile(r"ports\[.*\]\.(?:name|containerPort|protocol)")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field that does not mean the same."""
+    """A field whose meaning differs."""
 
-    path: str  # Where, as in `env[LOG_LEVEL].value`
-    before: Any  # In the spec that the container was started with, as it stands there; None where it is absent
-    after: Any  # In today's spec
-    restart: bool  # Whether only a container that is started anew gets it
+    path: str  # Path of the field, for example `env[LOG_LEVEL].value`
+    before: Any  # Value in the spec that the container was started with, or None if absent
+    after: Any  # Value in the current spec
+    restart: bool  # Whether only a restarted container gets the change
 
     def __str__(self) -> str:
         sides = (
@@ -90,16 +90,16 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A value, and a text that is the same for all values that mean the same."""
+    """A value, and a text that is equal for all values with the same meaning."""
 
     meaning: str
     shown: Any
 
 
 def diff(started_with: Mapping[str, Any], today: Mapping[str, Any]) -> list[Difference]:
-    """What differs between two specs of a container, as in the pod's JSON; nothing for specs that mean the same.
+    """Return the differences between two specs of a container (as in the pod's JSON), if their meaning differs.
 
-    What is not known here, or not of the type it should be, is compared as it stands.
+    Unknown fields and values of an unexpected type are compared literally.
     """
     restarting = restarting_resources(started_with) | restarting_resources(today)
     sides = sorted(_walk("", _container(started_with), _container(today)), key=lambda each: each[0])
@@ -129,14 +129,14 @@ def _needs_restart(path: str, before: Any, after: Any, restarting: frozenset[str
         return False
     if match := _RESIZABLE.fullmatch(path):
         return match[1] in restarting
-    if path.startswith("ports["):  # without a host port, a port is but a word about the container
+    if path.startswith("ports["):  # without a host port, a port is only informational
         hosts = (side.get("hostPort") for side in (before, after) if isinstance(side, Mapping))
         return any(hosts) or not (_PORT.fullmatch(path) or path.endswith("]"))
     return True
 
 
 def restarting_resources(container: Mapping[str, Any]) -> frozenset[str]:
-    """Resources that kubelet resizes with a restart only, by their resizePolicy. An absent policy is NotRequired.
+    """Return the resources that kubelet resizes only with a restart (resizePolicy). No policy means NotRequired.
 
     Source: `SetDefaults_Pod` in pkg/apis/core/v1 up to 1.32, `computePodResizeAction` in pkg/kubelet/kuberuntime since.
     """
@@ -146,7 +146,7 @@ def restarting_resources(container: Mapping[str, Any]) -> frozenset[str]:
     )
 
 
-# From JSON to trees.
+# Converts JSON to trees.
 
 
 def _container(container: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _pull_policy(image: Any) -> str:
 
 
 def _struct(struct: str, shape: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}  # Names to leaves or to trees
+    tree: dict[str, Any] = {}  # Names to leaves or trees
     for field in flat_fields(struct, _NEWEST_STRUCTS):
         node = _field(struct, field, shape.get(field.key))
         if field.many and isinstance(node, Mapping):  # a[b] rather than a.[b]
@@ -183,9 +183,9 @@ def _struct(struct: str, shape: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _field(struct: str, field: Field, value: Any) -> Any:
-    """The tree or leaf of a field; None for an absent one."""
+    """Return the tree or leaf of a field, or None if it is absent."""
     if not field.pointer and field.kind in (Kind.STRING, Kind.BOOL, Kind.INT) and not field.many and not value:
-        value = None  # Go knows no difference
+        value = None  # in Go, an empty value and an absent one are equal
     if field.many:
         return None if value in (None, [], ()) else _list(field, value)
     if field.kind is Kind.STRUCT:
@@ -233,7 +233,7 @@ def _key(node: Any) -> str:
 
 
 def _unused(tree: Mapping[str, Any], name: str) -> str:
-    """`[name]`, or `[name#2]` where the list has it already."""
+    """Return `[name]`, or `[name#2]` if the tree already has it."""
     count, key = 1, f"[{name}]"
     while key in tree:
         count += 1
@@ -242,7 +242,7 @@ def _unused(tree: Mapping[str, Any], name: str) -> str:
 
 
 def _sees(variable: Mapping[str, Any], earlier: list[str]) -> list[str]:
-    """Variables before this one that its value refers to: here alone the order of `env` matters."""
+    """Return the earlier variables that this one refers to. Only for these does the order of `env` matter."""
     value = variable.get("value")
     names = set(_REFERENCE.findall(value)) if isinstance(value, str) else set()
     return sorted(names & set(earlier))

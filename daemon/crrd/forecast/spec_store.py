@@ -1,7 +1,7 @@
-"""The specs that containers were started with, in a folder of the node: one file per instance.
+"""Stores the specs that containers were started with in a folder of the node, with one file per instance.
 
-With them, today's spec can be compared without any hash. Files are written whole or not at all; the oldest make room
-for new ones. Specs can hold secrets, so folder and files are readable by their owner alone.
+With them, the current spec can be compared without a hash. Files are written atomically. The oldest are removed to make
+room for new ones. Specs can contain secrets, so only the owner can read the folder and its files.
 """
 
 import hashlib
@@ -14,24 +14,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-MAX_BYTES = 8 * 1024 * 1024  # Of all files together; a node's 250 pods have about 1 MiB of specs
+MAX_BYTES = 8 * 1024 * 1024  # For all files together; the 250 pods of a node have about 1 MiB of specs
 MAX_FILES = 4096
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
 _SUFFIX = ".json"
 
-Spec = Mapping[str, Any]  # A container as in the pod's JSON
+Spec = Mapping[str, Any]  # The container in the pod's JSON
 
 
 class SpecStore:
-    """A folder of specs, made when the first is put there. Calls take a few ms; one process may write."""
+    """A folder of specs, created at the first `put`. Calls take a few ms. Only one process may write."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, container_id: str, spec: Spec) -> bool:
-        """Keep the spec of the instance with this ID in the runtime; returns False for one larger than the store.
+        """Store the spec of the instance with this ID in the runtime. Return False if it is larger than the store.
 
-        Raises ValueError for a bad ID, OSError.
+        Raises ValueError for an invalid ID, and OSError.
         """
         path = self._path(container_id)
         text = json.dumps({"id": container_id, "container": spec}, sort_keys=True, separators=(",", ":"))
@@ -50,7 +50,7 @@ class SpecStore:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-        handle = os.open(self._folder, os.O_RDONLY)  # and its name is to be as durable as its content
+        handle = os.open(self._folder, os.O_RDONLY)  # makes the file's name as durable as its content
         try:
             os.fsync(handle)
         finally:
@@ -58,7 +58,7 @@ class SpecStore:
         return True
 
     def get(self, container_id: str) -> Spec | None:
-        """The spec of an instance; None where none is kept or what is there cannot be read."""
+        """Return the spec of an instance, or None if none is stored or it cannot be read."""
         try:
             outer = json.loads(self._path(container_id).read_bytes())
             text = outer["body"]
@@ -70,11 +70,11 @@ class SpecStore:
         return spec if sound and isinstance(spec, dict) else None
 
     def __contains__(self, container_id: str) -> bool:
-        """Whether there is a file for the instance; it may turn out to be unreadable."""
+        """Whether there is a file for the instance, readable or not."""
         return _ID.fullmatch(container_id) is not None and (self._folder / f"{container_id}{_SUFFIX}").exists()
 
     def keep_only(self, container_ids: Collection[str]) -> None:
-        """Remove the specs of all other instances, and what writers that were killed have left."""
+        """Remove the specs of all other instances, and the temporary files of killed writers."""
         wanted = set(container_ids)
         for name, *_ in self._files(temporary=True):
             if name.removesuffix(_SUFFIX) not in wanted or not name.endswith(_SUFFIX):
@@ -87,7 +87,7 @@ class SpecStore:
         return self._folder / f"{container_id}{_SUFFIX}"
 
     def _files(self, *, temporary: bool = False) -> list[tuple[str, int, int]]:
-        """Name, time of writing (ns) and size of each file."""
+        """Return the name, modification time (ns) and size of each file."""
         found = []
         with suppress(FileNotFoundError), os.scandir(self._folder) as entries:
             for entry in entries:
@@ -98,7 +98,7 @@ class SpecStore:
         return found
 
     def _make_room(self, size: int, name: str) -> None:
-        """Remove the oldest files until one of `size` bytes fits, which replaces the file of its name."""
+        """Remove the oldest files until there is room for `size` bytes, which replace the file `name` if it exists."""
         files = sorted((each for each in self._files() if each[0] != name), key=lambda each: each[1:2] + each[:1])
         total = sum(each[2] for each in files)
         while files and (total + size > MAX_BYTES or len(files) >= MAX_FILES):
