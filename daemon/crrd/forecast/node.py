@@ -33,7 +33,7 @@ from crrd.lib.memory import give_back
 LOOK_SECONDS = 6 * 3600.0  # Interval of the daemon's periodic checks; long, so that an idle daemon costs little
 LEAST_SECONDS = 600.0  # Least time between two checks, so that many requests do not make the daemon list pods often
 LOOK_LIMIT_SECONDS = 300.0  # Time limit for one check
-PAGE_AGE_SECONDS = 15.0  # Age up to which the page `/forecast` reuses a report, so that pods are not listed too often
+PAGE_AGE_SECONDS = 15.0  # The page `/forecast` reuses a report up to this age, so that pods are not listed too often
 _LOOK_MARGIN_SECONDS = 60.0  # Time by which a check may be late before the loop counts as hanging
 
 log = structlog.get_logger(__name__)

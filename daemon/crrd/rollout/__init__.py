@@ -1,1 +1,1 @@
-"""`crrd recreate` at work: gets hold of what `core.rollout` decides on, and carries it out through the API alone."""
+"""Carries out `crrd recreate`: reads what `core.rollout` decides on, and acts only through the API server."""

@@ -1,4 +1,4 @@
-"""What a run sees of the cluster: one list and one watch a kind, kept as the values that `core.rollout` takes."""
+"""Watches the objects that a run needs, one watch for each kind, and keeps them as values for `core.rollout`."""
 
 import asyncio
 import time
@@ -34,28 +34,28 @@ from crrd.rollout.target import Aim
 
 T = TypeVar("T")
 Json = Mapping[str, Any]
-_GENERATIONS = 8  # Owners above each other that are followed: references that go round end here
-_PROBES_SECONDS = 10.0  # How often kubelet's events on failed probes are read while a recreated pod is not ready
+_GENERATIONS = 8  # Levels of owners that are followed, because owner references can form a loop
+_PROBES_SECONDS = 10.0  # Interval of reading kubelet's events on failed probes while a recreated pod is not ready
 
 
 class Cluster:
-    """The pods of a target, and all that a run on them has to heed. `async with` keeps it up to date."""
+    """The pods of a target, and all other objects that limit a run on them. `async with` keeps it up to date."""
 
     def __init__(
         self, client: KubeClient, namespace: str, aim: Aim, options: Options, *, lenient: bool = False
     ) -> None:
-        """`options` say whether nodes and configuration are looked at, which takes rights that others do not need.
+        """`options` decide whether nodes and configuration are read, which needs additional rights.
 
-        With `lenient`, configuration that may not be read is left out, and is no error.
+        With `lenient`, configuration that the user has no right to read is left out. Otherwise it is an error.
         """
         self._client, self._namespace, self._aim = client, namespace, aim
-        self.changed = asyncio.Event()  # Set by whatever is different; the reader clears it
+        self.changed = asyncio.Event()  # Set after every change; the reader clears it
         notify = self.changed.set
         self._pods = Known(read_member, notify)
         self._requests = Known(read_run_request, self._requests_changed)
         self._budgets = Known(read_budget, notify)
         self._nodes = Known(_zone, notify)
-        # The items of a list do not say of which kind they are.
+        # The items of a list do not contain their kind.
         named = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}
         self._workloads = Known(lambda obj: read_workload({**obj, **named}), notify)
         self._zones = bool(options.max_per_zone)
@@ -63,11 +63,11 @@ class Cluster:
         self._config = config if options.reads_config else None
         self._daemons: frozenset[str] | None = None
         self._aborted: set[str] = set()
-        self._labels: dict[str, Mapping[str, str]] = {}  # Of pods with a request that are not watched, by UID
+        self._labels: dict[str, Mapping[str, str]] = {}  # By UID: labels of pods with a request that are not watched
         self._kubelets: dict[str, str] = {}
-        """By node: the version of its kubelet, where it matters; "" where it cannot be read."""
+        """By node: the version of its kubelet, if it matters. "" if it cannot be read."""
         self._owners: dict[str, Owner | None] = {}
-        """By UID: the controller of each object that owns pods, None where it has none."""
+        """By UID: the controller of each object that owns pods, or None if it has none."""
         self._probes: dict[tuple[str, str], ProbeFailure] = {}
         self._probes_read_at = float("-inf")  # Monotonic
         self._refused: dict[str, str] = {}
@@ -75,7 +75,7 @@ class Cluster:
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def __aenter__(self) -> Self:
-        """Start to watch; returns once all is listed. Raises ConfigurationError for what may not be read."""
+        """Start the watches, and return when everything is listed. Raises ConfigurationError if a right is missing."""
         try:
             self._daemons = await self._nodes_with_daemon()
             self._watch(self._requests, REQUESTS, labels=LABEL_RUN)
@@ -99,12 +99,12 @@ class Cluster:
 
     @property
     def problem(self) -> str:
-        """Why what is known may be out of date; "" while every watch is connected."""
+        """Why the known state may be out of date, or "" if every watch is connected."""
         self._raise_error()
         return next((each.last_error for each in self._reflectors if each.last_error), "")
 
     def world(self) -> World:
-        """What is known now."""
+        """Return the known state."""
         return World(
             members=tuple(sorted(filter(self._belongs, self._pods), key=lambda each: each.pod.name)),
             requests=tuple(each for each in self._requests if each is not None),
@@ -121,20 +121,20 @@ class Cluster:
         )
 
     def written(self, obj: Json) -> None:
-        """A request as the API server has just answered it to this process."""
+        """Record a request that the API server has just returned to this process."""
         self._requests.put(self._requests.parse(obj))
 
     def deleted(self, name: str) -> None:
-        """A request is no more."""
+        """Record that a request was deleted."""
         self._requests.forget(lambda each: each is not None and each.request.name == name)
 
     def refused(self, pod_uid: str, message: str) -> None:
-        """The API server would not have the run's request for a pod."""
+        """Record that the API server rejected the run's request for a pod."""
         self._refused[pod_uid] = message
         self.changed.set()
 
     async def look_again(self, name: str) -> None:
-        """Ask for one pod, since the watch may lag, and for its kubelet's version, which may have changed."""
+        """Read one pod, because the watch may lag, and the version of its kubelet, which may have changed."""
         uid = ""
         with suppress(GoneError):
             found = self._pods.parse(await self._client.get(PODS, self._namespace, name))
@@ -147,7 +147,7 @@ class Cluster:
         self._pods.forget(lambda member: member.pod.name == name and member.pod.uid != uid)
 
     async def learn(self) -> None:
-        """Ask once for each object that no watch shows: owners, nodes, and pods of other targets.
+        """Read each object that no watch reports once: owners, nodes, and pods of other targets.
 
         Raises ConfigurationError, ApiUnavailableError.
         """
@@ -162,13 +162,13 @@ class Cluster:
                 continue
             uid = found.request.pod_uid
             if uid and uid not in watched and uid not in self._labels:
-                pod = await self._get(PODS, found.request.pod_name, uid)  # one that is gone spends no budget
+                pod = await self._get(PODS, found.request.pod_name, uid)  # a deleted pod spends no budget
                 self._labels[uid] = read_member(pod).labels if pod is not None else {}
 
     async def learn_probes(self, plan: Plan) -> bool:
-        """Read what probes said if a pod of the plan waits for one; whether they were read now.
+        """Read the events of failed probes if a pod of the plan waits for a probe. Return whether they were read.
 
-        That is so every few seconds at most. Who may not list events goes without.
+        They are read every few seconds at most. Without the right to list events, none are known.
         """
         due = time.monotonic() >= self._probes_read_at + _PROBES_SECONDS
         if not due or not any(row.wait.topic for row in plan.rows):
@@ -181,21 +181,21 @@ class Cluster:
         return True
 
     async def _ask_for_kubelet(self, node: str) -> None:
-        """Ask which kubelet runs on a node. A refusal leaves it unknown. Raises ApiUnavailableError."""
+        """Read the kubelet version of a node. It is unknown after a refusal. Raises ApiUnavailableError."""
         try:
             self._kubelets[node] = reported_version(await self._client.get(NODES, "", node))
         except ApiRefusedError:
             self._kubelets[node] = ""
 
     async def _get(self, resource: Resource, name: str, uid: str) -> Json | None:
-        """An object; None for one that is gone, or in whose place is another one of its name."""
+        """Return an object, or None if it was deleted or replaced by another one with its name."""
         with suppress(GoneError):
             found = await self._client.get(resource, self._namespace, name)
             return found if text(mapping(found.get("metadata")).get("uid")) == uid else None
         return None
 
     def _owners_of(self, member: Member) -> Iterator[Owner]:
-        """The controllers of a pod, each the owner of the one before, up to one whose own owner is not known."""
+        """Yield the controller of a pod, then the controller's controller, and so on, as far as they are known."""
         owner = member.owner
         for _ in range(_GENERATIONS):
             if owner is None:
@@ -219,12 +219,12 @@ class Cluster:
         return read_owner(found) if found is not None else None
 
     def _belongs(self, member: Member) -> bool:
-        """Whether a pod is the target's: by owner references, where the target is a workload."""
+        """Whether a pod belongs to the target. If the target is a workload, owner references decide."""
         owners = self._owners_of(member)
         return self._aim.resource is None or any(owner.uid == self._aim.target.uid for owner in owners)
 
     def _requests_changed(self) -> None:
-        """A run stays aborted, also once the request that said so is gone."""
+        """Update the aborted runs. A run stays aborted even after the request with the annotation was deleted."""
         self._aborted |= {each.run.name for each in self._requests if each is not None and each.aborted}
         self.changed.set()
 
@@ -248,15 +248,15 @@ class Cluster:
             self._raise_error()
 
     def _raise_error(self) -> None:
-        """Raise what has ended a watch."""
+        """Raise the error that has ended a watch."""
         for task in self._tasks:
             if task.done() and not task.cancelled():
                 task.result()
 
     async def _nodes_with_daemon(self) -> frozenset[str] | None:
-        """Nodes on which a pod of the node daemon is; None where one may not look, or where there is none at all.
+        """Return the nodes with a pod of the node daemon, or None if there are none or the right to list is missing.
 
-        Without any, the requests are somebody else's to serve (kruise-daemon's, or a daemon's outside of the cluster).
+        Without any, another program serves the requests (kruise-daemon, or a daemon outside of the cluster).
         """
         try:
             listing = await self._client.list_all(PODS, _node_of, label_selector=NODE_DAEMONS)

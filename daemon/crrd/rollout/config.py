@@ -1,4 +1,4 @@
-"""The ConfigMaps and Secrets that pods of a run use, asked for one by one; of their data nothing is kept."""
+"""Reads the ConfigMaps and Secrets that pods of a run use, one by one. Their data is not kept."""
 
 import asyncio
 import time
@@ -11,13 +11,13 @@ from crrd.kube.client import KubeClient
 from crrd.kube.resources import CONFIGURATION
 from crrd.lib.errors import ApiRefusedError, GoneError
 
-_AGE_SECONDS = 10.0  # How long an answer is believed while nothing is about to begin
+_AGE_SECONDS = 10.0  # Time for which a result is reused while no pod is about to be recreated
 
 
 class ConfigObjects:
-    """What is known of the objects of one namespace.
+    """The known objects of one namespace.
 
-    With `strict`, an object that may not be read is an error; otherwise nothing is known of it.
+    With `strict`, a missing right is an error. Otherwise the object stays unknown.
     """
 
     def __init__(self, client: KubeClient, namespace: str, *, strict: bool) -> None:
@@ -26,9 +26,9 @@ class ConfigObjects:
         self._asked: dict[tuple[Kind, str], float] = {}
 
     async def learn(self, members: Iterable[Member], max_age: float = _AGE_SECONDS) -> None:
-        """Ask for what the pods use, unless that was done in the last `max_age` seconds.
+        """Read the objects that the pods use, unless they were read in the last `max_age` seconds.
 
-        Raises ApiUnavailableError, and ApiRefusedError where that is an error.
+        Raises ApiUnavailableError, and with `strict` ApiRefusedError.
         """
         now = time.monotonic()
         used = {use.object for member in members for uses in member.config.values() for use in uses}

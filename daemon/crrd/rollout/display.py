@@ -1,4 +1,4 @@
-"""What the user sees of runs: the Display that all ways of showing share, and what each of them counts and compares."""
+"""How the user sees runs: the Display, and functions that all displays use to count and compare."""
 
 import asyncio
 import socket
@@ -17,37 +17,37 @@ from crrd.core.rollout.standing import Row, Stage, count_done, tally
 from crrd.core.rollout.waits import Wait
 from crrd.lib.plain import columns, plain
 
-REMIND_SECONDS = 30.0  # How often a wait that lasts is shown again
+REMIND_SECONDS = 30.0  # Interval of reminders while a wait lasts
 
 
 class Display:
-    """Shows a run: `begin`, then `show` for every plan, then `end`; or prints one page.
+    """Shows a run: `begin`, then `show` for every plan, then `end`. Or prints one page.
 
-    This one is for people without a terminal: a line for every change, and pages as text.
+    This class is for output that is not a terminal: one line for every change, and pages as text.
     """
 
     def __init__(self) -> None:
         self._reset()
 
     def _reset(self) -> None:
-        """A run begins, of which nothing was shown."""
+        """Reset the state for a new run."""
         self._began = self._reminded_at = time.monotonic()
-        self._waiting = ""  # Why nothing went on in the last plan
+        self._waiting = ""  # Why the last plan made no progress
         self._shown: dict[str, tuple[Stage, str]] = {}  # By pod (UID): its stage and wait in the last plan
-        self._since: dict[str, float] = {}  # By pod (UID): when this process saw it under way first
+        self._since: dict[str, float] = {}  # By pod (UID): when this process first saw it in progress
 
     def begin(self, run: Run, message: str) -> None:
-        """What is about to be done, or gone on with."""
+        """Show what will be done or continued."""
         self._reset()
         self.print_line(f"run {run.name}: {message}")
 
     def print_line(self, message: str) -> None:
-        """Something else."""
+        """Print another message."""
         print(plain(message))
         sys.stdout.flush()
 
     def show(self, plan: Plan) -> None:
-        """How things stand now."""
+        """Show the current state."""
         passed = f"{time.monotonic() - self._began:7.1f} s"
         done, total = count_done(plan.rows)
         for row in self._changed(plan):
@@ -66,7 +66,7 @@ class Display:
             self.print_line(f"{passed}  still waiting: {reminder}")
 
     def _changed(self, plan: Plan) -> list[Row]:
-        """Pods that stand elsewhere than before, or wait for something else; those that have not begun are left out."""
+        """Return the pods whose stage or wait has changed, except those that have not begun."""
         changed = []
         for row in plan.rows:
             if row.stage.under_way:
@@ -80,12 +80,12 @@ class Display:
         return changed
 
     def _waits_anew(self, plan: Plan) -> bool:
-        """Whether nothing goes on, for another reason than before."""
+        """Whether there is no progress, for another reason than before."""
         before, self._waiting = self._waiting, plan.wait.why
         return self._waiting not in ("", before)
 
     def _reminders(self, plan: Plan) -> list[str]:
-        """What is still waited for, every REMIND_SECONDS: the cause, the pods, and the command that shows more."""
+        """Return what is still waited for, every REMIND_SECONDS: cause, pods, and the command that shows more."""
         if time.monotonic() < self._reminded_at + REMIND_SECONDS:
             return []
         self._reminded_at = time.monotonic()
@@ -99,12 +99,12 @@ class Display:
         return [f"{row.pod} {wait.with_command}" for row, wait in waits]
 
     def _seconds(self, row: Row) -> float | None:
-        """For how long a pod has been under way as far as this process has seen; None where it was not."""
+        """Return how long this process has seen the pod in progress, or None if it has not."""
         since = self._since.get(row.uid)
         return None if since is None else time.monotonic() - since
 
     async def ask(self, question: str) -> bool:
-        """Whether somebody has said yes; False where nobody is there to be asked."""
+        """Ask the user, and return whether the answer was yes. False without a terminal."""
         if sys.stdin is None or not sys.stdin.isatty() or not sys.stdout.isatty():
             return False
         self.print_line(f"{question}. Continue? [y/N]")
@@ -117,11 +117,11 @@ class Display:
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     def end(self, outcome: str, message: str) -> None:
-        """How it has ended: one word for machines, a sentence for people."""
+        """Show how the run ended: one word for programs, and a sentence for people."""
         self.print_line(f"{outcome}: {message} (after {format_duration(time.monotonic() - self._began)})")
 
     def print_status(self, status: RunStatus, plan: Plan, resume: str) -> None:
-        """How a run stands, and how to go on with it; "" where nobody has to."""
+        """Show the state of a run, and the command that continues it ("" if none is needed)."""
         run = status.run
         reason = f"; {run.options.reason}" if run.options.reason else ""
         rows = [(row.pod, row.node, row.stage.value, row.wait.why) for row in plan.rows]
@@ -134,7 +134,7 @@ class Display:
         )
 
     def print_runs(self, runs: Sequence[RunStatus]) -> None:
-        """Which runs there are."""
+        """Show a list of runs."""
         rows = [("RUN", "TARGET", "STATE", "DONE", "STARTED", "LAST ACTIVITY", "WAITS FOR")]
         for each in runs:
             done, active = f"{each.done}/{each.total}", f"{format_duration(each.idle)} ago"
@@ -143,7 +143,7 @@ class Display:
         _print(*(columns(rows, gap=3) if runs else ["no runs"]))
 
     def print_preview(self, target: str, preview: Preview, refused: Mapping[str, str]) -> None:
-        """The batches of a dry run, what is left out, and why pods' requests are refused."""
+        """Show the batches of a dry run, the pods that are left out, and why requests of pods are rejected."""
         lines = stale_table(preview)
         batches = [", ".join(f"{row.pod} ({row.node})" for row in each) for each in (*preview.batches, *preview.later)]
         numbered = [f"batch {number}: {pods}" for number, pods in enumerate(batches, start=1)]
@@ -160,20 +160,20 @@ class Display:
 
 
 def old_ids(row: Row) -> dict[str, str]:
-    """By container: the instance that the request means, as admission saw it."""
+    """Return, by container, the ID of the instance that admission recorded in the request."""
     containers = row.request.request.containers if row.request is not None else ()
     return {each.name: each.context.container_id for each in containers if each.context is not None}
 
 
 def new_ids(row: Row) -> dict[str, str]:
-    """By container: the instance that has followed, as far as there is one."""
+    """Return, by container, the ID of the next instance, if there is one."""
     old, there = old_ids(row), row.member.pod.containers if row.member is not None else {}
     now = {name: there[name].container_id for name in old if name in there}
     return {name: container_id for name, container_id in now.items() if container_id not in ("", old[name])}
 
 
 def summary(rows: tuple[Row, ...]) -> str:
-    """How many pods of what became of them, in words."""
+    """Return a sentence with the number of pods in each state."""
     counts = tally(rows)
     parts = [f"{counts[Stage.DONE]} of {count_done(rows)[1]} pods recreated"]
     names = {Stage.FAILED: "failed", Stage.SKIPPED: "skipped", Stage.GONE: "deleted"}
@@ -183,12 +183,12 @@ def summary(rows: tuple[Row, ...]) -> str:
 
 
 def failures(rows: tuple[Row, ...]) -> str:
-    """The pods that failed, each with the reason; "" for none."""
+    """Return the failed pods, each with the reason, or ""."""
     return "; ".join(f"{row.pod}: {row.wait.why}" for row in rows if row.stage is Stage.FAILED)
 
 
 def skipped_pods(preview: Preview) -> dict[str, list[str]]:
-    """The pods that are left out, by reason."""
+    """Return the skipped pods by reason."""
     skipped: dict[str, list[str]] = {}
     for row in preview.plan.rows:
         if row.skip is not None:
@@ -197,7 +197,7 @@ def skipped_pods(preview: Preview) -> dict[str, list[str]]:
 
 
 def stale_table(preview: Preview) -> list[str]:
-    """The stale containers of a dry run, with what has changed; empty for a run that does not look for them."""
+    """Return the stale containers of a dry run and their changes. Empty if the run does not look for them."""
     rows = [("POD", "CONTAINER", "CHANGED", "STARTED")]
     for each in preview.stale:
         change = each.changes[0]
@@ -206,7 +206,7 @@ def stale_table(preview: Preview) -> list[str]:
 
 
 def warned_pods(preview: Preview) -> dict[str, list[str]]:
-    """The pods whose containers may stay down, by the warning."""
+    """Return the pods whose containers may stay down, by warning."""
     return {STARTUP_FORGOTTEN.format(kubelet=version): list(pods) for version, pods in preview.may_stay_down.items()}
 
 
@@ -215,7 +215,7 @@ def _explain(row: Row) -> str:
 
 
 def state_of(status: RunStatus) -> str:
-    """How a run stands, in words."""
+    """Return the state of a run as text."""
     if status.state != RUNNING:
         return status.state
     return "running here" if status.host == socket.gethostname() else f"running elsewhere ({status.host})"

@@ -1,4 +1,4 @@
-"""Events on the workload, so that `kubectl describe deployment` tells of a run. Who may not write them goes without."""
+"""Events on the workload, so that `kubectl describe deployment` shows a run. Left out if the right is missing."""
 
 import time
 from contextlib import suppress
@@ -26,9 +26,9 @@ class WorkloadEvent(StrEnum):
 
 
 async def create_event(client: KubeClient, now: datetime, run: Run, reason: WorkloadEvent, message: str) -> None:
-    """Write one event on the run's workload; none where the run is about pods themselves.
+    """Create an event on the run's workload. Does nothing if the target is not a workload.
 
-    `now` is the API server's time: the clock of a laptop may be anything.
+    `now` is the API server's time, because the local clock may be wrong.
     """
     target = run.target
     if not target.uid:
@@ -49,5 +49,5 @@ async def create_event(client: KubeClient, now: datetime, run: Run, reason: Work
         "reportingComponent": COMPONENT,
         "reportingInstance": run.name,
     }
-    with suppress(ApiRefusedError, ApiUnavailableError):  # what counts is in the requests
+    with suppress(ApiRefusedError, ApiUnavailableError):  # events are optional: the requests have all state
         await client.create(EVENTS, run.namespace, body)

@@ -1,4 +1,4 @@
-"""A Display for machines: one JSON object a line, and pages as one JSON document. Fields are only ever added."""
+"""A Display for programs: one JSON object per line, and pages as one JSON document. Fields are never removed."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from crrd.rollout.display import Display, new_ids, old_ids, skipped_pods, state_
 
 
 class JsonLines(Display):
-    """`now` gives the API server's time."""
+    """`now` returns the API server's time."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def _print(shape: object) -> None:
 
 
 def _run(status: RunStatus) -> dict[str, Any]:
-    """A run, by column."""
+    """Return the fields of a run."""
     return {
         "run": status.run.name,
         "target": status.run.target.words,
@@ -114,7 +114,7 @@ def _run(status: RunStatus) -> dict[str, Any]:
 
 
 def _pod(row: Row) -> dict[str, Any]:
-    """A pod of a run."""
+    """Return the fields of a pod of a run."""
     return {
         "pod": row.pod,
         "uid": row.uid,

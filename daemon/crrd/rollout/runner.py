@@ -1,7 +1,7 @@
-"""Carries a run out: asks for a plan, creates one request, and looks again; ends where the plan does.
+"""Carries out a run: makes a plan, creates one request, and repeats this until the plan ends.
 
-It may be killed between any two lines: what it has created is all that the next one needs to know. It writes how far
-the run is on the requests, so that `status` tells a run that goes on from one whose process has gone.
+The process may be killed at any point, because the next one needs only the created requests. It writes the progress of
+the run on the requests, so that `status` can distinguish a running run from one whose process has ended.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ from crrd.rollout.display import Display
 
 _RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
 PATIENCE_SECONDS = 3600.0
-"""For how long nothing may get on, where no time is given: a pod that waits for a budget must not wait forever."""
-_TICK_SECONDS = 1.0  # How often what is shown is drawn anew, for its seconds
-_PROGRESS_SECONDS = LIVE_SECONDS / 4  # How often the progress is written while the state is the same
-_WAITS_CHARACTERS = 500  # Of what is waited for, in the progress
+"""Default time without progress until the run ends. A pod that waits for a budget must not wait forever."""
+_TICK_SECONDS = 1.0  # Interval of updating the displayed seconds
+_PROGRESS_SECONDS = LIVE_SECONDS / 4  # Interval of writing the progress while the state is unchanged
+_WAITS_CHARACTERS = 500  # Length limit for the waits in the progress
 
 
 class Runner:
-    """One run."""
+    """Carries out one run."""
 
     def __init__(
         self,
@@ -50,23 +50,23 @@ class Runner:
         confirmed: bool,
         patience: float | None = None,
     ) -> None:
-        """Start nothing.
+        """The constructor starts nothing.
 
-        `cluster` is entered already, `timeout` is in seconds for the whole run (0 for none, None for `patience` without
-        progress), `confirmed` means that nobody has to be asked after the first part. `patience` is PATIENCE_SECONDS
-        where it is None, and what a pod may take where that is longer.
+        `cluster` is already entered. `timeout` limits the whole run, in seconds (0: no limit; None: end after
+        `patience` without progress). With `confirmed`, the user is not asked after the first part. If `patience` is
+        None, it is PATIENCE_SECONDS, or the time limit for one pod if that is longer.
         """
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
         self._patient, self._patience = timeout is None, patience
         self._ends = time.monotonic() + timeout if timeout else float("inf")
         self._stages: list[Stage] = []
         self._confirmed = confirmed
-        self._written_state, self._write_at = "", 0.0  # Of the progress that was written last; monotonic
+        self._written_state, self._write_at = "", 0.0  # Last written state, and the time (monotonic) of the next write
 
     async def run(self, run: Run) -> tuple[Plan, bool]:
-        """Go on with the run until it ends: its last plan, and whether the time for the whole run was over first.
+        """Continue the run until it ends. Return its last plan, and whether the run timed out.
 
-        Raises ConfigurationError where waiting does not help.
+        Raises ConfigurationError if waiting cannot help.
         """
         await self._let_a_second_pass(run)
         while True:
@@ -81,7 +81,7 @@ class Runner:
             if not trouble and await self._cluster.learn_probes(plan):
                 continue
             if trouble and plan.end is not End.ABORTED:
-                # On what may be out of date nothing is begun, and nothing ends.
+                # The state may be out of date, so begin nothing and do not end the run.
                 plan = replace(plan, create=(), end=None, wait=Wait(trouble))
             self._display.show(plan)
             self._see_progress(run, plan)
@@ -100,7 +100,7 @@ class Runner:
                 await self._wait(plan)
 
     def _see_progress(self, run: Run, plan: Plan) -> None:
-        """Put the end off while pods get on, unless a time for the whole run was given."""
+        """Extend the time limit after progress, unless the user gave one for the whole run."""
         stages = [row.stage for row in plan.rows]
         if self._patient and stages != self._stages:
             of_a_pod = run.options.pod_timeout + run.options.min_ready
@@ -108,33 +108,33 @@ class Runner:
             self._stages, self._ends = stages, time.monotonic() + seconds
 
     def _progress(self, plan: Plan, state: str) -> dict[str, str]:
-        """How far the run is, as the annotation of a request that is written now."""
+        """Return the progress as annotation of a request that is written now."""
         self._written_state, self._write_at = state, time.monotonic() + _PROGRESS_SECONDS
         process, waits = f"{socket.gethostname()}/{os.getpid()}", "; ".join(plan.waits)[:_WAITS_CHARACTERS]
         return Progress(rfc3339(self._clock.now()), process, state, *count_done(plan.rows), waits).annotation()
 
     async def write_progress(self, run: Run, plan: Plan, state: str = "") -> None:
-        """Write how far the run is on its newest request, where that is due; `state` says how the process ends."""
+        """Write the progress on the run's newest request, if due. `state` is given when the process ends."""
         state = state or _state(plan)
         own = self._cluster.world().requests_of(run)
         if not own or (state == self._written_state and time.monotonic() < self._write_at):
             return
         body = {"metadata": {"annotations": self._progress(plan, state)}}
-        with suppress(ApiRefusedError, ApiUnavailableError):  # the requests themselves are what counts
+        with suppress(ApiRefusedError, ApiUnavailableError):  # progress is optional: the requests have all other state
             name = own[-1].request.name
             self._cluster.written(await self._client.merge_patch(REQUESTS, run.namespace, name, body))
 
     async def _let_a_second_pass(self, run: Run) -> None:
-        """Kubelet says in whole seconds when a container was started: what this run restarts starts after its start.
+        """Wait until the second of the run's start is over, because kubelet reports start times in whole seconds.
 
-        So a pod is known to be done even when its request has been deleted.
+        So containers that this run restarts start after it, and are known as done even if their request was deleted.
         """
         started = parse_time(run.started)
         if started is not None:
             await asyncio.sleep(max(0.0, 1.0 - (self._clock.now() - started).total_seconds()))
 
     async def _learn(self) -> str:
-        """Why it is not known to whom all pods belong; "" where it is."""
+        """Read what no watch reports. Return the error, or ""."""
         try:
             await self._cluster.learn()
         except ApiUnavailableError as error:
@@ -143,7 +143,7 @@ class Runner:
         return ""
 
     async def _wait(self, plan: Plan) -> None:
-        """Until something is different, or time has made a difference."""
+        """Wait until something changes, or until the time matters."""
         seconds = min(_TICK_SECONDS, self._ends - time.monotonic())
         if plan.wake_at is not None:
             seconds = min(seconds, (plan.wake_at - self._clock.now()).total_seconds())
@@ -152,7 +152,7 @@ class Runner:
                 await self._cluster.changed.wait()
 
     async def _create(self, run: Run, plan: Plan) -> None:
-        """Create the first of the requests. Returns once it is known whether it is there, so that budgets hold."""
+        """Create the first request. Return when it is known whether it exists, so that budgets are respected."""
         row = plan.create[0]
         body = run.request(row.pod, row.uid, row.containers)
         body["metadata"]["annotations"] |= self._progress(plan, _state(plan))
@@ -179,18 +179,18 @@ class Runner:
                 return
 
     async def _is_still_next(self, run: Run, row: Row) -> bool:
-        """Whether the pod's turn is now, by the pod as the API server has it: what the watch shows may be older.
+        """Whether the pod is still next, based on a fresh read of it, because the watch may lag.
 
-        Else a pod would be restarted twice whose first request has ended and was deleted since.
+        Otherwise a pod could be restarted twice if its first request has ended and was deleted.
         """
         await self._cluster.look_again(row.pod)
         plan = make_plan(self._cluster.world(), run, self._clock.now(), confirmed=self._confirmed)
         return any(each.uid == row.uid for each in plan.create)
 
     async def _take_over(self, run: Run, row: Row) -> None:
-        """The request exists already: a response was lost, a process was killed, or another process created it."""
+        """Handle a request that already exists: a response was lost, or another process created it."""
         name = run.request_name(row.uid)
-        with suppress(GoneError):  # it was there a moment ago: everything is decided anew
+        with suppress(GoneError):  # it was deleted meanwhile, so the next plan decides
             found = await self._client.get(REQUESTS, run.namespace, name)
             request = read_run_request(found)
             if request is None or request.run.name != run.name:
@@ -199,7 +199,7 @@ class Runner:
             self._cluster.written(found)
 
     async def _not_let_in(self, run: Run, row: Row, error: ApiRefusedError) -> None:
-        """Admission has refused it: because the pod went, which is normal, or for good."""
+        """Handle a rejection by admission: the pod was deleted (which is normal), or the rejection is final."""
         if error.status in (401, 403, 404):
             raise ConfigurationError(str(error)) from error
         await self._cluster.look_again(row.pod)
@@ -208,7 +208,7 @@ class Runner:
             self._cluster.refused(row.uid, str(error))
 
     async def _seen_by_admission(self, run: Run, made: object) -> None:
-        """Without the labels that admission sets, no daemon would ever look at a request."""
+        """Check that admission has set its labels. Without them no daemon would serve the request."""
         meta = mapping(mapping(made).get("metadata"))
         if mapping(meta.get("labels")).get(LABEL_ACTIVE) == "true":
             return

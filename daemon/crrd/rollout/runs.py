@@ -1,4 +1,4 @@
-"""The runs of one namespace, as their requests show them: how they stand, how they end, and an end to one of them."""
+"""The runs of one namespace, read from their requests: their status, how they ended, and aborting one."""
 
 import asyncio
 import os
@@ -32,58 +32,58 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What the command line asks for."""
+    """The parsed command line."""
 
-    called: str  # As the user called it, for commands that messages suggest
-    verb: str  # "" to start a run, or to resume the one of this name
-    arguments: tuple[str, ...]  # TYPE/NAME, or TYPE and NAME; the same several times
+    called: str  # The command as the user called it, for messages that suggest commands
+    verb: str  # "" starts a run, or resumes the run with this name
+    arguments: tuple[str, ...]  # TYPE/NAME, or TYPE and NAME; may be several
     selector: str
-    run_name: str  # "" to make one up, or for `status` of all runs
-    retry_failed: bool  # Restart the pods once more whose requests have failed
+    run_name: str  # "" to generate a name, or for `status` of all runs
+    retry_failed: bool  # Restart the pods of failed requests again
     options: Options
-    changed_options: Mapping[str, Any]  # Options that a run that is resumed gets in place of its own
+    changed_options: Mapping[str, Any]  # Options that replace those of a resumed run
     partition: Amount | None
-    since: datetime | timedelta | None  # Options.since of a new run, or how long before its start that is
+    since: datetime | timedelta | None  # Options.since of a new run, or the time before its start
     dry_run: str
-    """"" to change something, else `client` or `server`, which asks the API server whether it takes the requests."""
-    watch: bool  # With `status`: go on to show it
-    timeout: int | None  # Seconds for the whole run; 0 for as long as it takes, None for the default
-    yes: bool  # Nobody has to be asked after the first part
+    """Empty to make changes, else `client`, or `server` to check whether the API server accepts the requests."""
+    watch: bool  # With `status`: keep showing it
+    timeout: int | None  # Seconds for the whole run. 0 for no limit, None for the default
+    yes: bool  # Do not ask after the first part
     output: str  # text or json
     namespace: str
     context: str
     kubeconfig: str
-    access_flags: tuple[str, ...]  # The flags that say which cluster, for commands that messages suggest
-    resume_flags: tuple[str, ...]  # The flags just given that `resume` takes, for the same
+    access_flags: tuple[str, ...]  # The given flags that select the cluster, for messages that suggest commands
+    resume_flags: tuple[str, ...]  # The given flags that `resume` accepts, for the same purpose
 
     @property
     def as_json(self) -> bool:
-        """Whether a machine reads the output."""
+        """Whether the output is for programs."""
         return self.output == "json"
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """A connection to one cluster, for one command. What the methods raise is in `session.execute`."""
+    """A connection to one cluster, for one command. For the errors of its methods see `session.execute`."""
 
     client: KubeClient
-    clock: ServerClock  # Set by the client's answers
+    clock: ServerClock  # Set by the responses to the client
     namespace: str
     display: Display
     command: Command
 
     async def abort(self) -> int:
-        """Begin nothing more of a run; returns the exit code.
+        """Abort a run: begin no more pods of it. Return the exit code.
 
-        One request has to stay, because its annotation records the abort: without it, a process
-        that has not read it would start the run again. If none has started, the oldest stays, and may still be served.
+        One request must be kept, because its annotation records the abort. Without it, a process that has not read it
+        would start the run again. If no request has started, the oldest is kept, and it may still be served.
         """
         name = self.command.run_name
         requests = sorted(await self.requests_of(name), key=lambda each: each.age)
         await self._check_not_over(newest_run(requests))
         waiting = [each.request for each in requests if not each.request.completed and not each.started]
         under_way = sum(1 for each in requests if not each.request.completed and each.started)
-        # Whoever carries the run out has to know before anything is gone; the newest lives longest.
+        # The process of the run must see the abort before requests are deleted. The newest request lives longest.
         kept = next((each.request for each in reversed(requests) if each.request not in waiting), requests[0].request)
         patch = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(self.clock.now())}}}
         await self.client.merge_patch(REQUESTS, self.namespace, kept.name, patch)
@@ -100,16 +100,16 @@ class Runs:
         return 0
 
     async def _check_not_over(self, run: Run) -> None:
-        """Raise ConfigurationError for a run that is done or aborted."""
+        """Raise ConfigurationError if a run is done or aborted."""
         end = None
-        with suppress(ConfigurationError, ApiRefusedError):  # its target is gone, or may not be read
+        with suppress(ConfigurationError, ApiRefusedError):  # the target was deleted, or a right is missing
             async with await self.cluster_of(run) as cluster:
                 end = (await self._status_of(run, cluster))[1].end
         if end in (End.DONE, End.ABORTED):
             raise ConfigurationError(f"run {run.name} has already ended ({end}), so there is nothing to abort")
 
     async def status(self) -> int:
-        """Show how a run stands; without a name, which runs there are, the newest first. Returns the exit code."""
+        """Show the status of a run, or list all runs, the newest first, if no name is given. Return the exit code."""
         if not self.command.run_name:
             by_run: dict[str, list[RunRequest]] = {}
             for each in await self.requests(LABEL_RUN):
@@ -127,7 +127,7 @@ class Runs:
         return 0
 
     def _again(self, status: RunStatus, plan: Plan) -> str:
-        """The command that goes on with a run; "" where it goes on by itself, or is over."""
+        """Return the command that continues a run, or "" if it is running or over."""
         line = self.command_line("resume", status.run.name)
         if plan.end is End.PAUSED:
             return f"{line} --yes"
@@ -142,7 +142,7 @@ class Runs:
         return run_status(run, world.requests_of(run), now, is_gone, plan), plan
 
     async def _follow(self, run: Run, cluster: Cluster) -> int:
-        """Show a run until it ends or nobody carries it out; returns 0 for one that is done."""
+        """Show a run until it ends or its process has stopped. Return 0 if it is done."""
         self.display.begin(run, run.describe(len(cluster.world().members)))
         while True:
             cluster.changed.clear()
@@ -158,7 +158,7 @@ class Runs:
                     await cluster.changed.wait()
 
     async def record_options(self, run: Run, cluster: Cluster, failed: Collection[Request]) -> None:
-        """Write changed options on the newest request, which lives longest; delete those that are to be retried."""
+        """Write changed options to the newest request, which lives longest. Delete the requests to be retried."""
         kept = [each for each in cluster.world().requests_of(run) if each.request not in failed]
         if kept and newest_run(kept).revision < run.revision:
             patch = {"metadata": {"annotations": run.annotations()}}
@@ -170,7 +170,7 @@ class Runs:
             cluster.deleted(request.name)
 
     async def check_same(self, run: Run) -> None:
-        """Raise ConfigurationError where the command names other pods or containers than the run to resume has."""
+        """Raise ConfigurationError if the command has other pods or containers than the run to resume."""
         command, differs = self.command, ""
         if command.arguments or command.selector:
             (arguments,) = split_targets(command.arguments)
@@ -185,12 +185,12 @@ class Runs:
             raise ConfigurationError(f"run {run.name} {differs}: use another --run NAME, or resume it: {again}")
 
     async def cluster_of(self, run: Run) -> Cluster:
-        """The pods of a run that has begun, and what else it heeds."""
+        """Return the pods of an existing run, and the other objects that it needs."""
         aim = await find_again(self.client, self.namespace, run.target)
         return Cluster(self.client, self.namespace, aim, run.options)
 
     async def requests_of(self, name: str) -> list[RunRequest]:
-        """The requests of a run. Raises ConfigurationError where there are none."""
+        """Return the requests of a run. Raises ConfigurationError if there are none."""
         requests = await self.requests(f"{LABEL_RUN}={name}")
         if not requests:
             where = f"namespace {self.namespace!r}"
@@ -198,20 +198,20 @@ class Runs:
         return requests
 
     async def requests(self, selector: str) -> list[RunRequest]:
-        """The requests of runs that a label selector selects."""
+        """Return the requests of runs that match a label selector."""
         where = Where(namespace=self.namespace, label_selector=selector)
         listing = await self.client.list_all(REQUESTS, read_run_request, **where)
         return [each for each in listing.items if each is not None]
 
     def command_line(self, verb: str, *run: str) -> str:
-        """A command for a run, or for all, as it is typed: for the same cluster, with the flags that were given."""
+        """Return a command for one or all runs, for the same cluster and with the flags that were given."""
         flags = self.command.resume_flags if verb == "resume" else ()
         arguments = [verb, *run, "-n", self.namespace, *self.command.access_flags, *flags]
         return f"{self.command.called} {shlex.join(arguments)}"
 
 
 def is_gone(by: str) -> bool:
-    """Whether it is for certain that the process of a run has ended: it ran on this host."""
+    """Whether the process of a run has certainly ended. Known only for processes of this host."""
     host, _, number = by.rpartition("/")
     if host != socket.gethostname() or not number.isdigit():
         return False
@@ -225,9 +225,9 @@ def is_gone(by: str) -> bool:
 
 
 def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> tuple[str, str, int]:
-    """How a run ended for this process, by its last plan: one word for machines, a sentence, and the exit code.
+    """Return how a run ended for this process, by its last plan: one word for programs, a sentence, and the exit code.
 
-    `timed_out` says that the time for the whole run was over first.
+    `timed_out` means that the time limit of the whole run was reached first.
     """
     message, started = summary(plan.rows), has_started(plan)
     again = f"to continue: {resume_command}" if started else "no pod was restarted"

@@ -1,4 +1,4 @@
-"""One use of `crrd recreate`: starts, resumes or aborts a run, or shows how runs stand, by the requests in the API."""
+"""One call of `crrd recreate`: starts, resumes or aborts a run, or shows runs, based on the requests in the API."""
 
 import asyncio
 import os
@@ -34,20 +34,20 @@ from crrd.rollout.runner import Runner
 from crrd.rollout.runs import EXIT_FAILED, Command, Runs, conclude, has_started
 from crrd.rollout.target import Aim, check_run, find_target, split_targets
 
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # As Kubernetes makes up names: nothing that spells words
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # The letters of Kubernetes' generated names, which cannot form words
 _LAST_WORDS_SECONDS = 5.0  # Time limit for the last writes of an interrupted run, because the user waits after Ctrl-C
 Explainer = Callable[[KubeClient, ServerClock, Mapping[str, Any]], Awaitable[str]]
-"""Says in some lines where a request stands."""
+"""Explains the state of a request in a few lines."""
 
 
 async def execute(command: Command, explainer: Explainer) -> int:
-    """Connect to the API server and do what is asked; returns the exit code.
+    """Connect to the API server and carry out the command. Return the exit code.
 
-    Raises ConfigurationError where it cannot be done and nothing was begun, ApiUnavailableError, ApiRefusedError.
+    Raises ConfigurationError if it cannot be done and nothing was started, ApiUnavailableError, ApiRefusedError.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if task is not None and signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+        if task is not None and signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
             loop.add_signal_handler(number, task.cancel)
     clock = ServerClock()
     access = find_access(command.kubeconfig, os.environ, command.context)
@@ -62,7 +62,7 @@ def _make_display(now: Callable[[], datetime], *, as_json: bool) -> Display:
         return JsonLines(now)
     if sys.stdout.isatty():
         with suppress(ImportError):
-            from crrd.rollout.table import Terminal  # noqa: PLC0415 - rich is not everywhere: lines do as well
+            from crrd.rollout.table import Terminal  # noqa: PLC0415 - without rich, plain lines are shown
 
             return Terminal()
     return Display()
@@ -70,17 +70,17 @@ def _make_display(now: Callable[[], datetime], *, as_json: bool) -> Display:
 
 @dataclass(frozen=True, slots=True)
 class Session(Runs):
-    """One use of the command."""
+    """One call of the command."""
 
     explainer: Explainer
 
     async def run(self) -> int:
-        """Do what is asked; returns the exit code."""
+        """Carry out the command. Return the exit code."""
         verbs = {"status": self.status, "abort": self.abort, "resume": self.resume, "": self.start}
         return await verbs[self.command.verb]()
 
     async def start(self) -> int:
-        """Start a run for each target, one after the other; a run of the given name that exists is resumed."""
+        """Start a run for each target, one after the other, or resume an existing run of the given name."""
         command = self.command
         if command.run_name and await self.requests(f"{LABEL_RUN}={command.run_name}"):
             return await self.resume()
@@ -98,7 +98,7 @@ class Session(Runs):
         return 0
 
     def _make_run(self, aim: Aim, cluster: Cluster) -> Run:
-        """A run of the target. Raises ConfigurationError for one that cannot be."""
+        """Return a run for the target. Raises ConfigurationError if it is not possible."""
         command, world, now = self.command, cluster.world(), self.clock.now()
         options = replace(command.options, since=_since(command.since, now))
         name = command.run_name or _make_name(aim.target.name)
@@ -125,7 +125,7 @@ class Session(Runs):
             return await self._carry_out(run, cluster, run.describe(waiting))
 
     async def _preview(self, world: World, run: Run) -> int:
-        """Print what the run would do."""
+        """Show what the run would do."""
         preview = make_preview(world, run, self.clock.now())
         refused = await self._refusals(run, preview) if self.command.dry_run == "server" else {}
         if len(split_targets(self.command.arguments)) > 1 and not self.command.as_json:
@@ -134,19 +134,19 @@ class Session(Runs):
         return EXIT_FAILED if refused else 0
 
     async def _refusals(self, run: Run, preview: Preview) -> dict[str, str]:
-        """The pods whose requests the API server would refuse by admission and policies, and what it says."""
+        """Return the pods whose requests the API server would reject (admission and policies), and its messages."""
         refused: dict[str, str] = {}
         for row in chain(*preview.batches, *preview.later):
             body = run.request(row.pod, row.uid, row.containers)
             try:
-                with suppress(ConflictError):  # one that has failed, which would be deleted first
+                with suppress(ConflictError):  # a failed request, which a real run would delete first
                     await self.client.create(REQUESTS, run.namespace, body, dry_run=True)
             except ApiRefusedError as error:
                 refused[row.pod] = str(error)
         return refused
 
     def _nothing_to_do(self, plan: Plan) -> int:
-        """Say why no pod is recreated. Raises ConfigurationError for a reason that somebody has to see to."""
+        """Say why no pod is recreated. Raises ConfigurationError if the user must act on the reason."""
         odd = [row for row in plan.rows if row.skip is not None and not row.skip.normal]
         if odd:
             skipped = "pod" if len(odd) == 1 else f"{len(odd)} pods are skipped, for example"
@@ -156,7 +156,7 @@ class Session(Runs):
         return 0
 
     async def resume(self) -> int:
-        """Go on with the run of this name, or show what is left of it."""
+        """Continue the run of this name, or show what is left of it."""
         command, name = self.command, self.command.run_name
         run = newest_run(await self.requests_of(name))
         await self.check_same(run)
@@ -181,7 +181,7 @@ class Session(Runs):
     async def _carry_out(self, run: Run, cluster: Cluster, begins: str) -> int:
         """Carry out the run, with events on the workload before and after.
 
-        Raises CancelledError where it is interrupted, or nobody reads the output: the run is left as it is.
+        Raises CancelledError if it is interrupted or the output is closed. The run is then left as it is.
         """
         command, clock = self.command, self.clock
         runner = Runner(self.client, cluster, clock, self.display, timeout=command.timeout, confirmed=command.yes)
@@ -217,20 +217,20 @@ class Session(Runs):
         await create_event(self.client, self.clock.now(), run, reason, f"run {run.name}: {message}")
 
     async def _print_failures(self, plan: Plan) -> None:
-        """Print why pods failed, and where their requests stand."""
+        """Print why pods failed, and the state of their requests."""
         for row in plan.rows:
             if row.stage is not Stage.FAILED:
                 continue
             self.display.print_line(f"{row.pod} failed: {row.wait.with_command}")
             if row.request is None or self.command.as_json:
                 continue
-            with suppress(CrrdError):  # gone, or not to be read: its own words stand above
+            with suppress(CrrdError):  # deleted or not readable; the failure is already printed above
                 request = await self.client.get(REQUESTS, self.namespace, row.request.request.name)
                 explanation = await self.explainer(self.client, self.clock, request)
                 print("\n".join(f"  {line}" for line in explanation.splitlines()))
 
     def _end(self, outcome: str, message: str) -> None:
-        """Show the end; on stderr where stdout takes nothing more."""
+        """Show the end, or print it on stderr if stdout fails."""
         try:
             self.display.end(outcome, message)
         except OutputError as error:
@@ -238,7 +238,7 @@ class Session(Runs):
 
 
 def _since(given: datetime | timedelta | None, now: datetime) -> str:
-    """RFC 3339, by the API server's clock. Raises ConfigurationError."""
+    """Return the time as RFC 3339 by the API server's clock. Raises ConfigurationError."""
     if given is None:
         return ""
     moment = now - given if isinstance(given, timedelta) else given
@@ -248,6 +248,6 @@ def _since(given: datetime | timedelta | None, now: datetime) -> str:
 
 
 def _make_name(target: str) -> str:
-    """A name for a run that nobody has named."""
+    """Generate a name for a run."""
     letters = "".join(secrets.choice(_LETTERS) for _ in range(5))
     return f"{(target or 'pods')[:30].rstrip('-.').replace('.', '-')}-{letters}"

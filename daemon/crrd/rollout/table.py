@@ -1,4 +1,4 @@
-"""How a run looks on a terminal: a live table of the pods that matter now, and a bar for the whole."""
+"""The display of a run on a terminal: a live table of the pods that matter now, and a progress bar."""
 
 import time
 
@@ -20,23 +20,22 @@ _STYLES = {Stage.DONE: "green", Stage.FAILED: "bold red", Stage.WAITING: "dim", 
 _URGENT = (Stage.FAILED, Stage.RECREATING, Stage.SETTLING, Stage.REQUESTED)
 _ORDER = (*_URGENT, Stage.WAITING, Stage.DONE, Stage.GONE, Stage.SKIPPED)
 _COLUMNS = {"pod": 12, "node": 8, "old": 12, "new": 12, "phase": 10, "s": 3, "waits for": 9}
-"""With the least width of each."""
-_DISPENSABLE = ("old", "new", "node")  # What a narrow terminal goes without, in this order
-_LONGEST = 40  # What a name is cut to
+"""The columns and their minimum width."""
+_DISPENSABLE = ("old", "new", "node")  # Columns that a narrow terminal leaves out, in this order
+_LONGEST = 40  # Length limit for names
 _GAP = 2
 _COMMANDS = 3  # Pods whose wait is shown in full, with the command that shows more
-_OTHER_LINES = 9 + _COMMANDS
-"""Of the terminal's height: title, head, bar, what is waited for, and what was there before."""
+_OTHER_LINES = 9 + _COMMANDS  # Lines of the terminal for title, head, bar, waits, and earlier output
 
 
 class Terminal(Display):
-    """For people who watch."""
+    """A display for an interactive terminal."""
 
     def __init__(self) -> None:
         super().__init__()
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
-        self._at_first: int | None = None  # Pods that were through when this process began
+        self._at_first: int | None = None  # Pods that were finished when this process began
         self._title = ""
 
     def begin(self, run: Run, message: str) -> None:
@@ -70,7 +69,7 @@ class Terminal(Display):
         return Group(table, more, self._bar(plan.rows), waiting, *(Text(plain(each)) for each in slow[:_COMMANDS]))
 
     def _cells(self, row: Row) -> dict[str, Text]:
-        """A row, by column."""
+        """Return the cells of a row, by column."""
         seconds = self._seconds(row) if row.stage is not Stage.DONE else None
         passed = "" if seconds is None else f"{seconds:.0f}"
         values = (row.pod, row.node, _ids(old_ids(row)), _ids(new_ids(row)), row.stage.value, passed, row.wait.why)
@@ -79,7 +78,7 @@ class Terminal(Display):
         return cells
 
     def _fitting(self, rows: tuple[Row, ...]) -> tuple[list[Row], int]:
-        """The rows that matter most, as many as there is room for, by name; and how many are not shown."""
+        """Return the most important rows that fit, sorted by name, and the number of rows that are not shown."""
         room = max(3, self._console.size.height - _OTHER_LINES)
         best = sorted(rows, key=lambda row: (_ORDER.index(row.stage), row.pod))[:room]
         return sorted(best, key=lambda row: row.pod), max(0, len(rows) - room)
@@ -95,7 +94,7 @@ class Terminal(Display):
 
 
 def _widths(lines: list[dict[str, Text]], room: int) -> dict[str, int]:
-    """The columns that there is room for, with the width of each; what is waited for gets the rest."""
+    """Return the columns that fit and their widths. The last column gets the remaining width."""
     *others, last = _COLUMNS
     widths = {each: max([_COLUMNS[each], *(min(_LONGEST, len(line[each])) for line in lines)]) for each in others}
     for column in _DISPENSABLE:

@@ -1,4 +1,4 @@
-"""From the words on the command line to the pods that a run is about."""
+"""Finds the pods of a run from the arguments on the command line."""
 
 from dataclasses import dataclass
 
@@ -13,25 +13,25 @@ from crrd.lib.errors import ConfigurationError, GoneError
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What is watched for a run."""
+    """What to watch for a run."""
 
     target: Target
-    resource: Resource | None = None  # The workload's, None for pods themselves
-    selector: str = ""  # The workload's, as a query
+    resource: Resource | None = None  # The workload's resource. None if the target is not a workload
+    selector: str = ""  # The workload's label selector as a query
 
     @property
     def pods_query(self) -> str:
-        """The label selector that the pods are watched with; "" for one pod by its name."""
+        """The label selector for watching the pods, or "" for one pod by its name."""
         return self.selector or self.target.selector
 
     @property
     def pods_fields(self) -> str:
-        """The field selector that goes with it."""
+        """The field selector for watching the pods."""
         return f"metadata.name={self.target.name}" if self.target.kind == "Pod" else ""
 
 
 def split_targets(names: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Type and name of each target: `TYPE/NAME TYPE/NAME ...`, or `TYPE NAME NAME ...`; () where there is none.
+    """Return type and name of each target, from `TYPE/NAME TYPE/NAME ...` or `TYPE NAME NAME ...`. [()] if none.
 
     Raises ConfigurationError for anything else.
     """
@@ -45,9 +45,9 @@ def split_targets(names: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 async def find_target(client: KubeClient, namespace: str, names: tuple[str, ...], selector: str) -> Aim:
-    """What a command line names by type and name, or selects; without either all pods of the namespace.
+    """Find the target that the command line names or selects. Without either, it is all pods of the namespace.
 
-    Raises ConfigurationError for no such object or one without pods, ApiUnavailableError, ApiRefusedError.
+    Raises ConfigurationError if the object does not exist or has no pods, ApiUnavailableError, ApiRefusedError.
     """
     if selector or not names:
         return Aim(Target(f"pods {selector}".strip() if selector else "all pods", selector=selector))
@@ -62,7 +62,7 @@ async def find_target(client: KubeClient, namespace: str, names: tuple[str, ...]
 
 
 async def find_again(client: KubeClient, namespace: str, target: Target) -> Aim:
-    """The target of a run that has begun, by the workload's UID. Raises as `find_target` does."""
+    """Find the target of an existing run again, by the workload's UID. Raises the errors of `find_target`."""
     if target.kind in ("", "Pod"):
         return Aim(target)
     aim = await find_workload(client, namespace, await kind_of(client, target.api_version, target.kind), target.name)
@@ -72,7 +72,7 @@ async def find_again(client: KubeClient, namespace: str, target: Target) -> Aim:
 
 
 async def find_workload(client: KubeClient, namespace: str, served: Served, name: str) -> Aim:
-    """A workload of a kind that is served. Raises as `find_target` does."""
+    """Find a workload of a served kind. Raises the errors of `find_target`."""
     shown = f"{served.word}/{name}"
     try:
         found = await client.get(served.resource, namespace, name)
@@ -86,7 +86,7 @@ async def find_workload(client: KubeClient, namespace: str, served: Served, name
 
 
 def check_run(world: World, run: Run) -> None:
-    """Raise ConfigurationError for a target without pods, or a container that cannot be recreated."""
+    """Raise ConfigurationError if the target has no pods, or a container cannot be recreated."""
     if not world.members:
         if run.target.kind == "Pod":
             raise ConfigurationError(f'pod "{run.target.name}" not found in namespace "{run.namespace}"')
