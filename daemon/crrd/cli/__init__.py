@@ -1,1 +1,1 @@
-"""The command line: one module a command."""
+"""The command line. Each command has its own module."""

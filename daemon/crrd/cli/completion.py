@@ -1,7 +1,7 @@
-"""`crrd completion`, and what shells and kubectl ask while somebody types `kubectl recreate`.
+"""`crrd completion`, and the completion of `kubectl recreate` for shells and kubectl.
 
-`complete` prints what the last word could be, one a line, and then a directive, as kubectl expects of its plugins
-(cobra's ShellCompDirective). It offers nothing where anything goes wrong.
+`complete` prints the candidates for the last word, one per line, and then a directive, as kubectl expects it from
+plugins (cobra's ShellCompDirective). It prints no candidates after an error.
 """
 
 import argparse
@@ -73,20 +73,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def complete(words: Sequence[str]) -> int:
-    """Print what the last word could be."""
+    """Print the candidates for the last word."""
     *before, unfinished = words or [""]
     configure_log("console", "error")
     offers: list[str] = []
     with suppress(CrrdError, TimeoutError, OSError, argparse.ArgumentError, SystemExit):
         offers = asyncio.run(asyncio.wait_for(_offers(before, unfinished), _SECONDS))
     fitting = sorted({each for each in offers if each.startswith(unfinished)})
-    # Bits of ShellCompDirective: no file names; and no space after what goes on with a name.
+    # Bits of ShellCompDirective: no file names, and no space after a candidate that can be continued with a name.
     print(*fitting, ":6" if any(each.endswith("/") for each in fitting) else ":4", sep="\n")
     return 0
 
 
 async def _offers(before: list[str], unfinished: str) -> list[str]:
-    """All that the unfinished word could be, and more: what does not begin with it is dropped by the caller."""
+    """Return the candidates for the unfinished word. The caller drops those that do not start with it."""
     last = before[-1] if before else ""
     if last in _VALUES:
         return list(_VALUES[last])
@@ -104,13 +104,13 @@ async def _offers(before: list[str], unfinished: str) -> list[str]:
 
 
 async def _from_api(client: KubeClient, namespace: str, arguments: list[str], last: str, unfinished: str) -> list[str]:
-    """What the API server has to be asked for."""
+    """Return the candidates that come from the API server."""
     if last in ("-n", "--namespace"):
         return await _list(client, NAMESPACES, _name)
     if last in ("-c", "--container"):
         *some, _ = unfinished.split(",")
         names: set[str] = set()
-        for target in split_targets(tuple(arguments)):  # all pods of the namespace where there is none
+        for target in split_targets(tuple(arguments)):  # all pods of the namespace if there is none
             aim = await find_target(client, namespace, target, "")
             where = Where(namespace=namespace, label_selector=aim.pods_query, field_selector=aim.pods_fields)
             names.update(*await _list(client, PODS, _containers, **where))
@@ -147,6 +147,6 @@ def _containers(pod: Json) -> list[str]:
 
 
 def _flags(parser: argparse.ArgumentParser) -> dict[str, bool]:
-    """Every flag, and whether a value follows it."""
-    actions = parser._actions  # noqa: SLF001 - argparse has no other way to ask
+    """Return every flag, and whether it takes a value."""
+    actions = parser._actions  # noqa: SLF001 - argparse has no public way
     return {flag: action.nargs != 0 for action in actions for flag in action.option_strings}

@@ -1,6 +1,6 @@
-"""`crrd doctor`: whether an installation works. Reads what `core.doctor` needs from the API server, and prints.
+"""`crrd doctor`: checks an installation. Reads what `core.doctor` needs from the API server, and prints the findings.
 
-It creates nothing: its one request is a dry run. What may not be read makes a check "not checked".
+It creates nothing, because its only create call is a dry run. If a right is missing, the check is "not checked".
 """
 
 import argparse
@@ -48,7 +48,7 @@ OF_MANAGER = (
     *(f"get,list,watch,patch,delete,manage {_REQUESTS}", "get,list,watch pods", "patch pods/status"),
     *("list,watch namespaces", *_OF_BOTH),
 )
-"""As manifests/node/rbac.yaml and manifests/manager/rbac.yaml grant it, in the cluster."""
+"""The rights that manifests/node/rbac.yaml and manifests/manager/rbac.yaml grant in the cluster."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the findings; returns the exit code. Raises ConfigurationError where the API server cannot be asked."""
+    """Print the findings. Return the exit code. Raises ConfigurationError if the API server cannot be reached."""
     configure_log("console", "error")
     findings = examine(asyncio.run(_read(args.kubeconfig, args.namespace)))
     print(json.dumps(render_json(findings), indent=2) if args.output == "json" else render(findings))
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def render(findings: Iterable[Finding]) -> str:
-    """The findings as text."""
+    """Return the findings as text."""
     lines = []
     for each in findings:
         lines.append(f"{each.state:<11}  {each.check:<16}  {sentence(each)}")
@@ -91,7 +91,7 @@ def render(findings: Iterable[Finding]) -> str:
 
 
 def render_json(findings: Iterable[Finding]) -> dict[str, Any]:
-    """The findings as JSON; `state` of the whole is the worst that was found, what was not checked aside."""
+    """Return the findings as JSON. The overall `state` is the worst one found, without those not checked."""
     checks = [
         {
             "check": each.check.name.title(),
@@ -118,14 +118,14 @@ async def _read(kubeconfig: str, namespace: str) -> Facts:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads an installation, as far as it may be read."""
+    """Reads an installation, as far as the user's rights allow."""
 
     client: KubeClient
     found: dict[str, Any] = field(default_factory=dict)  # Facts by name
-    unread: dict[str, str] = field(default_factory=dict)  # Why others could not be read
+    unread: dict[str, str] = field(default_factory=dict)  # Facts that could not be read, with the error
 
     async def facts(self, version: Json, namespace: str, clock: ServerClock) -> Facts:
-        """All of it."""
+        """Read all facts."""
         await self._gather(managers=self._pods(MANAGERS), daemons=self._pods(NODE_DAEMONS))
         await self._gather(
             crd=self._get(_CRDS, "", _REQUESTS),
@@ -178,7 +178,7 @@ class Reader:
         return tuple(chain.from_iterable(await self._list(WEBHOOKS, read.read_hooks)))
 
     async def _trial(self, namespace: str) -> Trial:
-        """Create a request as a dry run. Its pod does not exist, so admission denies it where it works."""
+        """Create a request as a dry run. Its pod does not exist, so admission denies it if it works."""
         spec = {"podName": "crrd-doctor-no-such-pod", "containers": [{"name": "app"}]}
         body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "crrd-doctor"}, "spec": spec}
         try:
@@ -195,7 +195,7 @@ class Reader:
         return None if found is None else read.read_lease(found)
 
     async def _accounts(self) -> dict[str, tuple[str, ...]]:
-        """What the ServiceAccounts of node daemons and managers may not do."""
+        """Return the rights that the ServiceAccounts of node daemons and managers lack."""
         missing: dict[str, tuple[str, ...]] = {}
         for pods, wanted in (("daemons", OF_NODE), ("managers", OF_MANAGER)):
             for account in sorted({pod.account for pod in self.found.get(pods, ())}):
@@ -203,7 +203,7 @@ class Reader:
         return missing
 
     async def _missing(self, wanted: Iterable[str], namespace: str, account: str = "") -> tuple[str, ...]:
-        """Those of the rights (verbs and a resource) that the ServiceAccount, or the user, does not have."""
+        """Return which of the rights (verbs and a resource) the ServiceAccount, or else the user, lacks."""
         asked = [(verb, resource) for verbs, resource in map(str.split, wanted) for verb in verbs.split(",")]
         allowed = await asyncio.gather(*(self._may(verb, kind, namespace, account) for verb, kind in asked))
         return tuple(" ".join(right) for right, may in zip(asked, allowed, strict=True) if not may)

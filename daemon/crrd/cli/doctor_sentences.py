@@ -1,4 +1,4 @@
-"""The sentences of `crrd doctor`: for each thing that `core.doctor` sees, what it means and what to do."""
+"""The messages of `crrd doctor`: for each topic of `core.doctor`, what was found and what to do."""
 
 from collections.abc import Mapping
 
@@ -89,10 +89,10 @@ SENTENCES: Mapping[Topic, tuple[str, str]] = {
 
 
 def sentence(finding: Finding) -> str:
-    """What was seen."""
+    """Return what was found."""
     return plain(SENTENCES[finding.topic][0].format_map(finding.values))
 
 
 def advice(finding: Finding) -> str:
-    """What to do about it; "" for nothing."""
+    """Return what to do about it, or ""."""
     return SENTENCES[finding.topic][1].format_map(finding.values)

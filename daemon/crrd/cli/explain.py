@@ -1,6 +1,6 @@
-"""`crrd explain`: where a request stands. Reads what `core.explain` needs from the API server, and prints.
+"""`crrd explain`: shows the state of a request. Reads what `core.explain` needs from the API server.
 
-Only the request itself has to be readable. Whatever else may not be read is left out, and the answer says so.
+Only the request itself must be readable. Everything else is optional, and the output lists what could not be read.
 """
 
 import argparse
@@ -38,12 +38,12 @@ from crrd.lib.log import configure as configure_log
 from crrd.lib.plain import plain
 
 T = TypeVar("T")
-EXIT_NOT_EXPLAINED = 1  # There is no such request, or the API server does not say
+EXIT_NOT_EXPLAINED = 1  # The request does not exist, or the API server did not return it
 _COLORS = {Verdict.SUCCEEDED: "32", Verdict.FAILED: "31", Verdict.MOVING: "36", Verdict.STUCK: "33"}
 
 
 class NotExplainedError(CrrdError):
-    """The request cannot be had: one line that says why and what to do."""
+    """The request cannot be read. The message is one line with the reason and what to do."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print where the request stands; returns the exit code. Raises ConfigurationError for a bad name or kubeconfig."""
+    """Print the state of the request. Return the exit code. Raises ConfigurationError for a bad name or kubeconfig."""
     namespace, slash, name = args.request.rpartition("/")
     if slash and args.namespace not in ("", namespace):
         raise ConfigurationError(f"{args.request} and --namespace {args.namespace} are different namespaces: use one")
@@ -93,12 +93,12 @@ async def _explain(kubeconfig: str, namespace: str, name: str) -> Explanation:
 
 
 async def explained(client: KubeClient, clock: ServerClock, obj: Json) -> Explanation:
-    """Where a request stands, by what else can be read."""
+    """Read what the request depends on, as far as possible, and explain the request."""
     return explain_request(await _Reader(client).facts(obj, clock))
 
 
 def render_json(found: Explanation) -> dict[str, Any]:
-    """An explanation as JSON; times are seconds, null where nobody can tell."""
+    """Return an explanation as JSON. Times are in seconds, or null if unknown."""
     return {
         "request": found.request.key,
         "phase": found.request.status.phase.value,
@@ -130,18 +130,18 @@ def _finding(found: Explanation, finding: Finding, what: str) -> dict[str, Any]:
 
 
 def cause_sentence(found: Explanation) -> str:
-    """What holds for the request, with the name of the container that it is about."""
+    """Return the sentence for the request's state, with the name of the container that it is about."""
     container = f"container {found.cause.container}: " if found.cause.container else ""
     return container + sentence(found, found.cause)
 
 
 def note_sentence(found: Explanation, note: Finding) -> str:
-    """A note, and what to do about it."""
+    """Return the sentence of a note, and what to do about it."""
     return "; ".join([sentence(found, note), *steps(found, note)])
 
 
 def render(found: Explanation) -> str:
-    """An explanation for people: what it waits for first, what to do, then the rest."""
+    """Return an explanation as text: what the request waits for, what to do, then the rest."""
     cause, request, phase = found.cause, found.request, found.request.status.phase
     where = f"pod {request.pod_key}" + (f" on node {found.node}" if found.node else "")
     created = f"created {format_duration(found.age)} ago"
@@ -166,7 +166,7 @@ def render(found: Explanation) -> str:
 
 
 def _wrapped(text: str, *, first: str = "", others: str = "", color: str = "") -> list[str]:
-    """A paragraph: wrapped and coloured on a terminal, one line elsewhere."""
+    """Return a paragraph: wrapped and coloured on a terminal, else as one line."""
     text = plain(text)
     if not sys.stdout.isatty():
         return [first + text]
@@ -180,7 +180,7 @@ def _wrapped(text: str, *, first: str = "", others: str = "", color: str = "") -
 
 
 async def _request(client: KubeClient, namespace: str, name: str) -> Json:
-    """The request. Raises NotExplainedError, and ConfigurationError for what is wrong with the way to the server."""
+    """Return the request. Raises NotExplainedError, and ConfigurationError if the connection is configured wrongly."""
     try:
         obj = await client.get(REQUESTS, namespace, name)
     except (ApiRefusedError, ApiUnavailableError) as error:
@@ -208,13 +208,13 @@ def _why_not(error: ApiRefusedError | ApiUnavailableError, client: KubeClient, n
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads what a request depends on, as far as it may be read."""
+    """Reads the objects that a request depends on, as far as the user's rights allow."""
 
     client: KubeClient
-    unread: dict[str, str] = field(default_factory=dict)  # What could not be read, and why
+    unread: dict[str, str] = field(default_factory=dict)  # Objects that could not be read, with the error
 
     async def facts(self, obj: Json, clock: ServerClock) -> Facts:
-        """All of it."""
+        """Read all facts."""
         request = parse_request(obj)
         namespace = request.namespace
         found = await self._try("the pod", self._get(PODS, namespace, request.pod_name))
@@ -253,7 +253,7 @@ class _Reader:
             return None
 
     async def _get(self, resource: Resource, namespace: str, name: str) -> Json | None:
-        """One object, None where there is none."""
+        """Return an object, or None if it does not exist."""
         with suppress(GoneError):
             return await self.client.get(resource, namespace, name) if name else None
         return None
@@ -264,14 +264,14 @@ class _Reader:
         return (await self.client.list_all(resource, parse, namespace=namespace, **selectors)).items
 
     async def _probes(self, pod: Pod | None) -> tuple[tuple[tuple[str, str], ProbeFailure] | None, ...]:
-        """What probes of the pod said, if one of its containers waits for one."""
+        """Return the failed probes of the pod, if one of its containers waits for a probe."""
         if pod is None or all(each.ready or not each.running for each in pod.containers.values()):
             return ()
         selector = f"involvedObject.uid={pod.uid},reason=Unhealthy"
         return await self._list(EVENTS, read_probe_failure, pod.namespace, field_selector=selector)
 
     async def _daemons(self, node: str) -> tuple[DaemonFacts, ...] | None:
-        """The daemon's pods on a node; None where there is none on any: it runs by hand, or with other labels."""
+        """Return the daemon's pods on a node. None if no node has any: it runs by hand, or with other labels."""
         if not node:
             return None
         selectors = {"label_selector": NODE_DAEMONS, "field_selector": f"spec.nodeName={node}"}

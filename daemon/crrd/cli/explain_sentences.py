@@ -1,4 +1,4 @@
-"""The sentences of `crrd explain`: one for each finding and each step of `core.explain`."""
+"""The messages of `crrd explain`: one for each finding and each step of `core.explain`."""
 
 import re
 import string
@@ -101,7 +101,7 @@ SENTENCES: Mapping[Topic, str] = {
         "manager counts from its own start",
     Topic.UNREAD: "cannot read {object}: {error}",
 }  # fmt: skip
-"""A part in brackets is left out where a value in it is unknown; `{message:or ...}` has what replaces an empty one."""
+"""A part in brackets is left out if a value in it is unknown. `{message:or ...}` has a replacement for ""."""
 STEPS: Mapping[Step, str] = {
     Step.CHECK_MANAGER: f"check that the manager is running: {_MANAGER_PODS}",
     Step.CHECK_ANY_MANAGER:
@@ -146,7 +146,7 @@ _OPTIONAL = re.compile(r"\[(.*?)\]")
 
 
 class _Formatter(string.Formatter):
-    """Knows durations, container IDs, lists, and what stands for a value that is empty."""
+    """Formats durations, container IDs and lists, and replaces empty values."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         match format_spec:
@@ -168,12 +168,12 @@ _FORMATTER = _Formatter()
 
 
 def says_since(finding: Finding) -> bool:
-    """Whether the finding's sentence says for how long it has been so."""
+    """Whether the finding's sentence contains a duration."""
     return "since" in _fields(SENTENCES[finding.reason])
 
 
 def sentence(found: Explanation, finding: Finding) -> str:
-    """The sentence of a finding, without the name of the container that it is about."""
+    """Return the sentence of a finding, without the name of its container."""
     values = {**_common(found), **finding.values, "since": finding.since}
     if finding.reason is Topic.COMPLETED_WITH_FAILURES:
         failed = (each for each in found.containers if each.phase != StatePhase.SUCCEEDED)
@@ -182,7 +182,7 @@ def sentence(found: Explanation, finding: Finding) -> str:
 
 
 def steps(found: Explanation, finding: Finding) -> list[str]:
-    """What can be done about a finding, one sentence or command each."""
+    """Return what can be done about a finding, one sentence or command each."""
     lines: list[str] = []
     for advice in finding.advice:
         values = {**_common(found), **advice.values}
@@ -194,7 +194,7 @@ def steps(found: Explanation, finding: Finding) -> list[str]:
 
 
 def _common(found: Explanation) -> dict[str, str]:
-    """The values that every sentence may take."""
+    """Return the values that every sentence may use."""
     namespace, _, daemon = found.daemon.partition("/")
     log = f"kubectl -n {namespace} logs {daemon}" if daemon else f"see the log of the node daemon on node {found.node}"
     request = found.request
@@ -203,12 +203,12 @@ def _common(found: Explanation) -> dict[str, str]:
 
 
 def _fields(template: str) -> set[str]:
-    """The names of the values that a sentence takes."""
+    """Return the names of the values in a sentence."""
     return {name for _, name, _, _ in _FORMATTER.parse(template) if name is not None}
 
 
 def _fill(template: str, values: Mapping[str, Any]) -> str:
-    """A sentence with its values, and without the parts whose values are not known."""
+    """Return a sentence with its values, without the optional parts whose values are unknown."""
 
     def optional(part: re.Match[str]) -> str:
         return part[1] if all(values[name] not in (None, "") for name in _fields(part[1])) else ""

@@ -1,4 +1,4 @@
-"""`crrd forecast`: what an upgrade of kubelet will do to the containers of this node, or of all nodes. Only reads."""
+"""`crrd forecast`: what a kubelet upgrade will do to the containers of this node, or of all nodes. Only reads."""
 
 import argparse
 import asyncio
@@ -27,28 +27,28 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationE
 from crrd.lib.jsonfields import items, mapping, text, value_at
 from crrd.lib.log import configure as configure_log
 
-EXIT_UNKNOWN = 4  # Nothing is known to be rebuilt, but not every container could be judged, or the version is unknown
-EXIT_RESTART = 3  # At least one container would be rebuilt
-RUNTIME_SECONDS = 15.0  # For how long a runtime that is down is waited for
-# What a word without quotes can be in kubectl's YAML, besides a string: `=`, `<<` and dates are strings there
+EXIT_UNKNOWN = 4  # No container would be restarted, but some could not be checked, or the version is unknown
+EXIT_RESTART = 3  # At least one container would be restarted
+RUNTIME_SECONDS = 15.0  # How long to wait for a runtime that is down
+# Types of unquoted words in kubectl's YAML, besides strings. `=`, `<<` and dates are strings there.
 _YAML_WORDS = ("null", "bool", "int", "float")
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastConfig:
-    """What `crrd forecast` runs with."""
+    """The configuration of `crrd forecast`."""
 
     to_version: str
-    from_version: str  # "" for the running kubelet's, as the Node tells it
+    from_version: str  # "" for the running kubelet's, which the Node reports
     output: str
     cri_endpoints: tuple[str, ...]
     kubeconfig: str
     node_name: str
-    pods_file: str  # kubectl's output; "" to ask the API server, "-" for standard input
+    pods_file: str  # Output of kubectl. "" to read from the API server, "-" for standard input
     all_nodes: bool
     daemon_port: int
     plot_file: str
-    spec_dir: str  # Where a node daemon keeps specs; "" for none
+    spec_dir: str  # The folder in which a node daemon stores specs, or ""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -89,13 +89,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the forecast; returns the exit code. Raises ConfigurationError."""
+    """Print the forecast. Return the exit code. Raises ConfigurationError."""
     return run_forecast(forecast_config(args))
 
 
 def forecast_config(args: argparse.Namespace) -> ForecastConfig:
-    """The configuration of `crrd forecast`. Raises ConfigurationError for a value that is missing or impossible."""
-    # as `kubelet --version` prints it, too
+    """Return the configuration of `crrd forecast`. Raises ConfigurationError for a missing or invalid value."""
+    # Also accept the output of `kubelet --version`
     to_version, from_version = (
         each.strip().removeprefix("Kubernetes ") for each in (args.to_version, args.from_version)
     )
@@ -130,9 +130,9 @@ def forecast_config(args: argparse.Namespace) -> ForecastConfig:
 
 
 def run_forecast(config: ForecastConfig) -> int:
-    """Print the forecast; returns the exit code. Raises ConfigurationError with the reason in one line."""
+    """Print the forecast. Return the exit code. Raises ConfigurationError with the reason in one line."""
     configure_log("console", "error")
-    # before there is a loop, which would keep Ctrl-C to itself until all of standard input is read
+    # before the event loop starts, which would ignore Ctrl-C until all of standard input is read
     pods = read_pods(config.pods_file) if config.pods_file else None
     try:
         reports = asyncio.run(_reports(config, pods))
@@ -198,7 +198,7 @@ async def _of_this_node(
 
 
 async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Report]:
-    """Every Node's report, as the daemon there gives it; a Report that says why for each that gives none."""
+    """Return the report of each node, as its daemon returns it. If it returns none, the report has the reason."""
     nodes = await client.list_all(NODES, lambda node: node)
     versions = {text(value_at(node, "metadata.name")): reported_version(node) for node in nodes.items}
     daemons = {}
@@ -206,7 +206,7 @@ async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Repo
         if value_at(pod, "status.phase") == "Running":
             name = (text(value_at(pod, "metadata.namespace")), text(value_at(pod, "metadata.name")))
             daemons[text(value_at(pod, "spec.nodeName"))] = name
-    gate = asyncio.Semaphore(PLACES)  # more would only wait for a call of the client's, whose time runs meanwhile
+    gate = asyncio.Semaphore(PLACES)  # more would only wait for the client, while their deadline runs
 
     async def ask(node: str) -> Report:
         running = config.from_version or versions[node]
@@ -229,7 +229,7 @@ async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Repo
 
 
 def read_pods(path: str) -> list[Mapping[str, Any]]:
-    """The pods that `kubectl get pods -o json` or yaml printed; "-" is standard input. Raises ConfigurationError."""
+    """Read the output of `kubectl get pods -o json` or yaml; "-" is standard input. Raises ConfigurationError."""
     name = "standard input" if path == "-" else path
     if path == "-" and sys.stdin is None:
         raise ConfigurationError(f"--pods {name}: file not found")
@@ -257,9 +257,9 @@ def read_pods(path: str) -> list[Mapping[str, Any]]:
 def _parse(content: str) -> Any:
     if content.lstrip().startswith("{"):
         return json.loads(content)
-    import yaml  # noqa: PLC0415 - JSON is the rule
+    import yaml  # noqa: PLC0415 - the input is usually JSON
 
-    # the C one, where it is there, is ten times as fast
+    # the C loader, if available, is ten times as fast
     safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     resolvers = {
         letter: [(tag, pattern) for tag, pattern in each if tag.rpartition(":")[2] in _YAML_WORDS]
@@ -274,7 +274,7 @@ def _parse(content: str) -> Any:
 
 
 def _yaml_integer(loader: Any, node: Any) -> int | str:
-    """As kubectl means it: what does not fit into 64 bits it writes, and reads, as a string."""
+    """Return an integer. kubectl writes and reads integers that do not fit into 64 bits as strings."""
     try:
         value: int = loader.construct_yaml_int(node)
     except ValueError:

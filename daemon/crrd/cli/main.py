@@ -1,7 +1,7 @@
-"""The command line: reads flags, starts one command, turns errors into one line and an exit code.
+"""The command line: parses flags, runs one command, and turns errors into one line and an exit code.
 
-Each command is a module: `configure` adds its flags, `run` runs it and returns the exit code. Only the module of the
-given command is imported, so that `crrd node` does not carry what other commands need.
+Each command is a module: `configure` adds its flags, and `run` runs it and returns the exit code. Only the module of
+the given command is imported, so that `crrd node` does not load what other commands need.
 """
 
 import argparse
@@ -19,9 +19,9 @@ from crrd import __version__
 from crrd.lib.errors import ConfigurationError, OutputError
 from crrd.lib.output import Output, complain
 
-EXIT_CONFIGURATION = 2  # Exit code for what waiting does not heal: argparse's own, too
+EXIT_CONFIGURATION = 2  # Errors that retrying does not fix; argparse uses it too
 EXIT_INTERRUPTED = 130
-EXIT_NO_READER = 141  # Nobody reads stdout any more: as a shell tells the end by SIGPIPE (128 and the signal's number)
+EXIT_NO_READER = 141  # stdout was closed: the exit code that shells use for SIGPIPE (128 plus the signal's number)
 
 COMMANDS = {
     "node": "run the node daemon, which restarts the containers of one node",
@@ -33,20 +33,20 @@ COMMANDS = {
     "demo": "restart a container on a local demo node",
     "completion": "print a shell completion script for `crrd recreate`",
 }
-"""Each is a module beside this one, but for those of another distribution."""
+"""Each is a module of this package, except those of other distributions."""
 ELSEWHERE = {"demo": "crrd-localnode"}
-"""Commands of other distributions, which name their module by an entry point in the group `crrd.commands`."""
+"""Commands of other distributions. Those name their module in an entry point of the group `crrd.commands`."""
 DESCRIPTION = """\
 crrd restarts single containers of running Kubernetes pods in place: the pod, its IP and its volumes stay.
 To restart a container, create a ContainerRecreateRequest (kubectl get crr)."""
 _formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
-"""Keeps the examples as they are written, and gives the flags some room."""
+"""Keeps the line breaks of the examples, and gives the flags a wide column."""
 
 
 def build_parser(*wanted: str, prog: str = "crrd") -> argparse.ArgumentParser:
-    """The parser of `crrd`, called `prog`, with the flags of the wanted commands.
+    """Return the parser of `crrd`, called `prog`, with the flags of the wanted commands.
 
-    Raises ConfigurationError for an environment variable with a bad value.
+    Raises ConfigurationError for an environment variable with an invalid value.
     """
     parser = argparse.ArgumentParser(prog=prog, description=DESCRIPTION, formatter_class=_formatter)
     parser.add_argument("--version", action="version", version=f"crrd {__version__}")
@@ -59,7 +59,7 @@ def build_parser(*wanted: str, prog: str = "crrd") -> argparse.ArgumentParser:
 
 
 def module_of(command: str) -> ModuleType:
-    """The module of a command. Raises ConfigurationError where its distribution is not installed."""
+    """Return the module of a command. Raises ConfigurationError if its distribution is not installed."""
     if command not in ELSEWHERE:
         return importlib.import_module(f"crrd.cli.{command}")
     for entry in entry_points(group="crrd.commands", name=command):
@@ -70,8 +70,8 @@ def module_of(command: str) -> ModuleType:
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> NoReturn:
-    """Run `crrd` and leave the process with its exit code."""
-    # gRPC's C core would write lines of its own format beside the log; its errors reach us as exceptions.
+    """Run `crrd`, and exit the process with its exit code."""
+    # gRPC's C core would write lines in its own format to the log. Its errors are raised as exceptions anyway.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     arguments = sys.argv[1:] if argv is None else list(argv)
     command = arguments[0] if arguments else ""
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> NoReturn:
     def work() -> int:
         parser = build_parser(command, prog=prog)
         args, rest = parser.parse_known_args(arguments)
-        if rest:  # argparse takes words in one place only: `status -w RUN`
+        if rest:  # argparse accepts positional arguments in one place only: `status -w RUN`
             if "arguments" not in args or any(word.startswith("-") for word in rest):
                 parser.error(f"unrecognized arguments: {' '.join(rest)}")
             args.arguments += rest
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> NoReturn:
 
 
 def _carry_out(name: str, work: Callable[[], int]) -> NoReturn:
-    """Leave the process with the exit code of `work`, or with that of an error, which is printed in one line."""
+    """Exit the process with the result of `work`, or print its error in one line and exit with its code."""
     out = Output(sys.stdout)
     try:
         with redirect_stdout(cast("TextIO", out)):
@@ -111,10 +111,10 @@ def _carry_out(name: str, work: Callable[[], int]) -> NoReturn:
 
 
 def kubectl_recreate() -> None:
-    """`kubectl recreate`: kubectl runs the program `kubectl-recreate` with what follows."""
+    """Run `kubectl recreate`: kubectl runs the program `kubectl-recreate` with the remaining arguments."""
     main(["recreate", *sys.argv[1:]], prog="kubectl")
 
 
 def kubectl_complete_recreate() -> None:
-    """What kubectl's own completion asks: the program `kubectl_complete-recreate`, with the words so far."""
+    """Answer kubectl's completion, which runs `kubectl_complete-recreate` with the words so far."""
     _carry_out("kubectl recreate", lambda: importlib.import_module("crrd.cli.completion").complete(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""`crrd manager`: flags and their configuration; the daemon itself is `crrd.manager.daemon`."""
+"""`crrd manager`: its flags and configuration. The daemon itself is `crrd.manager.daemon`."""
 
 import argparse
 import ipaddress
@@ -19,7 +19,7 @@ _HOST = re.compile(
     r"(?=.{1,253}\Z)(\*\.)?([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\.)*(?![0-9]+\Z)[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
     re.ASCII | re.IGNORECASE,
 )
-"""RFC 1123, in either case; `*.` is any one label (RFC 6125). What ends in a number is an address, if anything."""
+"""RFC 1123, in either case; `*.` stands for one label (RFC 6125). A last label of digits could only be an address."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -70,9 +70,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _host(found: str) -> str:
-    """What a certificate can name."""
+    """Check that a certificate can contain the name."""
     try:
-        known = "%" not in str(ipaddress.ip_address(found))  # a certificate has no room for a zone
+        known = "%" not in str(ipaddress.ip_address(found))  # a certificate cannot contain a zone
     except ValueError:
         known = _HOST.fullmatch(found) is not None
     if not known:
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def manager_config(args: argparse.Namespace) -> ManagerConfig:
-    """The configuration of `crrd manager`. Raises ConfigurationError for a value that is missing or impossible."""
+    """Return the configuration of `crrd manager`. Raises ConfigurationError for a missing or invalid value."""
     if bool(args.tls_cert_file) != bool(args.tls_key_file):
         raise ConfigurationError("--tls-cert-file and --tls-key-file must be set together")
     if args.ca_file and not args.tls_cert_file:

@@ -1,4 +1,4 @@
-"""`crrd node`: flags and their configuration; the daemon itself is `crrd.node.daemon`."""
+"""`crrd node`: its flags and configuration. The daemon itself is `crrd.node.daemon`."""
 
 import argparse
 import re
@@ -55,8 +55,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the daemon until SIGTERM or Ctrl-C. Raises ConfigurationError for a value that is missing or impossible."""
-    from crrd.lib.memory import keep_imports_lean, tune_allocator  # noqa: PLC0415 - before anything large
+    """Run the daemon until SIGTERM or Ctrl-C. Raises ConfigurationError for a missing or invalid value."""
+    from crrd.lib.memory import keep_imports_lean, tune_allocator  # noqa: PLC0415 - before large imports
 
     tune_allocator()
     raise_limit()

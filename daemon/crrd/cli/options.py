@@ -1,6 +1,6 @@
-"""Flags: one helper makes a flag, its environment variable and their help. Imports next to nothing.
+"""Flags: `add_flag` adds a flag with its environment variable and help. Imports almost nothing.
 
-A flag wins over its environment variable, which wins over the default. The value is checked when flags are read.
+A flag overrides its environment variable, which overrides the default. Values are checked when flags are parsed.
 """
 
 import argparse
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 C = TypeVar("C", bound="DataclassInstance")
-Convert = Callable[[str], Any]
-"""Makes a value of a text; ValueError with what the text has to be, for a sentence that ends with it."""
+Convert = Callable[[str], Any]  # Converts text to a value. A ValueError's message completes the sentence "... must be"
 
 
 class _FromEnvironment(str):
-    """A default that came from a variable: what is wrong with it is the variable's fault, not a flag's."""
+    """A default from an environment variable, so that an error names the variable and not the flag."""
 
     __slots__ = ("variable",)
     variable: str
@@ -40,10 +39,10 @@ def add_flag(
     convert: Convert = str,
     **more: Any,
 ) -> None:
-    """Add one flag; `more` is as `ArgumentParser.add_argument` takes it.
+    """Add one flag. `more` is passed to `ArgumentParser.add_argument`.
 
-    `env` names the variable that stands in for the flag, `default` (a text, too) stands in for both, and `shown` is
-    what --help says of the default. Raises ConfigurationError for a switch's variable that is neither on nor off.
+    `env` is the variable that replaces a missing flag, `default` (also a text) replaces both, and `shown` is the
+    default in --help. Raises ConfigurationError if a switch's variable is neither on nor off.
     """
     parts = [f"environment: {env}"] if env else []
     if shown or default:
@@ -71,7 +70,7 @@ def _value(found: str, convert: Convert) -> Any:
 
 
 def _choice(*choices: str) -> dict[str, Any]:
-    """What `add_flag` needs for one of these words; argparse's own do not look at the environment's."""
+    """Return the arguments of `add_flag` for one of these words. argparse does not check the environment's value."""
 
     def convert(given: str) -> str:
         if given not in choices:
@@ -82,7 +81,7 @@ def _choice(*choices: str) -> dict[str, Any]:
 
 
 def switch(found: str) -> bool:
-    """On or off."""
+    """Parse on or off."""
     if found.lower() not in ("true", "false", "1", "0"):
         raise ValueError("true or false")
     return found.lower() in ("true", "1")
@@ -98,13 +97,13 @@ def _name(pattern: str, most: int, characters: str) -> Convert:
 
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-label = _name(_LABEL, 63, "a-z, 0-9, '-'")  # What a Namespace or a Service can be called: a label of RFC 1123
+label = _name(_LABEL, 63, "a-z, 0-9, '-'")  # Names of Namespaces and Services: a label of RFC 1123
 subdomain = _name(rf"{_LABEL}(\.{_LABEL})*", 253, "a-z, 0-9, '-', '.'")
-"""What other objects can be called: a subdomain of RFC 1123, as Kubernetes reads that (IsDNS1123Subdomain)."""
+"""Names of other objects: a subdomain of RFC 1123, as Kubernetes checks it (IsDNS1123Subdomain)."""
 
 
 def number(low: float, high: float) -> Convert:
-    """A number of these bounds."""
+    """A converter for numbers in these bounds."""
 
     def convert(found: str) -> float:
         try:
@@ -119,9 +118,9 @@ def number(low: float, high: float) -> Convert:
 
 
 def duration(low: int = 0, most: tuple[int, str] | None = None) -> Convert:
-    """Whole seconds, as kubectl takes a time: 30s, 5m, 1h30m, or a number of seconds; at least `low`.
+    """A converter for whole seconds in kubectl's notation: 30s, 5m, 1h30m, or a number of seconds; at least `low`.
 
-    `most` is the most that it may be, in seconds and in words; None for no bound.
+    `most` is the upper bound, in seconds and as text. None means no bound.
     """
     bounds = f"at least {low}s" if most is None else f"from {low}s to {most[1]}"
 
@@ -135,7 +134,7 @@ def duration(low: int = 0, most: tuple[int, str] | None = None) -> Convert:
 
 
 def count(low: int, most: int | None = None) -> Convert:
-    """A whole number from `low` on, up to `most`."""
+    """A converter for whole numbers from `low` to `most`."""
     must_be = f"a whole number of at least {low}" if most is None else f"a number from {low} to {most}"
 
     def convert(given: str) -> int:
@@ -147,7 +146,7 @@ def count(low: int, most: int | None = None) -> Convert:
 
 
 def add_daemon_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags that every daemon has."""
+    """Add the flags of all daemons."""
     flag = partial(add_flag, parser)
     address = "address that serves /metrics, /healthz and /readyz; port 0 picks a free port"
     flag("--bind-address", address, env="CRRD_BIND_ADDRESS", default="127.0.0.1:9420", metavar="HOST:PORT")
@@ -158,13 +157,13 @@ def add_daemon_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_kubeconfig_flag(parser: argparse.ArgumentParser) -> None:
-    """The flag of every command that speaks to the API server."""
+    """Add the flag of all commands that use the API server."""
     shown = "~/.kube/config, or the pod's service account"
     add_flag(parser, "--kubeconfig", "path to the kubeconfig file", env="KUBECONFIG", shown=shown, metavar="FILE")
 
 
 def add_cri_flag(parser: argparse.ArgumentParser) -> None:
-    """The flag of every command that speaks to the container runtime; read it with `cri_endpoints`."""
+    """Add the flag of all commands that use the container runtime. `cri_endpoints` reads it."""
     text = (
         "CRI socket of the container runtime, e.g. unix:///run/containerd/containerd.sock; can be repeated "
         "(environment: CRRD_CRI_ENDPOINTS, separated by commas; default: the well-known sockets)"
@@ -173,12 +172,12 @@ def add_cri_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def cri_endpoints(given: list[str] | None) -> tuple[str, ...]:
-    """The sockets from the flag, else from the environment."""
+    """Return the sockets from the flag, or else from the environment."""
     listed = os.environ.get("CRRD_CRI_ENDPOINTS", "").split(",")
     return tuple(given or [part.strip() for part in listed if part.strip()])
 
 
 def from_flags(config: type[C], args: argparse.Namespace, **made: Any) -> C:
-    """A command's configuration: each field has the value of the flag of its name, except those that are given here."""
+    """Return a command's configuration: each field is the value of the flag with its name, or of `made`."""
     names = [field.name for field in fields(config) if field.name not in made]
     return config(**{name: getattr(args, name) for name in names}, **made)

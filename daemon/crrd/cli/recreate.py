@@ -1,4 +1,4 @@
-"""`crrd recreate`, `kubectl recreate`: its flags, and what they ask for; the work is `crrd.rollout`'s."""
+"""`crrd recreate` and `kubectl recreate`: the flags and the parsed command. `crrd.rollout` carries it out."""
 
 import argparse
 import asyncio
@@ -32,15 +32,15 @@ _CHANGEABLE = (
     *("max_unavailable", "max_per_node", "max_per_zone", "min_ready", "ordered", "unready_grace", "pod_timeout"),
     *("max_failures", "force", "allow_pod_restart", "preflight", "reason"),
 )
-"""Fields of Options that a run may be given anew when it is resumed."""
-_FIXED = ("since", "partition", "stale", "run")  # Flags of a run that stay as it began with them
+"""Fields of Options that can be changed when a run is resumed."""
+_FIXED = ("since", "partition", "stale", "run")  # Flags that cannot be changed after a run has started
 _OF_A_PROCESS = ("timeout", "yes", "retry_failed")  # Flags of the process that carries out a run
 _TIMES = ("min_ready", "unready_grace", "pod_timeout", "timeout")  # In seconds
 _KRUISE = tuple(Resource(each, REQUESTS.group) for each in ("clonesets", "statefulsets", "daemonsets"))
 IN_ROLE = {
     each.full_name for each in (REQUESTS, PODS, BUDGETS, NODES, EVENTS, *(known.resource for known in KNOWN), *_KRUISE)
 }
-"""Resources that the ClusterRole crrd-recreate has rights on, as kubectl names them."""
+"""Resources in the ClusterRole crrd-recreate, with kubectl's names."""
 _READERS = {CONFIG_MAPS.full_name: "crrd-read-config", SECRETS.full_name: "crrd-read-secrets"}
 
 
@@ -122,7 +122,7 @@ def _optional(convert: Convert) -> Convert:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what is asked; returns the exit code. Raises ConfigurationError for what cannot be done."""
+    """Carry out the command. Return the exit code. Raises ConfigurationError if it cannot be done."""
     command = requested(args)
     configure_log("console", "error")
     try:
@@ -142,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _describe(error: ApiRefusedError) -> str:
-    """A refusal in one line, with what to do about it."""
+    """Return the message of a refusal in one line, with what to do about it."""
     message = " ".join(str(error).split())
     if isinstance(error, ResourceMissingError) and error.resource == REQUESTS.full_name:
         return f"the CRD ContainerRecreateRequest is not installed: install crrd with `{APPLY}`"
@@ -152,7 +152,7 @@ def _describe(error: ApiRefusedError) -> str:
 
 
 def _where_granted(resource: str) -> str:
-    """Which ClusterRole has the right that a refused call needs; "" for what is no resource."""
+    """Return the ClusterRole with the right that a refused call needs, or "" if it is not about a resource."""
     if resource in ("", DISCOVERY.full_name):
         return ""
     if role := "crrd-recreate" if resource in IN_ROLE else _READERS.get(resource):
@@ -165,7 +165,7 @@ async def _explanation(client: KubeClient, clock: ServerClock, request: Mapping[
 
 
 def _check(args: argparse.Namespace, verb: str) -> None:
-    """Refuse what cannot be meant. Raises ConfigurationError."""
+    """Raise ConfigurationError for contradictory or unsupported arguments."""
     arguments = args.arguments
     if args.all_namespaces:
         raise ConfigurationError("--all-namespaces is not supported: a run covers one namespace (use -n NAMESPACE)")
@@ -187,7 +187,7 @@ def _check(args: argparse.Namespace, verb: str) -> None:
 
 
 def _check_flags(args: argparse.Namespace, verb: str) -> None:
-    """Raise ConfigurationError for a flag that the verb does not take, rather than ignore it."""
+    """Raise ConfigurationError for a flag that the verb does not support, instead of ignoring it."""
     names: tuple[str, ...] = (*_FIXED, *_CHANGEABLE, *_OF_A_PROCESS)
     why = f"is not supported with {verb}"
     if verb == "resume":
@@ -199,7 +199,7 @@ def _check_flags(args: argparse.Namespace, verb: str) -> None:
 
 
 def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-    """Those of the flags that are on the command line, with their values."""
+    """Return the flags that are on the command line, with their values."""
     values = {name: getattr(args, name) for name in names}
     return {name: value for name, value in values.items() if value is not None and value is not False and value != ""}
 
@@ -209,7 +209,7 @@ def _flag(name: str) -> str:
 
 
 def _as_flags(given: Mapping[str, Any]) -> Iterator[str]:
-    """Flags as they are typed."""
+    """Yield flags as they are typed."""
     for name, value in given.items():
         yield _flag(name)
         if value is not True:
@@ -217,7 +217,7 @@ def _as_flags(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def requested(args: argparse.Namespace) -> Command:
-    """The command line as a value. Raises ConfigurationError for what cannot be meant."""
+    """Return the parsed command line. Raises ConfigurationError for invalid arguments."""
     verb = args.arguments[0] if args.arguments and args.arguments[0] in VERBS else ""
     _check(args, verb)
     _check_flags(args, verb)
@@ -242,7 +242,7 @@ def requested(args: argparse.Namespace) -> Command:
 
 
 def _since(given: str) -> datetime | timedelta | None:
-    """The value of `--since`; a duration is counted back later, by the API server's clock."""
+    """Parse `--since`. A duration is subtracted later, from the API server's time."""
     if not given:
         return None
     moment = parse_time(given)
