@@ -1,1 +1,1 @@
-"""`crrd node`: watches the requests of one node, and carries out what `core.recreate` decides."""
+"""`crrd node`: watches the requests of one node, and carries out the decisions of `core.recreate`."""

@@ -1,4 +1,4 @@
-"""The node's loops around the queue: pods are watched and the runtime is polled only while a request is live.
+"""The node's loops around the queue. Pods are watched and the runtime is polled only while a request is live.
 
 The watch of requests, which is always open, is in `watches`.
 """
@@ -21,16 +21,16 @@ from crrd.ports import Edges
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 0.5
-"""Between looks at the runtime while a change is awaited there. GetContainerEvents is not ours to read: one goroutine
-gives every event to all clients in turn, and waits for one that does not read. A daemon that is frozen would hold up
-others: in containerd (2.0 on, internal/eventq) every start and end of a container on the node, in CRI-O
-(server/container_events.go) the events of kubelet (feature gate EventedPLEG)."""
+"""Poll interval of the runtime while a change is awaited there. GetContainerEvents is not used: there one goroutine
+sends each event to all clients in turn, and waits for slow ones. A frozen daemon would block others: in containerd
+(2.0 on, internal/eventq) every start and end of a container on the node, in CRI-O (server/container_events.go) the
+events of kubelet (feature gate EventedPLEG)."""
 WATCH_RETRY = Backoff(initial=0.2, factor=2.0, maximum=5.0, jitter=0.2)
-FLUSH_SECONDS = 10.0  # How long a drain waits for the last statuses after the last stop has ended
+FLUSH_SECONDS = 10.0  # Time limit of a drain for the last statuses, after the last stop has ended
 
 
 class NodeController:
-    """Records, queue, reconciler and executor of one node, and the loops that feed them: the owner has to run these."""
+    """Records, queue, reconciler and executor of one node, and the loops that feed them. The owner runs the loops."""
 
     def __init__(self, node_name: str, edges: Edges, clock: Callable[[], float], own_pod: str = "") -> None:
         self.pods_heartbeat = Heartbeat()
@@ -49,7 +49,7 @@ class NodeController:
             self.pods.forget_pods()
 
     async def poll_runtime(self) -> None:
-        """While at least one request is live, wake the pods that wait for the runtime, every POLL_SECONDS."""
+        """While at least one request is live, wake the pods that wait for the runtime every POLL_SECONDS."""
         while True:
             self.runtime_heartbeat.until(self.pods.any_live, "waiting for a request")
             await self.pods.any_live.wait()
@@ -59,17 +59,17 @@ class NodeController:
                 self.queue.wake(key)
 
     async def drain(self) -> None:
-        """Start no stops except those after a hook, wait for the hooks and stops under way, and write their results."""
+        """Start no stops except those after a hook, wait for running hooks and stops, and write their results."""
         self.reconciler.draining = True
         while True:
             while self.executor.working:
                 await self.executor.wait_for_work()
             await self._flush()
-            if not self.executor.working:  # a stop after a hook begins once its status is written
+            if not self.executor.working:  # a stop after a hook starts after the status write
                 return
 
     async def _flush(self) -> None:
-        """Write the last statuses, for FLUSH_SECONDS at most."""
+        """Write the last statuses, for at most FLUSH_SECONDS."""
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
                 for key in self.pods.live_pods():

@@ -1,4 +1,4 @@
-"""The composition root: builds every part of a daemon in one place, runs it in one TaskGroup, and drains it."""
+"""The composition root of the node daemon: builds all parts in one place, runs them in one TaskGroup, and drains."""
 
 import asyncio
 import os
@@ -41,40 +41,40 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 QUEUE_LIMIT = 60.0
-"""Seconds that a pod may wait for its turn, or that a look at it may take, before the queue counts as stopped."""
+"""Seconds that a pod may wait for its turn, or that its round may take, before the queue counts as stopped."""
 EVENT_FLUSH_SECONDS = 3.0
 TIDY_SECONDS = 3.0
-"""How long after the last request freed memory is given back: events are written and connections used until then."""
+"""Delay between the last request and freeing memory, because events are written and connections used until then."""
 CODE_TIMES = 2
-"""How often code is dropped: what only the start needed, then what only the first request did. What every request
-needs would have to be mapped again for the next one: that would cost its stop most of a millisecond."""
+"""How often code is dropped from memory: once what only the start needed, once what only the first request needed. Code
+that every request needs would have to be mapped again, which would delay its stop by most of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """What `crrd node` runs with."""
+    """The configuration of `crrd node`."""
 
     node_name: str
-    kubeconfig: str  # Path; "" for ~/.kube/config, or in-cluster credentials where there is none
-    cri_endpoints: tuple[str, ...]  # Sockets as the user gave them; none for discovery
+    kubeconfig: str  # Path; "" for ~/.kube/config, or in-cluster credentials if it does not exist
+    cri_endpoints: tuple[str, ...]  # Sockets from the command line; empty for discovery
     bind_address: str
     log_format: LogFormat
     log_level: str
-    spec_dir: str = ""  # Where to keep the specs of what was seen to start; "" to keep none, and to look for nothing
-    serve_forecast: bool = False  # Whether anybody who reaches the bind address may read which containers the node has
-    kubelet_healthz_port: int = 0  # Where kubelet serves /healthz on loopback; 0 to stop containers without asking
-    pod_uid: str = ""  # Of the pod that it runs in; "" for none
+    spec_dir: str = ""  # Folder for the specs of started containers; "" to store none and to make no periodic forecast
+    serve_forecast: bool = False  # Whether clients that reach the bind address may list the node's containers
+    kubelet_healthz_port: int = 0  # Port of kubelet's /healthz on loopback; 0 to stop containers without checking it
+    pod_uid: str = ""  # UID of the daemon's own pod, or ""
 
 
 def run_node(config: NodeConfig) -> int:
-    """Run the node daemon until SIGTERM or Ctrl-C; returns the exit code. ConfigurationError: waiting is no help."""
+    """Run the node daemon until SIGTERM or Ctrl-C. Return the exit code. ConfigurationError if retrying cannot help."""
     configure(config.log_format, config.log_level, node=config.node_name)
     small_tls_buffers()
     return asyncio.run(NodeDaemon(config).run())
 
 
 async def _tidy(pods: Pods, heartbeat: Heartbeat) -> NoReturn:
-    """After the start and after every busy time, give back the memory that it took."""
+    """After the start and after every busy time, free the memory that it took."""
     code_times = CODE_TIMES
     while True:
         heartbeat.until(pods.none_live, "waiting for all requests to end")
@@ -102,7 +102,7 @@ class NodeDaemon:
         self._forecast: NodeForecast | None = None
 
     async def run(self) -> int:
-        """Serve until a signal comes, then drain."""
+        """Serve until a signal arrives, then drain."""
         config = self._config
         stop = stop_on_signals()
         toggle_debug_on_signal()
@@ -127,7 +127,7 @@ class NodeDaemon:
         return 0
 
     async def serve(self, runtime: NodeRuntime, client: KubeClient, stop: asyncio.Event) -> None:
-        """Run every loop until a signal comes, then drain; both clients are closed afterwards."""
+        """Run all loops until a signal arrives, then drain and close both clients."""
         config = self._config
         self._runtime, self._client = runtime, client
         events = KubeEventSink(client, config.node_name, on_drop=self._metrics.event_dropped)
@@ -185,7 +185,7 @@ class NodeDaemon:
             await runtime.close()
 
     def _show(self, controller: NodeController, *watches: Reflector[Any] | PodWatches) -> None:
-        """Let the metrics tell where the daemon stands."""
+        """Add the daemon's current state to the metrics."""
         pods, queue = controller.pods, controller.queue
         state = NodeState(
             live=lambda: [(each.request, each.first_seen) for pod_record in pods for each in pod_record.live],
@@ -196,15 +196,15 @@ class NodeDaemon:
         self._metrics.show(state)
 
     async def _forecast_page(self, request: web.Request) -> web.StreamResponse:
-        """Asked by `crrd forecast --all-nodes`."""
+        """Answer `crrd forecast --all-nodes`."""
         if self._runtime is None or self._client is None or not self._runtime.found.is_set():
             return web.Response(status=503, text="no runtime has answered yet\n")
         return await self._forecaster(self._runtime, self._client).page(request)
 
     def _forecaster(self, runtime: NodeRuntime, client: KubeClient) -> "NodeForecast":
-        """The one forecaster, made when it is first wanted."""
+        """Return the only forecaster, which is created at the first use."""
         if self._forecast is None:
-            from crrd.forecast.node import NodeForecast  # noqa: PLC0415 - memory for what many nodes never ask
+            from crrd.forecast.node import NodeForecast  # noqa: PLC0415 - takes memory, and many nodes never use it
 
             folder = Path(self._config.spec_dir) if self._config.spec_dir else None
             self._forecast = NodeForecast(client, runtime, self._config.node_name, folder)
@@ -213,7 +213,7 @@ class NodeDaemon:
     def _check(
         self, runtime: NodeRuntime, controller: NodeController, requests: Reflector[Request], pod_watches: PodWatches
     ) -> None:
-        """Register the checks beyond those of the loops: alive is who goes on, ready is who reaches what it needs."""
+        """Register the other checks. Liveness: the loops make progress. Readiness: the daemon reaches what it needs."""
 
         def stuck() -> str:
             now, queue = asyncio.get_running_loop().time(), controller.queue

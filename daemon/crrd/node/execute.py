@@ -1,7 +1,7 @@
-"""Starts the actions that `decide` returned: hooks, stops, writes and events.
+"""Carries out the actions that `decide` returned: hooks, stops, writes and events.
 
-Each hook, stop and write runs as a task of its own, so that a pod's round returns at once. It wakes the pod's key when
-it has ended. `decide` finds the result in the pod's record, for one request and one container instance.
+Each hook, stop and write runs as its own task, so that a pod's round returns at once. At its end it wakes the pod's
+key. `decide` finds the result in the pod's record, by request and container instance.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ log = structlog.get_logger(__name__)
 
 
 class Executor:
-    """Runs actions against the ports; wakes a pod's key when something of it has ended.
+    """Carries out actions through the ports. Wakes a pod's key when one of its actions has ended.
 
-    `own_pod`: UID of the pod that this process runs in: StopContainer returns only when this process ends.
+    `own_pod` is the UID of this process' pod. StopContainer for it returns only when this process ends.
     """
 
     def __init__(self, edges: Edges, pods: Pods, wake: Callable[[str], None], own_pod: str) -> None:
@@ -36,27 +36,27 @@ class Executor:
         self.slots = StopSlots(wake)
         self.writes = RequestWrites(edges, pods, wake)
         self._tasks: set[asyncio.Task[None]] = set()  # Hooks and stops
-        self._awaited: set[asyncio.Task[None]] = set()  # Of these, the ones whose end can be waited for
+        self._awaited: set[asyncio.Task[None]] = set()  # Those of the hooks and stops whose end can be waited for
 
     @property
     def working(self) -> int:
-        """How many hooks and stops are under way whose end can be waited for."""
+        """The number of running hooks and stops whose end can be waited for."""
         return len(self._awaited)
 
     async def wait_for_work(self) -> None:
-        """Return when one of the hooks and stops under way has ended, and its pod was woken."""
+        """Return when one of the running hooks and stops has ended and its pod was woken."""
         await asyncio.wait(self._awaited, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Cancel what still runs. A stop that was sent is finished by the runtime or by the next daemon."""
+        """Cancel everything that still runs. The runtime or the next daemon finishes a stop that was sent."""
         await cancel(self._tasks)
         await self.writes.close()
 
     def carry_out(self, pod_key: str, actions: Sequence[Action]) -> None:
         """Start the actions on a pod's requests, hooks and stops first.
 
-        Skips a write while another one of the request is under way or backs off: the next round decides on it again.
+        Skips a write while another write of the request is running or backs off. The next round decides on it again.
         """
         self.writes.release_unwanted(pod_key, [each for each in actions if isinstance(each, Write)])
         for action in sorted(actions, key=lambda action: not isinstance(action, StopContainer | RunHook)):
@@ -103,7 +103,7 @@ class Executor:
             task.add_done_callback(tasks.discard)
 
     async def _hook(self, action: RunHook, recorder: RequestRecorder) -> None:
-        """Run a hook. This process does not run it again, even if it was interrupted."""
+        """Run a hook. This process does not run it again, even if the hook was interrupted."""
         loop = asyncio.get_running_loop()
         began, fields = loop.time(), _log_fields(action)
         ends = began + action.seconds
@@ -122,7 +122,7 @@ class Executor:
         self._wake(action.request.pod_key)
 
     async def _stop(self, action: StopContainer, recorder: RequestRecorder) -> None:
-        """Stop a container once; whether to try again is decided elsewhere."""
+        """Stop a container once. `decide` decides whether to retry."""
         loop = asyncio.get_running_loop()
         fields = _log_fields(action)
         with self.slots.used():
@@ -137,7 +137,7 @@ class Executor:
                 # StopContainer must be sent before the status write: this task calls it, and the write yields once.
                 await self._edges.runtime.stop(action.instance, action.seconds)
                 error = ""
-            except Exception as failure:  # noqa: BLE001 - whatever broke becomes the attempt's error
+            except Exception as failure:  # noqa: BLE001 - any failure becomes the attempt's error
                 error = _reason(failure, "stop")
             finally:
                 self._note(action, under_way=None, until=None, last_stop=StopAttempt(count, loop.time(), error))
@@ -151,7 +151,7 @@ class Executor:
         self._wake(action.request.pod_key)
 
     def _other_stop_answered_first(self, action: StopContainer) -> bool:
-        """Whether another request's stop of the same instance was answered before: only the first is counted."""
+        """Whether another request's stop of the same instance returned earlier. Only the first one is counted."""
         works = self._pods.peek(action.request.pod_key).works.items()
         return any(work.stopped for key, work in works if key != _key(action) and key[1] == action.instance.id)
 
@@ -167,7 +167,7 @@ def _key(action: StopContainer | RunHook) -> WorkKey:
 
 
 def _reason(error: Exception, what: str) -> str:
-    """An error as a state's message shows it. An unexpected one is logged in full."""
+    """Return the error for a status message. Log an unexpected error in full."""
     if isinstance(error, CrrdError):
         return str(error)
     log.error(f"{what} crashed", exc_info=error)
@@ -175,5 +175,5 @@ def _reason(error: Exception, what: str) -> str:
 
 
 def _log_fields(action: StopContainer | RunHook) -> dict[str, str]:
-    """What every log line of a hook or a stop says."""
+    """Return the fields that all log lines of a hook or a stop contain."""
     return {**log_fields(action.request), "container": action.instance.name, "container_id": action.instance.id}

@@ -1,7 +1,7 @@
-"""Runs preStop hooks as kubelet would: exec, httpGet and sleep.
+"""Runs preStop hooks as kubelet does: exec, httpGet and sleep.
 
-Which hook a container has is read by `crrd.cri.convert`, whether and for how long it may run is decided by the core;
-this module runs it and returns its result. A failed hook is a result, not an error, because the stop follows anyway.
+`crrd.cri.convert` reads a container's hook, and the core decides whether and for how long it may run. This module runs
+it and returns its result. A failed hook is a result and not an error, because the stop follows anyway.
 
 Source of the rules: Kubernetes' pkg/kubelet/lifecycle/handlers.go and pkg/probe/http.
 """
@@ -22,26 +22,25 @@ from crrd.lib.errors import RuntimeCallError
 from crrd.lib.plain import one_line
 from crrd.ports import Runtime
 
-HOOK_MARGIN_SECONDS = 3.0  # What an exec hook gets beyond its time, for the runtime to kill the command and say so
+HOOK_MARGIN_SECONDS = 3.0  # Extra time for exec hooks, in which the runtime kills the command and reports it
 MAX_REDIRECTS = 10
 HEAD_BYTES = 80 * 1024
-"""What one line of an answer's head may have: in the 128 lines that aiohttp takes, the 10 MiB of Go's client."""
+"""Limit for one header line of a response. aiohttp accepts 128 lines, so this makes up the 10 MiB of Go's client."""
 BODY_BYTES = 10 * 1024
-"""What is read of an answer's body (kubelet's maxRespBodyLength): a handler may work until it has sent it all."""
+"""Limit for reading a response's body (kubelet's maxRespBodyLength). A handler may work until it has sent all of it."""
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_PATH_CHARACTERS = "/?:@!$&'()*+,;=-._~%"
-"""Left as they are in a path with its query; everything else is percent-encoded."""
+_PATH_CHARACTERS = "/?:@!$&'()*+,;=-._~%"  # Characters of a path with its query that are not percent-encoded
 
 
 class HookRunner:
-    """Implements `crrd.ports.Hooks`; exec hooks go through the container runtime."""
+    """Implements `crrd.ports.Hooks`. The container runtime runs exec hooks."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     async def run(self, action: RunHook) -> HookResult:
-        """See `crrd.ports.Hooks`. The runtime's own timeout ends exec, so that the command is killed, not forgotten."""
+        """See `crrd.ports.Hooks`. The runtime's own timeout ends exec hooks, so that the command is killed."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         margin = HOOK_MARGIN_SECONDS if action.hook.kind is HookKind.EXEC else 0.0
@@ -78,7 +77,7 @@ class HookRunner:
             return f"exec could not be run: {error}"
         if result.exit_code == 0:
             return ""
-        if result.exit_code == -1:  # CRI-O's answer to a command that it has cancelled; no process ends with that code
+        if result.exit_code == -1:  # CRI-O's result for a cancelled command; no process ends with that code
             return _too_slow("exec", action.seconds)
         output = one_line((result.stderr + b" " + result.stdout).decode(errors="replace"))
         return f"exec ended with exit code {result.exit_code}" + (f": {output}" if output else "")
@@ -89,10 +88,10 @@ def _too_slow(kind: str, seconds: float) -> str:
 
 
 async def _http_get(hook: Hook, instance: Instance, pod_ip: str) -> str:
-    """One GET to the pod's IP, unless the hook names a host; returns why it failed, "" for success.
+    """Send one GET to the pod's IP, or to the hook's host. Return the error, or "" on success.
 
-    Any HTTP answer is a success, whatever its status: kubelet's lifecycle handler looks at transport errors only. https
-    is not verified, and tried again as http, without the header Authorization, where the server does not speak TLS.
+    Any HTTP status is a success, because kubelet's lifecycle handler checks transport errors only. https certificates
+    are not verified. If the server does not speak TLS, http is tried, without the Authorization header.
     """
     host = hook.host or pod_ip
     if not host:
@@ -110,7 +109,7 @@ async def _http_get(hook: Hook, instance: Instance, pod_ip: str) -> str:
                 raise
             headers.popall("Authorization", None)
             await _get(url.with_scheme("http").with_port(port), headers)
-    except aiohttp.ClientResponseError as error:  # its number is not the server's
+    except aiohttp.ClientResponseError as error:  # its status is not the server's
         return one_line(f"httpGet {hook.scheme}://{host}:{port}: the response is not HTTP: {error.message}")
     except (aiohttp.ClientError, OSError, ValueError) as error:
         return one_line(f"httpGet {hook.scheme}://{host}:{port} failed: {str(error) or type(error).__name__}")
@@ -118,7 +117,7 @@ async def _http_get(hook: Hook, instance: Instance, pod_ip: str) -> str:
 
 
 def _port(hook: Hook, instance: Instance) -> int | None:
-    """As kubelet's ResolveContainerPort: a number, else a port's name, else a number written as text."""
+    """Resolve the port like kubelet's ResolveContainerPort: a number, a port's name, or a number as text."""
     if isinstance(hook.port, int):
         number = hook.port
     else:
@@ -128,7 +127,7 @@ def _port(hook: Hook, instance: Instance) -> int | None:
 
 
 def _url(scheme: str, host: str, port: int, path: str) -> URL:
-    """The path keeps its query and loses its fragment; an IPv6 address gets its brackets. ValueError: no host."""
+    """Build the URL: keep the path's query, drop its fragment, put IPv6 addresses in brackets. ValueError: no host."""
     bare = host.removeprefix("[").removesuffix("]")
     try:
         address = ipaddress.ip_address(bare)
@@ -141,13 +140,13 @@ def _url(scheme: str, host: str, port: int, path: str) -> URL:
 
 
 def _headers(hook: Hook) -> CIMultiDict[str]:
-    """The hook's headers, and kubelet's defaults: a User-Agent, and Accept unless the hook has it empty."""
+    """Return the hook's headers and kubelet's defaults: User-Agent, and Accept unless the hook sets it to ""."""
     spelling: dict[str, str] = {}
     headers: CIMultiDict[str] = CIMultiDict()
     for name, value in hook.headers:
-        # aiohttp sends both of two headers of one name only if they are spelled alike
+        # aiohttp sends both headers of one name only if their spelling is the same
         headers.add(spelling.setdefault(name.lower(), name), value)
-    for name in ("Content-Length", "Transfer-Encoding"):  # Go's client, too, sends none with a GET
+    for name in ("Content-Length", "Transfer-Encoding"):  # Go's client does not send these with a GET either
         headers.popall(name, None)
     headers.setdefault("User-Agent", f"crrd/{__version__}")
     headers.setdefault("Accept", "*/*")
@@ -157,9 +156,9 @@ def _headers(hook: Hook) -> CIMultiDict[str]:
 
 
 async def _get(url: URL, headers: CIMultiDict[str]) -> None:
-    """GET and follow redirects as Go's client does with kubelet's check: on the same host, at most 10.
+    """GET and follow redirects like Go's client with kubelet's check: on the same host, at most 10.
 
-    A session of its own keeps no connection, no cookie and no file descriptor between two hooks.
+    The session lives only for this hook, so no connection, cookie or file descriptor is kept.
     """
     host = url.host
     async with aiohttp.ClientSession(
@@ -179,7 +178,7 @@ async def _get(url: URL, headers: CIMultiDict[str]) -> None:
                     return
             target = url.join(URL(location))
             if target.host != host or target.scheme not in ("http", "https"):
-                return  # kubelet takes the redirect itself as the answer
+                return  # kubelet takes the redirect itself as the response
             if URL(location).absolute:
                 headers.popall("Host", None)
             url = target
@@ -187,7 +186,7 @@ async def _get(url: URL, headers: CIMultiDict[str]) -> None:
 
 
 async def _read_some(response: aiohttp.ClientResponse) -> None:
-    """Wait for the body's end or its first BODY_BYTES; a body that breaks off is no failure, the answer has come."""
+    """Read the body until its end or BODY_BYTES. A body that breaks off is no failure: the response has arrived."""
     left = BODY_BYTES
     try:
         while left > 0 and (chunk := await response.content.read(left)):
@@ -197,6 +196,6 @@ async def _read_some(response: aiohttp.ClientResponse) -> None:
 
 
 def _speaks_no_tls(error: aiohttp.ClientConnectorSSLError) -> bool:
-    """Whether the first bytes of the answer to a TLS hello were no TLS at all."""
+    """Whether the response to a TLS hello was not TLS."""
     reason = error.os_error.reason if isinstance(error.os_error, ssl.SSLError) else ""
     return reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")

@@ -1,9 +1,9 @@
-"""Whether this node's kubelet answers. A container that is stopped while kubelet is down stays down.
+"""Checks whether this node's kubelet responds. A container that is stopped while kubelet is down stays down.
 
-Kubelet serves /healthz on loopback (--healthz-port, 10248 by default); the daemon is on the host's network. One that
-was never there decides nothing: the port may be another one, or switched off. The same goes for one that has moved
-meanwhile: nothing listens there any more, but the Node is Ready. Nor does a question that fails on our own side decide
-anything, for want of file descriptors or ports.
+Kubelet serves /healthz on loopback (--healthz-port, 10248 by default), and the daemon uses the host's network. If
+nothing has ever listened on the port, the check has no effect, because the port may be another one or turned off. The
+same applies after the port has moved (nothing listens, but the Node is Ready), and after local errors of the check
+(no file descriptors or ports left).
 """
 
 import asyncio
@@ -15,19 +15,19 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-PATIENCE_SECONDS = 1.0  # A healthy kubelet answers within milliseconds
-FRESH_SECONDS = 0.5  # How old an answer may be: a burst of stops asks once
+PATIENCE_SECONDS = 1.0  # Time limit for a check; a healthy kubelet responds within milliseconds
+FRESH_SECONDS = 0.5  # Age up to which a result is reused, so that many stops at once make one check
 STALE_SECONDS = 30.0
 """Seconds without a check after which a recorded silence is forgotten. A request that waits checks every second."""
 MOVED_SECONDS = 120.0
-"""For how long nothing listens before the Node is asked for. The node controller takes its Ready away after 50 s."""
+"""Time without a listener before the Node is read. The node controller sets the Node to not ready after 50 s."""
 _QUESTION = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 
 
 class KubeletProbe:
-    """Implements `ports.Kubelet`. Nothing stays open between two questions.
+    """Implements `ports.Kubelet`. No connection stays open between two checks.
 
-    `port` 0 is never asked; `minor` asks for kubelet's version, `ready` whether its Node is Ready.
+    `port` 0 is never checked. `minor` returns kubelet's minor version, and `ready` whether its Node is Ready.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class KubeletProbe:
         self._lock = asyncio.Lock()
         self._there = False
         self._silent_since: float | None = None
-        self._learned = float("-inf")  # When a check last had a result
+        self._learned = float("-inf")  # Time of the last check with a result
 
     async def silent_since(self) -> float | None:
         """See ports.Kubelet."""
@@ -59,7 +59,7 @@ class KubeletProbe:
             return self._silent_since
 
     async def _find_moved(self, silent_seconds: float) -> None:
-        """Ignore the port from now on if kubelet runs without it."""
+        """Ignore the port from now on if kubelet is running without it."""
         if silent_seconds > MOVED_SECONDS and await self._ready():
             silent = round(silent_seconds)
             log.warning(
@@ -68,9 +68,9 @@ class KubeletProbe:
             self._there, self._silent_since = False, None
 
     async def _ask(self) -> str | None:
-        """`answers`, whatever it says: kubelet is there; `hangs`, `refuses`; None where it could not be asked.
+        """Return `answers` (any response: kubelet is there), `hangs` or `refuses`. None if the check failed locally.
 
-        By hand: an HTTP client takes longer for it than all else that a stop waits for on this side.
+        Without an HTTP client, because that would take longer than all other local work that a stop waits for.
         """
         writer: asyncio.StreamWriter | None = None
         try:

@@ -1,7 +1,7 @@
-"""What the node daemon counts and times. Fed by the controller (a `Recorder`) and the edges; read by Prometheus alone.
+"""The node daemon's metrics. The controller (through `Recorder`) and the edges update them, and Prometheus reads them.
 
-A stage is timed on the daemon's monotonic clock, from what this process saw itself: after a restart of the daemon the
-stages that were under way begin anew, or are left out where their beginning is not known.
+Stages are timed with the daemon's monotonic clock, from what this process has seen. After a restart of the daemon,
+stages in progress start again, or are left out if their start is not known.
 """
 
 import time
@@ -19,16 +19,16 @@ from crrd.core.api.types import PLURAL, Request, RequestPhase, StatePhase
 from crrd.core.recreate.observation import Hook, HookKind, HookResult
 from crrd.lib import metrics as lib
 
-NAMESPACES = 100  # Namespaces that a label may name; those of further pods count as "other"
+NAMESPACES = 100  # Number of namespaces that get their own label value; further ones are counted as "other"
 STAGES = ("queued", "unready_grace", "pre_stop", "stop", "new_container_seen", "ready", "total")
 OUTCOMES = ("succeeded", "partial", "failed", "gone")
-WATCH_REASONS = ("ended", "expired", "silent", "refused", "error")  # As `crrd.kube.reflector` tells them
-ELSEWHERE = "CompletedElsewhere"  # Reason of containers whose request somebody else completed, and did not say why
+WATCH_REASONS = ("ended", "expired", "silent", "refused", "error")  # The reasons of `crrd.kube.reflector`
+ELSEWHERE = "CompletedElsewhere"  # Reason of containers whose request another client completed without a reason
 
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
-    """One watch's health; times are monotonic, None for never."""
+    """The health of one watch. Times are monotonic, or None for never."""
 
     resource: str
     last_list: float | None
@@ -37,17 +37,17 @@ class WatchState:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """Where the daemon stands right now; asked when Prometheus asks."""
+    """The daemon's current state, read when Prometheus scrapes."""
 
     live: Callable[[], Iterable[tuple[Request, float]]]
-    """The requests that the node may still act on, each with the monotonic time at which it was first seen."""
+    """The requests that the node may still act on, each with the monotonic time at which this process first saw it."""
     queue_depth: Callable[[], int]
-    queue_oldest: Callable[[], float | None]  # Monotonic time since which a pod waits for its turn
+    queue_oldest: Callable[[], float | None]  # Monotonic time since which the oldest pod has waited for its turn
     watches: Callable[[], Iterable[WatchState]]
 
 
 class NodeMetrics:
-    """The node daemon's metrics, and the Recorder that feeds them; `clock`: monotonic seconds, the controller's."""
+    """The node daemon's metrics, and their Recorder. `clock` is the controller's (monotonic, seconds)."""
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry
@@ -87,19 +87,19 @@ class NodeMetrics:
         lib.start_at_zero(self.hook_failures, HookKind)
 
     def show(self, state: NodeState) -> None:
-        """From now on also tell where the daemon stands."""
+        """Add gauges of the daemon's current state."""
         self._registry.register(_StateCollector(state, self.clock, self.namespace))
 
     def show_differing(self, differing: Callable[[], int | None]) -> None:
-        """Also tell how many containers have a hash that their kubelet would not compute; None while unknown."""
+        """Add the number of containers whose stored hash their kubelet would not compute. None while unknown."""
         self._registry.register(_DifferingCollector(differing))
 
     def watch_restarted(self, resource: str, reason: str) -> None:
-        """A watch of this resource (plural) has ended; reasons as in `crrd.kube.reflector`."""
+        """Count the end of a watch of this resource (plural). Reasons are those of `crrd.kube.reflector`."""
         self._watch_restarts.labels(resource, reason).inc()
 
     def runtime_found(self, name: str, version: str) -> None:
-        """The daemon is connected to this runtime."""
+        """Record the runtime that the daemon is connected to."""
         self._runtime.labels(name, version).set(1)
 
     def begin(self, request: Request) -> "RequestMetrics":
@@ -108,7 +108,7 @@ class NodeMetrics:
 
 
 class RequestMetrics:
-    """Times the stages of one request, and counts how it ends: the RequestRecorder of the node daemon."""
+    """The RequestRecorder of the node daemon: times the stages of one request, and counts its result."""
 
     def __init__(self, metrics: NodeMetrics, request: Request) -> None:
         self._metrics = metrics
@@ -119,17 +119,17 @@ class RequestMetrics:
         self._stops: dict[str, float] = {}
         self._successors: dict[str, float] = {}
         self._counted = {state.name for state in request.status.states if state.phase.final}
-        """Containers whose final state was counted; what was final at first sight, an earlier process counted."""
+        """Containers whose final state was counted, by this process or (if final at first sight) by an earlier one."""
         self._completed = False
 
     def served(self) -> None:
-        """The request no longer waits for other requests of its pod."""
+        """The request does not wait for other requests of its pod any more."""
         if self._served_at is None:
             self._served_at = self._metrics.clock()
             self._observe_since("queued", self._first_seen)
 
     def work_started(self) -> None:
-        """The request's first hook or stop begins: its unready grace period, if it has one, is over."""
+        """The request's first hook or stop begins, so its unready grace period, if any, is over."""
         if self._acted:
             return
         self._acted = True
@@ -154,14 +154,14 @@ class RequestMetrics:
         self._metrics.restarts.labels(self._metrics.namespace(self._request.namespace)).inc()
 
     def successor_seen(self, container: str) -> None:
-        """The runtime lists the next instance; told in each round from then on."""
+        """The runtime lists the next instance. Called in each round from then on."""
         if container not in self._successors:
             self._successors[container] = self._metrics.clock()
             if container in self._stops:
                 self._observe_since("new_container_seen", self._stops[container])
 
     def written(self, before: Request, after: Request) -> None:
-        """Count what reached its end by this write."""
+        """Count the containers and the request that this write has completed."""
         if self._completed:
             return
         for state in after.status.states:
@@ -171,7 +171,7 @@ class RequestMetrics:
         self._count_ended(after, lib.OTHER)
 
     def forgotten(self, request: Request) -> None:
-        """Count an end that this process did not write."""
+        """Count a result that this process did not write."""
         if self._completed:
             return
         if request.completed:
@@ -200,12 +200,12 @@ class RequestMetrics:
         self._observe(stage, self._metrics.clock() - began)
 
     def _observe(self, stage: str, seconds: float) -> None:
-        """Time one stage; the request's UID leads from a slow bucket to the request (OpenMetrics exemplars)."""
+        """Time one stage. An OpenMetrics exemplar links a slow bucket to the request's UID."""
         self._metrics.stages[stage].observe(seconds, {"request_uid": self._request.uid[:64]})
 
 
 def _outcome(request: Request) -> str:
-    """How a completed request ended."""
+    """Return the result of a completed request."""
     succeeded = sum(state.phase is StatePhase.SUCCEEDED for state in request.status.states)
     if succeeded == 0:
         return "failed"
@@ -213,13 +213,13 @@ def _outcome(request: Request) -> str:
 
 
 class _DifferingCollector(Collector):
-    """One gauge, absent while its value is not known."""
+    """One gauge, which is absent while its value is unknown."""
 
     def __init__(self, differing: Callable[[], int | None]) -> None:
         self._differing = differing
 
     def collect(self) -> Iterator[Metric]:
-        """The gauge, where there is one."""
+        """Yield the gauge, if its value is known."""
         if (count := self._differing()) is not None:
             name = "crrd_kubelet_hash_mismatch_containers"
             what = "Containers whose stored hash differs from the one that their kubelet computes."
@@ -227,7 +227,7 @@ class _DifferingCollector(Collector):
 
 
 class _StateCollector(Collector):
-    """Gauges that are read off the daemon when they are asked for, so that nothing has to keep them up to date."""
+    """Gauges that are computed at each scrape, so that no other code has to update them."""
 
     def __init__(self, state: NodeState, clock: Callable[[], float], namespace: lib.Capped) -> None:
         self._state = state
@@ -235,7 +235,7 @@ class _StateCollector(Collector):
         self._namespace = namespace
 
     def collect(self) -> Iterator[Metric]:
-        """Every gauge, as of now."""
+        """Yield all gauges with their current values."""
         state, now = self._state, self._clock()
         active = Tally({("pending", ""): 0, ("recreating", ""): 0})
         oldest = now
@@ -258,7 +258,7 @@ class _StateCollector(Collector):
         yield from self._watches(now)
 
     def _watches(self, now: float) -> Iterator[Metric]:
-        """When each watch last listed, and last heard anything, as Unix times."""
+        """Yield the times of each watch's last list and last event, as Unix times."""
         unix = time.time()
         text = "Unix time of the last full list of a resource."
         listed = GaugeMetricFamily("crrd_last_list_timestamp_seconds", text, labels=["resource"])

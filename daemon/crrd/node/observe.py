@@ -1,4 +1,4 @@
-"""Observe one pod: what the runtime, kubelet and the API server say of it, each with the time at which it was true."""
+"""Observes one pod through the runtime, kubelet and the API server. Each result has the time at which it was true."""
 
 import asyncio
 import time
@@ -18,12 +18,12 @@ from crrd.node.records import PodRecord, RuntimeState
 from crrd.ports import Edges, RequestRecorder
 
 SHORT_LOOK_SECONDS = 2.0
-"""For a look before a hook's end or a stop is recorded: a restarted daemon would repeat the hook or the timeout."""
-WAITED_SECONDS = 0.01  # A wait that takes longer than that makes the runtime's answer before it too old
+"""Limit for observing before a hook's end or a stop is recorded: a restarted daemon would repeat hook or timeout."""
+WAITED_SECONDS = 0.01  # A wait longer than this makes the runtime's earlier response too old
 
 
 class PodInspector:
-    """Asks the sources about one pod at a time."""
+    """Observes one pod at a time."""
 
     def __init__(self, node_name: str, edges: Edges, pods: Pods) -> None:
         self._node_name = node_name
@@ -31,9 +31,9 @@ class PodInspector:
         self._pods = pods
 
     async def observe(self, pod_record: PodRecord, requests: Sequence[Request]) -> Observation:
-        """What the sources say of a pod. The caller adds what its requests say.
+        """Return the observation of a pod. The caller adds its requests' data.
 
-        `requests`: the live ones; if none is live, those whose stop after a hook is still due.
+        `requests` are the live ones, or if none is live, those whose stop after a hook is still due.
         """
         sound = in_serving_order(requests, pod_record.works)
         if not sound and not pod_record.ended_before_stop(asyncio.get_running_loop().time()):
@@ -52,12 +52,12 @@ class PodInspector:
             try:
                 async with asyncio.timeout(_patience(pod_record)):
                     listed_at, instances = await self._as_of_now(pod_record, requests, current, silent)
-            except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:  # forgiven by time alone
+            except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:  # reset by time alone
                 runtime_state.error = str(failure) or f"it has not answered within {SHORT_LOOK_SECONDS:.0f}s"
                 runtime_state.retry.fail(loop.time())
             else:
                 _note_running(current, instances, runtime_state)
-        if runtime_state.error:  # on success `_as_of_now` has awaited it: another await would make the list stale
+        if runtime_state.error:  # on success `_as_of_now` has awaited it, and another await would make the list stale
             await asyncio.wait((silent,))
         if recorder is not None:
             _count_successors(recorder, pod_record, current, instances)
@@ -88,23 +88,23 @@ class PodInspector:
         current: Request,
         silent: "asyncio.Future[float | None]",
     ) -> tuple[float, tuple[Instance, ...]]:
-        """When the instances were listed, and the list. List again if the pod UID changed or work ended meanwhile.
+        """Return the list of instances and its time. List again if the pod UID changed or work ended meanwhile.
 
-        An await after the listing would make the list stale. So this awaits kubelet's answer, too.
+        An await after listing would make the list stale. So this also awaits kubelet's response.
         """
         while True:
             going_on = pod_record.under_way
             uid, listed_at, instances = await self._instances(pod_record, requests)
             await self._find_foreign(current, instances, pod_record.runtime)
-            await asyncio.wait((silent,))  # this also lets a stop that was answered just now be recorded
-            # Work of a request that is gone may have ended, too.
+            await asyncio.wait((silent,))  # this also lets a stop that has just returned be recorded
+            # Work of a deleted request may have ended, too.
             if _runtime_uid(pod_record, uid) == uid and going_on <= pod_record.under_way:
                 return listed_at, instances
 
     async def _instances(
         self, pod_record: PodRecord, requests: Sequence[Request]
     ) -> tuple[str, float, tuple[Instance, ...]]:
-        """The pod UID that was listed, when, and its instances; no instances while the UID is not known."""
+        """Return the pod UID, the time of the list, and the instances. Without a known UID there are no instances."""
         loop = asyncio.get_running_loop()
         uid = _runtime_uid(pod_record, next((request.pod_uid for request in requests if request.pod_uid), ""))
         urgent = not pod_record.works
@@ -124,7 +124,7 @@ class PodInspector:
         return uid, asked, instances
 
     async def _find_foreign(self, request: Request, instances: Sequence[Instance], runtime_state: RuntimeState) -> None:
-        """Look up container IDs of the request that are not among the pod's: another pod's, or collected ones."""
+        """Look up the request's container IDs that are not among the pod's instances: of other pods, or removed."""
         own = {instance.id for instance in instances}
         pins = [*(each.context for each in request.containers if each.context), *request.pinned.values()]
         pins = [pin for pin in pins if pin.runtime in self._edges.runtime.names and pin.bare_id not in own]
@@ -134,9 +134,9 @@ class PodInspector:
 
 
 def _runtime_uid(pod_record: PodRecord, otherwise: str) -> str:
-    """The UID that the pod's containers have in the runtime, as far as the pod is known.
+    """Return the UID that the pod's containers have in the runtime, as far as the pod is known.
 
-    If no request is live, no watch reports the pod. Then the UID is that of the pod in which work began.
+    If no request is live, no watch reports the pod. Then it is the UID of the pod in which work began.
     """
     if pod_record.state.pod:
         return pod_record.state.pod.runtime_uid
@@ -144,7 +144,7 @@ def _runtime_uid(pod_record: PodRecord, otherwise: str) -> str:
 
 
 def _patience(pod_record: PodRecord) -> float | None:
-    """Seconds that a look at the pod may take, None for as long as its calls may."""
+    """Return the time limit in seconds for observing the pod, or None if only its calls have limits."""
     now, live = asyncio.get_running_loop().time(), {each.request.uid: each.request for each in pod_record.live}
     own = [(live[uid], work) for (uid, _), work in pod_record.works.items() if uid in live]
     unrecorded = (work.hook_unrecorded(request) or work.stop_unrecorded(request, now) for request, work in own)
@@ -169,7 +169,7 @@ def _note_running(request: Request, instances: Sequence[Instance], runtime_state
 def _count_successors(
     recorder: RequestRecorder, pod_record: PodRecord, request: Request, instances: Sequence[Instance]
 ) -> None:
-    """Tell the metrics which awaited instances the runtime has by now."""
+    """Report to the metrics which awaited instances the runtime lists."""
     stopped = {bare_id for (_, bare_id), work in pod_record.works.items() if work.stop_sent is not None}
     for container in request.containers:
         current, target = newest(instances, container.name), request.target(container)

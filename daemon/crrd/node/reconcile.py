@@ -1,4 +1,4 @@
-"""Look at one pod and carry out what is decided about it: observe, decide, execute. Ends there."""
+"""Handles one pod: observe, decide, execute."""
 
 import asyncio
 from dataclasses import replace
@@ -19,8 +19,8 @@ from crrd.ports import Edges
 
 log = structlog.get_logger(__name__)
 
-ROUND_SECONDS = 0.01  # Least seconds between two rounds of one pod: the first has done what can be done at once
-ANSWER_SECONDS = 1.0  # Least seconds that the API server has to answer before a due stop is sent without its answer
+ROUND_SECONDS = 0.01  # Least time between two rounds of one pod, because the first one has done what was possible
+ANSWER_SECONDS = 1.0  # Least time in seconds for the API server's answer, before a due stop is sent without it
 
 
 class Reconciler:
@@ -35,7 +35,7 @@ class Reconciler:
         self.draining = False
 
     async def handle(self, pod_key: str) -> float | None:
-        """One round for a pod; returns when to look again."""
+        """Do one round for a pod. Return the loop's time of the next round."""
         waits_for_slot = False
         try:
             wake_at, waits_for_slot = await self._round(pod_key)
@@ -46,7 +46,7 @@ class Reconciler:
 
     @property
     def stops_outstanding(self) -> bool:
-        """Whether the stop after a hook waits: for the runtime if its request is live, for anything if not."""
+        """Whether a stop after a hook waits: for the runtime if its request is live, else for anything."""
         for pod_record in self._pods:
             live = {each.request.uid for each in pod_record.live if pod_record.runtime.error}
             works = pod_record.works.items()
@@ -56,7 +56,7 @@ class Reconciler:
         return False
 
     async def _round(self, pod_key: str) -> tuple[float | None, bool]:
-        """When to look again, and whether a stop waits for its slot."""
+        """Return the time of the next round, and whether a stop waits for a slot."""
         pod_record = self._pods.ensure(pod_key)
         requests = self._refresh_live(pod_record) or self._hooked(pod_record)
         if not requests:
@@ -66,7 +66,7 @@ class Reconciler:
         decision = self._decide(pod_record, observation)
         if decision.ask_api:
             answer = await self._ask(pod_record)
-            # Requests may have changed meanwhile, and the answer may be about another pod than was listed.
+            # Requests may have changed meanwhile, and the answer may be about another pod than the listed one.
             requests = self._refresh_live(pod_record) or self._hooked(pod_record)
             if answer is not None and requests:
                 observation = replace(await self._inspector.observe(pod_record, requests), api_answer=answer)
@@ -78,12 +78,12 @@ class Reconciler:
         wakes = (decision.wake_at, self._executor.writes.wake_at(pod_key), next_look, next_question)
         first = min((at for at in wakes if at is not None), default=None)
         if first is None and not pod_record.live:
-            pod_record.forget_observations()  # nothing of a request that has ended is awaited any more
+            pod_record.forget_observations()  # nothing of an ended request is awaited any more
         now = asyncio.get_running_loop().time()
         return None if first is None else max(first, now + ROUND_SECONDS), decision.waits_for_slot
 
     def _decide(self, pod_record: PodRecord, observation: Observation) -> Decision:
-        """Decide on the requests as they are now: they may have changed while the runtime was asked."""
+        """Decide on the current requests, which may have changed during the call to the runtime."""
         live = pod_record.live
         observation = replace(
             observation,
@@ -101,7 +101,7 @@ class Reconciler:
         return decide([each.request for each in live], observation, asyncio.get_running_loop().time())
 
     async def _ask(self, pod_record: PodRecord) -> ApiAnswer | None:
-        """The API server's own answer about the pod; None if it does not answer, or the last failure was just now."""
+        """Read the pod from the API server. None if it does not respond, or if the last failure was just now."""
         retry, asked_at = pod_record.api_retry, asyncio.get_running_loop().time()
         if asked_at < retry.next_try:
             return None
@@ -121,16 +121,16 @@ class Reconciler:
         return ApiAnswer(found, asked_at)
 
     def _answer_by(self, pod_record: PodRecord, now: float) -> float | None:
-        """Until when the API server may answer (monotonic): a due stop cannot wait longer, nor can a shutdown."""
+        """Return until when (monotonic) to wait for the API server. A due stop or a shutdown cannot wait longer."""
         if not self._hooked(pod_record):
             return None
         ends = (work.hook_until for work in pod_record.works.values() if work.hook_until and work.stop_still_due(now))
         return now + ANSWER_SECONDS if self.draining else max(min(ends), now + ANSWER_SECONDS)
 
     async def _find(self, pod_key: str) -> Pod | None:
-        """Ask the API server for the pod, and record one that the watch has not reported yet.
+        """Read the pod from the API server, and record it if the watch has not reported it yet.
 
-        If the watch reported something meanwhile, that may be newer.
+        If the watch has reported something meanwhile, that may be newer.
         """
         namespace, _, name = pod_key.partition("/")
         heard = self._pods.heard_of(pod_key)
@@ -142,14 +142,14 @@ class Reconciler:
         return found
 
     def _hooked(self, pod_record: PodRecord) -> list[Request]:
-        """The requests of `PodRecord.ended_before_stop`."""
+        """Return the requests of `PodRecord.ended_before_stop`."""
         return [each.request for each in pod_record.ended_before_stop(asyncio.get_running_loop().time())]
 
     def _refresh_live(self, pod_record: PodRecord) -> list[Request]:
-        """Update the pod's records and return its live requests. Ends the metrics of ended ones, begins those of new.
+        """Update the pod's records and return its live requests. Ends metrics of ended requests, starts new ones'.
 
-        A request with a write under way is left for later. The watch may report its end before the write is answered,
-        and the write's result is recorded first.
+        Requests with a running write are skipped, because the watch may report their end before the write returns, and
+        the write's result must be recorded first.
         """
         for ended in [each for each in pod_record.requests.values() if not each.live and not each.writing]:
             if ended.recorder is not None:
@@ -157,7 +157,7 @@ class Reconciler:
             ended.recorder, ended.emitted = None, set()
             ended.status_retry, ended.pin_retry = WriteRetry(), WriteRetry()
             self._pods.drop_if_done(pod_record, ended)
-        for key in list(pod_record.works):  # a hook may have been kept for a request that is gone now
+        for key in list(pod_record.works):  # a hook may have been kept for a deleted request
             record = pod_record.requests.get(key[0])
             if record is None or not record.writing:
                 drop_unneeded(self._pods, pod_record, key)

@@ -1,7 +1,7 @@
-"""What the node daemon knows of a pod: one record. Each of its parts is forgotten at a time of its own.
+"""Everything that the node daemon knows of a pod, in one record. Its parts are dropped at different times.
 
-- RequestRecord: when its request was deleted or left the selection, and no write is under way, its metrics have ended,
-  and no stop after a hook is due (`Pods.drop_if_done`).
+- RequestRecord: when its request was deleted or left the selection, no write is running, its metrics have ended, and
+  no stop after a hook is due (`Pods.drop_if_done`).
 - RuntimeState: when no request of the pod is live and no stop after a hook is due (`reconcile`).
 - PodState: when no watch keeps it up to date (`Pods.forget_pod`).
 - Work: see `drop_unneeded`.
@@ -18,43 +18,43 @@ from crrd.lib.backoff import Backoff, Retry
 from crrd.ports import RequestRecorder
 
 RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
-"""Between looks at a runtime that does not answer; unless something wakes the pod meanwhile."""
-FORGIVEN_SECONDS = 30.0  # After so long without a failure the next one counts as the first
+"""Delay between calls to a runtime that does not respond. A pod that is woken meanwhile does not wait."""
+FORGIVEN_SECONDS = 30.0  # After this time without a failure, the next one counts as the first
 POD_RETRY = Backoff(initial=0.5, factor=2.0, maximum=10.0, jitter=0.1)
-"""Between lookups of a pod that fail, unless the API server names a time."""
+"""Delay between failed reads of a pod, unless the API server requests another one."""
 WRITE_RETRY = Backoff(initial=0.2, factor=2.0, maximum=30.0, jitter=0.2)
-"""Between tries of a failed write of one request. A write without effect has failed, too."""
+"""Delay between attempts of a failed write of one request. A write without effect counts as failed."""
 
 WorkKey = tuple[str, str]  # Request UID, bare container ID
 
 
 @dataclass(slots=True)
 class WriteRetry(Retry):
-    """The tries of one kind of write of a request: one that is refused holds back none of the other kind."""
+    """The attempts of one kind of write of a request. Failures of one kind do not delay the other."""
 
     backoff: Backoff = WRITE_RETRY
-    version: str = ""  # The resourceVersion that must wait for the next try, "" for every one
-    error: str = ""  # Why the last try failed, other than by a conflict
+    version: str = ""  # The resourceVersion that must wait for the next attempt, "" for all
+    error: str = ""  # Why the last attempt failed; conflicts are not recorded
 
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request of a pod, and what this process keeps for it."""
+    """One request of a pod, and what this process remembers about it."""
 
     request: Request
-    first_seen: float  # Monotonic time at which this process saw it first, or saw it come back
-    unready_seen: float | None = None  # Monotonic time at which this process first saw its mark unready-acquired
+    first_seen: float  # Monotonic time at which this process first saw it, or saw it again
+    unready_seen: float | None = None  # Monotonic time at which this process first saw the annotation unready-acquired
     unpinned: bool = False  # Whether another client removed or changed its pins or start times: write them again
-    left: bool = False  # Whether it is deleted, or not active any more; see `Pods.drop_if_done`
-    recorder: RequestRecorder | None = None  # From the first round in which it is live to its end
+    left: bool = False  # Whether it was deleted or is not active any more; see `Pods.drop_if_done`
+    recorder: RequestRecorder | None = None  # From the first round in which it is live until its end
     emitted: set[tuple[str, str]] = field(default_factory=set)  # Reason and text of its events so far
     status_retry: WriteRetry = field(default_factory=WriteRetry)
     pin_retry: WriteRetry = field(default_factory=WriteRetry)
-    wrote: Status | None = None  # What this process has written last
+    wrote: Status | None = None  # The last status that this process has written
     undone: Retry = field(default_factory=lambda: Retry(WRITE_RETRY))
-    """How often another client replaced that status, and when the same one may be written again."""
-    writing: bool = False  # Whether a write of it is under way, at most one at a time
-    completing: bool = False  # Whether that write completes it: then no hook or stop begins
+    """How often another client replaced that status, and when that status may be written again."""
+    writing: bool = False  # Whether a write of it is running; at most one runs at a time
+    completing: bool = False  # Whether that write completes it; then no hook or stop may begin
 
     @property
     def live(self) -> bool:
@@ -64,73 +64,73 @@ class RequestRecord:
 
 @dataclass(slots=True)
 class PodState:
-    """The pod as the watches report it."""
+    """The pod as reported by the watches."""
 
     pod: Pod | None = None
-    at: float = 0.0  # Monotonic time at which this version came
-    gone_at: float | None = None  # Monotonic time at which the pod went, None while it is there or was never seen
-    known_since: float | None = None  # Since when a watch of its own says whether the pod is there (monotonic)
+    at: float = 0.0  # Monotonic time at which this version arrived
+    gone_at: float | None = None  # Monotonic time at which the pod was deleted; None if it exists or was never seen
+    known_since: float | None = None  # Since when its own watch reports whether the pod exists (monotonic)
 
 
 @dataclass(slots=True)
 class RuntimeState:
-    """What the runtime says of the pod's containers, while a request is live or a stop after a hook is due."""
+    """The runtime's data on the pod's containers, while a request is live or a stop after a hook is due."""
 
     running_since: dict[str, float] = field(default_factory=dict)
     endings: dict[str, Ending] = field(default_factory=dict)
-    foreign: dict[str, Instance | None] = field(default_factory=dict)  # An ID never changes its pod: one look-up
+    foreign: dict[str, Instance | None] = field(default_factory=dict)  # An ID never changes its pod: looked up once
     retry: Retry = field(default_factory=lambda: Retry(RUNTIME_RETRY, forgiven=FORGIVEN_SECONDS))
-    error: str = ""  # Why the last look at the runtime failed, "" for an answer
-    kubelet_minor: int | None = None  # Of kubelet's version, where something depends on it
+    error: str = ""  # Error of the last call to the runtime, or ""
+    kubelet_minor: int | None = None  # Kubelet's minor version, if something depends on it
     awaited: bool = False  # Whether a change of its containers in the runtime is awaited
 
 
 @dataclass(slots=True)
 class PodRecord:
-    """All that is known of one pod."""
+    """Everything known about one pod."""
 
     key: str  # `namespace/name`
     requests: dict[str, RequestRecord] = field(default_factory=dict)  # By request UID
     state: PodState = field(default_factory=PodState)
-    pod_known: asyncio.Event | None = None  # Set once it is known whether the pod is there; None if nothing waits
+    pod_known: asyncio.Event | None = None  # Set when it is known whether the pod exists; None if nothing waits
     runtime: RuntimeState = field(default_factory=RuntimeState)
-    deleting_uid: str = ""  # UID of the pod that was last seen in deletion, which nothing takes back
-    api_retry: Retry = field(default_factory=lambda: Retry(POD_RETRY))  # Of asking the API server for the pod itself
-    works: dict[WorkKey, Work] = field(default_factory=dict)  # What this process did
-    expiries: dict[WorkKey, asyncio.TimerHandle] = field(default_factory=dict)  # What ends works that are kept a while
+    deleting_uid: str = ""  # UID of the pod that was last seen being deleted, which cannot be undone
+    api_retry: Retry = field(default_factory=lambda: Retry(POD_RETRY))  # For reading the pod from the API server
+    works: dict[WorkKey, Work] = field(default_factory=dict)  # The hooks and stops of this process
+    expiries: dict[WorkKey, asyncio.TimerHandle] = field(default_factory=dict)  # Timers that drop works kept a while
 
     def note_deletion(self, pod: Pod) -> None:
-        """Remember that the pod is being deleted. A static pod's mirror may be deleted while the pod goes on."""
+        """Record that the pod is being deleted. A static pod continues if its mirror pod is deleted."""
         if pod.deleting and not pod.static_uid:
             self.deleting_uid = pod.uid
 
     @property
     def present(self) -> list[RequestRecord]:
-        """The requests that are there."""
+        """The requests that still exist."""
         return [record for record in self.requests.values() if not record.left]
 
     @property
     def live(self) -> list[RequestRecord]:
-        """Of these, the live ones."""
+        """The live requests."""
         return [record for record in self.requests.values() if record.live]
 
     def ended_before_stop(self, now: float) -> list[RequestRecord]:
-        """The requests that have ended, are gone or are invalid, while the stop after their hook is still due."""
+        """Return the requests that have ended, were deleted or are invalid while a stop after their hook is due."""
         owed = {uid for (uid, _), work in self.works.items() if work.stop_still_due(now)}
         ended = (record for uid, record in self.requests.items() if uid in owed)
         return [record for record in ended if not record.live or record.request.error]
 
     @property
     def under_way(self) -> set[WorkKey]:
-        """The hooks and stops under way."""
+        """The running hooks and stops."""
         return {key for key, work in self.works.items() if work.under_way is not None}
 
     def forget_observations(self) -> None:
-        """Forget what was observed, and the failures of that: nothing is asked about the pod any more."""
+        """Forget what was observed, and the failures, because no more calls about the pod are made."""
         self.runtime, self.api_retry = RuntimeState(), Retry(POD_RETRY)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is left to keep. The poll of the runtime (`awaited`) needs the record, too."""
+        """Whether nothing needs to be kept. Polling the runtime (`awaited`) also needs the record."""
         kept = (self.runtime.awaited, self.requests, self.works, self.pod_known, self.state != PodState())
         return not any(kept)

@@ -1,32 +1,32 @@
-"""Slots for stops: so many StopContainers are sent to the runtime at once on a node, shared fairly between its pods."""
+"""Slots for stops: they limit how many StopContainers a node sends at once, and share them fairly between pods."""
 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 STOPS_AT_ONCE = 128
-"""StopContainers that are sent to the runtime at once. Measured with containerd 1.6 on two cores and 110 containers: 32
-and 64 make the last ones wait, behind what kubelet starts again already, and kubelet has none ready sooner for it."""
+"""StopContainers that are sent to the runtime at once. Measured with containerd 1.6 on two cores and 110 containers:
+with 32 and 64 the last ones wait for containers that kubelet starts again, and none is ready sooner."""
 SLOT_SECONDS = 2.0
-"""For how long a stop holds its slot at most: one that waits for its container to end costs the runtime nothing."""
+"""Longest time that a stop holds its slot. Waiting for the container to end costs the runtime nothing."""
 
 
 class StopSlots:
-    """Who may send a stop now, and who waits for that; wakes a pod for which a slot is held, to use it."""
+    """Decides which pods may send a stop now. Wakes a waiting pod when it gets a slot."""
 
     def __init__(self, wake: Callable[[str], None]) -> None:
         self._wake = wake
         self._free = STOPS_AT_ONCE
-        self._waiting: dict[str, None] = {}  # Pods that wait for a slot, in the order in which they came
+        self._waiting: dict[str, None] = {}  # Waiting pods, in order of arrival
         self._held: set[str] = set()
-        """Pods that own a slot which they have not used yet; unused ones are released after the pod's round."""
+        """Pods that own a slot they have not used yet. Unused slots are released after the pod's round."""
 
     def may_stop(self, pod_key: str) -> bool:
         """Whether a stop of the pod may be sent now."""
         return self._free > 0 or pod_key in self._held
 
     def end_round(self, pod_key: str, *, wanted: bool) -> None:
-        """After each round of a pod: release what it did not use; `wanted`: a stop waits for a slot."""
+        """After a pod's round, release its unused slot. `wanted` means that a stop of the pod waits for a slot."""
         if pod_key in self._held:
             self._held.discard(pod_key)
             self.release()
@@ -54,7 +54,7 @@ class StopSlots:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Use a slot that was taken, for SLOT_SECONDS at most."""
+        """Use a slot that was taken, for at most SLOT_SECONDS."""
         in_use = True
 
         def release() -> None:

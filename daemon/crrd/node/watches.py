@@ -1,6 +1,6 @@
-"""What a node watches: its active requests, always, and the pods that they are about, while they are; and what it asks.
+"""Watches the node's active requests (always) and the pods of live requests, and reads single pods.
 
-Watches parse at once and tell the Observer; neither keeps an object.
+Watches parse objects at once and pass them to the Observer. They keep no objects.
 """
 
 import asyncio
@@ -19,21 +19,21 @@ from crrd.node.pods import Pods
 from crrd.ports import Observer
 
 SINGLE_WATCHES = 8
-"""Pods that are watched each by its own watch; where more of them matter, one watch has all pods of the node. Each
-watch has a connection of its own, and a node's list has to be read as a whole: on a node with 110 pods of 10 KiB, eight
-requests at once cost the daemon 80 ms of CPU either way, one 16 ms by itself and 33 ms by the node's list."""
+"""Largest number of pods with a watch each. For more pods, one watch covers all pods of the node. Each watch has its
+own connection, and a node's list must be read completely. On a node with 110 pods of 10 KiB, eight requests at once
+cost 80 ms of CPU either way, and one request 16 ms with its own watch and 33 ms with the node's list."""
 PAUSE_SECONDS = 0.02
-"""Between a list of pods and its watch: what follows from the list, a stop, need not wait for another connection."""
-FIND_SECONDS = 20.0
-"""For an answer about one pod, while its handler waits: well under what counts as a handler that hangs."""
+"""Pause between listing pods and watching them, so that a stop that follows from the list does not wait for another
+connection."""
+FIND_SECONDS = 20.0  # Time limit for reading one pod, well below the time after which a handler counts as hanging
 
 
 def request_source(
     client: KubeClient, node_name: str, observer: Observer, on_restart: RestartObserver | None = None
 ) -> Reflector[Request]:
-    """The node's active requests. `run` it for the daemon's whole life.
+    """Return the watch of the node's active requests. `run` it for the daemon's whole life.
 
-    A request that has lost its active label comes as deleted: so API servers say that an object left a selection.
+    A request that loses its label `active` is reported as deleted, because it leaves the selection.
     """
     selector = f"{LABEL_NODE_NAME}={node_name},{LABEL_ACTIVE}=true"
     selection = Selection(REQUESTS, parse_request, label_selector=selector)
@@ -49,14 +49,14 @@ def pod_source(
     *,
     key: str = EVERY,
 ) -> Reflector[Pod]:
-    """The pod `namespace/name` of the node, or all of them. The owner runs it and cancels it as it needs.
+    """Return the watch of the pod `namespace/name`, or of all pods of the node. The owner runs and cancels it.
 
-    Refusals are always retried: they must not end a daemon that has stops under way.
+    Refusals are always retried, because they must not end a daemon with running stops.
     """
     namespace, _, name = key.partition("/")
     here = f"spec.nodeName={node_name}"
-    # Version 0 is answered from the API server's cache, which finds pods by node and by name; the newest would
-    # make it read every pod of the cluster. What the cache lacks by then comes with the watch.
+    # With resourceVersion 0, the API server answers from its cache, which finds pods by node and by name. For the
+    # newest version it would read every pod of the cluster. The watch reports what the cache lacks at that time.
     selection = Selection(
         PODS,
         parse_pod,
@@ -77,9 +77,9 @@ def pod_source(
 
 
 class PodWatches(WatchSet[Reflector[Pod]]):
-    """Watches the pods of live requests: a few one by one, many by one watch of the node until no request is live.
+    """Watches the pods of live requests: each pod, or if there are many, all pods of the node (until none is live).
 
-    One of the two at a time: what one of them has told is never older than what the other told before.
+    Only one of the two at a time, so what one reports is never older than what the other has reported before.
     """
 
     plural = PODS.plural
@@ -92,7 +92,7 @@ class PodWatches(WatchSet[Reflector[Pod]]):
         self._heartbeat = Heartbeat()
 
     async def run(self) -> NoReturn:
-        """Watch what is wanted, until cancelled; may be run again."""
+        """Watch the wanted pods until cancelled. May be called again."""
         changed = self._pods.live_changed
         async with asyncio.TaskGroup() as group:
             try:
@@ -106,11 +106,11 @@ class PodWatches(WatchSet[Reflector[Pod]]):
                 await self._end(self.keys)
 
     def check(self) -> str:
-        """For health pages: what of it hangs."""
+        """For health pages: return what hangs, or ""."""
         return self._heartbeat.check() or super().check()
 
     async def _adjust(self, wanted: set[str], group: asyncio.TaskGroup) -> None:
-        """End what is not wanted any more, and begin what is."""
+        """End the watches that are not wanted any more, and start the wanted ones."""
         running = self.keys
         if EVERY in running or len(wanted) > SINGLE_WATCHES:
             wanted = {EVERY}
@@ -120,7 +120,7 @@ class PodWatches(WatchSet[Reflector[Pod]]):
         self.begin(wanted - running, group)
 
     async def _end(self, keys: set[str], *, forget: bool = False) -> None:
-        """End watches; what they told is forgotten, unless another watch goes on from it."""
+        """End watches. With `forget`, also forget their pods, because no other watch continues."""
         tasks = self.cancel(keys)
         for key in sorted(keys) if forget else ():
             self._pods.forget_pod(key)
@@ -128,9 +128,9 @@ class PodWatches(WatchSet[Reflector[Pod]]):
 
 
 async def find_pod(client: KubeClient, namespace: str, name: str) -> Pod | None:
-    """See `Edges.find_pod`: a list of that one name, with no resourceVersion, so that no cache answers it.
+    """See `Edges.find_pod`. Lists that one name without resourceVersion, so that no cache answers.
 
-    The right to list pods is there for the watch; a `get` would need one more.
+    The watch already has the right to list pods. A `get` would need another right.
     """
     selector = f"metadata.name={name}"
     try:

@@ -1,4 +1,4 @@
-"""Writes of requests: one of a request at a time, and a back-off after every outcome but success."""
+"""Writes requests: one write per request at a time, with a back-off after each failure."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -16,14 +16,14 @@ from crrd.ports import Edges
 
 log = structlog.get_logger(__name__)
 
-LASTING_CONFLICT = 8  # So many conflicts in a row are not a race with another client's write
-DUE_WRITE_SECONDS = 0.01  # Between looks at a write whose next try is due: the queue is about to start it
+LASTING_CONFLICT = 8  # This many conflicts in a row are not a race with another client's write
+DUE_WRITE_SECONDS = 0.01  # Poll interval for a write whose next attempt is due, because the queue is about to start it
 
 Write = WriteStatus | PinContainers
 
 
 class RequestWrites:
-    """Starts writes, keeps in the request's record how they stand, and wakes the pod's key when one has ended."""
+    """Starts writes, tracks them in the request's record, and wakes the pod's key when one has ended."""
 
     def __init__(self, edges: Edges, pods: Pods, wake: Callable[[str], None]) -> None:
         self._edges = edges
@@ -33,7 +33,7 @@ class RequestWrites:
         self.prunes_is_killed = False  # Whether the cluster's CRD was seen to drop the field isKilled
 
     def release_unwanted(self, pod_key: str, wanted: Iterable[Write]) -> None:
-        """Clear the back-off of a failed write that is not wanted any more: it may have succeeded, its answer lost."""
+        """Clear the back-off of a failed write that is not wanted any more. Perhaps only its response was lost."""
         still = {(write.request.uid, type(write)) for write in wanted}
         for record in self._pods.peek(pod_key).present:
             for kind, retry in ((WriteStatus, record.status_retry), (PinContainers, record.pin_retry)):
@@ -41,7 +41,7 @@ class RequestWrites:
                     retry.release()
 
     def start(self, write: Write) -> None:
-        """Start a write, unless one of the request is under way or has to wait after a failure."""
+        """Start a write, unless another write of the request is running or has to wait after a failure."""
         request = write.request
         record = self._pods.peek(request.pod_key).requests.get(request.uid)
         if record is None or record.writing:
@@ -59,17 +59,17 @@ class RequestWrites:
         task.add_done_callback(self._tasks.discard)
 
     def wake_at(self, pod_key: str) -> float | None:
-        """When a write of the pod's requests that failed may be tried again (monotonic), None where none waits."""
+        """Return the time (monotonic) of the next attempt of a failed write of the pod's requests, or None."""
         return _next_try(each for each in self._pods.peek(pod_key).present if not each.writing)
 
     @property
     def pending(self) -> int:
-        """How many requests have a write that is under way or waits for another try."""
+        """The number of requests with a write that is running or waits for another attempt."""
         records = [each for pod_record in self._pods for each in pod_record.requests.values()]
         return sum(each.writing or each.status_retry.waiting or each.pin_retry.waiting for each in records)
 
     async def wait(self) -> None:
-        """Return when the writes under way have ended and the next try of those that failed may come."""
+        """Return when the running writes have ended and the next attempt of the failed ones is due."""
         if self._tasks:
             await asyncio.wait(self._tasks)
         next_try = _next_try(each for pod_record in self._pods for each in pod_record.requests.values())
@@ -77,7 +77,7 @@ class RequestWrites:
             await asyncio.sleep(max(next_try - asyncio.get_running_loop().time(), DUE_WRITE_SECONDS))
 
     async def close(self) -> None:
-        """Cancel what is under way."""
+        """Cancel running writes."""
         await cancel(self._tasks)
 
     async def _run(self, write: Write, record: RequestRecord) -> None:
@@ -88,7 +88,7 @@ class RequestWrites:
             written, ineffective = await self._send(write)
             if written.uid != request.uid:
                 why = "unexpected response from the API server: it is not the request that was written"
-                raise CrrdError(why)  # noqa: TRY301 - as any failure
+                raise CrrdError(why)  # noqa: TRY301 - handled like any failure
             self._written(write, record, written, ineffective)
         except GoneError:
             self._pods.request_deleted(request)
@@ -99,7 +99,7 @@ class RequestWrites:
             self._wake(request.pod_key)
 
     async def _send(self, write: Write) -> tuple[Request, str]:
-        """The request as it is after the write, and why that had no effect, "" where it had."""
+        """Send a write. Return the request after it, and why it had no effect ("" if it had)."""
         if isinstance(write, WriteStatus):
             written = await self._edges.writer.write_status(write.request, write.status)
             return written, self._lacks(written, write.status)
@@ -108,7 +108,7 @@ class RequestWrites:
         return written, "" if stored else "the API server did not store the annotation"
 
     def _written(self, write: Write, record: RequestRecord, written: Request, ineffective: str) -> None:
-        """The API server took a write: record what it kept of it."""
+        """Handle a response to a write: record what the API server stored."""
         request, pins = write.request, isinstance(write, PinContainers)
         if ineffective:
             _retry_later(write, record, CrrdError(f"the write had no effect: {ineffective}"))
@@ -118,19 +118,19 @@ class RequestWrites:
             retry.error = ""
             if isinstance(write, WriteStatus):
                 _note_undone(record, write.status)
-        if record.recorder is not None:  # the CRD may prune `reason`: the metrics use the status that was meant
+        if record.recorder is not None:  # the CRD may prune `reason`, so the metrics use the wanted status
             meant = isinstance(write, WriteStatus) and not ineffective
             after = replace(written, status=write.status) if meant else written  # type: ignore[union-attr]
             record.recorder.written(request, after)
         _log_moves(request, written)
         self._pods.request_changed(written, own_pins=pins and not ineffective)
-        if record.completing and not ineffective:  # the request may have left the selection already
+        if record.completing and not ineffective:  # the request may already have left the selection
             pod_record = self._pods.ensure(request.pod_key)
             for key in [key for key in pod_record.works if key[0] == request.uid]:
                 drop_unneeded(self._pods, pod_record, key, completed=True)
 
     def _lacks(self, written: Request, wanted: Status) -> str:
-        """What of a status the API server has not kept, "" for nothing that matters."""
+        """Return why the API server has not stored the status, or "" if nothing important is missing."""
         if written.uid and written.status != wanted:
             killed = tuple(replace(state, is_killed=False) for state in wanted.states)
             if written.status == replace(wanted, states=killed):
@@ -155,10 +155,10 @@ def _next_try(records: Iterable[RequestRecord]) -> float | None:
 
 
 def _note_undone(record: RequestRecord, status: Status) -> None:
-    """A status was written. If it is the same as the last one, another client had replaced that.
+    """Record a written status. If it is the same as the last one, another client had replaced that.
 
-    Two daemons on one node would each restore their own status, as fast as the API server takes it. So the same status
-    is written again only after a growing back-off. Another status need not wait.
+    Two daemons on one node would each restore their own status, as fast as the API server accepts it. So the same
+    status is written again only after a growing back-off. Another status does not wait.
     """
     if status == record.wrote:
         record.undone.fail(asyncio.get_running_loop().time())
@@ -168,9 +168,9 @@ def _note_undone(record: RequestRecord, status: Status) -> None:
 
 
 def _retry_later(write: Write, record: RequestRecord, error: Exception) -> None:
-    """Record when the next try may come. After a conflict, a newer version need not wait.
+    """Record when the next attempt may start. After a conflict, only a newer version may be written at once.
 
-    After any other failure every version has to. A conflict is logged as a warning only if it lasts.
+    After any other failure, every version has to wait. Only lasting conflicts are logged as warnings.
     """
     request, retry = write.request, _retry_of(record, write)
     at_least = error.retry_after if isinstance(error, ApiUnavailableError) else 0.0
@@ -185,12 +185,12 @@ def _retry_later(write: Write, record: RequestRecord, error: Exception) -> None:
 
 
 def log_fields(request: Request) -> dict[str, str]:
-    """What every log line about a request says."""
+    """Return the fields that all log lines about a request contain."""
     return {"request": request.key, "request_uid": request.uid, "pod": request.pod_key}
 
 
 def _log_moves(before: Request, after: Request) -> None:
-    """One log line for each container, and for the request itself, whose phase a write has changed."""
+    """Log one line for each container, and for the request itself, whose phase a write has changed."""
     bound = log.bind(**log_fields(after))
     for state in after.status.states:
         old = before.status.state(state.name)
