@@ -1,8 +1,8 @@
-"""A local API server: the part of Kubernetes' API that this project, its tests and `kubectl` need, on loopback.
+"""A local API server on loopback: the part of Kubernetes' API that this project, its tests and `kubectl` need.
 
-It follows the real server where clients can tell the difference: resourceVersions, conflicts, watches and their
-expiry, status subresources, finalizers and graceful deletion, custom resources with their schema. There is no etcd
-(see `api.store`), no controllers but the few that a CRD and a namespace need, no RBAC, and no server-side apply.
+It follows the real server wherever clients can notice: resourceVersions, conflicts, watches and their expiry,
+status subresources, finalizers and graceful deletion, custom resources with their schema. It has no etcd (see
+`api.store`), no RBAC, no server-side apply, and only the controllers that a CRD and a namespace need.
 """
 
 import json
@@ -27,15 +27,15 @@ from crrd_localnode.api.writes import Writes
 
 
 class ApiServer:
-    """One API server; `start` and `stop`, or `async with`. `admission` is for those who take part in admission."""
+    """One API server; `start` and `stop` it, or use `async with`. Admission plugins are added to `admission`."""
 
     STORE = Store
     FRONT = Front
 
     def __init__(self, port: int = 0) -> None:
-        """`port` of 127.0.0.1 is listened on; 0 is any free one, which stays the same when started again."""
+        """It listens on this port of 127.0.0.1; 0 picks a free port, which is kept when the server is started again."""
         self.port = port
-        self.crds = [load_crd(REQUESTS), load_crd(POLICIES)]  # What is made sure of at the start
+        self.crds = [load_crd(REQUESTS), load_crd(POLICIES)]  # CRDs that `start` creates if they are missing
         self.store = self.STORE()
         self.registry = Registry(resources.BUILTIN)
         self.admission = Admission()
@@ -50,13 +50,13 @@ class ApiServer:
         self._runner: web.ServerRunner | None = None
 
     def now(self) -> datetime:
-        """The present time, for the objects' timestamps and the Date header."""
+        """Return the current time, for timestamps of objects and the Date header."""
         return datetime.now(UTC)
 
     # Life
 
     async def start(self) -> None:
-        """Make sure of the CRDs and the namespaces that are always there, and listen."""
+        """Create missing CRDs and the default namespaces, and listen."""
         await self._controllers.lay_ground(self.crds)
         server = web.Server(self.front.handle, request_factory=make_request, handler_cancellation=True)
         self._runner = web.ServerRunner(server, shutdown_timeout=1)
@@ -65,7 +65,7 @@ class ApiServer:
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """End the watches, close the connections, and stop listening. The objects stay."""
+        """End the watches, close the connections, and stop listening. The objects are kept."""
         self.watches.end_all()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -81,11 +81,11 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """Where clients reach the server."""
+        """The server's URL."""
         return f"http://127.0.0.1:{self.port}"
 
     def kubeconfig(self, path: Path) -> Path:
-        """Write a kubeconfig file for this server; returns its path. The server must have been started."""
+        """Write a kubeconfig file for this server and return its path. The server must have been started."""
         context = {"cluster": "local", "user": "local", "namespace": "default"}
         config = {
             "apiVersion": "v1", "kind": "Config", "users": [{"name": "local", "user": {}}],

@@ -1,4 +1,4 @@
-"""`crrd demo`: its flags. `crrd` finds this module by the entry point `demo` in the group `crrd.commands`."""
+"""`crrd demo`: its flags. `crrd` finds this module through the entry point `demo` in the group `crrd.commands`."""
 
 import argparse
 
@@ -21,5 +21,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show it; 0 when the container was recreated. ConfigurationError where the runtime cannot be used."""
+    """Run the demo. Return 0 if the container was recreated. ConfigurationError if the runtime cannot be used."""
     return run_demo(cri_endpoints=args.cri_endpoint or [], image=args.image, keep=args.keep)

@@ -1,4 +1,4 @@
-"""crrd's daemons on a local node: each a separate process with the same configuration as in a cluster."""
+"""crrd's daemons on a local node. Each is a separate process with the same configuration as in a cluster."""
 
 import asyncio
 import json
@@ -16,13 +16,13 @@ from crrd.lib.errors import ConfigurationError, ConflictError
 from crrd_localnode.node import LocalNode
 
 READY_SECONDS = 60.0
-END_SECONDS = 30.0  # For a daemon to end by itself
-_CONFIGURATION = "crrd"  # The name of the webhook configuration
-_PATH = "mutate-crr"  # That it names
+END_SECONDS = 30.0  # Time limit for a daemon to exit by itself
+_CONFIGURATION = "crrd"  # Name of the webhook configuration
+_PATH = "mutate-crr"  # Path of its webhook
 
 
 class Daemon:
-    """`crrd node` or `crrd manager` in a process; its log goes to a file, JSON. An async context manager."""
+    """`crrd node` or `crrd manager` in a process, which logs JSON to a file. An async context manager."""
 
     PROGRAM = (sys.executable, "-m", "crrd")
 
@@ -35,24 +35,24 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """The process' ID, 0 before it was started."""
+        """The process' ID, or 0 before it was started."""
         return self._process.pid if self._process else 0
 
     @property
     def address(self) -> str:
-        """Where it serves its health and its metrics; "" until it has said so."""
+        """The address of health and metrics, or "" until it is logged."""
         return self._address_of("serving health")
 
     @property
     def admission_address(self) -> str:
-        """Where a manager serves admission; "" until it has said so."""
+        """The address of a manager's admission, or "" until it is logged."""
         return self._address_of("serving admission")
 
     def _lines(self) -> list[str]:
         return self.log_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
 
     def _address_of(self, event: str) -> str:
-        """The address in the line of the log that tells of this event."""
+        """Return the address in the log line with this event."""
         for line in self._lines():
             with suppress(ValueError):
                 if (entry := json.loads(line)).get("event") == event:
@@ -60,13 +60,13 @@ class Daemon:
         return ""
 
     async def start(self) -> None:
-        """Start the process, its log anew."""
+        """Start the process with an empty log."""
         with self.log_file.open("wb") as log:
             null = asyncio.subprocess.DEVNULL
             self._process = await asyncio.create_subprocess_exec(*self._command, stdin=null, stdout=log, stderr=log)
 
     async def wait_ready(self) -> None:
-        """Wait until /readyz says that it serves; ConfigurationError with its log's last line if it ends instead."""
+        """Wait until /readyz succeeds. If the process ends first, raise ConfigurationError with its log's last line."""
         async with asyncio.timeout(READY_SECONDS), aiohttp.ClientSession() as session:
             while True:
                 if self._process is not None and self._process.returncode is not None:
@@ -79,7 +79,7 @@ class Daemon:
                 await asyncio.sleep(0.05)
 
     async def stop(self) -> None:
-        """SIGTERM, and wait for its end; SIGKILL where it takes too long. None is running afterwards."""
+        """Send SIGTERM and wait for the process to exit. Send SIGKILL if it takes too long."""
         process = self._process
         if process is not None and process.returncode is None:
             process.terminate()
@@ -90,7 +90,7 @@ class Daemon:
                 await process.wait()
 
     async def __aenter__(self) -> Self:
-        """Start it; returns when it is ready. Raises as `wait_ready` does."""
+        """Start it, and return when it is ready. Raises the errors of `wait_ready`."""
         try:
             await self.start()
             await self.wait_ready()
@@ -104,25 +104,25 @@ class Daemon:
 
 
 def node_daemon(node: LocalNode) -> Daemon:
-    """`crrd node` for a local node."""
+    """Return `crrd node` for a local node."""
     log = node.root / "crrd-node.log"
     return Daemon("node", log, node.kubeconfig, "--node-name", node.node_name, "--cri-endpoint", node.cri_endpoint)
 
 
 def manager_daemon(node: LocalNode, log_file: Path, kubeconfig: Path, *flags: str) -> Daemon:
-    """`crrd manager` for a local node; the API server does not ask it before `direct_webhooks`."""
+    """Return `crrd manager` for a local node. The API server calls its webhook only after `ask_manager`."""
     admission = ("--webhook-address", "127.0.0.1:0", "--certificate-name", "127.0.0.1", "--drain-seconds", "0")
     return Daemon("manager", log_file, kubeconfig, *admission, *flags)
 
 
 @asynccontextmanager
 async def running_manager(node: LocalNode, kubeconfig: Path | None = None) -> AsyncIterator[Daemon]:
-    """`crrd manager` for a local node, and the webhook configuration by which the API server asks it while it runs.
+    """Run `crrd manager` for a local node, with the webhook configuration through which the API server calls it.
 
-    It is asked about every update: matchConditions, which in a cluster keep the daemons' own writes from it, are CEL,
-    and CEL is not evaluated here. `kubeconfig` is the manager's; None for the node's own.
+    The webhook is called for every update: in a cluster, matchConditions exclude the daemons' own writes, but these are
+    CEL, which is not evaluated here. `kubeconfig` is the manager's; None means the node's own.
     """
-    await node.client.create(WEBHOOKS, "", _webhook_configuration())  # the manager writes the caBundle into it
+    await node.client.create(WEBHOOKS, "", _webhook_configuration())  # the manager writes its caBundle
     try:
         with suppress(ConflictError):
             await node.client.create(Resource("namespaces"), "", {"metadata": {"name": "crrd-system"}})
@@ -134,7 +134,7 @@ async def running_manager(node: LocalNode, kubeconfig: Path | None = None) -> As
 
 
 async def ask_manager(node: LocalNode, manager: Daemon) -> None:
-    """Have the API server ask this manager, as a Service sees to it in a cluster."""
+    """Make the API server call this manager, as a Service does in a cluster."""
     (webhook,) = (await node.client.get(WEBHOOKS, "", _CONFIGURATION))["webhooks"]
     url = f"https://{manager.admission_address}/{_PATH}"
     asking = {**webhook, "clientConfig": {**webhook["clientConfig"], "url": url}}
@@ -142,7 +142,7 @@ async def ask_manager(node: LocalNode, manager: Daemon) -> None:
 
 
 def _webhook_configuration() -> dict[str, Any]:
-    """What manifests install, with a URL instead of a Service; the port is not known yet, and nobody is at this one."""
+    """Return the manifests' configuration, with a URL instead of a Service. The port is an unused placeholder."""
     operations = ["CREATE", "UPDATE"]
     rule = {"apiGroups": [GROUP], "apiVersions": list(VERSIONS), "resources": [PLURAL], "operations": operations}
     webhook = {

@@ -1,7 +1,7 @@
-"""`crrd demo`: a local node, a pod, the node daemon, one request, and what it changed, live on a terminal.
+"""`crrd demo`: starts a local node, a pod and the node daemon, creates a request, and shows live what it changes.
 
-Then a workload of three pods is recreated by `crrd recreate`, and a policy brings an edit of a ConfigMap into the same
-pods. Everything goes away with the demo, however it is ended; with `--keep` it stays until then.
+Then `crrd recreate` recreates a workload of three pods, and a policy applies a changed ConfigMap to the same pods. The
+demo removes everything at its end, however it ends; with `--keep` it first waits for Ctrl-C.
 """
 
 import asyncio
@@ -33,33 +33,33 @@ from crrd_localnode.workload import Maker
 NAMESPACE, POD, REQUEST, WORKLOAD = "default", "demo", "restart-app", "web"
 PATIENCE_SECONDS = 60.0
 IN_VOLUME = "$CRRD_ROOT/data/hook"
-"""A file in the pod's volume; the variable is set, by a runtime of plain processes, where `/data` cannot be mounted."""
+"""A file in the pod's volume. A runtime of plain processes sets the variable if it cannot mount `/data`."""
 SHELL_LOOP = "trap 'echo got TERM; exit 0' TERM; while true; do sleep 0.1; done"
 
 
 def run_demo(*, cri_endpoints: Sequence[str], image: str, keep: bool) -> int:
-    """Run the demo; returns 0 when the container was recreated, 1 when not.
+    """Run the demo. Return 0 if the container was recreated, else 1.
 
-    `cri_endpoints` are a real runtime's sockets (ConfigurationError where it cannot be used), none for plain processes;
-    `image` has a shell; `keep` leaves everything running until Ctrl-C.
+    `cri_endpoints` are the sockets of a real runtime (ConfigurationError if it cannot be used); empty for plain
+    processes. `image` contains a shell. `keep` leaves everything running until Ctrl-C.
     """
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the node daemon's log has a file
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the node daemon logs to a file
     return asyncio.run(_until_signal(_Demo(View(), image).run(list(cri_endpoints), keep=keep)))
 
 
 async def _until_signal(demo: Coroutine[Any, Any, int]) -> int:
-    """Run the demo; SIGTERM, and SIGHUP of a closed terminal, end it as Ctrl-C does, with all that it has begun."""
+    """Run the demo. SIGTERM and SIGHUP (a closed terminal) end it and everything that it has started, like Ctrl-C."""
     loop, received = asyncio.get_running_loop(), 0
     task = asyncio.ensure_future(demo)
 
     def end(number: int) -> None:
         nonlocal received
-        if not received:  # a second one does not stop the cleaning up
+        if not received:  # a second signal does not interrupt the cleanup
             received = number
             task.cancel()
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
             loop.add_signal_handler(number, end, number)
     try:
         return await task
@@ -70,7 +70,7 @@ async def _until_signal(demo: Coroutine[Any, Any, int]) -> int:
 
 
 class _Demo:
-    """One run."""
+    """One run of the demo."""
 
     def __init__(self, view: View, image: str) -> None:
         self._view = view
@@ -78,7 +78,7 @@ class _Demo:
         self._policy_message = ""
 
     async def run(self, cri_endpoints: list[str], *, keep: bool) -> int:
-        """Set up, show, compare, clean up."""
+        """Set up, show, compare and clean up."""
         endpoint = (await discover(cri_endpoints))[0].endpoint if cri_endpoints else ""
         for folder in await leftovers.clear():
             self._view.print_line(f"removed the remains of an earlier demo: {folder}")
@@ -98,7 +98,7 @@ class _Demo:
                 with suppress(CrrdError, TimeoutError):
                     for pod in await _pods(node.client):
                         await node.client.delete(PODS, NAMESPACE, pod.name)
-                    await _until_pods(node.client, lambda pods: not pods)  # so a real runtime is left as it was
+                    await _until_pods(node.client, lambda pods: not pods)  # so that a real runtime is left as it was
 
     async def _play(self, node: LocalNode, stack: AsyncExitStack, *, keep: bool) -> int:
         client = node.client
@@ -110,7 +110,7 @@ class _Demo:
         daemon = await stack.enter_async_context(node_daemon(node))
         self._view.print_line(f"manager {manager.pid} and node daemon {daemon.pid} are ready; logs: {node.root}")
         self._view.print_line(f'creating ContainerRecreateRequest "{REQUEST}" for container "app"')
-        # As a user writes it: admission adds labels, defaults and the container's ID.
+        # As a user writes it. Admission adds labels, defaults and the container's ID.
         request = _object(API_VERSION, KIND, REQUEST, {"podName": POD, "containers": [{"name": "app"}]})
         created = await client.create(REQUESTS, NAMESPACE, request)
         final = await self._follow(client, parse_request(created))
@@ -128,7 +128,7 @@ class _Demo:
         return 0 if ok else 1
 
     async def _recreate_workload(self, node: LocalNode) -> bool:
-        """Three pods of a Deployment, and `crrd recreate` on them, as its user sees it."""
+        """Create three pods of a Deployment, and run `crrd recreate` on them. Return whether it succeeded."""
         spec = self._spec(node, {"name": "app"}, {"name": "side", "envFrom": [{"configMapRef": {"name": WORKLOAD}}]})
         names = f'ConfigMap "{WORKLOAD}" and Deployment "{WORKLOAD}"'
         self._view.print_line(f'creating {names} of three pods, whose "side" uses it')
@@ -150,7 +150,7 @@ class _Demo:
                 await process.wait()
 
     async def _edit_configuration(self, client: KubeClient, endpoint: str) -> bool:
-        """A policy for the Deployment, and an edit of its ConfigMap that goes live in the same pods."""
+        """Create a policy for the Deployment, and edit its ConfigMap. The same pods get the change."""
         self._view.print_line(f'creating ContainerRecreatePolicy "{WORKLOAD}" for the Deployment')
         await client.create(POLICIES, NAMESPACE, _policy())
         await self._until_policy(client, lambda status: bool(status.get("config")))
@@ -167,7 +167,7 @@ class _Demo:
     async def _until_policy(
         self, client: KubeClient, condition: Callable[[Mapping[str, Any]], bool]
     ) -> Mapping[str, Any]:
-        """The policy's status, once the condition holds of it; what it waits for is shown."""
+        """Return the policy's status when it meets the condition. Meanwhile, show what the policy waits for."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 status: Mapping[str, Any] = (await client.get(POLICIES, NAMESPACE, WORKLOAD)).get("status") or {}
@@ -180,7 +180,7 @@ class _Demo:
                 await asyncio.sleep(0.1)
 
     def _spec(self, node: LocalNode, *containers: dict[str, Any]) -> dict[str, Any]:
-        """A pod's spec, of containers that wait for SIGTERM."""
+        """Return the spec of a pod whose containers wait for SIGTERM."""
         command = {"command": ["sh", "-c", SHELL_LOOP], "image": self._image}
         return {
             "nodeName": node.node_name,
@@ -190,7 +190,7 @@ class _Demo:
         }
 
     def _pod(self, node: LocalNode) -> dict[str, Any]:
-        """The pod of the demo."""
+        """Return the demo's pod."""
         mounts = [{"name": "data", "mountPath": "/data"}]
         hook = {"exec": {"command": ["sh", "-c", f"sleep 0.3; echo preStop hook ran >> {IN_VOLUME}"]}}
         app = {"name": "app", "volumeMounts": mounts, "lifecycle": {"preStop": hook}}
@@ -236,7 +236,7 @@ class _Demo:
 
 
 async def _until_pods(client: KubeClient, condition: Callable[[tuple[Pod, ...]], bool]) -> None:
-    """Wait until it holds for the demo's pods."""
+    """Wait until the demo's pods meet the condition."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             if condition(await _pods(client)):
@@ -245,7 +245,7 @@ async def _until_pods(client: KubeClient, condition: Callable[[tuple[Pod, ...]],
 
 
 async def _pods(client: KubeClient) -> tuple[Pod, ...]:
-    """All of the demo's."""
+    """Return all pods of the demo."""
     return (await client.list_all(PODS, parse_pod, namespace=NAMESPACE)).items
 
 
@@ -254,17 +254,17 @@ def _all_ready(pod: Pod) -> bool:
 
 
 async def _workload_pods(client: KubeClient) -> list[Pod]:
-    """Those of the Deployment, by name."""
+    """Return the Deployment's pods, sorted by name."""
     return sorted((pod for pod in await _pods(client) if pod.name != POD), key=lambda pod: pod.name)
 
 
 async def _greeting(pod: Pod, endpoint: str) -> tuple[str, str, str]:
-    """Name and UID of a pod, and what its "side" has for GREETING."""
+    """Return name and UID of a pod, and the value of GREETING in its container "side"."""
     return pod.name, pod.uid, await _run_inside(endpoint, pod, "side", "echo $GREETING")
 
 
 def _policy() -> dict[str, Any]:
-    """The policy as a user writes it."""
+    """Return the policy as a user writes it."""
     spec = {
         "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": WORKLOAD},
         "triggers": {"configChange": {"settle": "1s"}},
@@ -281,7 +281,7 @@ def _object(api_version: str, kind: str, name: str, spec: dict[str, Any]) -> dic
 async def _watch(
     client: KubeClient, resource: Resource, name: str, changes: asyncio.Queue[tuple[str, Mapping[str, Any]]]
 ) -> None:
-    """Queue every version of one object."""
+    """Put every version of one object into the queue."""
     selector = f"metadata.name={name}"
     async with client.watch(resource, "0", namespace=NAMESPACE, field_selector=selector) as events:
         async for event in events:
@@ -290,7 +290,7 @@ async def _watch(
 
 
 async def _run_inside(endpoint: str, pod: Pod, name: str, script: str) -> str:
-    """What a shell prints that runs inside of a container."""
+    """Run a shell script in a container, and return its output."""
     client = CriClient(endpoint)
     try:
         bare = pod.containers[name].container_id.partition("://")[2]
@@ -301,7 +301,7 @@ async def _run_inside(endpoint: str, pod: Pod, name: str, script: str) -> str:
 
 
 def _comparison(before: Pod, after: Pod, final: Request, hook: str) -> list[tuple[str, str, str]]:
-    """Rows of the summary: what, before, after."""
+    """Return the rows of the summary: what, before, after."""
 
     def container(name: str, pod: Pod) -> str:
         return f"{short_id(pod.containers[name])}, {pod.containers[name].restart_count} restarts"

@@ -1,4 +1,4 @@
-"""How the demo looks: a story, and below it on a terminal a live table; anywhere else a line for every change."""
+"""The demo's output: its steps, and on a terminal a live table below them, else one line for every change."""
 
 import time
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ _STYLES = {"ready": "green", "not running": "red"}
 
 
 def short_id(container: PodContainer) -> str:
-    """A container's ID as crictl prints it."""
+    """Return a container's ID in crictl's short form."""
     return container.container_id.partition("://")[2][:13]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is shown at one moment."""
+    """The state at one moment."""
 
     pod: Pod
     request: Request | None
 
     def container_rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Per container: name, short ID, restarts, state, what the request says of it."""
+        """Return for each container its name, short ID, restarts, state, and its phase in the request."""
         rows = []
         for name, container in self.pod.containers.items():
             state = "ready" if container.ready else "running" if container.running else "not running"
@@ -44,17 +44,17 @@ class Snapshot:
 
     @property
     def phase(self) -> str:
-        """The request's; "" where there is none yet."""
+        """The request's phase, or "" if there is no request yet."""
         return (self.request.status.phase.value or "posted") if self.request else ""
 
     def line(self) -> str:
-        """The snapshot in one line."""
+        """Return the snapshot as one line."""
         rows = [(*row[:4], f" [{row[4]}]" if row[4] else "") for row in self.container_rows()]
         parts = [f"{name} {short} restarts={restarts} {state}{note}" for name, short, restarts, state, note in rows]
         return " | ".join([*([f"request {self.phase}"] if self.phase else []), *parts])
 
     def table(self) -> Table:
-        """The same as a table."""
+        """Return the snapshot as a table."""
         table = Table(title=f"pod {self.pod.name}, UID {self.pod.uid}", title_justify="left")
         for column in ("container", "ID", "restarts", "state", "request"):
             table.add_column(column, min_width=8)
@@ -64,7 +64,7 @@ class Snapshot:
 
 
 class View:
-    """Shows the demo on standard output."""
+    """Prints the demo on standard output."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
@@ -73,11 +73,11 @@ class View:
         self._last = ""
 
     def print_line(self, text: str) -> None:
-        """One step of the story, with the time since the start."""
+        """Print one step, with the time since the start."""
         self._console.print(Text(f"{time.monotonic() - self._start:6.2f} s ", "dim"), text, markup=False)
 
     def show(self, snapshot: Snapshot) -> None:
-        """The state of things, where it has changed."""
+        """Show the state, if it has changed."""
         terminal = self._console.is_terminal
         line = f"request is {snapshot.phase}" if terminal and snapshot.phase else "" if terminal else snapshot.line()
         if line not in ("", self._last):
@@ -88,7 +88,7 @@ class View:
             self._live.update(snapshot.table(), refresh=True)
 
     def summary(self, rows: Sequence[Row]) -> None:
-        """What changed and what did not."""
+        """Print what changed and what did not."""
         self._live.stop()
         self._console.print()
         for what, before, after in rows:

@@ -1,12 +1,12 @@
-"""A small kubelet: runs the pods that are bound to its node on any CRI runtime, and says in the API what there is.
+"""A small kubelet: runs the pods bound to its node on any CRI runtime, and reports their status to the API.
 
-It keeps nothing on disk that it could not do without: killed and started again, it finds its pods in the runtime. It
-touches only sandboxes that carry its node's name in a label of their own, so it can share a runtime with others.
+It needs no files of its own to restart, because it finds its pods in the runtime. It only uses sandboxes that have its
+node's name in a label, so it can share a runtime with others.
 
-Faithful where the node daemon could notice: what is done about a pod (`planner` says it), labels and annotations on
-containers, restart counts, back-off and its words, the relist once a second, in-place image updates, grace periods.
-Left out: CNI (every pod is on the host's network), resource limits and their change in place, ephemeral containers,
-volumes but emptyDir and hostPath, images' credentials, eviction, static pods, the HTTPS port, node leases.
+It is faithful where the node daemon could notice a difference: actions on a pod (decided by `planner`), labels and
+annotations of containers, restart counts, back-off and its messages, a relist every second, in-place image updates,
+grace periods. Not implemented: CNI (every pod uses the host's network), resource limits and in-place resize, ephemeral
+containers, volumes other than emptyDir and hostPath, image credentials, eviction, static pods, the HTTPS port, leases.
 """
 
 import asyncio
@@ -39,15 +39,15 @@ _log = structlog.get_logger()
 _T = TypeVar("_T")
 
 KUBELET_VERSION = "v1.36.0"
-AGAIN_SECONDS = 0.25  # The wait before the runtime or the API server is asked again at the start
+AGAIN_SECONDS = 0.25  # Interval of retrying the runtime or the API server at the start
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds that a kubelet waits."""
+    """Times that kubelet waits, in seconds."""
 
-    backoff: float = CONTAINER_INITIAL_SECONDS  # The first wait of a container that was restarted before; it doubles
-    retry: float = 10.0  # After a sync that failed for a reason without a back-off of its own
+    backoff: float = CONTAINER_INITIAL_SECONDS  # Initial back-off of a container that was restarted before; it doubles
+    retry: float = 10.0  # After a failed sync that has no back-off of its own
     relist: float = 1.0  # Between two relists (kubelet's generic PLEG)
 
 
@@ -55,12 +55,12 @@ _USUAL = Timing()
 
 
 class Kubelet:
-    """One node's kubelet: `await start()`, `await stop()`; containers run on when it stops."""
+    """The kubelet of one node: `await start()`, `await stop()`. Containers keep running when it stops."""
 
     def __init__(
         self, client: KubeClient, cri_endpoint: str, node_name: str, root: Path, timing: Timing = _USUAL
     ) -> None:
-        """`client` stays the caller's to close; `root` is for volumes, logs and termination messages."""
+        """The caller closes `client`. `root` is the folder for volumes, logs and termination messages."""
         self.node_name = node_name
         self._client = client
         self._endpoint = cri_endpoint
@@ -68,7 +68,7 @@ class Kubelet:
         self._timing = timing
         self._workers: dict[str, PodWorker] = {}
         self._known: PodStates = {}
-        self._ended: set[str] = set()  # Pods that have ended while the API may still speak of them
+        self._ended: set[str] = set()  # Pods that have ended while the API may still report them
         self._listed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._runtime: KubeRuntime | None = None
@@ -76,7 +76,7 @@ class Kubelet:
         self._logs = LogServer(self._folders)
 
     async def start(self) -> None:
-        """Register the node and take up work, once runtime and API server answer; returns when the pods are known."""
+        """Register the node and start work when runtime and API server respond. Return when the pods are known."""
         runtime = self._runtime = KubeRuntime(self._endpoint, self.node_name)
         name, version = await self._patiently(runtime.version)
         handlers, retry, backoff = Handlers(runtime), self._timing.retry, BackOff(self._timing.backoff)
@@ -98,7 +98,7 @@ class Kubelet:
         self._spawn(self._relist_forever(runtime))
 
     async def stop(self) -> None:
-        """Leave everything as it is and end."""
+        """Stop, and leave everything as it is."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -109,7 +109,7 @@ class Kubelet:
             await self._runtime.close()
 
     async def _patiently(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """The call's result, however long the other side takes to be there."""
+        """Return the call's result. Retry until the other side is available."""
         last_error = ""
         while True:
             try:
@@ -131,7 +131,7 @@ class Kubelet:
             _log.error("kubelet_task_failed", node=self.node_name, exc_info=task.exception())
 
     async def _register(self, runtime_version: str, port: int) -> None:
-        """Create the Node object, or say anew in an old one that the node is ready."""
+        """Create the Node object, or set an existing one to ready."""
         node = node_object(self.node_name, runtime_version, port)
         try:
             await self._client.create(NODES, "", node)
@@ -158,7 +158,7 @@ class Kubelet:
         uid = podspec.uid(pod)
         if uid in self._workers:
             self._workers[uid].update(pod)
-        elif uid not in self._ended:  # else an event from before its end, seen late
+        elif uid not in self._ended:  # else a late event from before the pod's end
             self._begin(pod)
 
     def _pod_deleted(self, pod: Json) -> None:
@@ -192,7 +192,7 @@ class Kubelet:
             await asyncio.sleep(self._timing.relist)
 
     def _compare(self, sandboxes: tuple[Sandbox, ...], pods: PodStates) -> None:
-        """Wake the workers of pods that have changed since the last relist; end pods that nobody wants any more."""
+        """Wake the workers of pods that have changed since the last relist. End orphaned pods."""
         for uid in self._known.keys() | pods.keys():
             if self._known.get(uid) != pods.get(uid):
                 self._wake(uid)
@@ -200,14 +200,14 @@ class Kubelet:
         for sandbox in sandboxes:
             if sandbox.pod_uid not in self._workers:
                 _log.info("orphaned_pod", pod=f"{sandbox.pod_namespace}/{sandbox.pod_name}", uid=sandbox.pod_uid)
-                # What is known of a pod whose object is gone.
+                # The known fields of a pod whose object is gone.
                 metadata = {"name": sandbox.pod_name, "namespace": sandbox.pod_namespace, "uid": sandbox.pod_uid}
                 pod = {"metadata": {**metadata, "resourceVersion": "0"}, "spec": {"containers": []}}
                 self._begin(pod).object_gone()
 
 
 def node_object(name: str, runtime_version: str, port: int) -> Json:
-    """The Node as kubelet registers it: ready, with room for 110 pods; `port` is that of kubelet's own server."""
+    """Return the Node as kubelet registers it: ready, with room for 110 pods. `port` is that of kubelet's server."""
     system = os.uname()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": f"{memory}Ki", "pods": "110"}

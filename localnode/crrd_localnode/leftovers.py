@@ -1,7 +1,7 @@
-"""What a demo leaves that was killed with SIGKILL: its daemons, its containers and its folder; the next one ends them.
+"""Cleans up after demos that were killed with SIGKILL: ends their daemons and containers, and removes their folders.
 
-A node holds a lock on its folder as long as its process lives; the kernel gives it back however that ends. Nodes that
-run, and folders of other users, are left alone.
+A node holds a lock on its folder while its process lives, and the kernel releases it however the process ends. Running
+nodes and folders of other users are left alone.
 """
 
 import asyncio
@@ -14,32 +14,32 @@ from pathlib import Path
 
 from crrd_localnode.runtime import ProcessRuntime, lock
 
-PREFIX = "crrd-"  # Of the names of local nodes' temporary folders
+PREFIX = "crrd-"  # Prefix of local nodes' temporary folders
 _LOCK = "node.lock"
 
 
 def hold(folder: Path) -> int:
-    """Take a node's folder for this process as `lock` does."""
+    """Lock a node's folder for this process, see `lock`."""
     return lock(folder / _LOCK)
 
 
 async def clear() -> list[Path]:
-    """End all that nodes of this user have left; returns their folders."""
+    """Clean up after this user's nodes, and return their folders."""
     return [folder for folder in await asyncio.to_thread(_folders) if await _end(folder)]
 
 
 def _folders() -> list[Path]:
-    """Temporary folders of this user's nodes, whether they run or not."""
+    """Return the temporary folders of this user's nodes, running or not."""
     found = []
     for folder in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
-        with suppress(OSError):  # it is going just now
+        with suppress(OSError):  # it was just removed
             if folder.stat().st_uid == os.getuid() and (folder / _LOCK).is_file():
                 found.append(folder)
     return found
 
 
 async def _end(folder: Path) -> bool:
-    """Take a node's folder over, and end what runs there; False where the node lives."""
+    """Lock a node's folder, and end what runs there. Return False if the node is running."""
     try:
         held = hold(folder)
     except OSError:
@@ -49,7 +49,7 @@ async def _end(folder: Path) -> bool:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
         runtime = ProcessRuntime(folder / "runtime", folder / "cri.sock")
-        with suppress(OSError):  # it was killed before it had a runtime
+        with suppress(OSError):  # it was killed before its runtime started
             await runtime.start()
             await runtime.stop()
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -59,7 +59,7 @@ async def _end(folder: Path) -> bool:
 
 
 def _daemons(folder: Path) -> list[int]:
-    """Processes that were started with this node's kubeconfig."""
+    """Return the processes that were started with this node's kubeconfig."""
     wanted = os.fsencode(folder / "kubeconfig")
     found = []
     for entry in Path("/proc").glob("[0-9]*"):

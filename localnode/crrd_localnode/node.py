@@ -1,7 +1,7 @@
-"""A whole node on one machine: API server, container runtime and kubelet, put together for the demo and the tests.
+"""A whole node on one machine for the demo and the tests: API server, container runtime and kubelet.
 
-Ends where the node daemon begins: what it gives is what a cluster gives one, a kubeconfig, a CRI endpoint and the
-node's name. Loopback and Unix sockets only.
+It provides what a cluster provides to the node daemon: a kubeconfig, a CRI endpoint and the node's name. It uses only
+loopback and Unix sockets.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from crrd_localnode.runtime import ProcessRuntime
 
 
 class LocalAccess:
-    """Access to a local API server: plain HTTP, nobody to be."""
+    """Access to a local API server by plain HTTP, without credentials."""
 
     description = "no credentials"
 
@@ -28,7 +28,7 @@ class LocalAccess:
         self._access = Access(url)
 
     async def current(self) -> Access:
-        """Always the same."""
+        """Return the access, which never changes."""
         return self._access
 
     async def renew(self, refused: Access) -> Access:
@@ -37,7 +37,7 @@ class LocalAccess:
 
 
 class LocalNode:
-    """API server, runtime and kubelet. The constructor starts nothing; `async with` (or `start`, `stop`) does."""
+    """API server, runtime and kubelet. The constructor starts nothing. Use `async with`, or `start` and `stop`."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class LocalNode:
         cri_endpoint: str = "",
         api: ApiServer | None = None,
     ) -> None:
-        """Put the parts together.
+        """Create the parts.
 
-        `root` (a short path: a Unix socket lies in it) is for everything that the node keeps; None for a temporary one
-        that goes with the node. `cri_endpoint` is a CRI runtime to use; "" for one of plain processes of its own.
+        `root` is the folder for all data (a short path, because it contains a Unix socket); None means a temporary one
+        that is removed at the end. `cri_endpoint` is a CRI runtime to use; "" means its own runtime of plain processes.
         """
         self.node_name = node_name
         self.api = api or ApiServer()
@@ -77,13 +77,13 @@ class LocalNode:
 
     @property
     def client(self) -> KubeClient:
-        """A client of the node's API server, closed with the node; RuntimeError before it was started."""
+        """A client of the node's API server, closed with the node. RuntimeError before `start`."""
         if self._client is None:
             raise RuntimeError("the local node was not started")
         return self._client
 
     async def start(self) -> None:
-        """Start everything; returns once the node stands in the API as ready."""
+        """Start everything, and return when the Node is ready in the API."""
         self.root.mkdir(parents=True, exist_ok=True)
         self._held = hold(self.root)
         await self.api.start()
@@ -94,7 +94,7 @@ class LocalNode:
         await self.start_kubelet()
 
     async def stop(self) -> None:
-        """Stop everything. A runtime of its own takes its containers with it, a foreign one keeps them."""
+        """Stop everything. Its own runtime ends its containers, and another runtime keeps them."""
         await self.stop_kubelet()
         if self.runtime is not None:
             await self.runtime.stop()
@@ -108,13 +108,13 @@ class LocalNode:
             self._held = -1
 
     async def start_kubelet(self) -> None:
-        """Start a kubelet, which knows nothing of an earlier one but what that left in the runtime and the API."""
+        """Start a kubelet. It knows of an earlier one only what is in the runtime and the API."""
         folder = self.root / "kubelet"
         self._kubelet = Kubelet(self.client, self.cri_endpoint, self.node_name, folder, self.timing)
         await self._kubelet.start()
 
     async def stop_kubelet(self) -> None:
-        """Stop the kubelet; the pods run on."""
+        """Stop the kubelet. The pods keep running."""
         kubelet, self._kubelet = self._kubelet, None
         if kubelet is not None:
             await kubelet.stop()

@@ -1,8 +1,8 @@
-"""A container runtime whose containers are plain local processes: CRI v1 on a Unix socket, no images, no root needed.
+"""A container runtime whose containers are plain local processes: CRI v1 on a Unix socket, without images and root.
 
-Exit codes, logs, labels, signals and timeouts are real, isolation is not (see `containers.rootfs`). Each container is
-watched by a process of its own (`containers.shim`), so the runtime can be killed and started again, and finds its
-containers running. What it knows is in its root directory, which one runtime at a time can use.
+Exit codes, logs, labels, signals and timeouts are real, but there is no isolation (see `containers.rootfs`). Each
+container has its own shim process (`containers.shim`), so the runtime can be killed and restarted, and finds its
+containers running. Its state is in its root directory, which only one runtime at a time can use.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from crrd_localnode.containers.rpc import handlers
 from crrd_localnode.containers.service import EventHub, RuntimeService
 from crrd_localnode.containers.shim_process import python_command, python_environment
 
-MAX_SOCKET_PATH = 107  # Bytes that a Unix socket's path may have on Linux
+MAX_SOCKET_PATH = 107  # Limit for the path of a Unix socket on Linux, in bytes
 
 
 class ProcessRuntime:
     """The runtime: `await start()`, use the socket, `await stop()`."""
 
     def __init__(self, root: Path, socket: Path) -> None:
-        """`root` is the directory for the runtime's state, made if need be; a socket left over is replaced."""
+        """`root` is the directory for the runtime's state, created if needed. An existing socket is replaced."""
         self.root = root.absolute()
         self.socket = socket.absolute()
         self.endpoint = f"unix://{self.socket}"
@@ -41,7 +41,7 @@ class ProcessRuntime:
         self._lock = ExitStack()
 
     async def start(self) -> None:
-        """Take over what an earlier life left, and serve; OSError where the root or the socket cannot be used."""
+        """Load the state of an earlier process, and serve. OSError if the root or the socket cannot be used."""
         if len(os.fsencode(self.socket)) > MAX_SOCKET_PATH:
             raise OSError(f"the socket's path is longer than {MAX_SOCKET_PATH} bytes: {self.socket}")
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -64,7 +64,7 @@ class ProcessRuntime:
         self._server = server
 
     async def stop(self) -> None:
-        """End, together with all containers; calls under way are cut off."""
+        """Stop the runtime and all containers. Calls in progress are aborted."""
         if self._server is not None:
             await self._server.stop(None)
             self._server = None
@@ -75,7 +75,7 @@ class ProcessRuntime:
         self._lock.close()
 
     async def _can_mount(self) -> bool:
-        """Whether containers can have a mount namespace: tried, because being root does not say it."""
+        """Whether containers can have a mount namespace. It is tried, because not every root user can create one."""
         directory = self.root / "probe"
         directory.mkdir(exist_ok=True)
         command, null = python_command(rootfs.__name__, str(directory)), asyncio.subprocess.DEVNULL
@@ -96,7 +96,7 @@ class ProcessRuntime:
 
 
 def lock(path: Path) -> int:
-    """A file that holds a folder for this process until it is closed, or the process ends; OSError if it is held."""
+    """Lock a file until it is closed or the process ends, and return it. OSError if it is already locked."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""Workloads on a local node, which has no controllers: the objects that a cluster's would have made, made at once.
+"""Workloads on a local node. It has no controllers, so this creates the objects that a cluster's would create.
 
-They stay as they are: nobody replaces a pod that goes, and nobody keeps a status up to date.
+The objects stay as they are: deleted pods are not replaced, and statuses are not updated.
 """
 
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ _LETTERS, _MORE_LETTERS = "bcdfghjklm", "kmnpqrstvw"
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Makes the objects in one namespace."""
+    """Creates the objects in one namespace."""
 
     client: KubeClient
     namespace: str
 
     async def workload(self, kind: str, name: str, replicas: int, pod_spec: Mapping[str, Any]) -> Json:
-        """Create a Deployment with its ReplicaSet, or a StatefulSet, rolled out, and its pods; returns the workload.
+        """Create a Deployment with its ReplicaSet, or a StatefulSet, and its pods. Return the workload.
 
-        `pod_spec` names the node: there is no scheduler. The pods are not ready yet.
+        `pod_spec` names the node, because there is no scheduler. The pods are not ready yet.
         """
         labels = {"app": name}
         workload = await self._rolled_out(kind, name, _spec(replicas, labels, pod_spec), {})
@@ -47,7 +47,7 @@ class Maker:
         await self.client.create(PODS, self.namespace, {"metadata": meta, "spec": dict(spec)})
 
     async def _rolled_out(self, kind: str, name: str, spec: Json, owner: Json) -> Json:
-        """One object, with the status that its controller writes in the end."""
+        """Create one object, with the status that its controller would write at the end of the rollout."""
         resource = RESOURCES[kind]
         meta = {"name": name, "namespace": self.namespace, **owner}
         body = {"apiVersion": "apps/v1", "kind": kind, "metadata": meta, "spec": spec}
@@ -64,7 +64,7 @@ def _spec(replicas: int, labels: Mapping[str, str], pod_spec: Mapping[str, Any])
 
 
 def owned_by(owner: Mapping[str, Any]) -> Json:
-    """Metadata of what a controller has made."""
+    """Return the metadata of an object that the owner's controller has created."""
     metadata = owner["metadata"]
     reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": metadata["name"]}
     return {"ownerReferences": [{**reference, "uid": metadata["uid"], "controller": True, "blockOwnerDeletion": True}]}

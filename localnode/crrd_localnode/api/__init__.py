@@ -1,1 +1,1 @@
-"""The parts of the local API server; `crrd_localnode.apiserver` is its front."""
+"""The parts of the local API server, which is `crrd_localnode.apiserver`."""

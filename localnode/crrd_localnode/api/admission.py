@@ -1,7 +1,7 @@
-"""The seam for admission: what may change or refuse a write before it is stored, by being in one of the two lists.
+"""Admission: two lists of plugins that can change or reject a write before it is stored.
 
-As in Kubernetes, everything that mutates runs first, one after the other, then the object is completed and checked
-against its kind, and then everything that validates sees the object as it would be stored.
+As in Kubernetes, all mutating plugins run first, one after the other. Then the object is completed and checked against
+its kind. Then all validating plugins see the object as it would be stored.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from crrd_localnode.api.objects import Object
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who makes a request, as far as the server could find out."""
+    """The user of a request, as far as the server knows."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 
 
 class Operation(StrEnum):
-    """What a write does, in the words of AdmissionReview."""
+    """The operation of a write, with AdmissionReview's names."""
 
     CREATE = "CREATE"
     UPDATE = "UPDATE"
@@ -33,7 +33,7 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRequest:
-    """One write that wants to be admitted. The objects are not to be changed; who mutates returns another one."""
+    """A write to be admitted. The objects must not be changed. A mutating plugin returns a new one."""
 
     operation: Operation
     kind: Kind
@@ -46,26 +46,26 @@ class AdmissionRequest:
     dry_run: bool = False
 
 
-# Returns the object to go on with, None for the one it was given; raises ApiError to refuse.
+# Returns the new object, or None to keep the given one. Raises ApiError to reject the write.
 Mutating = Callable[[AdmissionRequest], Awaitable[Object | None]]
-Validating = Callable[[AdmissionRequest], Awaitable[None]]  # Raises ApiError to refuse
+Validating = Callable[[AdmissionRequest], Awaitable[None]]  # Raises ApiError to reject the write
 
 
 @dataclass(slots=True)
 class Admission:
-    """What takes part in admission, in order."""
+    """The admission plugins, in order."""
 
     mutating: list[Mutating] = field(default_factory=list)
     validating: list[Validating] = field(default_factory=list)
 
     async def mutate(self, request: AdmissionRequest) -> Object | None:
-        """The object after all that mutates. Raises ApiError."""
+        """Return the object after all mutating plugins. Raises ApiError."""
         new = request.new
         for hook in self.mutating:
             new = await hook(replace(request, new=new)) or new
         return new
 
     async def validate(self, request: AdmissionRequest) -> None:
-        """Raises ApiError if anyone objects."""
+        """Run all validating plugins. Raises ApiError if one rejects the write."""
         for hook in self.validating:
             await hook(request)

@@ -1,4 +1,4 @@
-"""What a real cluster's controllers do for CRDs and namespaces, as far as clients would miss it."""
+"""What a cluster's controllers do for CRDs and namespaces, as far as clients would notice."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from crrd_localnode.api.resources import CRD, NAMESPACE
 from crrd_localnode.api.store import Event, Store
 from crrd_localnode.api.writes import Asking, Target, Writes
 
-NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")  # The namespaces that every cluster has
+NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")  # The namespaces of every cluster
 _SELF = User("system:apiserver", ("system:masters",))
 
 
 class Controllers:
-    """Keeps the kinds served in step with the CRDs, and completes deletions."""
+    """Serves the kinds of the current CRDs, and completes deletions."""
 
     def __init__(self, store: Store, registry: Registry, writes: Writes, deletion: Deletion) -> None:
         self._store = store
@@ -28,7 +28,7 @@ class Controllers:
         store.subscribe(None, self._changed)
 
     async def lay_ground(self, crds: Sequence[Object]) -> None:
-        """Make sure of the usual namespaces and of these CRDs."""
+        """Create the default namespaces and these CRDs, if missing."""
         asking = Asking(_SELF)
         namespaces: list[Object] = [{"metadata": {"name": name}} for name in NAMESPACES]
         for kind, obj in [*((NAMESPACE, each) for each in namespaces), *((CRD, each) for each in crds)]:
@@ -44,7 +44,7 @@ class Controllers:
             self._registry.set_custom(event.old.name[1], ())
 
     def _clean_up(self) -> None:
-        """Delete the objects of CRDs that are being deleted, and let those go of which there are no objects left."""
+        """Delete the objects of CRDs that are being deleted. Remove CRDs that have no objects any more."""
         for crd in tuple(self._store.objects(CRD.key).values()):
             finalizers = metadata(crd.obj).get("finalizers") or []
             if not metadata(crd.obj).get("deletionTimestamp") or CRD.guard not in finalizers:
@@ -64,7 +64,7 @@ class Controllers:
             asyncio.get_running_loop().call_soon(self._after_deletion, event.key, event.old.obj)
 
     def _after_deletion(self, key: str, gone: Object) -> None:
-        """With the last object the CRD goes, and the namespace, that waited for it."""
+        """Remove a terminating CRD or namespace after its last object was deleted."""
         if key != CRD.key:
             self._clean_up()
         namespace = self._store.get(NAMESPACE.key, ("", metadata(gone).get("namespace", "")))

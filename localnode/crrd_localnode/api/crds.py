@@ -1,4 +1,4 @@
-"""From a CustomResourceDefinition to the kinds that it defines; and where the project's own one is found."""
+"""Reads the kinds that a CustomResourceDefinition defines, and finds the project's own CRDs."""
 
 import re
 from collections.abc import Mapping
@@ -18,20 +18,20 @@ REQUESTS, POLICIES = "crd.yaml", "policies-crd.yaml"
 
 
 def crd_path(name: str = REQUESTS) -> Path:
-    """The file with a CRD of the project: beside this package in an installed wheel, else in the manifests."""
+    """Return the file of a CRD of the project: in this package (installed wheel), or else in the manifests."""
     package = Path(__file__).resolve().parents[1]
     installed = package / name
     return installed if installed.exists() else package.parents[1] / "manifests" / "base" / name
 
 
 def load_crd(name: str = REQUESTS) -> Object:
-    """A CRD of the project."""
+    """Load a CRD of the project."""
     crd: Object = yaml.safe_load(crd_path(name).read_text(encoding="utf-8"))
     return crd
 
 
 def crd_rules(crd: Object, _old: Object | None = None) -> list[Cause]:
-    """What is wrong with a CRD: the fields without which nothing can be served."""
+    """Return the faults of a CRD: missing fields without which it cannot be served."""
     spec = crd.get("spec") or {}
     causes = [
         Cause(f"spec.{path}", "Required value")
@@ -53,7 +53,7 @@ def crd_rules(crd: Object, _old: Object | None = None) -> list[Cause]:
 
 
 def established(crd: Object) -> Object:
-    """The CRD with the status that says that it is served, which the API server's own controllers would write."""
+    """Return the CRD with the status that the API server's controllers write when it is served."""
     names = {"listKind": f"{crd['spec']['names']['kind']}List", **crd["spec"]["names"]}
     names.setdefault("singular", names["kind"].lower())
     now = metadata(crd).get("creationTimestamp")
@@ -70,7 +70,7 @@ def established(crd: Object) -> Object:
 
 
 def kinds_of(crd: Object) -> tuple[Kind, ...]:
-    """One kind for every version that the CRD serves."""
+    """Return a kind for each version that the CRD serves."""
     spec = crd["spec"]
     names = spec["names"]
     (storage,) = (version["name"] for version in spec["versions"] if version.get("storage"))
@@ -103,7 +103,7 @@ def kinds_of(crd: Object) -> tuple[Kind, ...]:
 
 
 def field_path(path: str) -> tuple[str, ...]:
-    """The field names of a JSONPath, dots in names escaped; a path that is more than names leads nowhere here."""
+    """Return the field names of a JSONPath, with escaped dots. Only paths of names are supported."""
     return tuple(name.replace("\\.", ".") for name in re.split(r"(?<!\\)\.", path.removeprefix(".")))
 
 

@@ -1,7 +1,7 @@
-"""What the API server fills in, and which changes it refuses, for built-in kinds: as far as this project can notice.
+"""Defaults and forbidden changes of built-in kinds, as far as this project can notice them.
 
-The values are those of Kubernetes' `pkg/apis/core/v1/defaults.go` and of its pod strategy; kubelet's hash of a
-container, restart policies and grace periods are taken after defaulting.
+The values are those of Kubernetes' `pkg/apis/core/v1/defaults.go` and its pod strategy. Kubelet's hash of a container,
+restart policies and grace periods depend on the defaults.
 """
 
 import base64
@@ -24,12 +24,12 @@ _PROBE: Mapping[str, Any] = {"timeoutSeconds": 1, "periodSeconds": 10, "successT
 
 
 def _changed(obj: Object, field: str, change: Callable[[Any], Any]) -> Object:
-    """The object with a field, where it is set, replaced by what `change` makes of it."""
+    """Return the object with `change` applied to a field, if it is set."""
     return {**obj, field: change(obj[field])} if obj.get(field) else obj
 
 
 def complete_pod(pod: Object) -> Object:
-    """A pod with the defaults that the API server fills in."""
+    """Return a pod with the API server's defaults."""
     spec = {**_POD, **(pod.get("spec") or {})}
     for name in _CONTAINER_LISTS:
         spec = _changed(spec, name, lambda containers: [_complete_container(container) for container in containers])
@@ -67,12 +67,12 @@ def _complete_resources(resources: Object) -> Object:
 
 
 def create_pod(pod: Object) -> Object:
-    """The status that a pod starts with."""
+    """Return a pod with its initial status."""
     return {**pod, "status": {"phase": "Pending", "qosClass": qos_class(pod)}}
 
 
 def qos_class(pod: Object) -> str:
-    """The pod's quality-of-service class, by cpu and memory of its (init) containers."""
+    """Return the pod's quality-of-service class, by cpu and memory of its (init) containers."""
     containers = [c for name in ("containers", "initContainers") for c in dig(pod, "spec", name) or []]
     amounts = [
         (dig(container, "resources", "requests", what), dig(container, "resources", "limits", what))
@@ -85,7 +85,7 @@ def qos_class(pod: Object) -> str:
 
 
 def pod_rules(pod: Object, old: Object | None) -> list[Cause]:
-    """What is wrong with a pod: on create its bare necessities, on update any change but the few that are allowed."""
+    """Return the faults of a pod: on create missing fields, on update all changes except the few allowed ones."""
     spec: Object = pod["spec"]
     if old is None:
         return _new_pod_rules(spec)
@@ -143,7 +143,7 @@ def _fixed_part(spec: Object) -> Object:
 
 
 def complete_secret(secret: Object) -> Object:
-    """A secret with its type, and with what was given in clear encoded."""
+    """Return a secret with its type, and with `stringData` encoded into `data`."""
     clear = secret.get("stringData")
     secret = {"type": "Opaque", **{name: value for name, value in secret.items() if name != "stringData"}}
     if clear:
@@ -153,19 +153,19 @@ def complete_secret(secret: Object) -> Object:
 
 
 def complete_namespace(namespace: Object) -> Object:
-    """A namespace with the label that carries its name, and active until it is deleted."""
+    """Return a namespace with the label of its name."""
     meta = metadata(namespace)
     labels = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta.get("name", "")}
     return {"spec": {"finalizers": ["kubernetes"]}, **namespace, "metadata": {**meta, "labels": labels}}
 
 
 def create_namespace(namespace: Object) -> Object:
-    """The status that a namespace starts with."""
+    """Return a namespace with its initial status."""
     return {**namespace, "status": {"phase": "Active"}}
 
 
 def immutable_data(obj: Object, old: Object | None) -> list[Cause]:
-    """Secrets and config maps that say `immutable: true` keep their data."""
+    """Return the faults of a change to an immutable Secret or ConfigMap."""
     if old is None or not old.get("immutable"):
         return []
     changed = [field for field in ("data", "binaryData", "immutable") if obj.get(field) != old.get(field)]
@@ -173,7 +173,7 @@ def immutable_data(obj: Object, old: Object | None) -> list[Cause]:
 
 
 def lease_rules(lease: Object, _old: Object | None) -> list[Cause]:
-    """The numbers that a lease may have; `ValidateLeaseSpec` in pkg/apis/coordination/validation."""
+    """Return the numbers of a lease that are out of range: `ValidateLeaseSpec` in pkg/apis/coordination/validation."""
     spec, bounds = lease.get("spec") or {}, {"leaseDurationSeconds": 1, "leaseTransitions": 0}
     texts = ("must be greater than or equal to 0", "must be greater than 0")
     return [

@@ -1,4 +1,4 @@
-"""Deleting: at once, after a grace period, after the finalizers, or with everything in a namespace.
+"""Deletes objects: at once, after a grace period, after finalizers, or with everything in a namespace.
 
 The rules are those of k8s.io/apiserver's `rest.BeforeDelete` and of the pod strategy's `CheckGracefulDelete`.
 """
@@ -20,7 +20,7 @@ from crrd_localnode.api.writes import Asking, Target, Writes
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """What a client wants of a deletion."""
+    """The client's options for a deletion."""
 
     grace_seconds: int | None = None
     uid: str | None = None
@@ -28,7 +28,7 @@ class DeleteOptions:
 
 
 def delete_options(body: Any, grace: str | None) -> DeleteOptions:
-    """The options out of a request's body (a DeleteOptions object or None) and its query. Raises ApiError 400."""
+    """Read the options from a request's body (a DeleteOptions object or None) and its query. Raises ApiError 400."""
     body = {} if body is None else body
     if not isinstance(body, dict):
         raise bad_request("the body of a deletion is not a DeleteOptions object")
@@ -53,7 +53,7 @@ class Deletion:
         self._registry = registry
 
     async def delete(self, target: Target, options: DeleteOptions, asking: Asking) -> tuple[Stored, bool]:
-        """The object's last or present state, and whether it is gone. Raises ApiError."""
+        """Delete an object. Return its last or current state, and whether it is gone. Raises ApiError."""
 
         async def write(old: Stored) -> tuple[Stored, bool]:
             self._check_conditions(target, old, options)
@@ -73,7 +73,7 @@ class Deletion:
         if marked is None:
             if asking.dry_run:
                 return old, True
-            if target.kind.graceful:  # marked first all the same: watchers see it going before it is gone
+            if target.kind.graceful:  # mark it first, so that watchers see the deletion before it is gone
                 old = self._store.put(target.kind.key, old, self._going(old.obj, self._writes.clock(), 0))
             return self._store.delete(target.kind.key, old), True
         if asking.dry_run or marked == old.obj:
@@ -90,11 +90,11 @@ class Deletion:
             if wanted not in (None, present):
                 text = f"the {what} in the precondition ({wanted}) does not match the {what} in record ({present})."
                 why = f"{text} The object might have been {event}"
-                # This conflict names the kind where others name the resource.
+                # This conflict names the kind instead of the resource.
                 raise errors.conflict(target.kind.group, target.kind.kind, target.name, why)
 
     def _marked(self, target: Target, obj: Object, options: DeleteOptions) -> Object | None:
-        """The object marked as being deleted, or None if it can go at once."""
+        """Return the object marked as being deleted, or None if it can be removed at once."""
         if target.kind.guard and not metadata(obj).get("deletionTimestamp"):
             obj = with_metadata(obj, finalizers=[*(metadata(obj).get("finalizers") or ()), target.kind.guard])
         meta = metadata(obj)
@@ -115,7 +115,7 @@ class Deletion:
 
     @staticmethod
     def _going(obj: Object, moment: datetime, period: int) -> Object:
-        """The object with the time at which it is to be gone."""
+        """Return the object with its deletion time."""
         meta = metadata(obj)
         changes: Object = {"deletionTimestamp": rfc3339(moment), "deletionGracePeriodSeconds": period}
         if meta.get("generation") and not meta.get("deletionTimestamp"):
@@ -124,7 +124,7 @@ class Deletion:
 
     @staticmethod
     def _grace(obj: Object, options: DeleteOptions) -> int:
-        """A pod's grace period: none while nobody runs it, or when it has ended."""
+        """Return a pod's grace period. It is 0 if the pod has no node or has ended."""
         if not dig(obj, "spec", "nodeName") or dig(obj, "status", "phase") in ("Succeeded", "Failed"):
             return 0
         given = (options.grace_seconds, dig(obj, "spec", "terminationGracePeriodSeconds"), DEFAULT_GRACE_SECONDS)
@@ -132,7 +132,7 @@ class Deletion:
         return int(period) if period >= 0 else 1
 
     def _delete_container(self, target: Target, old: Stored, asking: Asking) -> tuple[Stored, bool]:
-        """A namespace: what lies in it is deleted, and then it goes too; what is left of it keeps it."""
+        """Delete a namespace: delete its objects, then remove it. Objects that are left keep it."""
         if asking.dry_run:
             return old, False
         if not metadata(old.obj).get("deletionTimestamp"):
@@ -143,7 +143,7 @@ class Deletion:
         return self.collect(target, old)
 
     def begin(self, key: str, stored: Stored) -> None:
-        """Delete an object as a controller does: what is kept by finalizers or a grace period is only marked."""
+        """Delete an object as a controller does. With finalizers or a grace period, it is only marked."""
         kind = self._registry.by_key(key)
         target = Target(kind, *stored.name) if kind is not None else None
         marked = self._marked(target, stored.obj, DeleteOptions()) if target is not None else None
@@ -153,7 +153,7 @@ class Deletion:
             self._store.put(key, stored, marked)
 
     def collect(self, target: Target, namespace: Stored) -> tuple[Stored, bool]:
-        """Let a namespace that is being deleted go if nothing lies in it any more."""
+        """Remove a namespace that is being deleted, if it is empty."""
         if self._content(target.name):
             return namespace, False
         return self._store.delete(target.kind.key, namespace), True

@@ -1,7 +1,7 @@
-"""The paths that say what the server serves: versions, groups, resources, health, and OpenAPI v3 as kubectl reads it.
+"""The paths for discovery: versions, groups, resources, health, and OpenAPI v3 as kubectl reads it.
 
-The OpenAPI documents are for `kubectl explain`, and to learn that the server validates. Custom resources are described
-in full by their CRD's schema. Built-in kinds are only named: clients bring their own.
+The OpenAPI documents are for `kubectl explain`, and show kubectl that the server validates. Custom resources have the
+complete schema of their CRD. Built-in kinds have only a name, because clients know them.
 """
 
 import platform
@@ -13,7 +13,7 @@ from typing import Any
 from crrd_localnode.api.kinds import Kind, Registry
 from crrd_localnode.api.objects import Object
 
-MAJOR, MINOR = "1", "36"  # The Kubernetes version whose behaviour is followed
+MAJOR, MINOR = "1", "36"  # The Kubernetes version whose behaviour is implemented
 
 _OPENAPI = "/openapi/v3"
 _VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
@@ -21,7 +21,7 @@ _STATUS_VERBS = ["get", "patch", "update"]
 
 
 def discover(registry: Registry, path: str, address: str) -> Object | str | None:
-    """The document (or plain text) at a path of no resource, None for none; `address` is the server's, host:port."""
+    """Return the document or plain text at a path, or None. `address` is the server's, host:port."""
     plain = _PLAIN.get(path.rstrip("/") or "/")
     if plain is not None:
         return plain(registry, address)
@@ -79,14 +79,14 @@ _PLAIN: dict[str, Callable[[Registry, str], Object | str]] = {
 
 
 def _group(name: str, versions: list[str]) -> Object:
-    """The preferred version comes first: without alpha or beta, then beta, then alpha, the highest number of each."""
+    """Return a group. The preferred version is first: stable, beta, alpha, each with the highest number first."""
     versions = sorted(versions, key=_priority, reverse=True)
     listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
     return {"name": name, "versions": listed, "preferredVersion": listed[0]}
 
 
 def _priority(version: str) -> tuple[int, int, int]:
-    """What a version is sorted by; `version.CompareKubeAwareVersionStrings` in k8s.io/apimachinery."""
+    """Return a version's sort key; see `version.CompareKubeAwareVersionStrings` in k8s.io/apimachinery."""
     found = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
     if found is None:
         return (-1, 0, 0)
@@ -119,7 +119,7 @@ def _entries(kind: Kind) -> list[Object]:
 
 
 def _openapi_document(registry: Registry, path: str) -> Object | None:
-    """The index of all documents, or the document of one group's version; None where there is none."""
+    """Return the index of all documents, or the document of a group's version, or None."""
     versions = {_path_of(kind): kind.api_version for kind in registry.kinds}
     if path.rstrip("/") == _OPENAPI:
         return {"paths": {found: {"serverRelativeURL": f"{_OPENAPI}/{found}?hash={found}"} for found in versions}}

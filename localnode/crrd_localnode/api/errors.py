@@ -1,6 +1,6 @@
-"""What the API server answers when it refuses: `ApiError`, which carries Kubernetes' `Status` object.
+"""Error responses of the API server: `ApiError` with Kubernetes' `Status` object.
 
-The wording follows k8s.io/apimachinery's `api/errors`, since clients and people search for those words.
+The messages follow k8s.io/apimachinery's `api/errors`, because clients and people search for these texts.
 """
 
 from collections.abc import Sequence
@@ -23,20 +23,20 @@ MODIFIED = "the object has been modified; please apply your changes to the lates
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One entry of a Status' `details.causes`: which field, and what is wrong with it."""
+    """An entry of a Status' `details.causes`: a field and its fault."""
 
     field: str
     message: str
-    special: str = ""  # Another reason than the one that goes with the message
+    special: str = ""  # Overrides the reason that belongs to the message
 
     @property
     def reason(self) -> str:
-        """By the message's first words, as k8s.io/apimachinery's `field.Error` pairs them."""
+        """The reason for the message's first words, as in k8s.io/apimachinery's `field.Error`."""
         return self.special or f"FieldValue{_FIELD_REASONS.get(self.message.partition(':')[0], 'Invalid')}"
 
 
 class ApiError(Exception):
-    """An answer other than success; `status` is the body, a Kubernetes `Status`."""
+    """An error response. `status` is the body, a Kubernetes `Status`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ApiError(Exception):
 
 
 def details(group: str, plural: str, name: str) -> Object:
-    """What a Status says of the object that it is about."""
+    """Return the `details` of a Status."""
     return {**({"name": name} if name else {}), **({"group": group} if group else {}), "kind": plural}
 
 
@@ -73,29 +73,29 @@ def _qualified(group: str, plural: str, name: str) -> str:
 
 
 def not_found(group: str, plural: str, name: str) -> ApiError:
-    """404: there is no object of that name."""
+    """404: the object does not exist."""
     return ApiError(404, f"{_qualified(group, plural, name)} not found", details=details(group, plural, name))
 
 
 def no_such_path() -> ApiError:
-    """404: the server has no such path at all; said in plain text, with no Status."""
+    """404: the path does not exist. The body is plain text and not a Status."""
     return ApiError(404, NO_SUCH_PATH)
 
 
 def already_exists(group: str, plural: str, name: str, *, going: bool) -> ApiError:
-    """409 AlreadyExists: an object of that name exists, maybe one that is being deleted (`going`)."""
+    """409 AlreadyExists: the object exists. `going` means that it is being deleted."""
     message = f"{'object is being deleted: ' if going else ''}{_qualified(group, plural, name)} already exists"
     return ApiError(409, message, reason="AlreadyExists", details=details(group, plural, name))
 
 
 def conflict(group: str, plural: str, name: str, why: str = MODIFIED) -> ApiError:
-    """409 Conflict: what the write was based on is no longer so."""
+    """409 Conflict: the object has changed since the client read it."""
     message = f"Operation cannot be fulfilled on {_qualified(group, plural, name)}: {why}"
     return ApiError(409, message, details=details(group, plural, name))
 
 
 def forbidden(group: str, plural: str, name: str, why: str, *causes: Cause) -> ApiError:
-    """403: known who asks, and that is not allowed."""
+    """403: the user is known, but the request is not allowed."""
     about = {**details(group, plural, name), **({"causes": _listed(causes)} if causes else {})}
     return ApiError(403, f"{_qualified(group, plural, name)} is forbidden: {why}", details=about)
 
@@ -105,7 +105,7 @@ def _listed(causes: Sequence[Cause]) -> list[Object]:
 
 
 def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
-    """422: the object breaks the rules of its kind; the message joins what the causes say."""
+    """422: the object is invalid. The message joins the causes."""
     texts = [f"{cause.field}: {cause.message}" for cause in causes]
     text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     message = f'{_qualified(group, kind, "")} "{name}" is invalid: {text}'
@@ -113,28 +113,28 @@ def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiErr
 
 
 def invalid_options(causes: Sequence[Cause]) -> ApiError:
-    """422: what a list's or watch's query says does not go together."""
+    """422: the parameters of a list or watch contradict each other."""
     return invalid("meta.k8s.io", "ListOptions", "", causes)
 
 
 def bad_request(why: str) -> ApiError:
-    """400: the request itself makes no sense."""
+    """400: the request is malformed."""
     return ApiError(400, why)
 
 
 def unsupported_media_type(given: str, supported: Sequence[str]) -> ApiError:
-    """415: the body is in a format that is not taken here."""
+    """415: the format of the body is not supported."""
     message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(supported)}"
     return ApiError(415, message + (f"; this one was {given}" if given else ""))
 
 
 def expired(asked: int, oldest: int) -> ApiError:
-    """410: the history that a watch would have to start from is gone."""
+    """410: the history does not reach back to the start of the watch."""
     return ApiError(410, f"too old resource version: {asked} ({oldest})")
 
 
 def expired_continue(token: str) -> ApiError:
-    """410: the state that a list was begun with is gone; `token` goes on with that of now."""
+    """410: the list's original state is not available any more. `token` continues with the current state."""
     message = (
         "The provided continue parameter is too old to display a consistent list result. You can start a new list "
         "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
@@ -146,7 +146,7 @@ def expired_continue(token: str) -> ApiError:
 
 
 def too_large_resource_version(asked: int, current: int) -> ApiError:
-    """504: a list "not older than" a resourceVersion that this server has not reached."""
+    """504: a list "not older than" a resourceVersion that this server has not reached yet."""
     message = f"Too large resource version: {asked}, current: {current}"
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     return ApiError(504, message, details={"causes": [cause]}, retry_after=1)

@@ -1,4 +1,4 @@
-"""From HTTP to the handlers and back: what is asked, and how answers and refusals look."""
+"""Translates between HTTP and the handlers: requests, responses and errors."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,13 +21,13 @@ from crrd_localnode.api.store import Store
 from crrd_localnode.api.tables import accepted
 from crrd_localnode.api.watching import Watch, Watches
 
-_PASSED_ON = ("follow", "previous", "tailLines", "timestamps")  # Of a log's query
+_PASSED_ON = ("follow", "previous", "tailLines", "timestamps")  # Query parameters of a log
 _LISTS = ("containers", "initContainers", "ephemeralContainers")
-BODY_LIMIT = 3 * 1024 * 1024  # Bytes of a request's body, as the real server has it
+BODY_LIMIT = 3 * 1024 * 1024  # Limit for a request's body in bytes, the real server's
 
 
 def make_request(*arguments: Any) -> web.BaseRequest:
-    """A request as aiohttp's own factory makes it, with the API server's limit for bodies."""
+    """Create a request like aiohttp's own factory, but with the API server's limit for bodies."""
     message, payload, protocol, writer, task = arguments
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=BODY_LIMIT)
@@ -35,7 +35,7 @@ def make_request(*arguments: Any) -> web.BaseRequest:
 
 @dataclass(slots=True, kw_only=True)
 class Front:
-    """Serves HTTP requests; `handle` is what aiohttp calls."""
+    """Serves HTTP requests. aiohttp calls `handle`."""
 
     registry: Registry
     handlers: Handlers
@@ -43,7 +43,7 @@ class Front:
     clock: Callable[[], datetime]
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The answer to one request."""
+        """Return the response to one request."""
         try:
             url = request.rel_url
             return await self.serve(request, find_route(self.registry, request.method, url.path, url.query), ANONYMOUS)
@@ -53,7 +53,7 @@ class Front:
             return self._refusal(ApiError(413, f"Request entity too large: limit is {BODY_LIMIT}"))
 
     async def serve(self, request: web.BaseRequest, route: Route, user: User) -> web.StreamResponse:
-        """What a user gets who asks for something that is here. Raises ApiError."""
+        """Serve a routed request of a user. Raises ApiError."""
         if route.kind is None:
             return self._discovery(route, request.host)
         if route.subresource == "log":
@@ -100,7 +100,7 @@ class Front:
 
 
 async def _pod_log(store: Store, route: Route, request: web.BaseRequest) -> web.StreamResponse:
-    """`pods/NAME/log`: asked of the kubelet of the pod's node, handed on as it comes. Raises ApiError."""
+    """`pods/NAME/log`: stream the log from the kubelet of the pod's node. Raises ApiError."""
     pod = store.get("/pods", (route.namespace, route.name))
     if pod is None:
         raise not_found("", "pods", route.name)

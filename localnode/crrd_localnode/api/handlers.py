@@ -1,4 +1,4 @@
-"""One method per verb: from a routed request to its answer; what writes mean is in `writes` and `deletion`."""
+"""One method per verb, from a routed request to its response. `writes` and `deletion` implement writes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from crrd_localnode.api.writes import Asking, Target, Writes
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, read whole."""
+    """One request with its body."""
 
     route: Route
     kind: Kind
@@ -31,18 +31,18 @@ class Request:
 
     @property
     def target(self) -> Target:
-        """What it is about."""
+        """The object of the request."""
         return Target(self.kind, self.route.namespace, self.route.name, self.route.subresource)
 
     def asking(self) -> Asking:
-        """Who writes and how, from the query. Raises ApiError 400."""
+        """Read the options of a write from the query. Raises ApiError 400."""
         dry_run = self.query.get("dryRun", "")
         if dry_run not in ("", "All"):
             raise bad_request(f'Invalid value: "{dry_run}": dryRun: supported values: "All"')
         return Asking(self.user, dry_run == "All", self.query.get("fieldValidation") == "Strict")
 
     def json(self) -> Any:
-        """The body's value. Raises ApiError 400 or 415."""
+        """Parse the body. Raises ApiError 400 or 415."""
         if self.content_type not in ("application/json", "", "application/octet-stream"):
             raise unsupported_media_type(self.content_type, ["application/json"])
         return parsed(self.body)
@@ -50,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Status, JSON body, and what the client is to be warned of."""
+    """Status, JSON body, and warnings for the client."""
 
     status: int
     body: bytes
@@ -59,13 +59,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """Answers requests for resources, all but watches."""
+    """Answers requests for resources, except watches."""
 
     _writes: Writes
     _deletion: Deletion
 
     async def answer(self, request: Request) -> Answer:
-        """The answer. Raises ApiError."""
+        """Return the answer. Raises ApiError."""
         verb, target = request.route.verb, request.target
         if verb == "get":
             stored = self._writes.store.get(request.kind.key, target.key)
@@ -134,7 +134,7 @@ class Handlers:
 
 
 def _items(kind: Kind, items: Iterable[Stored]) -> Iterable[bytes]:
-    """The objects as a list has them: those of built-in kinds leave out what the list says of them all."""
+    """Return the items of a list. Items of built-in kinds have no kind and apiVersion, because the list has them."""
     if kind.custom:
         return (kind.shown(item).text for item in items)
     head = dumps({"kind": kind.kind, "apiVersion": kind.api_version})[:-1] + b","

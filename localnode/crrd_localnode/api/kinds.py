@@ -1,7 +1,7 @@
-"""What a kind of object is to the API server: its names, its scope, and in which ways it is special.
+"""Kinds of objects: their names, their scope, and their special behaviour.
 
-Everything that sets one kind apart from another is a field here, so that the code that serves requests never asks for
-a kind by name. The kinds themselves are in `resources` (built in) and `crds` (custom).
+Everything that distinguishes kinds is a field here, so that the code that serves requests never compares a kind's
+name. The kinds are in `resources` (built-in) and `crds` (custom).
 """
 
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from crrd_localnode.api.store import Stored
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of the tables that `kubectl get` shows."""
+    """A column of the tables that `kubectl get` shows."""
 
     name: str
-    value: Callable[[Object, datetime], Any]  # The cell of an object, given the present time (for ages)
+    value: Callable[[Object, datetime], Any]  # Returns the cell of an object, given the current time (for ages)
     type: str = "string"
     format: str = ""
-    priority: int = 0  # Above 0: shown with `-o wide` only
+    priority: int = 0  # Above 0: shown only with `-o wide`
     description: str = ""
 
 
@@ -38,7 +38,7 @@ def _no_rules(_obj: Object, _old: Object | None) -> list[Cause]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind in one version, as one resource."""
+    """A kind in one version, with its resource."""
 
     group: str = ""  # "" is the core group
     version: str = "v1"
@@ -48,50 +48,50 @@ class Kind:
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     namespaced: bool = True
-    custom: bool = False  # A custom resource: list items carry their kind, and there is no strategic merge patch
-    storage: str = ""  # The version that objects are stored in, "" for this one; they differ in their name only
-    others: tuple[str, ...] = ()  # Further versions that it is served in
-    status: bool = False  # There is a status subresource; then writes to the object itself leave the status alone
-    status_on_create: bool = False  # A status given on create is kept nevertheless (nodes: kubelet registers with one)
-    generation: bool = False  # metadata.generation counts the changes of everything but metadata and status
-    managed_fields: bool = False  # metadata.managedFields says when which data was written
+    custom: bool = False  # A custom resource: list items contain their kind, and strategic merge patch is not supported
+    storage: str = ""  # The version of stored objects, "" for this one; versions differ only in their name
+    others: tuple[str, ...] = ()  # The other served versions
+    status: bool = False  # It has a status subresource; other writes do not change the status
+    status_on_create: bool = False  # A status given on create is kept (nodes: kubelet registers with a status)
+    generation: bool = False  # metadata.generation counts changes outside of metadata and status
+    managed_fields: bool = False  # metadata.managedFields records when data was written
     unconditional_update: bool = True  # A PUT may leave out metadata.resourceVersion
-    graceful: bool = False  # Deleting only marks the object, until its kubelet deletes it without a grace period (pods)
-    logs: bool = False  # There is a subresource log, which the object's kubelet serves (pods)
-    contains: bool = False  # Objects of other kinds lie in it, and go with it (namespaces)
-    guard: str = ""  # A finalizer that a deletion sets, until a controller has cleaned up (CRDs: their objects)
-    returns_deleted: bool = False  # DELETE answers with the object even when it is gone at once, instead of a Status
-    path_names: bool = False  # Names may be anything that fits into a URL's path segment (RBAC), not only subdomains
-    fields: FieldLabels = field(default_factory=dict)  # For field selectors, beside metadata.name and .namespace
-    columns: tuple[Column, ...] = ()  # The table's columns after NAME
+    graceful: bool = False  # Deletion only marks the object, until its kubelet deletes it without a grace period (pods)
+    logs: bool = False  # It has a subresource log, which kubelet serves (pods)
+    contains: bool = False  # It contains objects of other kinds, which are deleted with it (namespaces)
+    guard: str = ""  # Finalizer that a deletion sets until a controller has cleaned up (CRDs: their objects)
+    returns_deleted: bool = False  # DELETE returns the object instead of a Status, even if it is removed at once
+    path_names: bool = False  # Names may be any URL path segment (RBAC), not only subdomains
+    fields: FieldLabels = field(default_factory=dict)  # For field selectors, besides metadata.name and .namespace
+    columns: tuple[Column, ...] = ()  # Columns of the table after NAME
     schema: Schema | None = None
-    complete: Callable[[Object], Object] = _as_it_is  # Fills in defaults, on create and on update
-    on_create: Callable[[Object], Object] = _as_it_is  # What is set on create only, after the status was dropped
-    rules: Callable[[Object, Object | None], list[Cause]] = _no_rules  # What is wrong with an object (and what it was)
+    complete: Callable[[Object], Object] = _as_it_is  # Sets defaults, on create and update
+    on_create: Callable[[Object], Object] = _as_it_is  # Sets fields on create only, after the status was dropped
+    rules: Callable[[Object, Object | None], list[Cause]] = _no_rules  # Returns the faults of an object (new, old)
 
     @property
     def api_version(self) -> str:
-        """The objects' apiVersion: `group/version`, or the version alone in the core group."""
+        """The objects' apiVersion: `group/version`, or only the version in the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def key(self) -> str:
-        """What the store keeps the objects under; the same for all versions of a kind."""
+        """The objects' key in the store, the same for all versions of a kind."""
         return f"{self.group}/{self.plural}"
 
     def shown(self, stored: Stored) -> Stored:
-        """A stored object as this version has it."""
+        """Return a stored object in this version."""
         if stored.obj["apiVersion"] == self.api_version:
             return stored
         return Stored({**stored.obj, "apiVersion": self.api_version}, stored.revision)
 
     def to_store(self, obj: Object) -> Object:
-        """An object of this version as it is stored."""
+        """Return an object of this version in its stored version."""
         return {**obj, "apiVersion": f"{self.group}/{self.storage}"} if self.storage else obj
 
 
 class Registry:
-    """Which kinds are served: the built-in ones, and the custom ones of the CRDs of the moment."""
+    """The served kinds: built-in ones, and those of the current CRDs."""
 
     def __init__(self, builtin: tuple[Kind, ...]) -> None:
         self._builtin = builtin
@@ -104,22 +104,22 @@ class Registry:
         self._by_key = {kind.key: kind for kind in self.kinds}
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
-        """The kind served under a path, None if there is none."""
+        """Return the kind served under a path, or None."""
         return self._by_path.get((group, version, plural))
 
     def by_key(self, key: str) -> Kind | None:
-        """The kind whose objects the store keeps under this key."""
+        """Return the kind with this key in the store."""
         return self._by_key.get(key)
 
     def set_custom(self, crd: str, kinds: tuple[Kind, ...]) -> None:
-        """Serve these kinds for a CRD from now on; none if the CRD is gone."""
+        """Serve these kinds for a CRD from now on. Empty if the CRD was deleted."""
         self._custom.pop(crd, None)
         if kinds:
             self._custom[crd] = kinds
         self._index()
 
     def groups(self) -> dict[str, list[str]]:
-        """The groups served, each with its versions."""
+        """Return the served groups, each with its versions."""
         found: dict[str, dict[str, None]] = {}
         for kind in self.kinds:
             found.setdefault(kind.group, {})[kind.version] = None

@@ -1,7 +1,7 @@
-"""Lists: selection, order, pages, and which resourceVersion they are of: now, or any that the history still reaches.
+"""Lists: selection, order, pages, and their resourceVersion, which is the latest or any one in the history.
 
-Which state a list shows and whether it comes in pages is as in Kubernetes 1.36, with the watch cache that every API
-server has: `ShouldDelegateList` and `computeListLimit` in k8s.io/apiserver's pkg/storage/cacher.
+The returned state and paging are those of Kubernetes 1.36 with the watch cache that every API server has:
+`ShouldDelegateList` and `computeListLimit` in k8s.io/apiserver's pkg/storage/cacher.
 """
 
 import base64
@@ -18,16 +18,16 @@ from crrd_localnode.api.store import Name, Store, Stored
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One list's answer, or one page of it."""
+    """A list, or one page of it."""
 
     items: list[Stored]
     revision: int
     token: str = ""
-    remaining: int | None = None  # How many items are still to come; None: none, or a selector leaves it open
+    remaining: int | None = None  # Number of remaining items. None if there are none, or unknown (with a selector)
 
 
 def selection(kind: Kind, namespace: str, query: Mapping[str, str]) -> Predicate | None:
-    """Which objects a list or watch is about, None for all. Raises ApiError 400."""
+    """Return the predicate of a list or watch, or None for all objects. Raises ApiError 400."""
     return both(
         (lambda obj: obj["metadata"].get("namespace") == namespace) if namespace else None,
         label_selector(query.get("labelSelector", "")),
@@ -36,14 +36,14 @@ def selection(kind: Kind, namespace: str, query: Mapping[str, str]) -> Predicate
 
 
 def parse_revision(text: str) -> int:
-    """A resourceVersion as a number, 0 for none. Raises ApiError 400."""
+    """Parse a resourceVersion; 0 if it is empty. Raises ApiError 400."""
     if text and not (text.isascii() and text.isdigit()):
         raise bad_request(f'Invalid value: "{text}": resourceVersion: invalid resource version')
     return int(text or "0")
 
 
 def check_options(query: Mapping[str, str]) -> None:
-    """Refuse, with 422, what does not go together in a list's query: apimachinery's `ValidateListOptions`."""
+    """Raise 422 if a list's parameters contradict each other: apimachinery's `ValidateListOptions`."""
     match, version = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
     if "sendInitialEvents" in query:
         text = "Forbidden: sendInitialEvents is forbidden for list"
@@ -64,7 +64,7 @@ def check_options(query: Mapping[str, str]) -> None:
 
 
 def list_page(store: Store, kind: Kind, namespace: str, query: Mapping[str, str]) -> Page:
-    """The objects that a list request asks for. Raises ApiError."""
+    """Return the objects of a list request. Raises ApiError."""
     check_options(query)
     text = query.get("limit") or "0"
     try:
@@ -72,7 +72,7 @@ def list_page(store: Store, kind: Kind, namespace: str, query: Mapping[str, str]
     except ValueError:
         raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
     if query.get("resourceVersion") == "0":
-        limit = 0  # out of the watch cache, which gives all that it has, whatever the limit
+        limit = 0  # from the watch cache, which ignores the limit
     token, after = query.get("continue", ""), ("", "")
     if token:
         revision, objects, after = _continued(store, kind, query, token)
@@ -81,7 +81,7 @@ def list_page(store: Store, kind: Kind, namespace: str, query: Mapping[str, str]
     selects = selection(kind, namespace, query)
     items = [
         stored for name, stored in sorted(objects.items()) if name > after and (not selects or selects(stored.obj))
-    ]  # sorted by namespace and name, as etcd's keys are
+    ]  # sorted by namespace and name, as etcd's keys
     if not limit or len(items) <= limit:
         return Page(items, revision)
     selected = query.get("labelSelector") or query.get("fieldSelector")
@@ -94,7 +94,7 @@ def _state(store: Store, kind: Kind, query: Mapping[str, str], limit: int) -> tu
     asked = parse_revision(text)
     if asked > store.revision:
         raise errors.too_large_resource_version(asked, store.revision)
-    if match == "Exact" or (asked and limit and not match):  # the latter since before there was a match to name
+    if match == "Exact" or (asked and limit and not match):  # the latter is older than resourceVersionMatch
         if asked < store.floor(kind.key):
             raise errors.ApiError(410, "The resourceVersion for the provided list is too old.")
         return asked, store.at(kind.key, asked)
@@ -106,7 +106,7 @@ def _state(store: Store, kind: Kind, query: Mapping[str, str], limit: int) -> tu
 
 
 def _continued(store: Store, kind: Kind, query: Mapping[str, str], token: str) -> tuple[int, dict[Name, Stored], Name]:
-    """The state that a list was begun with, and the last name that has been shown of it."""
+    """Return the state of a continued list, and the last name that was returned."""
     if query.get("resourceVersion") not in (None, "", "0"):
         raise bad_request("specifying resource version is not allowed when using continue")
     try:
@@ -120,7 +120,7 @@ def _continued(store: Store, kind: Kind, query: Mapping[str, str], token: str) -
     return revision, store.at(kind.key, revision), (namespace, name)
 
 
-_LATEST = -1  # In a continue token: go on with the state of now, whatever was shown before
+_LATEST = -1  # In a continue token: continue with the latest state
 
 
 def _token(revision: int, last: Name) -> str:

@@ -1,4 +1,4 @@
-"""metadata: what the server sets, what users may change, and what is wrong with what they gave.
+"""Object metadata: fields that the server sets, fields that users may change, and their validation.
 
 The rules are those of k8s.io/apiserver's `registry/rest` (BeforeCreate, BeforeUpdate) and of apimachinery's
 `ValidateObjectMeta`.
@@ -22,12 +22,12 @@ _SYSTEM_FIELDS = (
     "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "managedFields",
     "name", "namespace", "resourceVersion", "selfLink", "uid",
 )  # fmt: skip
-"""Set by the server alone; what a write says of them is not taken over."""
+"""Set only by the server. Values in a write are ignored."""
 METADATA_FIELDS = frozenset({*_SYSTEM_FIELDS, "annotations", "finalizers", "generateName", "labels", "ownerReferences"})
 
 
 def check_shape(kind: Kind, obj: Any, namespace: str) -> Object:
-    """The object with its kind and namespace made sure of; ApiError 400 if it is not of that kind and place."""
+    """Return the object with its kind and namespace set. ApiError 400 if the given ones are different."""
     if not isinstance(obj, dict):
         raise bad_request(f"the body of the request is not a {kind.kind}")
     given = (obj.get("apiVersion") or kind.api_version, obj.get("kind") or kind.kind)
@@ -53,7 +53,7 @@ def check_shape(kind: Kind, obj: Any, namespace: str) -> Object:
 
 
 def new_metadata(kind: Kind, obj: Object, now: str) -> Object:
-    """The metadata of an object that is created now: a name if it asked for one, a uid, a time."""
+    """Return the metadata of a new object: with a generated name if requested, a UID and a timestamp."""
     given = metadata(obj)
     name = given.get("name") or ""
     if not name and given.get("generateName"):
@@ -66,18 +66,18 @@ def new_metadata(kind: Kind, obj: Object, now: str) -> Object:
 
 
 def updated_metadata(given: Object, old: Object) -> Object:
-    """The metadata of an object after a write: the old one's system fields, and the given one's others."""
+    """Return the metadata after a write: the old one's system fields, and the given one's other fields."""
     kept = {field: value for field, value in old.items() if field in _SYSTEM_FIELDS}
     return {**kept, **_free_part(given)}
 
 
 def _free_part(given: Object) -> Object:
-    """What users say about themselves; empty maps and lists are as good as none, as in Kubernetes' own encoding."""
+    """Return the fields that users may set. Empty maps and lists are dropped, as in Kubernetes' encoding."""
     return {field: value for field, value in given.items() if field not in _SYSTEM_FIELDS and value not in ({}, [])}
 
 
 def with_managed_fields(obj: Object, now: str) -> Object:
-    """A ConfigMap or Secret as written now, by one writer for all; `time`: when one last changed anything of it."""
+    """Return a ConfigMap or Secret with managedFields: one writer for all fields; `time` is the last change's."""
     names = [name for name in ("data", "binaryData") if name in obj]
     owned: Object = {f"f:{name}": {".": {}, **{f"f:{key}": {} for key in obj[name] or {}}} for name in names}
     entry = {
@@ -88,7 +88,7 @@ def with_managed_fields(obj: Object, now: str) -> Object:
 
 
 def name_causes(kind: Kind, name: str) -> list[Cause]:
-    """What is wrong with a name."""
+    """Return the faults of a name."""
     if not name:
         return [Cause("metadata.name", "Required value: name or generateName is required")]
     if kind.path_names:
@@ -104,7 +104,7 @@ def name_causes(kind: Kind, name: str) -> list[Cause]:
 
 
 def metadata_causes(meta: Object, old: Object | None) -> list[Cause]:
-    """What is wrong with labels, annotations and finalizers; those that are as they were are not looked at again."""
+    """Return the faults of labels, annotations and finalizers. Unchanged ones are not checked again."""
     before = old or {}
     causes: list[Cause] = []
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}

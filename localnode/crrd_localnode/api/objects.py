@@ -1,25 +1,25 @@
-"""Kubernetes objects as plain JSON values, and the few operations that every part of the local API server needs.
+"""Kubernetes objects as plain JSON values, and operations that all parts of the local API server need.
 
-An object that has reached the store is never changed again: whoever wants another one builds a new dict around the
-parts that stay. That is what lets readers, watchers and writers share objects without copying them.
+An object in the store is never changed. To change it, a new dict is built that shares the unchanged parts. So readers,
+watchers and writers can share objects without copies.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-Object = dict[str, Any]  # One JSON object; the values are what `json.loads` yields
+Object = dict[str, Any]  # A JSON object; the values are those of `json.loads`
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 def dumps(value: object) -> bytes:
-    """The compact JSON text of a value, in UTF-8."""
+    """Return the compact JSON text of a value, in UTF-8."""
     return _encode(value).encode()
 
 
 def loads(text: bytes | str) -> Any:
-    """The value of a JSON text; ValueError if it is none (NaN and Infinity are none, as in Kubernetes)."""
+    """Parse a JSON text. ValueError if it is invalid (including NaN and Infinity, as in Kubernetes)."""
     return json.loads(text, parse_constant=_refuse)
 
 
@@ -28,13 +28,13 @@ def _refuse(constant: str) -> None:
 
 
 def metadata(obj: Mapping[str, Any]) -> Object:
-    """The object's metadata, empty where it has none."""
+    """Return the object's metadata, or {}."""
     found = obj.get("metadata")
     return found if isinstance(found, dict) else {}
 
 
 def with_metadata(obj: Object, **changes: Any) -> Object:
-    """The object with some metadata fields set, or, where the value is None, removed."""
+    """Return the object with some metadata fields set, or removed if the value is None."""
     meta = dict(metadata(obj))
     for name, value in changes.items():
         if value is None:
@@ -45,7 +45,7 @@ def with_metadata(obj: Object, **changes: Any) -> Object:
 
 
 def dig(obj: Any, *path: str) -> Any:
-    """The value at a path of field names, None where a step is missing."""
+    """Return the value at a path of field names, or None if a field is missing."""
     for name in path:
         if not isinstance(obj, dict):
             return None

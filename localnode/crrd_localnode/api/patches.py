@@ -1,7 +1,7 @@
-"""Patches: JSON patch, JSON merge patch (RFC 7386) and strategic merge patch, which knows which lists have what key.
+"""Patches: JSON patch, JSON merge patch (RFC 7386) and strategic merge patch, which merges lists by keys.
 
-The rules of the last are those of Kubernetes' community document "Strategic Merge Patch"; the keys are the
-`patchMergeKey` tags of k8s.io/api, by field name. No argument is ever changed; unchanged parts are shared.
+The rules of the last one are those of Kubernetes' community document "Strategic Merge Patch". The keys are the
+`patchMergeKey` tags of k8s.io/api, by field name. Arguments are never changed, and unchanged parts are shared.
 """
 
 from collections import deque
@@ -28,9 +28,9 @@ MERGE_KEYS: Mapping[str, str] = {
     "ports": "containerPort", "topologySpreadConstraints": "topologyKey", "volumeDevices": "devicePath",
     "volumeMounts": "mountPath",
 }  # fmt: skip
-"""Field name of a list of objects -> the field that identifies an element. Lists not named here are replaced."""
+"""Name of a list of objects -> the field that identifies an element. Lists not named here are replaced."""
 
-KIND_MERGE_KEYS: Mapping[str, Mapping[str, str]] = {"Service": {"ports": "port"}}  # Kind -> what it has otherwise
+KIND_MERGE_KEYS: Mapping[str, Mapping[str, str]] = {"Service": {"ports": "port"}}  # Kind -> its different keys
 
 PRIMITIVE_SETS = frozenset({"finalizers"})  # Lists of plain values that are merged as sets
 
@@ -39,7 +39,7 @@ _DELETE = "$deleteFromPrimitiveList/"
 
 
 def parsed(body: bytes) -> Any:
-    """A body's JSON value. Raises ApiError 400."""
+    """Parse a body as JSON. Raises ApiError 400."""
     try:
         return loads(body)
     except ValueError as error:
@@ -47,7 +47,7 @@ def parsed(body: bytes) -> Any:
 
 
 def patch_maker(kind: Kind, content_type: str, body: bytes) -> Make:
-    """What a patch of this content type makes of an object. Raises ApiError 415 for other types, 400 for bad bodies."""
+    """Return the function that applies a patch of this content type. ApiError 415: other types, 400: bad bodies."""
     supported = [JSON_PATCH, MERGE_PATCH, *([] if kind.custom else [STRATEGIC_MERGE_PATCH])]
     if content_type not in supported:
         raise unsupported_media_type(content_type, supported)
@@ -67,12 +67,12 @@ def _json_patched(obj: Object, patch: list[Object]) -> Any:
     try:
         return jsonpatch.apply_patch(obj, patch)
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
-        # The real server does not say more either, be it a `test` that said no or a path that leads nowhere.
+        # The real server has no further details either, for a failed `test` or an invalid path.
         raise ApiError(422, "the server rejected our request due to an error in our request") from error
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """The target with the patch applied: objects merge, null removes, anything else replaces."""
+    """Return the target with the patch applied: objects are merged, null removes, anything else replaces."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}
@@ -85,7 +85,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def strategic_merge_patch(target: Object, patch: Object) -> Object:
-    """The object with the patch applied. Raises ApiError 400 where a directive or a list's element makes no sense."""
+    """Return the object with the patch applied. Raises ApiError 400 for an invalid directive or list element."""
     keys = {**MERGE_KEYS, **KIND_MERGE_KEYS.get(str(target.get("kind")), {})}
     return _merge_map(target, patch, keys)
 
@@ -151,7 +151,7 @@ def _merge_list(target: list[Any], patch: list[Any], key: str, keys: Mapping[str
 
 
 def _patch_first(merged: list[Any], current: list[Any], patch: list[Any], key: str) -> list[Any]:
-    """The order without a given one: what was not there before comes in front of what the patch does not name.
+    """Order a list without a given order: new elements come before those that the patch does not name.
 
     Source: `normalizeElementOrder`, `mergeSortedSlice` in k8s.io/apimachinery's pkg/util/strategicpatch.
     """
@@ -167,7 +167,7 @@ def _patch_first(merged: list[Any], current: list[Any], patch: list[Any], key: s
 
 
 def _ordered(items: list[Any], order: list[Any], key: str | None) -> list[Any]:
-    """The items that `order` names in its order; each other one stays behind the item it stood behind."""
+    """Put the items that `order` names in its order. Each other item stays behind its predecessor."""
 
     def identity(item: Any) -> Any:
         return item.get(key) if key and isinstance(item, dict) else item
@@ -186,7 +186,7 @@ def _ordered(items: list[Any], order: list[Any], key: str | None) -> list[Any]:
 
 
 def _cleaned(value: Any) -> Any:
-    """A value out of a patch without its directives."""
+    """Return a patch value without its directives."""
     if isinstance(value, dict):
         return {name: _cleaned(inner) for name, inner in value.items() if not name.startswith("$")}
     return [_cleaned(inner) for inner in value] if isinstance(value, list) else value

@@ -18,11 +18,11 @@ _SPANS = (
     (120, "s", ""), (600, "m", "s"), (3 * _HOUR, "m", ""), (8 * _HOUR, "h", "m"), (48 * _HOUR, "h", ""),
     (8 * _DAY, "d", "h"), (2 * _YEAR, "d", ""), (8 * _YEAR, "y", "d"), (math.inf, "y", ""),
 )  # fmt: skip
-"""Below so many seconds, a span is told in this unit, and its rest in that one."""
+"""Limit in seconds, the unit of a shorter duration, and the unit of its rest."""
 
 
 def human_duration(seconds: float) -> str:
-    """A span of time as `kubectl` shows ages: two units at most while it is short (apimachinery's HumanDuration)."""
+    """Format a duration as `kubectl` shows ages, with up to two units (apimachinery's HumanDuration)."""
     whole = max(int(seconds), 0)
     if int(seconds) < -1:
         return "<invalid>"
@@ -33,7 +33,7 @@ def human_duration(seconds: float) -> str:
 
 
 def age_since(text: Any, now: datetime) -> str:
-    """The age of an RFC 3339 time."""
+    """Return the age of an RFC 3339 time."""
     moment = parse_time(text) if isinstance(text, str) else None
     return UNKNOWN if moment is None else human_duration((now - moment).total_seconds())
 

@@ -1,4 +1,4 @@
-"""The built-in kinds that the local API server knows: a table. A further kind is one more row."""
+"""The table of built-in kinds of the local API server. To add a kind, add a row."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def _fields(*names: str) -> FieldLabels:
 
 
 def _kind(group: str, kind: str, *short_names: str, **special: Any) -> Kind:
-    """A kind that is special in a few ways at the most."""
+    """Return a kind with a few special properties."""
     plural = (f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s").lower()
     special = {"columns": (printers.AGE,), **special}
     return Kind(group=group, kind=kind, plural=plural, short_names=short_names, **special)

@@ -1,4 +1,4 @@
-"""From an HTTP method and path to what is asked: a verb on a resource, as Kubernetes' RequestInfo has it."""
+"""Maps an HTTP method and path to a verb on a resource, like Kubernetes' RequestInfo."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _TRUE = ("1", "true", "True", "t", "T", "TRUE")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a path names; `kind` is None for paths that name no resource."""
+    """The target of a path. `kind` is None for paths without a resource."""
 
     verb: str
     path: str
@@ -22,12 +22,12 @@ class Route:
 
 
 def is_true(query: Mapping[str, str], name: str) -> bool:
-    """Whether a boolean query parameter is given and true."""
+    """Whether a boolean query parameter is true."""
     return query.get(name) in _TRUE
 
 
 def find_route(registry: Registry, method: str, path: str, query: Mapping[str, str]) -> Route:
-    """What a request asks for. Raises ApiError 404 for unknown resources and 405 for what cannot be done to them."""
+    """Return the route of a request. Raises ApiError 404 for unknown resources and 405 for unsupported methods."""
     parts = [part for part in path.split("/") if part]
     if parts[:1] == ["api"] and len(parts) > 2:
         group, version, rest = "", parts[1], parts[2:]

@@ -1,7 +1,7 @@
-"""A custom resource's structural schema: what is kept, what is filled in, and what is refused.
+"""A custom resource's structural schema: pruning, defaults and validation.
 
-The check is the jsonschema library's, with the words in which Kubernetes' OpenAPI differs translated or added, and its
-findings put as Kubernetes puts them. Of CEL, `self == oldSelf` is enforced, with the order of lists; no other rule is.
+The jsonschema library validates. Keywords in which Kubernetes' OpenAPI differs are translated or added, and errors get
+Kubernetes' texts. Of CEL, only `self == oldSelf` is enforced, also for the order of lists.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ def _date_time(value: object) -> bool:
 def _required(
     _validator: Validator, names: Sequence[str], instance: Any, _schema: Mapping[str, Any]
 ) -> Iterator[jsonschema.ValidationError]:
-    """`required`, with the path of the error at the missing field, where Kubernetes has it."""
+    """`required`, with the missing field in the error's path, as in Kubernetes."""
     if isinstance(instance, dict):
         for name in names:
             if name not in instance:
@@ -47,7 +47,7 @@ def _required(
 def _unique_keys(
     _validator: Validator, keys: Sequence[str], instance: Any, _schema: Mapping[str, Any]
 ) -> Iterator[jsonschema.ValidationError]:
-    """`x-kubernetes-list-map-keys`: no two elements with the same keys."""
+    """`x-kubernetes-list-map-keys`: no two elements have the same keys."""
     if not isinstance(instance, list):
         return
     seen: set[bytes] = set()
@@ -65,7 +65,7 @@ _Checker: type[Validator] = jsonschema.validators.extend(  # type: ignore[no-unt
 
 
 def to_json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A structural OpenAPI v3 schema in the words of JSON Schema."""
+    """Convert a structural OpenAPI v3 schema to JSON Schema."""
     kept = ("enum", "format", "maxItems", "maxLength", "maxProperties", "maximum", "minItems", "minLength",
             "minProperties", "minimum", "multipleOf", "pattern", "required", "type", "uniqueItems",
             "x-kubernetes-list-map-keys")  # fmt: skip
@@ -101,21 +101,21 @@ class Schema:
 
     @cached_property
     def _checkers(self) -> tuple[Validator, dict[str, Validator]]:
-        """One for the object as a whole, and one for each of its fields."""
+        """A validator for the whole object, and one for each of its fields."""
         whole = to_json_schema(self.openapi)
         fields = whole.pop("properties", {})
         schemas = {name: {"properties": {name: fields[name]}} for name in fields if name not in _ROOT_FIELDS}
         return _Checker(whole), {name: _Checker(each, format_checker=_formats) for name, each in schemas.items()}
 
     def complete(self, obj: Object) -> tuple[Object, list[str]]:
-        """The object without unknown fields and with defaults, and the paths of the fields that were dropped."""
+        """Return the object without unknown fields and with defaults, and the paths of the dropped fields."""
         dropped: list[str] = []
         kept = {name: obj[name] for name in _ROOT_FIELDS if name in obj}
         rest = {name: value for name, value in obj.items() if name not in _ROOT_FIELDS}
         return {**kept, **_complete(rest, self.openapi, "", dropped)}, dropped
 
     def check(self, obj: Object, old: Object | None) -> list[Cause]:
-        """What is wrong with the object; fields that are as in `old` are not looked at again."""
+        """Return the faults of the object. Fields that are unchanged since `old` are not checked again."""
         whole, fields = self._checkers
         errors = list(whole.iter_errors(obj))
         for name, checker in fields.items():
@@ -131,7 +131,7 @@ class Schema:
 
 
 def _complete(value: Any, schema: Mapping[str, Any], path: str, dropped: list[str]) -> Any:
-    """One value pruned and defaulted; keeps unknown fields where the schema says so."""
+    """Prune one value and set defaults. Unknown fields are kept if the schema allows them."""
     if isinstance(value, list) and isinstance(schema.get("items"), dict):
         return [_complete(item, schema["items"], f"{path}[{at}]", dropped) for at, item in enumerate(value)]
     if not isinstance(value, dict):
@@ -157,7 +157,7 @@ def _complete(value: Any, schema: Mapping[str, Any], path: str, dropped: list[st
 
 
 def _immutable(schema: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The paths, outside of lists, that carry the rule `self == oldSelf`, with its message."""
+    """Yield the paths (outside of lists) with the rule `self == oldSelf`, and its message."""
     for rule in schema.get("x-kubernetes-validations", ()):
         if "".join(rule.get("rule", "").split()) in ("self==oldSelf", "oldSelf==self"):
             yield path, rule.get("message") or f"failed rule: {rule['rule']}"
@@ -182,11 +182,11 @@ _TEXTS = {
     "type": "Invalid value: {type}: {field} in body must be of type {options}: {type}",
     "x-kubernetes-list-map-keys": "Duplicate value: {whole}",
 }
-"""JSON Schema's word -> what the API server says."""
+"""JSON Schema's keyword -> the API server's text."""
 
 
 def _cause(error: jsonschema.ValidationError) -> Cause:
-    """One finding of jsonschema in the words of the API server."""
+    """Translate an error of jsonschema to the API server's text."""
     field = ""
     for step in error.absolute_path:
         field += f"[{step}]" if isinstance(step, int) else f".{step}" if field else str(step)

@@ -1,7 +1,7 @@
-"""Label selectors (equality- and set-based) and field selectors, as the query strings of list and watch have them.
+"""Label selectors (equality- and set-based) and field selectors, in the query syntax of list and watch.
 
-The grammar is that of k8s.io/apimachinery's `labels.Parse` and `fields.ParseSelector`; comparisons of numbers (`>` and
-`<`) are refused: nobody here asks for them.
+The grammar is that of k8s.io/apimachinery's `labels.Parse` and `fields.ParseSelector`. Comparisons of numbers (`>` and
+`<`) are rejected, because no client here uses them.
 """
 
 import re
@@ -24,7 +24,7 @@ _EXISTS = re.compile(r"(?P<not>!?)\s*(?P<key>[^\s=!<>()]+)")
 
 
 def label_error(key: str, value: str | None = None) -> str | None:
-    """What is wrong with a label's key, or with its value where one is given; None if nothing is."""
+    """Return the fault of a label's key, or of its value if one is given, or None."""
     parts = QUALIFIED_NAME.fullmatch(key)
     if parts is None or len(parts["name"]) > 63 or len(parts["prefix"] or "") > 253:
         return (
@@ -42,7 +42,7 @@ def label_error(key: str, value: str | None = None) -> str | None:
 
 
 def _split(text: str) -> list[str]:
-    """The comma-separated parts, commas inside parentheses left alone."""
+    """Split at commas outside of parentheses."""
     parts, depth, start = [], 0, 0
     for at, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -53,7 +53,7 @@ def _split(text: str) -> list[str]:
 
 
 def label_selector(text: str) -> Predicate | None:
-    """Whether an object's labels match; None where everything does. Raises ApiError 400 for what cannot be parsed."""
+    """Return the predicate for labels, or None if everything matches. Raises ApiError 400 if it cannot be parsed."""
     if not text.strip():
         return None
     tests = []
@@ -98,9 +98,9 @@ _META_FIELDS: FieldLabels = {"metadata.name": ("metadata", "name"), "metadata.na
 
 
 def field_selector(text: str, supported: FieldLabels) -> Predicate | None:
-    """Whether an object's fields match; None where everything matches.
+    """Return the predicate for fields, or None if everything matches.
 
-    `supported` are the kind's own names beside metadata.name and metadata.namespace. Raises ApiError 400 for others.
+    `supported` are the kind's names besides metadata.name and metadata.namespace. Raises ApiError 400 for others.
     """
     tests: list[tuple[tuple[str, ...], str, bool]] = []
     for part in filter(None, (part.strip() for part in re.split(r"(?<!\\),", text))):
@@ -121,14 +121,14 @@ def field_selector(text: str, supported: FieldLabels) -> Predicate | None:
 
 
 def _text(value: Any) -> str:
-    """A field as field selectors see it: what is not set is the empty text."""
+    """Return a field's value as text for field selectors. An unset field is ""."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)
 
 
 def both(*predicates: Predicate | None) -> Predicate | None:
-    """All of the predicates; None where there is none."""
+    """Return the conjunction of the predicates, or None if there are none."""
     given = [predicate for predicate in predicates if predicate is not None]
     if len(given) < 2:
         return given[0] if given else None

@@ -1,6 +1,6 @@
-"""In which form the client wants its answer (Accept), and the forms other than the object itself: Table, metadata only.
+"""Reads the requested form of a response (Accept), and converts objects to other forms: Table, metadata only.
 
-Tables are what `kubectl get` asks for, so that the server decides on the columns.
+`kubectl get` requests tables, so the server decides on the columns.
 """
 
 from collections.abc import Iterable
@@ -28,15 +28,15 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What the client takes."""
+    """The form that the client accepts."""
 
     form: Form = Form.OBJECT
-    version: str = "v1"  # Version of meta.k8s.io, for the forms other than the object
+    version: str = "v1"  # Version of meta.k8s.io, for forms other than the object
 
 
 @lru_cache(maxsize=256)
 def accepted(header: str) -> Accepted:
-    """The first media type in an Accept header that can be had here. Raises ApiError 406 if there is none."""
+    """Return the first supported media type of an Accept header. Raises ApiError 406 if there is none."""
     for part in header.split(","):
         media, *parameters = (piece.strip() for piece in part.split(";"))
         options = dict(piece.partition("=")[::2] for piece in parameters)
@@ -51,13 +51,13 @@ def accepted(header: str) -> Accepted:
 
 
 def metadata_only(stored: Stored, version: str = "v1") -> Object:
-    """The object as PartialObjectMetadata."""
+    """Return the object as PartialObjectMetadata."""
     return {"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{version}", "metadata": stored.obj["metadata"]}
 
 
 @dataclass(slots=True)
 class TableForm:
-    """Makes tables of one kind for one request; a watch's later tables leave the columns out, as the real one's do."""
+    """Converts objects of one kind to tables for one request. Like the real server, only the first has columns."""
 
     kind: Kind
     version: str
@@ -69,7 +69,7 @@ class TableForm:
             raise bad_request(f"unrecognized includeObject value: {self.include}")
 
     def table(self, items: Iterable[Stored], meta: Object, now: datetime) -> Object:
-        """The table of some objects; `meta` is the list's."""
+        """Return the table of some objects. `meta` is the list's metadata."""
         name = {"name": "Name", "type": "string", "format": "name", "priority": 0, "description": "Name of the object."}
         others = ({field: getattr(column, field) for field in name} for column in self.kind.columns)
         columns = [] if self.columns_sent else [name, *others]

@@ -1,7 +1,7 @@
-"""Watches: one stream of events per request, from a resourceVersion on.
+"""Watches: one stream of events per request, starting at a resourceVersion.
 
-A watch takes note of changes as the store makes them, filtered at once, and writes what has come together whenever it
-gets to run. All bytes of unfiltered forms are shared between watches.
+The store reports each change to a watch, which filters it at once and writes the collected events when it runs. Watches
+share all bytes of unfiltered forms.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ _MOST_PENDING = 100_000  # Events that a client may lag behind before its watch 
 
 @dataclass(slots=True)
 class Watches:
-    """All watches of a server, and what is common to them."""
+    """All watches of a server, and their common settings."""
 
     store: Store
     clock: Callable[[], datetime]
-    bookmark_seconds: float = 60  # How often watches that ask for bookmarks get one
-    longest_seconds: float = 3600  # How long a watch lasts that does not say how long (timeoutSeconds)
+    bookmark_seconds: float = 60  # Interval of bookmarks, for watches that request them
+    longest_seconds: float = 3600  # Duration of a watch without timeoutSeconds
     open: set["Watch"] = field(default_factory=set)
 
     def begin(self, kind: Kind, namespace: str, query: Mapping[str, str], form: Accepted) -> "Watch":
-        """A watch that takes note of changes from now on. Raises ApiError."""
+        """Return a watch that collects changes from now on. Raises ApiError."""
         given, match = "sendInitialEvents" in query, query.get("resourceVersionMatch", "")
         if match != ("NotOlderThan" if given else ""):
             text = "Forbidden: resourceVersionMatch goes with sendInitialEvents, and has to be NotOlderThan then"
@@ -46,7 +46,7 @@ class Watches:
         return watch
 
     def end_all(self) -> None:
-        """End all watches, in good order."""
+        """End all watches gracefully."""
         for watch in tuple(self.open):
             watch.end()
 
@@ -70,15 +70,15 @@ class Watch:
         self._awake = asyncio.Event()
         self._ending = False
         self._after = 0
-        self._initial_end = False  # Whether the next bookmark is the first after what there was at the beginning
+        self._initial_end = False  # Whether the next bookmark is the one after the initial events
         self._stop_listening: Callable[[], None] = lambda: None
 
     def begin(self, revision: int, *, whole: bool = False) -> None:
-        """Take note of everything after a resourceVersion, or, where that is 0, of what there is and what comes.
+        """Collect all changes after a resourceVersion. If it is 0, start with the existing objects.
 
-        `whole`: of what there is in any case, with a bookmark at once that says where that ends (sendInitialEvents). A
-        resourceVersion that is yet to come is no error, here as in Kubernetes: nothing is said until it has passed.
-        One that is too old ends the stream with an ERROR event, as by a server with a watch cache.
+        `whole` starts with the existing objects in any case, followed by a bookmark (sendInitialEvents). As in
+        Kubernetes, a future resourceVersion is no error: there are no events until it has passed. If it is too old, the
+        stream ends with an ERROR event, like that of a server with a watch cache.
         """
         store, key = self._watches.store, self._kind.key
         self._after = revision
@@ -103,7 +103,7 @@ class Watch:
         self._watches.open.add(self)
 
     def end(self) -> None:
-        """End the stream after what is pending."""
+        """End the stream after the pending events."""
         self._ending = True
         self._awake.set()
 
@@ -144,7 +144,7 @@ class Watch:
         return event_line("BOOKMARK", dumps({**table, "rows": [{"cells": [], "object": obj}]}))
 
     async def run(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:
-        """Serve the stream until its time is up, it is ended, or the client is gone."""
+        """Serve the stream until it times out, is ended, or the client disconnects."""
         response = web.StreamResponse(headers=dict(headers))
         response.content_type = "application/json"
         response.enable_chunked_encoding()

@@ -1,8 +1,8 @@
-"""Calls admission webhooks: those of the MutatingWebhookConfigurations that the store holds.
+"""Calls admission webhooks: those of the MutatingWebhookConfigurations in the store.
 
-They are reached by `clientConfig.url` (there is no Service network here), over TLS with the configuration's caBundle.
-Rules match by group, version, resource and operation; matchPolicy, namespaceSelector, objectSelector and failurePolicy
-count, matchConditions (CEL) do not: a webhook that has them is always asked.
+It uses `clientConfig.url` (there is no Service network) over TLS with the configuration's caBundle. Rules match by
+group, version, resource and operation. matchPolicy, namespaceSelector, objectSelector and failurePolicy are respected.
+matchConditions (CEL) are ignored: a webhook with conditions is always called.
 """
 
 import base64
@@ -23,14 +23,14 @@ from crrd_localnode.api.objects import Object, dig, metadata
 from crrd_localnode.api.store import Store
 
 MUTATING = "admissionregistration.k8s.io/mutatingwebhookconfigurations"
-NAMESPACES = "/namespaces"  # Keys of the store
+NAMESPACES = "/namespaces"  # Both are keys in the store
 DEFAULT_SECONDS = 10
-_KEEP_ALIVE_SECONDS = 90.0  # For an unused connection, as kube-apiserver's client keeps it
+_KEEP_ALIVE_SECONDS = 90.0  # For an unused connection, as in kube-apiserver's client
 Json = Mapping[str, Any]
 
 
 class Webhooks:
-    """Takes part in the admission of one API server, by the configurations and namespaces in its store."""
+    """The admission plugin of one API server, which uses the configurations and namespaces in its store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -43,7 +43,7 @@ class Webhooks:
             self._session = None
 
     async def mutate(self, request: AdmissionRequest) -> Object | None:
-        """Ask the webhooks about a write, as admission does."""
+        """Call the webhooks for a write."""
         new = request.new
         for webhook in self._asked(request):
             answer = await self._call(webhook, request, new)
@@ -52,7 +52,7 @@ class Webhooks:
         return new
 
     def _asked(self, request: AdmissionRequest) -> Iterator[Json]:
-        """The webhooks that this write is for, in the order of their configurations' names."""
+        """Yield the webhooks for this write, in the order of their configurations' names."""
         namespace = self._store.get(NAMESPACES, ("", request.namespace))
         labels = metadata(namespace.obj if namespace else {}).get("labels") or {}
         own = metadata(request.new or request.old or {}).get("labels") or {}
@@ -63,7 +63,7 @@ class Webhooks:
                     yield webhook
 
     async def _call(self, webhook: Json, request: AdmissionRequest, new: Object | None) -> Json | None:
-        """One webhook's answer, None where it is away and may be (Ignore). Raises ApiError: denied, or away."""
+        """Return a webhook's response, or None if it cannot be reached (Ignore). ApiError: denied, or not reached."""
         name = webhook.get("name", "")
         try:
             answer = await self._ask(webhook, request, new)
@@ -79,7 +79,7 @@ class Webhooks:
         return answer
 
     async def _ask(self, webhook: Json, request: AdmissionRequest, new: Object | None) -> Json:
-        """One call and its answer. Raises ValueError for one that is no answer, and what aiohttp raises."""
+        """Make one call and return the response. Raises ValueError if it is invalid, and aiohttp's errors."""
         uid = str(uuid.uuid4())
         seconds = webhook.get("timeoutSeconds") or DEFAULT_SECONDS
         url, bundle = (str(dig(webhook, "clientConfig", key) or "") for key in ("url", "caBundle"))
@@ -98,9 +98,9 @@ class Webhooks:
 
 
 def _version(webhook: Json, request: AdmissionRequest) -> str | None:
-    """The version of the kind in which a webhook is asked about this write; None where its rules do not name it.
+    """Return the version of the kind to send to a webhook, or None if no rule matches.
 
-    Where the rules name another version than that of the write, the object is converted, unless matchPolicy is Exact.
+    If the rules name another version than the write's, the object is converted, unless matchPolicy is Exact.
     """
     others = () if webhook.get("matchPolicy") == "Exact" else request.kind.others
     for version in (request.kind.version, *others):
@@ -110,7 +110,7 @@ def _version(webhook: Json, request: AdmissionRequest) -> str | None:
 
 
 def _covers(rule: Json, request: AdmissionRequest, version: str) -> bool:
-    """Whether a rule names the operation, and the resource in this version."""
+    """Whether a rule matches the operation, and the resource in this version."""
     resource = f"{request.kind.plural}/{request.subresource}" if request.subresource else request.kind.plural
     wanted = {"operations": request.operation, "apiGroups": request.kind.group, "apiVersions": version}
     wanted["resources"] = resource
@@ -118,7 +118,7 @@ def _covers(rule: Json, request: AdmissionRequest, version: str) -> bool:
 
 
 def _selects(selector: Json | None, labels: Mapping[str, str]) -> bool:
-    """Whether a LabelSelector (matchLabels, matchExpressions) selects something with these labels."""
+    """Whether a LabelSelector (matchLabels, matchExpressions) matches these labels."""
     if not selector:
         return True
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
@@ -134,14 +134,14 @@ def _selects(selector: Json | None, labels: Mapping[str, str]) -> bool:
 
 @lru_cache(maxsize=8)
 def _tls(bundle: str) -> ssl.SSLContext:
-    """A context that trusts the configuration's caBundle alone (ValueError without); connections are kept with it."""
+    """Return a context that trusts only the caBundle (ValueError if empty). Connections are kept with the context."""
     if not bundle:
         raise ValueError("the webhook's caBundle is empty")
     return ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
 
 
 def _review(uid: str, request: AdmissionRequest, new: Object | None, version: str) -> Json:
-    """The question, in this version of the kind."""
+    """Return the AdmissionReview, with the object in this version."""
     kind = request.kind
     names, own = ({"group": kind.group, "version": each} for each in (version, kind.version))
     renamed = {"apiVersion": f"{kind.group}/{version}"} if version != kind.version else {}

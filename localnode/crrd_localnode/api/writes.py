@@ -1,7 +1,7 @@
-"""Create, update, patch: from what a client sent to what is stored. Deleting is in `deletion`.
+"""Create, update and patch, from the client's body to the stored object. Deletions are in `deletion`.
 
 The steps are those of k8s.io/apiserver's generic registry: decode, mutate, prepare, check, validate, and then one
-atomic write, which starts over if the object has changed meanwhile and the client did not insist on a version.
+atomic write. It starts over if the object has changed meanwhile and the client did not require a version.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,12 +19,12 @@ from crrd_localnode.api.objects import Object, metadata
 from crrd_localnode.api.resources import CRD, NAMESPACE
 from crrd_localnode.api.store import Changed, Store, Stored
 
-_ATTEMPTS = 8  # How often a write without a required version is worked out anew before the client gets the conflict
+_ATTEMPTS = 8  # Attempts of a write without a required version, before the client gets the conflict
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request is about."""
+    """The object of a request."""
 
     kind: Kind
     namespace: str = ""
@@ -33,7 +33,7 @@ class Target:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What the object lies under in the store."""
+        """The object's name in the store."""
         return self.namespace, self.name
 
     def missing(self) -> ApiError:
@@ -51,15 +51,15 @@ class Target:
 
 @dataclass(slots=True)
 class Asking:
-    """Who writes, and how the write is to be taken."""
+    """The user and options of a write."""
 
     user: User = ANONYMOUS
     dry_run: bool = False
-    strict: bool = False  # Unknown fields are an error (fieldValidation=Strict) instead of a warning
-    warnings: list[str] = field(default_factory=list)  # For the client; filled while the write is worked on
+    strict: bool = False  # Unknown fields are an error (fieldValidation=Strict), not a warning
+    warnings: list[str] = field(default_factory=list)  # For the client, collected during the write
 
     def to(self, operation: Operation, target: Target, old: Object | None, new: Object | None) -> AdmissionRequest:
-        """What admission is asked about this write."""
+        """Return the admission request of this write."""
         return AdmissionRequest(
             operation=operation, kind=target.kind, subresource=target.subresource, namespace=target.namespace,
             name=target.name, old=old, new=new, user=self.user, dry_run=self.dry_run,
@@ -67,7 +67,7 @@ class Asking:
 
 
 _T = TypeVar("_T")
-Make = Callable[[Object], Any]  # What a write makes of the present object
+Make = Callable[[Object], Any]  # Returns the new object for the current one
 
 
 class Writes:
@@ -79,7 +79,7 @@ class Writes:
         self.clock = clock
 
     async def create(self, target: Target, body: Any, asking: Asking) -> Stored:
-        """A new object, as it is stored. Raises ApiError."""
+        """Create an object, and return it as stored. Raises ApiError."""
         kind = target.kind
         obj = self._decode(target, meta.check_shape(kind, body, target.namespace), asking)
         version = metadata(obj).get("resourceVersion")
@@ -103,7 +103,7 @@ class Writes:
             obj = meta.with_managed_fields(obj, rfc3339(self.clock()))
         if self.admission.validating:
             await self.admission.validate(asking.to(Operation.CREATE, target, None, obj))
-        if version:  # the real server's storage says so, whose errors nobody translates
+        if version:  # the real server's storage returns this untranslated error
             raise ApiError(500, "resourceVersion should not be set on objects to be created")
         present = self.store.get(kind.key, target.key)
         if present is not None:
@@ -112,14 +112,14 @@ class Writes:
         return Stored(obj, 0) if asking.dry_run else self.store.put(kind.key, None, kind.to_store(obj))
 
     async def update(self, target: Target, make: Make, asking: Asking, *, put: bool = False) -> Stored:
-        """The object that `make` makes of the present one, as it is stored; the present one if nothing changes.
+        """Replace the current object by the result of `make`, and return it as stored. Does nothing without a change.
 
-        `put` says that the client gave a whole object, whose uid and resourceVersion are conditions. Raises ApiError.
+        `put` means that the client sent a whole object, whose uid and resourceVersion are conditions. Raises ApiError.
         """
         return await self.with_present(target, lambda old: self._replace(target, old, make, asking, put=put))
 
     async def with_present(self, target: Target, write: Callable[[Stored], Awaitable[_T]]) -> _T:
-        """What `write` makes of the present object, begun anew where that has changed. Raises ApiError."""
+        """Return the result of `write` for the current object. Repeats it if the object has changed. ApiError."""
         for _ in range(_ATTEMPTS):
             old = self.store.get(target.kind.key, target.key)
             if old is None:
@@ -154,7 +154,7 @@ class Writes:
         return self.store.put(kind.key, old, kind.to_store(new))
 
     def _require_namespace(self, target: Target) -> None:
-        """A namespaced object needs its namespace, and one that is not being deleted (NamespaceLifecycle)."""
+        """Check that the namespace exists and is not being deleted (NamespaceLifecycle)."""
         namespace = self.store.get(NAMESPACE.key, ("", target.namespace))
         if namespace is None:
             raise errors.not_found("", "namespaces", target.namespace)
@@ -165,7 +165,7 @@ class Writes:
             raise errors.forbidden(target.kind.group, target.kind.plural, target.name, why, cause)
 
     def _decode(self, target: Target, obj: Object, asking: Asking) -> Object:
-        """The object with its kind's defaults and without unknown fields."""
+        """Return the object with its kind's defaults and without unknown fields."""
         given = metadata(obj)
         dropped = [f"metadata.{name}" for name in given if name not in meta.METADATA_FIELDS]
         obj = {**obj, "metadata": {name: value for name, value in given.items() if name in meta.METADATA_FIELDS}}
@@ -192,11 +192,11 @@ class Writes:
 
 
 def _check_conditions(target: Target, given: Object, old: Object, *, put: bool) -> None:
-    """The name, uid and resourceVersion that the new object carries, against the present one.
+    """Compare the new object's name, uid and resourceVersion with the current one.
 
-    Only in a PUT is a uid a condition of the write. In a patch another uid is an invalid change, once the version is
-    right; and not even that for the status of a custom resource, where all metadata of the patch is passed over.
-    Source: `Update` in k8s.io/apiserver's registry/store.go; k8s.io/apiextensions-apiserver's status_strategy.go.
+    Only in a PUT is the uid a condition of the write. In a patch, another uid is an invalid change if the version is
+    right. For the status of a custom resource it is ignored, because all metadata of the patch is. Source: `Update` in
+    k8s.io/apiserver's registry/store.go; k8s.io/apiextensions-apiserver's status_strategy.go.
     """
     if given.get("name") != target.name:
         name = given.get("name", "")
@@ -215,7 +215,7 @@ def _check_conditions(target: Target, given: Object, old: Object, *, put: bool) 
 
 
 def prepare_update(target: Target, new: Object, old: Object) -> Object:
-    """The object that a write leads to: system fields stay, and each subresource changes only what is its own."""
+    """Return the object to write: system fields are kept, and each subresource changes only its own fields."""
     kind = target.kind
     updated = meta.updated_metadata(metadata(new), metadata(old))
     if target.subresource == "status":

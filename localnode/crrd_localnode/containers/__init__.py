@@ -1,1 +1,1 @@
-"""Containers as plain local processes: what `crrd_localnode.runtime` is made of."""
+"""Containers as plain local processes, the parts of `crrd_localnode.runtime`."""

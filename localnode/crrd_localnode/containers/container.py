@@ -1,7 +1,7 @@
-"""One container of the local runtime: its record on disk, its life, and what the CRI says about it.
+"""One container of the local runtime: its record on disk, its lifecycle, and its CRI status.
 
-Its directory holds `container.json` (what it is, written once), `shim.json` (who runs it, written before the shim gets
-its word) and the shim's own files. From these alone a restarted runtime knows its state, see `Container.load`.
+Its directory contains `container.json` (its config, written once), `shim.json` (its shim, written before the shim may
+run) and the shim's own files. A restarted runtime reads its state from these files, see `Container.load`.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from crrd_localnode.containers.shim_process import ShimProcess, StartingShim
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-LOST_EXIT_CODE = 255  # Exit code of a container whose shim ended without a word, as containerd reports it
+LOST_EXIT_CODE = 255  # Exit code if the shim ended without recording one, as containerd reports it
 
 Changed = Callable[["Container", api_pb2.ContainerEventType.ValueType], None]
 
@@ -42,8 +42,8 @@ class Container:
     changed: Changed
     sandbox_id: str
     config: api_pb2.ContainerConfig
-    created_at: int  # Nanoseconds since the epoch, as all times here
-    log_path: str  # Absolute, "" for none
+    created_at: int  # Nanoseconds since the epoch, like all times here
+    log_path: str  # Absolute path, or ""
     started_at: int = 0
     exited: asyncio.Event = field(default_factory=asyncio.Event)
     _shim: ShimProcess | None = None
@@ -51,15 +51,15 @@ class Container:
     _announced: bool = False
     _stop_sent: bool = False
     _ended: Ended | None = None
-    _execs: set[int] = field(default_factory=set)  # The process groups of commands that run
+    _execs: set[int] = field(default_factory=set)  # Process groups of running commands
 
     @property
     def id(self) -> str:
-        """What the CRI calls it by."""
+        """The container's ID in the CRI."""
         return self.directory.name
 
     def save(self) -> None:
-        """Write what the container is into its directory, which is made."""
+        """Create the container's directory, and write its record."""
         (self.directory / "rootfs").mkdir(parents=True)
         record = {"sandbox_id": self.sandbox_id, "created_at": self.created_at, "log_path": self.log_path}
         config = json_format.MessageToDict(self.config)
@@ -67,7 +67,7 @@ class Container:
 
     @classmethod
     def load(cls, directory: Path, changed: Changed) -> "Container":
-        """The container as an earlier life of the runtime left it; one that still runs is watched from now on."""
+        """Load a container that an earlier runtime process has created. If it is running, it is watched from now on."""
         record = json.loads((directory / "container.json").read_text())
         config = json_format.ParseDict(record["config"], api_pb2.ContainerConfig())
         container = cls(directory, changed, record["sandbox_id"], config, record["created_at"], record["log_path"])
@@ -85,15 +85,15 @@ class Container:
 
     @property
     def state(self) -> api_pb2.ContainerState.ValueType:
-        """Where in its life the container is."""
+        """The container's state."""
         if self._ended is not None:
             return api_pb2.CONTAINER_EXITED
         return api_pb2.CONTAINER_CREATED if self._shim is None else api_pb2.CONTAINER_RUNNING
 
     async def start(self, *, hostname: str, namespaced: bool) -> None:
-        """Run the container's process.
+        """Start the container's process.
 
-        CallError: it was started before, its config makes no sense, or (it is EXITED then) its process cannot start.
+        CallError if it was started before, its config is invalid, or its process cannot start (it is EXITED then).
         """
         if self._starting or self.state != api_pb2.CONTAINER_CREATED:
             raise self._wrong_state(" and cannot be started")
@@ -115,10 +115,10 @@ class Container:
             self.changed(self, api_pb2.CONTAINER_STOPPED_EVENT)
 
     async def stop(self, seconds: float) -> None:
-        """Send the stop signal, once in the container's life, and kill what still runs after `seconds`.
+        """Send the stop signal, once in the container's life, and kill it after `seconds`.
 
-        Returns when the container has ended; at once for one that does not run. A caller that goes away does not
-        take the signal back, and nothing is killed on its behalf.
+        Returns when the container has ended, and at once if it is not running. A cancelled call does not take the
+        signal back, and does not kill the container.
         """
         if self.state != api_pb2.CONTAINER_RUNNING or self._shim is None:
             return
@@ -134,7 +134,7 @@ class Container:
         await self.exited.wait()
 
     async def execute(self, command: list[str], seconds: float | None) -> api_pb2.ExecSyncResponse:
-        """Run a command, which dies with the container; CallError where it cannot, or after so many seconds."""
+        """Run a command, which is killed with the container. CallError if it cannot be run, or on a timeout."""
         running = self._running()
         spec: Spec | None = _read(self.directory / "spec.json")
         if running is None or spec is None:
@@ -150,30 +150,30 @@ class Container:
             raise CallError(grpc.StatusCode.UNKNOWN, f"the command cannot be run: {error}") from error
 
     def let_go(self) -> None:
-        """Stop watching; a running container goes on by itself, for a later life of the runtime to find."""
+        """Stop watching. A running container continues, and a later runtime process finds it."""
         if self._shim is not None:
             self._shim.let_go()
 
     def _attributes(self) -> dict[str, Any]:
-        """What every description says of it."""
+        """Return the fields that all CRI messages about the container have."""
         config = self.config
         return {
             "id": self.id, "metadata": config.metadata, "labels": config.labels, "annotations": config.annotations
         }  # fmt: skip
 
     def _outline(self) -> dict[str, Any]:
-        """What a list and the whole description have in common."""
+        """Return the fields that list entry and status have in common."""
         image = image_id(self.config.image.image)
         state = {"state": self.state, "created_at": self.created_at, "image_ref": image, "image_id": image}
         return {**self._attributes(), **state}
 
     def summary(self) -> api_pb2.Container:
-        """What a list says of the container."""
+        """Return the container's entry in a list."""
         return api_pb2.Container(pod_sandbox_id=self.sandbox_id, image=self.config.image, **self._outline())
 
     def status(self) -> api_pb2.ContainerStatus:
-        """The whole description."""
-        # Kubelet creates containers by an image's ID; real runtimes answer with a name of that image.
+        """Return the container's status."""
+        # Kubelet creates containers by an image's ID, but real runtimes report a name of that image.
         image = api_pb2.ImageSpec(image=self.config.image.user_specified_image or self.config.image.image)
         ended: Any = self._ended or {}
         return api_pb2.ContainerStatus(
@@ -187,18 +187,18 @@ class Container:
         )
 
     def _running(self) -> Running | None:
-        """The container's process; None where it does not run."""
+        """The container's process, or None if it is not running."""
         running: Running | None = _read(self.directory / "process.json")
         return running if self.state == api_pb2.CONTAINER_RUNNING else None
 
     def details(self) -> dict[str, str]:
-        """The free-form part of the description: the numbers of the container's process and of its shim."""
+        """Return the verbose info of the status: the PIDs of the container's process and of its shim."""
         running = self._running()
         shim = self._shim.pid if self._shim and self.state == api_pb2.CONTAINER_RUNNING else 0
         return {"info": json.dumps({"pid": running["pid"] if running else 0, "shimPid": shim})}
 
     def stats(self) -> api_pb2.ContainerStats:
-        """What its processes use now; nothing of one that does not run. Reads files."""
+        """Return the resource usage of its processes, or 0 if it is not running. Reads files."""
         running, now = self._running(), time.time_ns()
         nanoseconds, memory_bytes = _usage_of(running["pid"]) if running else (0, 0)
         cpu, memory = api_pb2.UInt64Value(value=nanoseconds), api_pb2.UInt64Value(value=memory_bytes)
@@ -221,12 +221,12 @@ class Container:
         for group in self._execs:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
-        # A process can end before its start has been told; nobody shall hear of the end first.
+        # A process can end before its start was reported. The end must not be reported first.
         if self._announced:
             self.changed(self, api_pb2.CONTAINER_STOPPED_EVENT)
 
     def _note_end(self) -> None:
-        """The shim is no more: read how the container ended, or settle it where the shim died before it could."""
+        """The shim has ended: read the container's result, or set it if the shim died before writing it."""
         self._ended = _read(self.directory / "exit.json")
         if self._ended is None:
             running: Running | None = _read(self.directory / "process.json")
@@ -251,9 +251,9 @@ def _read(path: Path) -> Any:
 
 
 def _usage_of(pid: int) -> tuple[int, int]:
-    """CPU nanoseconds and resident bytes of a process and all below it; what has ended counts in its parent.
+    """Return CPU nanoseconds and resident bytes of a process and its descendants. Ended ones count in their parents.
 
-    From /proc: there is no cgroup to ask.
+    Read from /proc, because there is no cgroup.
     """
     fields = {each.name: found for each in _PROC.glob("[0-9]*") if (found := _stat(each))}
     below: dict[str, list[str]] = {}
@@ -264,14 +264,14 @@ def _usage_of(pid: int) -> tuple[int, int]:
     while waiting:
         name = waiting.pop()
         found = fields[name]
-        ticks += sum(map(int, found[11:15]))  # utime, stime, cutime, cstime of proc(5), which counts from 1, pid first
+        ticks += sum(map(int, found[11:15]))  # utime, stime, cutime, cstime of proc(5), whose fields start with 1 (pid)
         pages += int(found[21])
         waiting += below.get(name, [])
     return ticks * 1_000_000_000 // _TICKS, pages * _PAGE
 
 
 def _stat(process: Path) -> list[str]:
-    """The fields of its `stat` from the state on; none of one that has just ended."""
+    """Return the fields of its `stat` from the state on, or none if it has just ended."""
     try:
         return (process / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Runs one command to its end, within a time, keeping what it prints: the work behind ExecSync."""
+"""Runs one command with a time limit and collects its output, for ExecSync."""
 
 import asyncio
 import contextlib
@@ -9,11 +9,11 @@ from typing import cast
 
 from cri_stubs import api_pb2
 
-MAX_OUTPUT = 16 * 1024 * 1024  # Bytes kept of each stream; containerd's limit
+MAX_OUTPUT = 16 * 1024 * 1024  # Limit for each stream in bytes; containerd's limit
 
 
 class _Collector(asyncio.SubprocessProtocol):
-    """Collects what the command prints; done when it has ended and closed its output."""
+    """Collects the command's output. Done when the command has ended and its output is closed."""
 
     def __init__(self) -> None:
         self.output = {1: bytearray(), 2: bytearray()}
@@ -34,10 +34,10 @@ class _Collector(asyncio.SubprocessProtocol):
 async def run(
     command: Sequence[str], *, env: Mapping[str, str], cwd: str | None, seconds: float | None, groups: set[int]
 ) -> api_pb2.ExecSyncResponse:
-    """Run a command in a process group of its own; the group is killed when the time is over, or the caller goes.
+    """Run a command in its own process group, which is killed on a timeout or cancellation.
 
-    `seconds` (None for no limit) end when the output is closed; `groups` holds the group's number while it runs.
-    Raises TimeoutError when the time was over, OSError where the command cannot be started.
+    `seconds` (None for no limit) ends when the output is closed. `groups` contains the group's number while it runs.
+    Raises TimeoutError on a timeout, and OSError if the command cannot be started.
     """
     loop, null = asyncio.get_running_loop(), asyncio.subprocess.DEVNULL
     start = loop.subprocess_exec(_Collector, *command, stdin=null, env=env, cwd=cwd, start_new_session=True)
@@ -49,13 +49,13 @@ async def run(
             await protocol.done.wait()
     finally:
         if not protocol.done.is_set():
-            # Others of the group may hold the output open although the command itself has ended.
+            # Other processes of the group may keep the output open although the command itself has ended.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
             await protocol.exited.wait()
         transport.close()
         groups.discard(group)
     code = cast("int", transport.get_returncode())
-    code = code if code >= 0 else 128 - code  # 128 plus the number of the signal that it died of
+    code = code if code >= 0 else 128 - code  # 128 plus the number of the signal that killed it
     stdout, stderr = map(bytes, protocol.output.values())
     return api_pb2.ExecSyncResponse(exit_code=code, stdout=stdout, stderr=stderr)

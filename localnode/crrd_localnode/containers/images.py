@@ -1,8 +1,8 @@
-"""Images that are names only: the local runtime runs the node's own programs, whatever the image.
+"""Images that are only names: the local runtime runs the node's own programs, whatever the image.
 
-A reference that has `does-not-exist` in it is the one that no registry knows, so that a failed pull can be shown.
+A reference that contains `does-not-exist` is unknown to all registries, so that a failed pull can be shown.
 """
-# ruff: noqa: D102 - a method answers the call of its name
+# ruff: noqa: D102 - methods are documented by the call they answer
 
 import hashlib
 import json
@@ -17,14 +17,14 @@ MISSING = "does-not-exist"
 
 
 def image_id(reference: str) -> str:
-    """The ID that stands for a reference; an ID stands for itself."""
+    """Return the ID of a reference. An ID is returned unchanged."""
     if reference.startswith("sha256:"):
         return reference
     return f"sha256:{hashlib.sha256(reference.encode()).hexdigest()}"
 
 
 def check_reference(reference: str) -> None:
-    """Refuse, with CallError, a reference that is empty or of an image that does not exist."""
+    """Raise CallError if a reference is empty or its image does not exist."""
     if not reference:
         raise invalid("the image has no name")
     if MISSING in reference:
@@ -32,7 +32,7 @@ def check_reference(reference: str) -> None:
 
 
 class ImageService:
-    """The CRI's ImageService over a list of references, kept in one file."""
+    """The CRI's ImageService for a list of references, stored in one file."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -40,7 +40,7 @@ class ImageService:
         self._references: list[str] = []
 
     def load(self) -> None:
-        """Read the list of an earlier life."""
+        """Load the list of an earlier process."""
         if self._file.exists():
             self._references = json.loads(self._file.read_text())
 
@@ -50,7 +50,7 @@ class ImageService:
         return api_pb2.ListImagesResponse(images=map(self._image, found))
 
     async def image_status(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
-        """Answer ImageStatus; the answer is empty for an image that was not pulled."""
+        """Answer ImageStatus. The response is empty if the image was not pulled."""
         found = self._find(request.image.image)
         return api_pb2.ImageStatusResponse(image=self._image(found) if found else None)
 
@@ -68,7 +68,7 @@ class ImageService:
         return api_pb2.RemoveImageResponse()
 
     async def image_fs_info(self, _request: api_pb2.ImageFsInfoRequest) -> api_pb2.ImageFsInfoResponse:
-        """Answer ImageFsInfo: images take no room."""
+        """Answer ImageFsInfo: images take no space."""
         usage = no_usage(self._root)
         return api_pb2.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[usage])
 
@@ -77,7 +77,7 @@ class ImageService:
 
     def _image(self, reference: str) -> api_pb2.Image:
         spec = api_pb2.ImageSpec(image=reference)
-        # Kubelet takes an image without a size for a broken one.
+        # Kubelet considers an image of size 0 broken.
         return api_pb2.Image(id=image_id(reference), size=1, repo_tags=[reference], spec=spec)
 
     def _save(self, references: list[str]) -> None:
@@ -86,7 +86,7 @@ class ImageService:
 
 
 def no_usage(directory: Path) -> api_pb2.FilesystemUsage:
-    """What is stored in a directory, which is not looked at: nothing."""
+    """Return the usage of a directory, which is always 0. It is not read."""
     layer, zero = api_pb2.FilesystemIdentifier(mountpoint=str(directory)), api_pb2.UInt64Value(value=0)
     return api_pb2.FilesystemUsage(timestamp=time.time_ns(), fs_id=layer, used_bytes=zero, inodes_used=zero)
 

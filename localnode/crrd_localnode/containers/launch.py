@@ -1,4 +1,4 @@
-"""From a CRI container config to what is run: the container's first process, and commands beside it."""
+"""Converts a CRI container config to command lines: the container's first process, and commands beside it."""
 
 import os
 import shutil
@@ -11,13 +11,13 @@ from crrd_localnode.containers.rootfs import Mount
 from crrd_localnode.containers.rpc import invalid
 from crrd_localnode.containers.shim import Spec
 
-DEFAULT_COMMAND = ("sleep", "infinity")  # Where neither command nor args are given: there is no image that could say
+DEFAULT_COMMAND = ("sleep", "infinity")  # Without command and args, because there is no image to define them
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-ROOT_VARIABLE = "CRRD_ROOT"  # Set where mounts are symbolic links only (see `rootfs`): the directory they are below
+ROOT_VARIABLE = "CRRD_ROOT"  # Set if mounts are only symbolic links (see `rootfs`): the directory that contains them
 
 
 def mounts_of(config: api_pb2.ContainerConfig) -> list[Mount]:
-    """The mounts of a container; CallError where a path is not absolute, or the mounted path does not exist."""
+    """Return a container's mounts. CallError if a path is not absolute, or a mounted path does not exist."""
     mounts: list[Mount] = []
     for mount in config.mounts:
         for path in (mount.container_path, mount.host_path):
@@ -32,15 +32,15 @@ def mounts_of(config: api_pb2.ContainerConfig) -> list[Mount]:
 
 
 def stop_signal(config: api_pb2.ContainerConfig) -> int:
-    """The number of the signal that StopContainer sends first. The CRI's names have a prefix since Kubernetes 1.37."""
+    """Return StopContainer's first signal. The CRI's names have a prefix since Kubernetes 1.37."""
     name = api_pb2.Signal.Name(config.stop_signal).removeprefix("SIGNAL_")
     return int(signal.Signals.__members__.get(name, signal.SIGTERM))
 
 
 def spec_of(config: api_pb2.ContainerConfig, rootfs: Path, log_path: str, hostname: str, *, namespaced: bool) -> Spec:
-    """What the shim is to run; CallError where the config makes no sense.
+    """Return what the shim is to run. CallError if the config is invalid.
 
-    `log_path` is absolute, "" for none; `hostname` is for the environment only; `rootfs` is the container's own.
+    `log_path` is absolute or "". `hostname` is only for the environment. `rootfs` is the container's own.
     """
     cwd = config.working_dir or "/"
     env = {"PATH": DEFAULT_PATH, "HOME": "/", "HOSTNAME": hostname}
@@ -60,20 +60,20 @@ def spec_of(config: api_pb2.ContainerConfig, rootfs: Path, log_path: str, hostna
 
 
 def exec_argv(spec: Spec, pid: int, command: Sequence[str]) -> list[str]:
-    """The command line that runs `command` beside the container's first process `pid`; FileNotFoundError without it."""
+    """Return the command line that runs `command` in the container of process `pid`. FileNotFoundError if not found."""
     root = f"/proc/{pid}/root" if spec["namespaced"] else ""
     cwd = root + spec["cwd"]
     if not _has_program(command[0], spec["env"].get("PATH", DEFAULT_PATH), root, cwd):
         raise FileNotFoundError(f"{command[0]!r}: no such program in the container")
     if not spec["namespaced"]:
         return list(command)
-    # Looked up on the runtime's own path: the container's need not have it.
+    # Searched in the runtime's own PATH, because the container may not have it.
     nsenter = shutil.which("nsenter") or "/usr/bin/nsenter"
     return [nsenter, f"--target={pid}", "--mount", f"--root={root}", f"--wd={cwd}", "--", *command]
 
 
 def _has_program(name: str, path: str, root: str, cwd: str) -> bool:
-    """Whether a program is there; nsenter itself would only say 127, as a shell in the container might, too."""
+    """Whether a program exists. nsenter would exit with 127, which a shell in the container could also return."""
     candidates = [Path(root + directory) / name for directory in path.split(":")]
     if "/" in name:
         candidates = [Path(root + name) if name.startswith("/") else Path(cwd) / name]

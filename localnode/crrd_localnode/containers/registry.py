@@ -1,7 +1,7 @@
-"""All sandboxes and containers of the local runtime: finding them, listing them, and what a restart finds.
+"""All sandboxes and containers of the local runtime: lookup, lists, and loading them after a restart.
 
-Below the runtime's root directory: `sandboxes/<id>.json` and `containers/<id>/`. A sandbox is a record only, because
-nothing of a pod is isolated here.
+The runtime's root directory contains `sandboxes/<id>.json` and `containers/<id>/`. A sandbox is only a record, because
+pods are not isolated.
 """
 
 import json
@@ -23,12 +23,12 @@ from crrd_localnode.containers.launch import mounts_of
 from crrd_localnode.containers.rpc import CallError, invalid, not_found, wrong_state
 from crrd_localnode.containers.shim import write_json
 
-POD_IP = "127.0.0.1"  # The address of every pod: they all live in the node's network
+POD_IP = "127.0.0.1"  # IP of every pod, because all pods use the node's network
 
 
 @dataclass(slots=True)
 class Sandbox:
-    """A pod sandbox; it is ready until it is stopped."""
+    """A pod sandbox. It is ready until it is stopped."""
 
     id: str
     config: api_pb2.PodSandboxConfig
@@ -38,14 +38,14 @@ class Sandbox:
 
     @classmethod
     def load(cls, file: Path) -> "Sandbox":
-        """The sandbox from its record."""
+        """Load the sandbox from its record."""
         record = json.loads(file.read_text())
         config = json_format.ParseDict(record["config"], api_pb2.PodSandboxConfig())
         return cls(file.stem, config, record["created_at"], record["handler"], record["ready"])
 
     @property
     def state(self) -> api_pb2.PodSandboxState.ValueType:
-        """Whether containers can be made in it."""
+        """Whether containers can be created in it, as CRI state."""
         return api_pb2.SANDBOX_READY if self.ready else api_pb2.SANDBOX_NOTREADY
 
     def _outline(self) -> dict[str, Any]:
@@ -55,11 +55,11 @@ class Sandbox:
         }  # fmt: skip
 
     def summary(self) -> api_pb2.PodSandbox:
-        """What a list says of it."""
+        """Return the sandbox's entry in a list."""
         return api_pb2.PodSandbox(**self._outline())
 
     def status(self) -> api_pb2.PodSandboxStatus:
-        """The whole description."""
+        """Return the sandbox's status."""
         options = self.config.linux.security_context.namespace_options
         return api_pb2.PodSandboxStatus(
             network=api_pb2.PodSandboxNetworkStatus(ip=POD_IP if self.ready else ""),
@@ -69,7 +69,7 @@ class Sandbox:
 
 
 class Registry:
-    """The runtime's things by their IDs: 64 hexadecimal digits, as in containerd."""
+    """The runtime's objects by ID. IDs have 64 hexadecimal digits, as in containerd."""
 
     def __init__(self, root: Path, changed: Changed) -> None:
         self.sandboxes: dict[str, Sandbox] = {}
@@ -80,7 +80,7 @@ class Registry:
         self._last_time = 0
 
     def load(self) -> None:
-        """Take over what an earlier life of the runtime left; needs the event loop."""
+        """Load the objects of an earlier runtime process. Needs a running event loop."""
         self._sandbox_directory.mkdir(parents=True, exist_ok=True)
         self._container_directory.mkdir(parents=True, exist_ok=True)
         for file in self._sandbox_directory.glob("*.json"):
@@ -89,28 +89,28 @@ class Registry:
             if (directory / "container.json").exists():
                 self.containers[directory.name] = Container.load(directory, self.changed)
             else:
-                # Died between making the directory and the record: nobody has been told of this container.
+                # The runtime died before it wrote the record, so no client knows of this container.
                 shutil.rmtree(directory)
 
     def sandbox(self, sandbox_id: str) -> Sandbox:
-        """The sandbox; CallError NOT_FOUND without it."""
+        """Return the sandbox. CallError NOT_FOUND if it does not exist."""
         if sandbox_id not in self.sandboxes:
             raise not_found("pod sandbox", sandbox_id)
         return self.sandboxes[sandbox_id]
 
     def container(self, container_id: str) -> Container:
-        """The container; CallError NOT_FOUND without it."""
+        """Return the container. CallError NOT_FOUND if it does not exist."""
         if container_id not in self.containers:
             raise not_found("container", container_id)
         return self.containers[container_id]
 
     def containers_of(self, sandbox_id: str) -> list[Container]:
-        """The containers of a sandbox, the oldest first."""
+        """Return the containers of a sandbox, the oldest first."""
         own = [container for container in self.containers.values() if container.sandbox_id == sandbox_id]
         return sorted(own, key=lambda container: container.created_at)
 
     def add_sandbox(self, config: api_pb2.PodSandboxConfig, handler: str) -> Sandbox:
-        """Make a sandbox; CallError where the config has no name, or one of the same name and attempt is there."""
+        """Create a sandbox. CallError if the config has no name, or if one of the same name and attempt exists."""
         if not config.metadata.name:
             raise invalid("the sandbox config has no metadata.name")
         for other in self.sandboxes.values():
@@ -122,18 +122,18 @@ class Registry:
         return sandbox
 
     def save_sandbox(self, sandbox: Sandbox) -> None:
-        """Write the sandbox down as it is now."""
+        """Write the sandbox's record."""
         record = {"created_at": sandbox.created_at, "handler": sandbox.handler, "ready": sandbox.ready}
         config = json_format.MessageToDict(sandbox.config)
         write_json(str(self._sandbox_directory / f"{sandbox.id}.json"), {**record, "config": config})
 
     def forget_sandbox(self, sandbox_id: str) -> None:
-        """Drop a sandbox that has no containers any more."""
+        """Remove a sandbox that has no containers any more."""
         (self._sandbox_directory / f"{sandbox_id}.json").unlink(missing_ok=True)
         self.sandboxes.pop(sandbox_id, None)
 
     def add_container(self, sandbox_id: str, config: api_pb2.ContainerConfig) -> Container:
-        """Make a container; the image need not have been pulled. CallError where sandbox or config do not allow it."""
+        """Create a container; its image does not have to be pulled. CallError if the sandbox or config is not valid."""
         sandbox = self.sandbox(sandbox_id)
         if not sandbox.ready:
             raise wrong_state(f"pod sandbox {sandbox_id} is stopped")
@@ -153,17 +153,17 @@ class Registry:
         return container
 
     def forget_container(self, container: Container) -> None:
-        """Drop a container that does not run, with its directory."""
+        """Remove a stopped container with its directory."""
         self.containers.pop(container.id, None)
         shutil.rmtree(container.directory, ignore_errors=True)
 
     def list_sandboxes(self, wanted: api_pb2.PodSandboxFilter) -> list[api_pb2.PodSandbox]:
-        """The sandboxes that pass the filter, the oldest first."""
+        """Return the sandboxes that match the filter, the oldest first."""
         found = [sandbox for sandbox in self.sandboxes.values() if _passes(sandbox, wanted)]
         return [sandbox.summary() for sandbox in sorted(found, key=lambda sandbox: sandbox.created_at)]
 
     def list_containers(self, wanted: api_pb2.ContainerFilter) -> list[api_pb2.Container]:
-        """The containers that pass the filter, the oldest first."""
+        """Return the containers that match the filter, the oldest first."""
         found = [
             container
             for container in self.containers.values()
@@ -172,13 +172,13 @@ class Registry:
         return [container.summary() for container in sorted(found, key=lambda container: container.created_at)]
 
     def _now(self) -> int:
-        """The time, later than at any call before: the newest of two containers can always be told."""
+        """Return the time, always later than the last one, so that creation times are different."""
         self._last_time = max(time.time_ns(), self._last_time + 1)
         return self._last_time
 
 
 def _passes(thing: Sandbox | Container, wanted: api_pb2.PodSandboxFilter | api_pb2.ContainerFilter) -> bool:
-    """Whether its ID, state and labels are those that a list asks for."""
+    """Whether ID, state and labels match the filter of a list."""
     labels: Mapping[str, str] = thing.config.labels
     return (
         wanted.id in ("", thing.id)

@@ -1,16 +1,16 @@
-"""How a container's process gets to see its mounts, and working directory, at the paths of the pod's spec.
+"""Makes a container's mounts and working directory visible to its process at the paths of the pod's spec.
 
-As root: a mount namespace whose root is a small tmpfs, into which every entry of the node's root directory is
-bound, and then the mounts of the container. So programs and libraries are the node's own, nothing needs an image,
-and a path like `/data` that the node does not have is not made on the node either. Without the right to do that: a
-directory of symbolic links (`<rootfs>/data` -> the mounted path), which CRRD_ROOT names in the environment. It is not
-set in the other case, so that `$CRRD_ROOT/data` is right in both. Nothing else is isolated.
+As root, the process gets a mount namespace whose root is a small tmpfs. Every entry of the node's root directory is
+bound into it, then the container's mounts. So programs and libraries are the node's, no image is needed, and a path
+like `/data` is not created on the node. Without the rights for that, there is only a directory of symbolic links
+(`<rootfs>/data` -> the mounted path), and CRRD_ROOT in the environment is its path. Otherwise CRRD_ROOT is not set, so
+`$CRRD_ROOT/data` is correct in both cases. Nothing else is isolated.
 
-Loaded in every shim, so it imports the standard library only; run as a program (`python -S -m`) with a directory, it
-tries whether namespaces can be had.
+Every shim loads this module, so it imports only the standard library. Run as a program (`python -S -m`) with a
+directory, it checks whether namespaces can be created.
 """
 # ruff: noqa: PTH101, PTH102, PTH103, PTH112, PTH115, PTH116, PTH118, PTH120, PTH211
-# pathlib takes as long to load as all the rest of a shim.
+# pathlib takes as long to load as the rest of a shim.
 
 import ctypes
 import os
@@ -23,7 +23,7 @@ MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_UNBINDABLE, MS_SLAVE = 0x1, 0x20, 0x1
 
 
 class Mount(TypedDict):
-    """One path of the node to be seen in the container."""
+    """A path of the node that is visible in the container."""
 
     container_path: str
     host_path: str
@@ -31,21 +31,21 @@ class Mount(TypedDict):
 
 
 def enter(rootfs: str, mounts: Sequence[Mount], directories: Iterable[str] = ()) -> None:
-    """Move the calling process into a mount namespace of its own, with the mounts, and into its root directory.
+    """Move the calling process to its own mount namespace with the mounts, and to its root directory.
 
-    `rootfs` is an empty directory of the node, and looks empty from outside the namespace ever after; `directories`
-    are further absolute paths that are made in the new root where they are missing. After an OSError (something cannot
-    be mounted) the process is of no further use.
+    `rootfs` is an empty directory of the node, and stays empty outside of the namespace. `directories` are further
+    absolute paths to create in the new root if missing. After an OSError (a mount failed), the process cannot be used
+    any more.
     """
     _check(_libc().unshare(CLONE_NEWNS), "unshare")
-    # Unmounting on the node shall still work while containers run, so no private mounts; slaves follow the node.
+    # Private mounts would keep the node from unmounting while containers run. Slave mounts follow the node.
     _mount("none", "/", MS_REC | MS_SLAVE)
     _mount("tmpfs", rootfs, 0)
-    # Otherwise binding the directory that holds rootfs would bind the new root into itself.
+    # Otherwise, binding the directory that contains rootfs would bind the new root into itself.
     _mount("none", rootfs, MS_UNBINDABLE)
     root = _Root(rootfs)
-    # Parents first. A path below another mount exists only when that one has been mounted; all others are made
-    # before anything is mounted, because making a path can cover its parent directory.
+    # Parents first. A path below another mount exists only after that mount. All others are created before any mount,
+    # because creating a path can cover its parent directory.
     ordered = sorted(mounts, key=lambda mount: os.path.realpath(mount["container_path"]).count("/"))
     top = [mount for mount in ordered if not _nested(mount, ordered)]
     for path in directories:
@@ -62,9 +62,9 @@ def enter(rootfs: str, mounts: Sequence[Mount], directories: Iterable[str] = ())
 
 
 def link(rootfs: str, mounts: Sequence[Mount]) -> None:
-    """Make the mounts reachable below the directory `rootfs` by symbolic links; OSError where one cannot be made."""
+    """Create symbolic links to the mounts below the directory `rootfs`. OSError if one cannot be created."""
     for mount in sorted(mounts, key=lambda mount: mount["container_path"].count("/")):
-        if _nested(mount, mounts):  # its link would have to be made inside the mounted path
+        if _nested(mount, mounts):  # its link would be created inside the mounted path
             raise OSError(f"{mount['container_path']} is below another mount, which needs a mount namespace")
         target = rootfs + mount["container_path"].rstrip("/")
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -72,7 +72,7 @@ def link(rootfs: str, mounts: Sequence[Mount]) -> None:
 
 
 class _Root:
-    """The new root directory, and which of its directories are its own (in memory) rather than the node's."""
+    """The new root directory. Some of its directories are its own (in memory), others are the node's."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -81,7 +81,7 @@ class _Root:
         self._mirror("/")
 
     def make(self, path: str, *, directory: bool) -> None:
-        """Make `path`, and what is above it, exist in the new root without making it on the node."""
+        """Create `path` and its parents in the new root, without creating it on the node."""
         path = os.path.realpath(path)
         target = self._path + path
         if os.path.lexists(target):
@@ -106,7 +106,7 @@ class _Root:
         self._bound.append(path)
 
     def _mirror(self, path: str) -> None:
-        """Bind the entries of a directory of the node one by one, so that others can be put beside them."""
+        """Bind the entries of a directory of the node one by one, so that others can be added."""
         os.chmod(self._path + path, os.stat(path).st_mode & 0o7777)
         with os.scandir(path) as entries:
             for entry in entries:
@@ -118,7 +118,7 @@ class _Root:
                 try:
                     _mount(entry.path, target, MS_BIND | MS_REC)
                 except OSError as error:
-                    # An entry that vanished meanwhile, or a dead network mount, is usually not needed.
+                    # An entry that was deleted meanwhile, or a dead network mount, is usually not needed.
                     sys.stderr.write(f"{error}\n")
         self._own.add(path)
 
@@ -156,7 +156,7 @@ def _check(result: int, what: str) -> None:
 
 
 def main() -> int:
-    """Try to enter a root like a container's at a given directory; the exit code says whether that works."""
+    """Try to enter a root like a container's at a given directory. The exit code is 0 if that works."""
     try:
         enter(sys.argv[1], [])
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Serving part of a gRPC service: methods that an object does not have are answered UNIMPLEMENTED by gRPC itself.
+"""Serves part of a gRPC service. gRPC itself answers UNIMPLEMENTED for methods that the object does not have.
 
-The generated servicer classes would answer them, too, but with a logged stack trace for each call.
+The generated servicer classes would do that too, but log a stack trace for each call.
 """
 
 import re
@@ -16,7 +16,7 @@ from cri_stubs import api_pb2
 
 
 class CallError(Exception):
-    """A call of the CRI that cannot be answered; `code` is the gRPC status that the client gets."""
+    """An error of a CRI call. `code` is the gRPC status for the client."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
@@ -24,25 +24,25 @@ class CallError(Exception):
 
 
 def not_found(kind: str, name: str) -> CallError:
-    """There is no such thing."""
+    """The object does not exist."""
     return CallError(grpc.StatusCode.NOT_FOUND, f"{kind} {name!r} not found")
 
 
 def invalid(message: str) -> CallError:
-    """The request makes no sense."""
+    """The request is invalid."""
     return CallError(grpc.StatusCode.INVALID_ARGUMENT, message)
 
 
 def wrong_state(message: str) -> CallError:
-    """The request makes no sense now."""
+    """The request is invalid in the current state."""
     return CallError(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
 def handlers(service: str, implementation: object) -> grpc.GenericRpcHandler:
-    """Handlers for the methods of a CRI service that `implementation` has.
+    """Return handlers for the methods of a CRI service that `implementation` has.
 
-    Its methods carry the CRI's names in snake case (`run_pod_sandbox`), take the request and return the response, or
-    are asynchronous generators of responses; CallError becomes the status of the call.
+    Its methods have the CRI's names in snake case (`run_pod_sandbox`). They take the request and return the response,
+    or are asynchronous generators of responses. A CallError becomes the call's status.
     """
     descriptor = api_pb2.DESCRIPTOR.services_by_name[service]
     found = {

@@ -1,8 +1,8 @@
-"""The CRI's RuntimeService for local processes: what each call does, in terms of the registry.
+"""The CRI's RuntimeService for local processes: maps each call to the registry.
 
-Methods that are missing here are answered UNIMPLEMENTED, see `rpc`.
+Missing methods are answered with UNIMPLEMENTED, see `rpc`.
 """
-# ruff: noqa: D102 - a method answers the call of its name
+# ruff: noqa: D102 - methods are documented by the call they answer
 
 import asyncio
 import time
@@ -14,22 +14,22 @@ from crrd_localnode.containers.container import Container
 from crrd_localnode.containers.registry import Registry
 from crrd_localnode.containers.rpc import invalid
 
-NAME = "crrd-local"  # The runtime's name, as in front of container IDs in the API
+NAME = "crrd-local"  # Name of the runtime, the prefix of container IDs in the API
 
 
 class EventHub:
-    """Hands the container events from the time of listening on to everyone who listens; none is kept for later."""
+    """Sends container events to all current listeners. Events are not stored."""
 
     def __init__(self) -> None:
         self._listeners: set[asyncio.Queue[api_pb2.ContainerEventResponse]] = set()
 
     def publish(self, event: api_pb2.ContainerEventResponse) -> None:
-        """Give the event to all listeners; never blocks."""
+        """Send the event to all listeners, without blocking."""
         for queue in self._listeners:
             queue.put_nowait(event)
 
     async def listen(self) -> AsyncIterator[api_pb2.ContainerEventResponse]:
-        """All events that are published from now on, until the caller stops asking."""
+        """Yield all events from now on, until the caller stops iterating."""
         queue: asyncio.Queue[api_pb2.ContainerEventResponse] = asyncio.Queue()
         self._listeners.add(queue)
         try:
@@ -40,7 +40,7 @@ class EventHub:
 
 
 class RuntimeService:
-    """The calls. `registry` and `hub` are made by the owner, which also feeds the hub."""
+    """Implements the calls. The owner creates `registry` and `hub`, and publishes events to the hub."""
 
     def __init__(self, registry: Registry, hub: EventHub, *, namespaced: bool) -> None:
         self._registry = registry
@@ -54,7 +54,7 @@ class RuntimeService:
         )
 
     async def status(self, _request: api_pb2.StatusRequest) -> api_pb2.StatusResponse:
-        """Answer Status: there is nothing that would have to become ready."""
+        """Answer Status: everything is always ready."""
         conditions = [api_pb2.RuntimeCondition(type=kind, status=True) for kind in ("RuntimeReady", "NetworkReady")]
         status, handlers = api_pb2.RuntimeStatus(conditions=conditions), [api_pb2.RuntimeHandler(name="")]
         return api_pb2.StatusResponse(status=status, runtime_handlers=handlers)
@@ -66,7 +66,7 @@ class RuntimeService:
         return api_pb2.RunPodSandboxResponse(pod_sandbox_id=sandbox.id)
 
     async def stop_pod_sandbox(self, request: api_pb2.StopPodSandboxRequest) -> api_pb2.StopPodSandboxResponse:
-        """Answer StopPodSandbox: its containers are killed."""
+        """Answer StopPodSandbox: kill its containers."""
         sandbox = self._registry.sandboxes.get(request.pod_sandbox_id)
         if sandbox is not None:
             sandbox.ready = False
@@ -75,7 +75,7 @@ class RuntimeService:
         return api_pb2.StopPodSandboxResponse()
 
     async def remove_pod_sandbox(self, request: api_pb2.RemovePodSandboxRequest) -> api_pb2.RemovePodSandboxResponse:
-        """Answer RemovePodSandbox: its containers go with it."""
+        """Answer RemovePodSandbox: remove it with its containers."""
         if request.pod_sandbox_id in self._registry.sandboxes:
             await self.stop_pod_sandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=request.pod_sandbox_id))
             for container in self._registry.containers_of(request.pod_sandbox_id):
@@ -98,7 +98,7 @@ class RuntimeService:
         return api_pb2.CreateContainerResponse(container_id=container.id)
 
     async def start_container(self, request: api_pb2.StartContainerRequest) -> api_pb2.StartContainerResponse:
-        """Answer StartContainer; a start that has begun goes on when the caller goes away."""
+        """Answer StartContainer. A start that has begun continues if the caller disconnects."""
         container = self._registry.container(request.container_id)
         sandbox = self._registry.sandbox(container.sandbox_id)
         hostname = sandbox.config.hostname or sandbox.config.metadata.name
@@ -109,14 +109,14 @@ class RuntimeService:
         return api_pb2.StartContainerResponse()
 
     async def stop_container(self, request: api_pb2.StopContainerRequest) -> api_pb2.StopContainerResponse:
-        """Answer StopContainer; one that is not there has stopped: the CRI wants the call to be idempotent."""
+        """Answer StopContainer. An unknown ID counts as stopped, because the CRI requires an idempotent call."""
         container = self._registry.containers.get(request.container_id)
         if container is not None:
             await container.stop(request.timeout)
         return api_pb2.StopContainerResponse()
 
     async def remove_container(self, request: api_pb2.RemoveContainerRequest) -> api_pb2.RemoveContainerResponse:
-        """Answer RemoveContainer: one that runs is killed first."""
+        """Answer RemoveContainer: a running container is killed first."""
         container = self._registry.containers.get(request.container_id)
         if container is not None:
             await self._remove(container)
@@ -126,7 +126,7 @@ class RuntimeService:
         return api_pb2.ListContainersResponse(containers=self._registry.list_containers(request.filter))
 
     async def container_status(self, request: api_pb2.ContainerStatusRequest) -> api_pb2.ContainerStatusResponse:
-        """Answer ContainerStatus; the verbose part holds the number of the container's process."""
+        """Answer ContainerStatus. The verbose info contains the PID of the container's process."""
         container = self._registry.container(request.container_id)
         info = container.details() if request.verbose else None
         return api_pb2.ContainerStatusResponse(status=container.status(), info=info)
@@ -138,7 +138,7 @@ class RuntimeService:
     async def list_container_stats(
         self, request: api_pb2.ListContainerStatsRequest
     ) -> api_pb2.ListContainerStatsResponse:
-        """Answer ListContainerStats: those that run."""
+        """Answer ListContainerStats for running containers."""
         sandbox_id, labels = request.filter.pod_sandbox_id, request.filter.label_selector
         wanted = api_pb2.ContainerFilter(id=request.filter.id, pod_sandbox_id=sandbox_id, label_selector=labels)
         wanted.state.state = api_pb2.CONTAINER_RUNNING

@@ -1,18 +1,18 @@
-"""The process between the runtime and one container: it starts the container's process and stays with it to the end.
+"""The process between the runtime and one container: it starts the container's process and waits until it ends.
 
-So the runtime can die and come back: the shim keeps reading the container's output into its log, waits for its exit
-and writes down how it ended. It is told what to do by its directory and by signals:
+So the runtime can restart: the shim keeps copying the container's output to its log, waits for its exit and records
+the result. Its directory, its standard streams and signals control it:
 
-- `spec.json` (Spec) is what to run; it is run when one byte arrives on standard input, and not at all if the input
-  ends without one, which means that the runtime died before it could note that the shim exists;
-- one line on standard output then says how that went: "" for well, else the reason why not;
-- `process.json` (Running) names the container's process, `exit.json` (Ended) is there once it has ended;
-- SIGUSR1 sends the stop signal to the container's process group, SIGUSR2 kills it.
+- `spec.json` (Spec) is what to run. It is run when one byte arrives on standard input. If the input ends without one,
+  the runtime died before it recorded the shim, and nothing is run.
+- One line on standard output is the result of the start: "" or the error.
+- `process.json` (Running) has the container's process, and `exit.json` (Ended) is written when it has ended.
+- SIGUSR1 sends the stop signal to the container's process group, and SIGUSR2 kills it.
 
-When the container's first process has ended, everything else that it started is killed, as the end of a PID
-namespace does in a real runtime. Run as a program (`python -S -m`) with the directory; it imports little.
+When the container's first process has ended, the shim kills all other processes that it started, like the end of a PID
+namespace in a real runtime. It is run as a program (`python -S -m`) with the directory, and has few imports.
 """
-# ruff: noqa: PTH105, PTH123 - pathlib takes as long to load as all the rest of a shim
+# ruff: noqa: PTH105, PTH123 - pathlib takes as long to load as the rest of a shim
 
 import contextlib
 import ctypes
@@ -30,14 +30,14 @@ from crrd_localnode.containers.cri_log import CriLog
 
 STOP = signal.SIGUSR1
 KILL = signal.SIGUSR2
-HELD = (STOP, KILL)  # A shim is started with these blocked; it takes them when there is a process to hand them to
+HELD = (STOP, KILL)  # Blocked when a shim starts; unblocked when there is a process to forward them to
 
-START_ERROR_CODE = 128  # Exit code of a container whose process could not be started, as containerd reports it
+START_ERROR_CODE = 128  # Exit code if the container's process could not be started, as containerd reports it
 PR_SET_CHILD_SUBREAPER = 36
 
 
 class Spec(TypedDict):
-    """What to run and how."""
+    """What to run, and how."""
 
     argv: list[str]
     env: dict[str, str]
@@ -56,7 +56,7 @@ class Running(TypedDict):
 
 
 class Ended(TypedDict):
-    """How the container ended; times in nanoseconds since the epoch."""
+    """The container's result. Times are in nanoseconds since the epoch."""
 
     exit_code: int
     finished_at: int
@@ -71,17 +71,17 @@ def _boot() -> str:
 
 
 def identity(pid: int) -> str | None:
-    """What no other process shares: the machine's boot and the process' start time; None if there is no process."""
+    """Return a unique identity of a process: the machine's boot and its start time. None if it does not exist."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat") as file:
-        # The program's name, in parentheses, may itself hold spaces and parentheses; field 22 is the start time.
+        # The program's name in parentheses may contain spaces and parentheses. Field 22 is the start time.
         return f"{_boot()}:{file.read().rpartition(')')[2].split()[19]}"
     return None
 
 
 def write_json(path: str, value: Any) -> None:
-    """Put a file in its place in one step: a reader sees all of it or the one before.
+    """Write a file atomically: a reader sees all of it or the old file.
 
-    A shim and the runtime that takes it for dead may both write the same file.
+    A shim and a runtime that considers it dead may both write the same file.
     """
     part = f"{path}.{os.getpid()}.part"
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -90,7 +90,7 @@ def write_json(path: str, value: Any) -> None:
 
 
 class Shim:
-    """One shim; `run` is its whole life."""
+    """One shim. `run` does all its work."""
 
     def __init__(self, directory: str) -> None:
         with open(f"{directory}/spec.json") as file:
@@ -101,8 +101,8 @@ class Shim:
         self._pid = 0
 
     def run(self) -> None:
-        """Start the container's process, see it to its end, and write down how it ended."""
-        # Processes that outlive their parent come to the shim instead of to init: so none of them gets away.
+        """Start the container's process, wait until it ends, and record the result."""
+        # The shim adopts orphaned processes of the container instead of init, so that it can kill all of them.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         wake = self._take_signals()
         error = self._start()
@@ -114,7 +114,7 @@ class Shim:
         self._reply(error)
         if error:
             return
-        # They were blocked from the beginning (see HELD): a stop that came during the start is obeyed now.
+        # The signals were blocked since the start (see HELD): a stop that arrived meanwhile is handled now.
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         self._selector.register(wake, selectors.EVENT_READ)
         while not self._has_ended():
@@ -131,13 +131,13 @@ class Shim:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         for number in (*HELD, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
-        # What is meant for the runtime, or for a whole login session, is not meant for containers.
+        # These signals are for the runtime or a login session, and not for containers.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         return read
 
     def _start(self) -> str:
-        """Start the container's process; the reason why not, or ""."""
+        """Start the container's process. Return the error, or ""."""
         try:
             self._log = CriLog(self._spec["log_path"])
         except OSError as error:
@@ -150,7 +150,7 @@ class Shim:
                 os.dup2(outputs["stdout"][1], 1)
                 os.dup2(outputs["stderr"][1], 2)
                 self._become_container()
-            except BaseException as error:  # noqa: BLE001 - nothing of the shim's may go on in this process
+            except BaseException as error:  # noqa: BLE001 - the child process must not continue with the shim's code
                 os.write(failure, str(error).encode())
             os._exit(START_ERROR_CODE)
         os.close(failure)
@@ -177,7 +177,7 @@ class Shim:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
-        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606 - that is what a container is
+        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606 - runs the container's command
 
     def _reply(self, error: str) -> None:
         os.write(1, f"{error}\n".encode())
@@ -189,13 +189,13 @@ class Shim:
     def _obey(self, signals: bytes) -> None:
         meant: dict[int, int] = {STOP: self._spec["stop_signal"], KILL: signal.SIGKILL}
         for number in signals:
-            # The first process is reaped by `_end` alone, so its number cannot be another group's yet.
+            # Only `_end` reaps the first process, so its number cannot belong to another group yet.
             with contextlib.suppress(ProcessLookupError):
                 if number in meant:
                     os.killpg(self._pid, meant[number])
 
     def _copy(self, file: int, stream: str) -> bool:
-        """Copy what there is to the log; False when there is nothing now, or never again."""
+        """Copy the available output to the log. Return False if there is none now, or the stream has ended."""
         try:
             data = os.read(file, 65536)
         except BlockingIOError:
@@ -209,7 +209,7 @@ class Shim:
         return False
 
     def _has_ended(self) -> bool:
-        """Reap what came to the shim; whether the first process has ended (it is not reaped here)."""
+        """Reap adopted processes. Return whether the first process has ended (it is not reaped here)."""
         while True:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is None:
@@ -219,9 +219,9 @@ class Shim:
             os.waitpid(found.si_pid, 0)
 
     def _end(self) -> int:
-        """Kill what is left of the container and read its last words; the exit code as the CRI has it."""
+        """Kill the container's other processes and read the rest of its output. Return the exit code for the CRI."""
         status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        # With their parent gone, all others are, or become while this goes on, children of the shim.
+        # All other processes are or become children of the shim, because their parents are killed.
         while children := self._children():
             for pid in children:
                 os.kill(pid, signal.SIGKILL)
@@ -244,7 +244,7 @@ class Shim:
 
 
 def main() -> None:
-    """Wait for the word of the runtime, then run."""
+    """Wait for the runtime's go-ahead, then run."""
     shim = Shim(sys.argv[1])
     if os.read(0, 1):
         shim.run()

@@ -1,1 +1,1 @@
-"""What kubelet does next about a pod, as its computePodActions has it: pure, values in and actions out."""
+"""Kubelet's next actions on a pod, like its computePodActions, as pure functions."""

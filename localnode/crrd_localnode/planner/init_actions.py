@@ -1,4 +1,4 @@
-"""What kubelet does next about a pod's init containers, sidecars among them: the base of `pod_actions`' planner.
+"""Kubelet's next actions on a pod's init containers and sidecars; base class of the planner in `pod_actions`.
 
 Source: `computeInitContainerActions` in pkg/kubelet/kuberuntime/kuberuntime_container.go.
 """
@@ -18,20 +18,20 @@ _OOM = "OOMKilled"
 
 
 class _Step(Enum):
-    """How far an init container is."""
+    """The progress of an init container."""
 
     PENDING = auto()
-    INITIALIZED = auto()  # The next one may be started
-    FATAL = auto()  # It has failed, and is not tried again: nor is the pod
+    INITIALIZED = auto()  # The next one may start
+    FATAL = auto()  # It has failed and is not restarted, and neither is the pod
 
 
 def missing(spec: Spec) -> Start:
-    """The start of a container that the runtime has no instance of."""
+    """Return the start of a container without an instance in the runtime."""
     return Start(spec["name"], Cause.MISSING, f"Container {spec['name']} is to run, and there is no instance of it")
 
 
 def again(spec: Spec, current: ContainerStatus) -> Start:
-    """The start of a container whose last instance does not run."""
+    """Return the start of a container whose last instance is not running."""
     name = spec["name"]
     if current.state is ContainerState.EXITED:
         return Start(name, Cause.EXITED, f"Container {name} has exited with code {current.exit_code}")
@@ -41,7 +41,7 @@ def again(spec: Spec, current: ContainerStatus) -> Start:
 
 
 class InitPlanner:
-    """One pod at one moment, what is planned for it so far, and the decisions for its init containers."""
+    """One pod at one moment, its planned actions, and the decisions for its init containers."""
 
     def __init__(self, pod: Mapping[str, Any], status: PodRuntimeStatus, minor: int) -> None:
         self._pod = pod
@@ -50,14 +50,14 @@ class InitPlanner:
         self._minor = minor
         self._regular: list[Spec] = list(self._spec.get("containers") or [])
         self._init: list[Spec] = list(self._spec.get("initContainers") or [])
-        self._init_start: dict[int, Start] = {}  # By their place in the spec
+        self._init_start: dict[int, Start] = {}  # By index in the spec
         self._kill: list[Kill] = []
         self._unknown: list[Unknown] = []
 
     def _has_changed(self, spec: Spec, current: ContainerStatus) -> bool:
-        """Whether kubelet computes another hash than the stored one, as far as can be told.
+        """Whether kubelet computes another hash than the stored one, as far as known.
 
-        A stored hash that is missing or broken it takes for 0 (`getContainerInfoFromAnnotations`).
+        Kubelet treats a missing or invalid stored hash as 0 (`getContainerInfoFromAnnotations`).
         """
         expected = hash_of(spec, self._minor)
         if expected.value is None:
@@ -70,7 +70,7 @@ class InitPlanner:
         return stored != expected.value
 
     def _resize(self, spec: Spec, current: ContainerStatus) -> Start | None:
-        """The start of a container that is stopped because its resources cannot be changed while it runs."""
+        """Return the start of a container that is stopped because its resources cannot be changed in place, or None."""
         resize = resize_of(self._pod, spec, current, self._status.resources, self._minor)
         if resize.unknown:
             self._unknown.append(Unknown(current.name, resize.unknown))
@@ -79,22 +79,22 @@ class InitPlanner:
         return self._replace(current, Cause.RESIZED, f"Container {current.name} resize requires restart")
 
     def _replace(self, current: ContainerStatus, cause: Cause, message: str) -> Start:
-        """Stop a container; the start that is to follow."""
+        """Stop a container. Return the start that follows."""
         self._kill.append(Kill(current, cause, message))
         return Start(current.name, cause, message)
 
     def _stop_unknown(self, current: ContainerStatus, what: str) -> None:
-        """Stop a container that may run or not, so that there are never two of it."""
+        """Stop a container that may be running, so that there are never two instances."""
         message = f'{what} is in "{current.state}" state, try killing it before restart'
         self._kill.append(Kill(current, Cause.STATE_UNKNOWN, message))
 
     def _look_at_init(self) -> tuple[str, bool]:
-        """Plan for the init containers: why the pod is over ("" where it is not), whether the regular ones may run."""
+        """Plan the init containers. Return why the pod has ended ("" if not), and whether regular ones may run."""
         if not self._init:
             return "", True
         states = [current.state for spec in self._regular if (current := self._status.newest(spec["name"]))]
         done = ContainerState.CREATED in states or ContainerState.RUNNING in states
-        # From the last to the first: ended ones may have been removed from the runtime, all but the latest.
+        # Backwards, because the runtime may have removed ended containers, except the latest.
         passed = done
         for place, spec in reversed(list(enumerate(self._init))):
             current = self._in_this_sandbox(spec["name"])
@@ -118,13 +118,13 @@ class InitPlanner:
         return "", done
 
     def _in_this_sandbox(self, name: str) -> ContainerStatus | None:
-        """The current instance of an init container. One of a sandbox before does not count: kubelet removes these."""
+        """Return an init container's current instance. One of an earlier sandbox does not count: kubelet removes it."""
         current, sandbox = self._status.newest(name), self._status.sandbox
         own = current is None or sandbox is None or current.sandbox_id in ("", sandbox.id)
         return current if own else None
 
     def _ordinary(self, place: int, spec: Spec, current: ContainerStatus) -> _Step:
-        """An init container that is to end before the next one begins."""
+        """Handle an init container that must end before the next one starts."""
         if current.state is ContainerState.RUNNING:
             return _Step.PENDING
         if current.state is ContainerState.EXITED:
@@ -140,7 +140,7 @@ class InitPlanner:
         return _Step.PENDING
 
     def _sidecar(self, place: int, spec: Spec, current: ContainerStatus) -> _Step:
-        """An init container that is kept running beside the others."""
+        """Handle an init container that keeps running beside the others."""
         name = f"Init container {current.name}"
         if current.state is not ContainerState.RUNNING:
             if current.state is ContainerState.UNKNOWN:

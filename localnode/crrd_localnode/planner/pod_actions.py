@@ -1,11 +1,11 @@
-"""What kubelet does next about one pod: which containers it kills, starts and keeps, whether it makes a new sandbox.
+"""Kubelet's next actions on a pod: the containers to kill, start and keep, and whether to create a new sandbox.
 
-Two matters are the caller's: a container in back-off is in `start` all the same, and the caller holds it back for as
-long as that takes; and a pod whose phase is Succeeded or Failed is over, whatever `pod_actions` says. Of changes of
-resources, only those are told that restart a container: what is applied to a running one is not.
+The caller handles two things. `start` includes containers in back-off, which the caller must delay. And a pod whose
+phase is Succeeded or Failed has ended, whatever `pod_actions` returns. Of resource changes, only those that restart a
+container are returned, and not those that are applied in place.
 
 Source: `computePodActions` and `computeInitContainerActions` in pkg/kubelet/kuberuntime, `PodSandboxChanged` in
-pkg/kubelet/kuberuntime/util, in 1.28 to 1.36; feature gates are taken to stand at each version's defaults.
+pkg/kubelet/kuberuntime/util, in 1.28 to 1.36. Feature gates have each version's defaults.
 """
 
 from collections.abc import Mapping
@@ -29,12 +29,12 @@ from crrd_localnode.planner.values import (
 
 
 def pod_actions(pod: Mapping[str, Any], status: PodRuntimeStatus, kubelet_version: str) -> PodActions:
-    """What a kubelet of this version (as "v1.31.0-rc.1+k3s1"; else ValueError) does about a pod."""
+    """Return the actions of a kubelet of this version (for example "v1.31.0-rc.1+k3s1", else ValueError) on a pod."""
     return _Planner(pod, status, parse_minor(kubelet_version)).compute()
 
 
 def end_pod(pod: Mapping[str, Any], status: PodRuntimeStatus, kubelet_version: str, why: str) -> PodActions:
-    """The same for a pod that is over for a reason that the caller knows: all of it is killed."""
+    """Return the actions on a pod that ends for a reason that the caller knows: everything is killed."""
     return _Planner(pod, status, parse_minor(kubelet_version)).end(why)
 
 
@@ -56,7 +56,7 @@ class _Planner(InitPlanner):
         failed, initialized = self._look_at_init()
         if failed:
             return self.end(failed)
-        ephemeral = self._spec.get("ephemeralContainers") or []  # which are never restarted
+        ephemeral = self._spec.get("ephemeralContainers") or []  # never restarted
         start = [missing(spec) for spec in ephemeral if self._status.newest(spec["name"]) is None]
         start += [begun for _, begun in sorted(self._init_start.items())]
         if initialized and not self._look_at_regular(start):
@@ -66,7 +66,7 @@ class _Planner(InitPlanner):
     # The sandbox
 
     def _sandbox_fault(self) -> str:
-        """Why the pod needs a new sandbox; "" for not at all."""
+        """Return why the pod needs a new sandbox, or ""."""
         sandbox = self._status.sandbox
         if sandbox is None:
             return "the pod has no sandbox"
@@ -87,7 +87,7 @@ class _Planner(InitPlanner):
         return 0 if sandbox is None else sandbox.attempt + new
 
     def _begin_anew(self, fault: str) -> PodActions:
-        """Everything begins again in a new sandbox, if anything is to."""
+        """Start again in a new sandbox, if there is anything to start."""
         never = self._spec.get("restartPolicy") == RestartPolicy.NEVER
         if never and self._attempt(new=True) != 0 and self._status.containers:
             return self.end(f"{fault}, and the pod is not restarted")
@@ -99,7 +99,7 @@ class _Planner(InitPlanner):
         return self.end(fault, new_sandbox=True, start=tuple(start))
 
     def _is_done(self, spec: Spec) -> bool:
-        """Whether a container has succeeded that is to succeed once."""
+        """Whether a container has succeeded that must succeed only once."""
         current = self._status.newest(spec["name"])
         succeeded = current is not None and current.state is ContainerState.EXITED and current.exit_code == 0
         return succeeded and runs_once(spec, self._spec, self._minor)
@@ -107,7 +107,7 @@ class _Planner(InitPlanner):
     # All containers at once
 
     def end(self, why: str, *, new_sandbox: bool = False, start: tuple[Start, ...] = ()) -> PodActions:
-        """Kill all containers and sandboxes, the sidecars last, and go on only as is said."""
+        """Kill all containers and sandboxes, sidecars last, and continue only with the given actions."""
         sidecars = [spec["name"] for spec in self._init if is_sidecar(spec, self._minor)]
         alive = (ContainerState.RUNNING, ContainerState.UNKNOWN)
         running = [each for each in self._status.containers if each.state in alive]
@@ -128,9 +128,9 @@ class _Planner(InitPlanner):
         )
 
     def _to_remove(self) -> tuple[Remove, ...]:
-        """Every instance of every container, if one of them has ended with a code that wants all to begin anew.
+        """Return all instances of all containers, if one has ended with an exit code that restarts all containers.
 
-        Those that have ended so come last: until they are gone, what was begun is seen and goes on.
+        Those that have ended so are last: while they exist, the unfinished removal is noticed and continues.
         """
         specs = [*self._regular, *self._init]
         of_spec = [(spec, each) for spec in specs for each in self._status.containers if each.name == spec["name"]]
@@ -145,7 +145,7 @@ class _Planner(InitPlanner):
     # Regular containers
 
     def _look_at_regular(self, starts: list[Start]) -> bool:
-        """Plan for the regular containers; whether any of them runs on or is to be started."""
+        """Plan the regular containers. Return whether any of them keeps running or is to be started."""
         going_on = False
         for spec in self._regular:
             current = self._status.newest(spec["name"])
@@ -170,7 +170,7 @@ class _Planner(InitPlanner):
         return again(spec, current)
 
     def _running(self, spec: Spec, current: ContainerStatus) -> tuple[Start | None, bool]:
-        """The start that is to follow the container's end, None where it goes on or just ends; whether it goes on."""
+        """Return the start after the container's end (or None), and whether the container keeps running."""
         name = current.name
         restart = restarts_on_failure(spec, self._spec, self._minor)
         if self._has_changed(spec, current):
@@ -179,7 +179,7 @@ class _Planner(InitPlanner):
             cause, message = Cause.LIVENESS, f"Container {name} failed liveness probe"
         elif current.id in self._status.startup_failed:
             cause, message = Cause.STARTUP, f"Container {name} failed startup probe"
-        else:  # nothing but its resources can be the matter; no restartPolicy is asked
+        else:  # only its resources can differ; restartPolicy does not matter
             resized = self._resize(spec, current)
             return resized, resized is None
         start = self._replace(current, cause, message + (", will be restarted" if restart else ""))

@@ -1,8 +1,8 @@
-"""Whether kubelet restarts a container because its resources were changed in place, as its resizePolicy asks.
+"""Whether kubelet restarts a container after an in-place change of its resources, according to its resizePolicy.
 
-Kubelet compares the spec with what it remembers to have given the container: whoever asks has to bring that, and where
-it is missing the answer is "unknown" and why. A change in the spec is taken to be admitted, unless the pod's condition
-PodResizePending says that it is not. The API server accepts no such policy on an ordinary init container.
+Kubelet compares the spec with its record of the resources that it gave the container. The caller must provide this
+record; without it the result is "unknown" with the reason. A change in the spec counts as admitted, unless the pod has
+the condition PodResizePending. The API server accepts no such policy on an ordinary init container.
 
 Source: `computePodResizeAction` in pkg/kubelet/kuberuntime, `IsInPlacePodVerticalScalingAllowed` in
 pkg/kubelet/allocation, in 1.33 to 1.36.
@@ -18,27 +18,27 @@ from crrd.kubelet.quantity import parse
 from crrd_localnode.planner.restarts import Spec
 from crrd_localnode.planner.values import ContainerStatus
 
-RESIZE_SINCE = 33  # Minor version from which a change of resources is applied in place (InPlacePodVerticalScaling)
-STATIC_POD_SINCE = 36  # Minor version from which that holds for static pods too
-POD_LEVEL_SINCE = 36  # From which a pod's own limits count for a container (InPlacePodLevelResourcesVerticalScaling)
+RESIZE_SINCE = 33  # First minor version that changes resources in place (InPlacePodVerticalScaling)
+STATIC_POD_SINCE = 36  # First minor version that does so for static pods
+POD_LEVEL_SINCE = 36  # First one in which the pod's limits count (InPlacePodLevelResourcesVerticalScaling)
 _STATIC = "kubernetes.io/config.source"
-_UNITS = {"cpu": 1000, "memory": 1}  # What kubelet counts in, per unit of the quantity: thousandths of a CPU, bytes
+_UNITS = {"cpu": 1000, "memory": 1}  # Kubelet's unit for each resource: thousandths of a CPU, bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """What a change of resources does to a running container."""
+    """The effect of a change of resources on a running container."""
 
     restart: bool = False
-    unknown: str = ""  # Why it cannot be told whether it is restarted; "" where it can
+    unknown: str = ""  # Why it is unknown whether the container is restarted, or ""
 
 
 def resize_of(
     pod: Mapping[str, Any], container: Spec, current: ContainerStatus, given_to_pod: Spec | None, minor: int
 ) -> Resize:
-    """Whether kubelet 1.`minor` restarts a running container, regular or a sidecar, for its resources' sake.
+    """Whether kubelet 1.`minor` restarts a running container (regular or sidecar) because of its resources.
 
-    `given_to_pod` are the pod's own `resources` as kubelet has last applied them; None where that is not known.
+    `given_to_pod` is the pod's own `resources` as kubelet applied them last, or None if unknown.
     """
     restarting = _restarting(container)
     if not restarting or minor < RESIZE_SINCE or (minor < STATIC_POD_SINCE and _is_static(pod)):
@@ -63,7 +63,7 @@ def resize_of(
 
 
 def _restarting(container: Spec) -> list[str]:
-    """The resources a change of which restarts the container; of two policies for one, the first counts."""
+    """Return the resources whose change restarts the container. Of two policies for one resource, the first counts."""
     policies = {each.get("resourceName"): each for each in reversed(container.get("resizePolicy") or [])}
     return [name for name in _UNITS if (policies.get(name) or {}).get("restartPolicy") == "RestartContainer"]
 
@@ -74,13 +74,13 @@ def _is_static(pod: Mapping[str, Any]) -> bool:
 
 
 def _is_pending(pod: Mapping[str, Any]) -> bool:
-    """Whether kubelet has said that it cannot make the change, or not now."""
+    """Whether kubelet has reported that it cannot make the change, or not now."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     return any(each.get("type") == "PodResizePending" and each.get("status") == "True" for each in conditions)
 
 
 def _counts(resources: Spec, of_pod: Spec, name: str) -> tuple[int, int]:
-    """Limit and request as kubelet compares them, 0 for none; the limit may be the pod's."""
+    """Return limit (which may be the pod's) and request as kubelet compares them; 0 if not set."""
     return _limit(resources, name) or _limit(of_pod, name), _count(resources.get("requests"), name)
 
 
@@ -89,5 +89,5 @@ def _limit(resources: Spec, name: str) -> int:
 
 
 def _count(quantities: Mapping[str, Any] | None, name: str) -> int:
-    """One quantity in kubelet's unit, rounded up."""
+    """Return one quantity in kubelet's unit, rounded up."""
     return math.ceil(parse(str((quantities or {}).get(name) or "0")).value * _UNITS[name])

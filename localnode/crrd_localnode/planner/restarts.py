@@ -1,7 +1,7 @@
-"""Whether kubelet starts a container again that has ended, by the version of kubelet.
+"""Whether a kubelet version restarts a container that has ended.
 
-Kubelet heeds the container's own policy and rules since 1.35, where the feature ContainerRestartRules is on by default;
-this follows the defaults of each version, not its feature gates.
+Kubelet uses the container's own policy and rules since 1.35, where the feature ContainerRestartRules is on by default.
+This module assumes each version's default feature gates.
 """
 
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ from crrd.kubelet.restart_rules import (
     heeded_action,
 )
 
-Spec = Mapping[str, Any]  # A container, or a pod's spec, as in the pod's JSON
+Spec = Mapping[str, Any]  # A container or a pod's spec, in the pod's JSON
 
 
 def is_sidecar(init_container: Spec, minor: int) -> bool:
-    """Whether kubelet 1.`minor` keeps this init container running beside the pod's regular ones."""
+    """Whether kubelet 1.`minor` keeps this init container running beside the regular containers."""
     return minor >= SIDECARS_SINCE and init_container.get("restartPolicy") == RestartPolicy.ALWAYS
 
 
 def restarts(container: Spec, pod_spec: Spec, exit_code: int, minor: int) -> bool:
-    """Whether a container is started again that has ended with this code."""
+    """Whether a container with this exit code is restarted."""
     own = minor >= RULES_SINCE and container.get("restartPolicy")
     if own and heeded_action(container.get("restartPolicyRules") or [], exit_code, minor):
         return True
@@ -33,21 +33,21 @@ def restarts(container: Spec, pod_spec: Spec, exit_code: int, minor: int) -> boo
 
 
 def _policy(container: Spec, pod_spec: Spec, minor: int) -> str | None:
-    """The restart policy that counts: the container's own, else the pod's."""
+    """Return the restart policy that applies: the container's own, or else the pod's."""
     own: str | None = container.get("restartPolicy") if minor >= RULES_SINCE else None
     return own or pod_spec.get("restartPolicy")
 
 
 def restarts_on_failure(container: Spec, pod_spec: Spec, minor: int) -> bool:
-    """The same for one that is stopped for a reason without an exit code, as for a probe: rules are not asked."""
+    """Whether a container that is stopped without an exit code (for example by a probe) is restarted. Ignores rules."""
     return comes_back(_policy(container, pod_spec, minor), None)
 
 
 def runs_once(container: Spec, pod_spec: Spec, minor: int) -> bool:
-    """Whether a container that has succeeded is left out where the pod gets a new sandbox."""
+    """Whether a container that has succeeded is not started again in a new sandbox."""
     return _policy(container, pod_spec, minor) == RestartPolicy.ON_FAILURE
 
 
 def restarts_all(container: Spec, exit_code: int, minor: int) -> bool:
-    """Whether the pod's containers are all begun anew because this one has ended with this code."""
+    """Whether this exit code restarts all containers of the pod."""
     return heeded_action(container.get("restartPolicyRules") or [], exit_code, minor) == RESTART_ALL

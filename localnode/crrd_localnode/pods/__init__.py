@@ -1,1 +1,1 @@
-"""The kubelet's work on pods, one concern per module; `crrd_localnode.kubelet` puts them together."""
+"""The kubelet's work on pods, with one module per concern. `crrd_localnode.kubelet` uses them."""

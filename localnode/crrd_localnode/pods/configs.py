@@ -1,7 +1,7 @@
-"""From a pod's spec to the CRI configs of its sandbox and containers, kubelet's labels and annotations on them.
+"""Converts a pod's spec to the CRI configs of its sandbox and containers, with kubelet's labels and annotations.
 
-What stands on a container is the contract with everything that reads the runtime later (the node daemon, kubelet after
-a restart), so it is written exactly as kubelet does it.
+Other programs read a container's labels and annotations later (the node daemon, a restarted kubelet), so they are
+written exactly as kubelet does.
 Source: pkg/kubelet/kuberuntime/labels.go, kuberuntime_container.go and security_context.go in Kubernetes.
 """
 
@@ -29,7 +29,7 @@ _FIELD_ORDER = {
 
 
 def pod_labels(pod: Json) -> dict[str, str]:
-    """The three labels by which a sandbox or container names its pod."""
+    """Return the three labels that identify the pod of a sandbox or container."""
     metadata = pod["metadata"]
     return {
         kubelet_labels.LABEL_POD_NAME: metadata["name"],
@@ -39,7 +39,7 @@ def pod_labels(pod: Json) -> dict[str, str]:
 
 
 def sandbox_config(pod: Json, *, node_name: str, log_directory: str, attempt: int) -> api_pb2.PodSandboxConfig:
-    """The sandbox's config. Its network is always the host's: a local node has no CNI."""
+    """Return the sandbox's config. It always uses the host's network, because a local node has no CNI."""
     metadata = pod["metadata"]
     security_context = api_pb2.LinuxSandboxSecurityContext(
         namespace_options=namespace_options(pod),
@@ -58,7 +58,7 @@ def sandbox_config(pod: Json, *, node_name: str, log_directory: str, attempt: in
 
 
 def namespace_options(pod: Json) -> api_pb2.NamespaceOption:
-    """Which namespaces the pod's containers share with whom."""
+    """Return the namespaces that the pod's containers share."""
     spec = pod["spec"]
     pid = api_pb2.POD if spec.get("shareProcessNamespace") else api_pb2.CONTAINER
     if spec.get("hostPID"):
@@ -68,7 +68,7 @@ def namespace_options(pod: Json) -> api_pb2.NamespaceOption:
 
 
 def container_annotations(pod: Json, spec: Json, *, restart_count: int, container_hash: str) -> dict[str, str]:
-    """The annotations that kubelet writes on a container (`newContainerAnnotations`)."""
+    """Return the annotations that kubelet writes on a container (`newContainerAnnotations`)."""
     annotations = {
         kubelet_labels.ANNOTATION_HASH: container_hash,
         kubelet_labels.ANNOTATION_RESTART_COUNT: str(restart_count),
@@ -85,7 +85,7 @@ def container_annotations(pod: Json, spec: Json, *, restart_count: int, containe
 
 
 def _ordered(value: Json, kind: str) -> Json:
-    """The object with its known fields in the order of Kubernetes' Go type, as its JSON has them."""
+    """Return the object with its known fields in the order of Kubernetes' Go type, as in its JSON."""
     names = [name for name in _FIELD_ORDER[kind] if name in value]
     return {name: value[name] for name in [*names, *(name for name in value if name not in names)]}
 
@@ -104,7 +104,7 @@ def container_config(
     mounts: list[api_pb2.Mount],
     variables: Mapping[str, str],
 ) -> api_pb2.ContainerConfig:
-    """The config of one container instance with these environment variables."""
+    """Return the config of one container instance with these environment variables."""
     return api_pb2.ContainerConfig(
         metadata=api_pb2.ContainerMetadata(name=spec["name"], attempt=restart_count),
         image=api_pb2.ImageSpec(image=image_id, user_specified_image=spec["image"]),
@@ -124,7 +124,7 @@ def container_config(
 
 
 def _security(pod: Json, spec: Json, name: str) -> Any:
-    """A securityContext's field: the container's own, else the pod's."""
+    """Return a field of securityContext: the container's own, or else the pod's."""
     own = (spec.get("securityContext") or {}).get(name)
     return (pod["spec"].get("securityContext") or {}).get(name) if own is None else own
 
@@ -159,5 +159,5 @@ def _security_context(pod: Json, spec: Json) -> api_pb2.LinuxContainerSecurityCo
     if user is not None:
         context.run_as_user.value = int(user)
         if group is not None:
-            context.run_as_group.value = int(group)  # the CRI takes a group only beside a user
+            context.run_as_group.value = int(group)  # the CRI accepts a group only with a user
     return context

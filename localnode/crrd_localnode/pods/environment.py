@@ -1,4 +1,4 @@
-"""A container's environment variables as kubelet resolves them: from plain values, fields, ConfigMaps and Secrets.
+"""Resolves a container's environment variables like kubelet: from values, fields, ConfigMaps and Secrets.
 
 Source: `makeEnvironmentVariables` in pkg/kubelet/kubelet_pods.go in Kubernetes.
 """
@@ -14,17 +14,17 @@ from crrd_localnode.pods import spec as podspec
 from crrd_localnode.pods.spec import Json
 
 ConfigData = Mapping[tuple[Kind, str], Mapping[str, str] | None]
-"""Data of ConfigMaps and Secrets by kind and name; None for an object that does not exist."""
+"""Data of ConfigMaps and Secrets by kind and name. None if the object does not exist."""
 _IN_ENV = {"configMapKeyRef": Kind.CONFIG_MAP, "secretKeyRef": Kind.SECRET}
 _IN_ENV_FROM = {"configMapRef": Kind.CONFIG_MAP, "secretRef": Kind.SECRET}
 
 
 class ConfigError(Exception):
-    """The container's spec cannot be turned into a config: the message of CreateContainerConfigError."""
+    """The container's spec cannot be converted to a config. The message is that of CreateContainerConfigError."""
 
 
 async def read_config(client: KubeClient, namespace: str, spec: Json) -> ConfigData:
-    """The ConfigMaps and Secrets that a container's variables come from, as they are now. Raises ConfigError."""
+    """Read the ConfigMaps and Secrets that a container's variables come from. Raises ConfigError."""
     found: dict[tuple[Kind, str], Mapping[str, str] | None] = {}
     for kind, name in {(kind, reference["name"]) for kind, reference in _references(spec)}:
         try:
@@ -48,7 +48,7 @@ def _references(spec: Json) -> Iterator[tuple[Kind, Json]]:
 
 
 def environment(pod: Json, spec: Json, config: ConfigData) -> dict[str, str]:
-    """The container's variables: of `envFrom`, then `env` in its order. Raises ConfigError where one has no source."""
+    """Return the container's variables: those of `envFrom`, then `env` in order. ConfigError if a source is missing."""
     variables: dict[str, str] = {}
     for entry in spec.get("envFrom") or []:
         for field, kind in _IN_ENV_FROM.items():
@@ -66,7 +66,7 @@ def environment(pod: Json, spec: Json, config: ConfigData) -> dict[str, str]:
 
 
 def _value(pod: Json, name: str, source: Json, config: ConfigData) -> str | None:
-    """The value of one key; None where it is missing and optional."""
+    """Return the value of a key, or None if it is missing and optional."""
     for field, kind in _IN_ENV.items():
         if (reference := source.get(field)) is not None:
             data = _data(config, kind, reference)
@@ -82,7 +82,7 @@ def _value(pod: Json, name: str, source: Json, config: ConfigData) -> str | None
 
 
 def _data(config: ConfigData, kind: Kind, reference: Json) -> Mapping[str, str] | None:
-    """An object's data; None where it does not exist and is optional."""
+    """Return an object's data, or None if it does not exist and is optional."""
     data = config.get((kind, reference["name"]))
     if data is None and not reference.get("optional"):
         raise ConfigError(f'{kind.lower()} "{reference["name"]}" not found')
@@ -90,7 +90,7 @@ def _data(config: ConfigData, kind: Kind, reference: Json) -> Mapping[str, str] 
 
 
 def _field(pod: Json, path: str) -> str:
-    """The value of a `fieldRef`, by the paths that the API allows for it."""
+    """Return the value of a `fieldRef`, for the paths that the API allows."""
     metadata, spec = pod["metadata"], pod["spec"]
     plain = {
         **{f"metadata.{name}": metadata[name] for name in ("name", "namespace", "uid")},

@@ -1,6 +1,6 @@
-"""Running a pod spec's handlers: what probes and lifecycle hooks are made of (exec, httpGet, tcpSocket, sleep).
+"""Runs the handlers of probes and lifecycle hooks (exec, httpGet, tcpSocket, sleep).
 
-A handler raises only for a runtime that cannot be reached: what a failure means is the caller's business.
+Handlers raise only if the runtime cannot be reached. The caller decides what a failure means.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from crrd_localnode.pods.spec import NODE_IP, Json
 
 @dataclass(frozen=True, slots=True)
 class HandlerOutcome:
-    """How a handler ended."""
+    """The result of a handler."""
 
     succeeded: bool
-    message: str = ""  # What it said, or why it failed
+    message: str = ""  # Its output, or the error
 
 
 class Handlers:
@@ -29,7 +29,7 @@ class Handlers:
         self._runtime = runtime
 
     async def run(self, handler: Json, spec: Json, container_id: str, seconds: float) -> HandlerOutcome:
-        """Run a probe's or hook's handler, for so many seconds at most; `spec` names ports. RuntimeUnavailableError."""
+        """Run a probe's or hook's handler for at most `seconds`. `spec` has named ports. RuntimeUnavailableError."""
         try:
             async with asyncio.timeout(seconds):
                 if "exec" in handler:
@@ -60,7 +60,7 @@ class Handlers:
         path = "/" + str(action.get("path") or "").lstrip("/")
         headers = {"User-Agent": "kube-probe/crrd"}
         headers |= {header["name"]: header.get("value", "") for header in action.get("httpHeaders") or []}
-        # Kubelet does not verify certificates either, and takes a redirect as an answer.
+        # Like kubelet, do not verify certificates, and do not follow redirects.
         options: Json = {"headers": headers, "ssl": False, "allow_redirects": False}
         try:
             async with (
@@ -82,7 +82,7 @@ class Handlers:
 
 
 def _port(given: object, spec: Json) -> int | None:
-    """A port's number: given as one, or by the name of one of the container's ports; None for an unknown name."""
+    """Return a port's number from a number or the name of a container's port. None if the name is unknown."""
     if isinstance(given, int):
         return given
     named = {port.get("name"): int(port["containerPort"]) for port in spec.get("ports") or []}

@@ -1,7 +1,7 @@
-"""The local kubelet's way to the container runtime: its CRI socket, and nothing else.
+"""The local kubelet's client for the container runtime's CRI socket.
 
-Each method is one or two calls with a deadline. `crrd.cri` is the node daemon's own client; a kubelet needs the other
-half of the interface: sandboxes, images, creating and removing.
+Each method makes one or two calls with a deadline. `crrd.cri` is the node daemon's client. A kubelet needs the other
+calls: sandboxes, images, creating and removing.
 """
 
 import asyncio
@@ -22,23 +22,23 @@ from crrd.lib.errors import RuntimeCallError
 from crrd_localnode.planner.values import ContainerStatus, SandboxStatus
 
 CALL_SECONDS = 120.0  # Kubelet's runtimeRequestTimeout
-PULL_SECONDS = 600.0  # Kubelet puts no end to a pull; a local node does, so that no call is without one
+PULL_SECONDS = 600.0  # Kubelet has no limit for a pull, but every call here has one
 
-LABEL_NODE = "localnode.crrd/node"  # On sandboxes: a local node touches none without its own name on it
+LABEL_NODE = "localnode.crrd/node"  # On sandboxes. A local node uses only those with its own name
 
 _STATES = {
     api_pb2.CONTAINER_CREATED: ContainerState.CREATED,
     api_pb2.CONTAINER_RUNNING: ContainerState.RUNNING,
     api_pb2.CONTAINER_EXITED: ContainerState.EXITED,
 }
-PodStates = dict[str, frozenset[tuple[str, int]]]  # Pod UID -> the state of each of its containers and sandboxes by ID
+PodStates = dict[str, frozenset[tuple[str, int]]]  # Pod UID -> the IDs and states of its containers and sandboxes
 _Request = TypeVar("_Request", bound=Message)
 _Response = TypeVar("_Response", bound=Message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox(SandboxStatus):
-    """One pod sandbox. A local node has no pod network, so neither its mode nor an IP is given."""
+    """One pod sandbox. A local node has no pod network, so network mode and IP are not set."""
 
     pod_uid: str
     pod_name: str
@@ -47,59 +47,59 @@ class Sandbox(SandboxStatus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeContainer(ContainerStatus):
-    """One container instance with its whole status; the resources that it was given are not recorded."""
+    """One container instance with its whole status. The resources that it was given are not recorded."""
 
     started_at: int
     message: str
     image: str
     image_id: str
-    grace_seconds: int  # The pod's terminationGracePeriodSeconds as it stands on the container
-    pre_stop: str  # The preStop handler as it stands on the container, JSON; "" for none
-    ports: str  # The container's ports as they stand on it, a JSON list; "" for none
+    grace_seconds: int  # The pod's terminationGracePeriodSeconds in the container's annotations
+    pre_stop: str  # The preStop handler in the container's annotations (JSON), or ""
+    ports: str  # The container's ports in its annotations (a JSON list), or ""
     log_path: str
-    termination_file: str  # The file on the host that is mounted as the termination message; "" for none
+    termination_file: str  # The file on the host that is mounted for the termination message, or ""
 
     @property
     def running(self) -> bool:
-        """Whether the runtime says that it runs."""
+        """Whether the container is running."""
         return self.state is ContainerState.RUNNING
 
     @property
     def exited(self) -> bool:
-        """Whether the runtime says that it has ended."""
+        """Whether the container has exited."""
         return self.state is ContainerState.EXITED
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimePod:
-    """All that the runtime has of one pod, the newest first in both lists."""
+    """The runtime's state of one pod. Both lists start with the newest."""
 
     sandboxes: tuple[Sandbox, ...] = ()
     containers: tuple[RuntimeContainer, ...] = ()
 
     def newest(self, name: str) -> RuntimeContainer | None:
-        """The current instance of a container."""
+        """Return the current instance of a container."""
         return next((container for container in self.containers if container.name == name), None)
 
     def instances(self, name: str) -> list[RuntimeContainer]:
-        """Every instance of a container, the newest first."""
+        """Return all instances of a container, the newest first."""
         return [container for container in self.containers if container.name == name]
 
     @property
     def sandbox(self) -> Sandbox | None:
-        """The current sandbox, whether ready or not."""
+        """The current sandbox, ready or not."""
         return self.sandboxes[0] if self.sandboxes else None
 
 
 class KubeRuntime:
-    """Calls one CRI endpoint. Raises `RuntimeUnavailableError` and `RuntimeCallError` only."""
+    """Calls one CRI endpoint. Raises only `RuntimeUnavailableError` and `RuntimeCallError`."""
 
     def __init__(self, endpoint: str, node_name: str) -> None:
         self.endpoint = endpoint
         self._node_name = node_name
         self._channel = insecure_channel(
             endpoint,
-            # gRPC's own back-off grows to two minutes: a restarted runtime would not be found again for as long.
+            # gRPC's own back-off grows to two minutes, in which a restarted runtime would not be found.
             options=[("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000)],
         )
         self._runtime = api_pb2_grpc.RuntimeServiceStub(self._channel)
@@ -110,12 +110,12 @@ class KubeRuntime:
         await self._channel.close()
 
     async def version(self) -> tuple[str, str]:
-        """The runtime's name and version."""
+        """Return the runtime's name and version."""
         answer = await self._call(self._runtime.Version, api_pb2.VersionRequest())
         return answer.runtime_name, answer.runtime_version
 
     async def relist(self) -> tuple[tuple[Sandbox, ...], PodStates]:
-        """Every sandbox of this node, and the states of their containers, in two calls (kubelet's PLEG)."""
+        """Return all sandboxes of this node and the states of their containers, with two calls (kubelet's PLEG)."""
         sandboxes = await self._sandboxes({LABEL_NODE: self._node_name})
         listed = await self._call(self._runtime.ListContainers, api_pb2.ListContainersRequest())
         owners = {sandbox.id: sandbox.pod_uid for sandbox in sandboxes}
@@ -128,7 +128,7 @@ class KubeRuntime:
         return sandboxes, {uid: frozenset(pairs) for uid, pairs in states.items()}
 
     async def pod(self, uid: str) -> RuntimePod:
-        """All instances of the pod's containers with their statuses, and its sandboxes."""
+        """Return all instances of the pod's containers with their statuses, and its sandboxes."""
         of_pod = {kubelet_labels.LABEL_POD_UID: uid}
         sandboxes = await self._sandboxes({LABEL_NODE: self._node_name, **of_pod})
         request = api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(label_selector=of_pod))
@@ -146,7 +146,7 @@ class KubeRuntime:
         return tuple(sorted(sandboxes, key=lambda sandbox: (sandbox.created_at, sandbox.attempt), reverse=True))
 
     async def _container(self, entry: api_pb2.Container) -> RuntimeContainer | None:
-        """The container's status; None where it was removed since it was listed."""
+        """Return the container's status, or None if it was removed since it was listed."""
         try:
             request = api_pb2.ContainerStatusRequest(container_id=entry.id)
             status = (await self._call(self._runtime.ContainerStatus, request)).status
@@ -181,30 +181,30 @@ class KubeRuntime:
         )
 
     async def run_sandbox(self, config: api_pb2.PodSandboxConfig) -> str:
-        """Create and start a sandbox; its ID."""
+        """Create and start a sandbox. Return its ID."""
         request = api_pb2.RunPodSandboxRequest(config=config)
         return (await self._call(self._runtime.RunPodSandbox, request)).pod_sandbox_id
 
     async def stop_sandbox(self, sandbox_id: str) -> None:
-        """Stop a sandbox and kill what still runs in it."""
+        """Stop a sandbox and kill its containers."""
         await self._call(self._runtime.StopPodSandbox, api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox_id))
 
     async def remove_sandbox(self, sandbox_id: str) -> None:
-        """Remove a stopped sandbox and all containers in it."""
+        """Remove a stopped sandbox with all its containers."""
         await self._call(self._runtime.RemovePodSandbox, api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id))
 
     async def image_id(self, image: str) -> str:
-        """The runtime's own ID of an image that it has; "" for one that it has not."""
+        """Return the runtime's ID of an image, or "" if it does not have the image."""
         request = api_pb2.ImageStatusRequest(image=api_pb2.ImageSpec(image=image))
         return (await self._call(self._images.ImageStatus, request)).image.id
 
     async def pull(self, image: str) -> str:
-        """Pull an image; the reference by which a container is created from it."""
+        """Pull an image. Return the reference for creating containers."""
         request = api_pb2.PullImageRequest(image=api_pb2.ImageSpec(image=image))
         return (await self._call(self._images.PullImage, request, PULL_SECONDS)).image_ref
 
     async def create(self, sandbox_id: str, config: api_pb2.ContainerConfig, sandbox: api_pb2.PodSandboxConfig) -> str:
-        """Create a container in a sandbox; its ID."""
+        """Create a container in a sandbox. Return its ID."""
         request = api_pb2.CreateContainerRequest(pod_sandbox_id=sandbox_id, config=config, sandbox_config=sandbox)
         return (await self._call(self._runtime.CreateContainer, request)).container_id
 
@@ -213,7 +213,7 @@ class KubeRuntime:
         await self._call(self._runtime.StartContainer, api_pb2.StartContainerRequest(container_id=container_id))
 
     async def stop(self, container_id: str, seconds: int) -> None:
-        """Stop a container: SIGTERM, SIGKILL after so many seconds. An unknown ID counts as stopped."""
+        """Stop a container: SIGTERM, then SIGKILL after `seconds`. An unknown ID counts as stopped."""
         request = api_pb2.StopContainerRequest(container_id=container_id, timeout=seconds)
         try:
             await self._call(self._runtime.StopContainer, request, CALL_SECONDS + seconds)
@@ -230,7 +230,7 @@ class KubeRuntime:
                 raise
 
     async def execute(self, container_id: str, command: list[str], seconds: float) -> ExecResult:
-        """Run a command in a container, for so many seconds (rounded up) at the most."""
+        """Run a command in a container, for at most `seconds` (rounded up)."""
         whole = math.ceil(seconds)
         request = api_pb2.ExecSyncRequest(container_id=container_id, cmd=command, timeout=whole)
         answer = await self._call(self._runtime.ExecSync, request, CALL_SECONDS + whole)

@@ -1,6 +1,6 @@
-"""The part of kubelet's own HTTP server that `kubectl logs` needs, by way of the API server; loopback only.
+"""The part of kubelet's HTTP server that `kubectl logs` uses through the API server; on loopback only.
 
-It reads the files that the runtime writes: lines with time and stream in front, which clients get only if they ask.
+It reads the runtime's log files. Their lines start with time and stream, which clients get only on request.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ class LogServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> int:
-        """Listen; returns the port."""
+        """Listen, and return the port."""
         app = web.Application()
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._serve)
         self._runner = web.AppRunner(app, shutdown_timeout=1, handler_cancellation=True)
@@ -51,7 +51,7 @@ class LogServer:
         return response
 
     def _file(self, namespace: str, pod: str, container: str, *, previous: bool) -> Path | None:
-        """The log of the container's instance of now, or of the one before."""
+        """Return the log of the container's current or previous instance."""
         folder = self._folders.logs_of(namespace, pod)
         numbers = log_numbers(folder / container) if folder else []
         wanted = numbers[:-1] if previous else numbers
@@ -59,7 +59,7 @@ class LogServer:
 
 
 async def _lines(file: Path, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-    """What was printed, in portions: all of it or the last lines; with `follow`, until another instance begins."""
+    """Yield the output in chunks: all of it or the last lines. With `follow`, until the next instance starts."""
     tail, timestamps = query.get("tailLines", ""), query.get("timestamps") == "true"
     at = 0
     while True:
@@ -84,6 +84,6 @@ def _from(file: Path, at: int) -> bytes:
 
 
 def _printed(line: bytes, *, timestamps: bool) -> bytes:
-    """A line of the log as it was printed; its end is missing where it was cut (the tag P)."""
+    """Return a line of the log as it was printed. A part of a split line (tag P) has no newline."""
     at, _, tag, text = line.split(b" ", 3)
     return (at + b" " if timestamps else b"") + text + (b"" if tag == b"P" else b"\n")

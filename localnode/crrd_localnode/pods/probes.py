@@ -1,7 +1,7 @@
-"""Probing the containers of a node: one set of tasks per running container instance, and what they found.
+"""Probes the containers of a node, with one set of tasks per running container instance.
 
-An instance's results live and die with it: a new instance starts unknown. What follows from a result is not decided
-here; a change only wakes the pod's worker. Source: pkg/kubelet/prober in Kubernetes.
+Results belong to an instance: a new instance starts as unknown. Other code decides what follows from a result; a change
+only wakes the pod's worker. Source: pkg/kubelet/prober in Kubernetes.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ _KINDS = (STARTUP, READINESS, LIVENESS)
 
 @dataclass(slots=True)
 class _Instance:
-    """One running container instance under probes."""
+    """A running container instance with probes."""
 
     pod_uid: str
     started: bool
     ready: bool
-    failed: str = ""  # Which probe says that the container has to be restarted; "" for none
+    failed: str = ""  # The probe because of which the container must be restarted, or ""
     task: asyncio.Task[None] | None = None
 
 
@@ -35,13 +35,13 @@ class Probes:
     """All probes of one node."""
 
     def __init__(self, handlers: Handlers, changed: Callable[[str], None]) -> None:
-        """`changed` is called with a pod's UID when a result of one of its probes has changed."""
+        """`changed` is called with a pod's UID when a result of its probes has changed."""
         self._handlers = handlers
         self._changed = changed
         self._instances: dict[str, _Instance] = {}
 
     def sync(self, pod: Json, view: RuntimePod) -> None:
-        """Probe the containers that run now, and no others of this pod."""
+        """Probe the pod's containers that are running now, and no others."""
         uid = podspec.uid(pod)
         running = {container.id: container for container in view.containers if container.running}
         for spec in podspec.all_containers(pod):
@@ -56,22 +56,22 @@ class Probes:
         self._end(key for key, known in self._instances.items() if known.pod_uid == pod_uid)
 
     def started(self, spec: Json, container: RuntimeContainer) -> bool:
-        """Whether a running container's startupProbe has succeeded; True without one."""
+        """Whether a running container's startupProbe has succeeded, or it has none."""
         known = self._instances.get(container.id)
         return known.started if known else not spec.get(STARTUP)
 
     def ready(self, spec: Json, container: RuntimeContainer) -> bool:
-        """Whether a running container's readinessProbe succeeds; True without one."""
+        """Whether a running container's readinessProbe succeeds, or it has none."""
         known = self._instances.get(container.id)
         return known.ready if known else not spec.get(READINESS)
 
     def failed(self, container_id: str) -> str:
-        """The probe for which the instance has to be restarted, "startup" or "liveness"; "" for none."""
+        """Return the probe because of which the instance must be restarted, "startup" or "liveness", or ""."""
         known = self._instances.get(container_id)
         return known.failed if known else ""
 
     def _begin(self, pod: Json, spec: Json, container: RuntimeContainer) -> None:
-        # A kubelet that was restarted goes on from what it last said of this very instance.
+        # A restarted kubelet continues with the state that it last reported for this instance.
         status = pod.get("status") or {}
         entries = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
         same = (each for each in entries if str(each.get("containerID", "")).endswith(f"://{container.id}"))
@@ -97,7 +97,7 @@ class Probes:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _probe_all(self, instance: _Instance, spec: Json, container: RuntimeContainer) -> None:
-        """The startup probe until it has succeeded, then the others for as long as the instance lives."""
+        """Run the startup probe until it succeeds, then the other probes while the instance exists."""
         if not instance.started:
             await self._probe(instance, STARTUP, spec, container)
         async with asyncio.TaskGroup() as group:
@@ -106,13 +106,13 @@ class Probes:
                     group.create_task(self._probe(instance, kind, spec, container))
 
     async def _probe(self, instance: _Instance, kind: str, spec: Json, container: RuntimeContainer) -> None:
-        """One probe: on for ever, but a startup probe ends with its first success."""
+        """Run one probe until cancelled. A startup probe ends with its first success."""
         probe: Json = spec[kind]
         delay = container.started_at / 1e9 + probe.get("initialDelaySeconds", 0) - time.time()
         await asyncio.sleep(max(0.0, delay))
         successes = failures = 0
         while True:
-            # A runtime that is away says nothing about the container.
+            # If the runtime is unavailable, nothing is known about the container.
             with suppress(RuntimeUnavailableError):
                 outcome = await self._handlers.run(probe, spec, container.id, float(probe.get("timeoutSeconds") or 1))
                 successes, failures = (successes + 1, 0) if outcome.succeeded else (0, failures + 1)
@@ -129,7 +129,7 @@ class Probes:
         if kind == READINESS:
             instance.ready = succeeded
         elif succeeded:
-            instance.started = True  # which a liveness probe only finds where it is
+            instance.started = True  # already set for a liveness probe
         elif not instance.failed:
             instance.failed = kind.removesuffix("Probe")
         if instance != before:

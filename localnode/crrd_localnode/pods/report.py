@@ -1,7 +1,7 @@
-"""Saying in the API what there is of one pod, whenever something has changed and however long the server is away.
+"""Writes the status of one pod to the API after every change, and retries while the API server is unavailable.
 
-Apart from the pod's worker, as kubelet's status manager is: containers are run on while nobody can be told about them.
-What the status says is made elsewhere; this knows which version of the pod's object is the newest and writes it.
+Separate from the pod's worker, like kubelet's status manager, so that containers are managed meanwhile. Other code
+computes the status. This module tracks the newest version of the pod's object, and writes to it.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ from crrd_localnode.pods.spec import Json
 
 _log = structlog.get_logger()
 
-AWAY_SECONDS = 1.0  # The wait after the API server was not to be reached
+AWAY_SECONDS = 1.0  # Delay after the API server could not be reached
 
 
 class Reporter:
-    """Keeps the newest version of one pod's object, and the status in the API up to date."""
+    """Keeps the newest version of one pod's object, and keeps its status in the API up to date."""
 
     def __init__(
         self, client: KubeClient, pod: Json, status: Callable[[Json], Json | None], gone: Callable[[], None]
     ) -> None:
-        """`status` makes the status for a version of the pod, None for none yet; `gone`: the object is no more."""
+        """`status` returns the status for a version of the pod (None for none yet). `gone`: the object was deleted."""
         self.pod = pod
         self._uid = podspec.uid(pod)
         self._client = client
@@ -37,14 +37,14 @@ class Reporter:
         self._writing = asyncio.Lock()
 
     def take(self, pod: Json) -> bool:
-        """Keep this version if it is newer: what the watch brings can be older than our own last write."""
+        """Keep this version if it is newer. The watch may report versions older than our own last write."""
         newer = _version(pod) > _version(self.pod)
         if newer:
             self.pod = pod
         return newer
 
     def due(self) -> None:
-        """The status may have changed."""
+        """Request a write, because the status may have changed."""
         self._due.set()
 
     async def run(self) -> NoReturn:
@@ -60,16 +60,16 @@ class Reporter:
                 self._due.set()
 
     async def write(self) -> None:
-        """Write the status if it is not what stands in the API. Raises ApiUnavailableError, ApiRefusedError.
+        """Write the status if it differs from the API's. Raises ApiUnavailableError, ApiRefusedError.
 
-        The patch is bound to the version that it was made from: the conditions of others must not be lost.
+        The patch is bound to the version it was made from, so that other clients' conditions are not lost.
         """
         async with self._writing:
             while await self._try():
                 pass
 
     async def _try(self) -> bool:
-        """One try; whether another one is needed, on a newer version of the object."""
+        """Try once. Return whether another attempt is needed, with a newer version of the object."""
         status = self._status(self.pod)
         if status is None:
             return False
@@ -90,7 +90,7 @@ class Reporter:
         return False
 
     async def _renew(self) -> bool:
-        """Read the object anew; whether it is still the same pod."""
+        """Read the object again. Return whether it is still the same pod."""
         metadata = self.pod["metadata"]
         try:
             newer = dict(await self._client.get(PODS, metadata["namespace"], metadata["name"]))
@@ -103,5 +103,5 @@ class Reporter:
 
 
 def _version(pod: Json) -> int:
-    """The object's version; comparable, as Kubernetes has promised since 1.35."""
+    """Return the object's resourceVersion as a number. Kubernetes guarantees since 1.35 that they can be compared."""
     return int(pod["metadata"]["resourceVersion"])

@@ -1,4 +1,4 @@
-"""Reading a pod's JSON as kubelet does; the API server has filled in the defaults. Nothing is decided here."""
+"""Reads fields of a pod's JSON like kubelet. The API server has set the defaults."""
 
 import re
 from collections.abc import Mapping
@@ -7,54 +7,54 @@ from typing import Any
 from crrd.core.api.types import DEFAULT_GRACE_SECONDS
 from crrd.kubelet.restart_rules import RestartPolicy
 
-Json = dict[str, Any]  # A Kubernetes object, or a part of one, as the API speaks it
+Json = dict[str, Any]  # A Kubernetes object or a part of one
 
-NODE_IP = "127.0.0.1"  # The node's address, and its pods', which are all on the node's network
+NODE_IP = "127.0.0.1"  # IP of the node and of its pods, which all use the node's network
 _VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
 
 
 def uid(pod: Json) -> str:
-    """The pod's UID."""
+    """Return the pod's UID."""
     return str(pod["metadata"]["uid"])
 
 
 def key(pod: Json) -> str:
-    """`namespace/name`."""
+    """Return `namespace/name`."""
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
 def regular_containers(pod: Json) -> list[Json]:
-    """`spec.containers`."""
+    """Return `spec.containers`."""
     return list(pod["spec"].get("containers") or [])
 
 
 def init_containers(pod: Json) -> list[Json]:
-    """`spec.initContainers`, native sidecars among them."""
+    """Return `spec.initContainers`, including native sidecars."""
     return list(pod["spec"].get("initContainers") or [])
 
 
 def all_containers(pod: Json) -> list[Json]:
-    """Init containers first, then the regular ones."""
+    """Return the init containers, then the regular ones."""
     return init_containers(pod) + regular_containers(pod)
 
 
 def container(pod: Json, name: str) -> Json | None:
-    """The container of this name, None where the pod has none."""
+    """Return the container with this name, or None."""
     return next((spec for spec in all_containers(pod) if spec["name"] == name), None)
 
 
 def is_sidecar(spec: Json) -> bool:
-    """Whether an init container is a native sidecar (KEP-753): one that is kept running beside the pod's own."""
+    """Whether an init container is a native sidecar (KEP-753), which keeps running beside the regular containers."""
     return spec.get("restartPolicy") == RestartPolicy.ALWAYS
 
 
 def sidecars(pod: Json) -> set[str]:
-    """The names of the pod's native sidecars."""
+    """Return the names of the pod's native sidecars."""
     return {spec["name"] for spec in init_containers(pod) if is_sidecar(spec)}
 
 
 def grace_seconds(pod: Json) -> int:
-    """For how long a container of the pod may take to stop: of its deletion where it is being deleted."""
+    """Return the grace period of the pod's containers: that of its deletion if it is being deleted."""
     deletion = pod["metadata"].get("deletionGracePeriodSeconds") if being_deleted(pod) else None
     given = (deletion, pod["spec"].get("terminationGracePeriodSeconds"), DEFAULT_GRACE_SECONDS)
     return int(next(seconds for seconds in given if seconds is not None))
@@ -66,7 +66,7 @@ def being_deleted(pod: Json) -> bool:
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Put variables' values where the text says `$(NAME)`, as Kubernetes' forked expansion.go: `$$` is one dollar."""
+    """Replace `$(NAME)` by the variable's value, like Kubernetes' forked expansion.go; `$$` is one dollar sign."""
 
     def replace(match: re.Match[str]) -> str:
         name = match[1]

@@ -1,6 +1,6 @@
-"""Starting one container of a pod: back-off, image, create, start, postStart; and why it could not be started.
+"""Starts one container of a pod: back-off, image, create, start, postStart. Reports why a start failed.
 
-The reasons are kubelet's own words, for they end in the pod's status.
+The reasons are kubelet's own, because they appear in the pod's status.
 Source: `startContainer` and `doBackOff` in pkg/kubelet/kuberuntime, pkg/kubelet/images in Kubernetes.
 """
 
@@ -25,31 +25,31 @@ MAXIMUM_SECONDS = 300.0
 
 
 class BackOff:
-    """One growing delay per key, doubling from `initial` to `maximum`, forgotten after twice the maximum of quiet.
+    """A growing delay per key, doubling from `initial` to `maximum`. Reset after twice the maximum without failure.
 
-    Seconds of whatever clock the caller uses. Source: k8s.io/client-go/util/flowcontrol/backoff.go.
+    In seconds of the caller's clock. Source: k8s.io/client-go/util/flowcontrol/backoff.go.
     """
 
     def __init__(self, initial: float = CONTAINER_INITIAL_SECONDS, maximum: float = MAXIMUM_SECONDS) -> None:
         self._initial = min(initial, maximum)
         self._maximum = maximum
-        self._entries: dict[str, tuple[float, float]] = {}  # Each key's delay, and when that was last put up
+        self._entries: dict[str, tuple[float, float]] = {}  # The delay of each key, and when it was last increased
 
     def delay(self, key: str) -> float:
-        """The key's current delay in seconds; 0 for a key that has not failed."""
+        """Return the key's current delay in seconds, or 0 if it has not failed."""
         return self._entries.get(key, (0.0, 0.0))[0]
 
     def remaining(self, key: str, failed_at: float, now: float) -> float:
-        """Seconds that a thing that failed at `failed_at` still has to wait; 0 where it may go on."""
+        """Return the remaining delay in seconds after a failure at `failed_at`, or 0 if it is over."""
         return 0.0 if self._is_new(key, failed_at) else max(0.0, failed_at + self.delay(key) - now)
 
     def advance(self, key: str, failed_at: float, now: float) -> None:
-        """Take note that the next try is made now: the one after it waits longer."""
+        """Record that the next attempt starts now, so that the delay after it is longer."""
         new = self._is_new(key, failed_at)
         self._entries[key] = (self._initial if new else min(self.delay(key) * 2, self._maximum), now)
 
     def forget(self, prefix: str) -> None:
-        """Drop the keys that begin with the prefix: their pod is gone."""
+        """Remove the keys with this prefix, because their pod is gone."""
         for key in [key for key in self._entries if key.startswith(prefix)]:
             del self._entries[key]
 
@@ -58,7 +58,7 @@ class BackOff:
 
 
 def go_duration(seconds: float) -> str:
-    """A whole number of seconds or milliseconds as Go prints it: "10s", "1m20s", "500ms"."""
+    """Format whole seconds or milliseconds like Go: "10s", "1m20s", "500ms"."""
     if 0 < seconds < 1:
         return f"{round(seconds * 1000)}ms"
     hours, rest = divmod(seconds, 3600)
@@ -70,7 +70,7 @@ def go_duration(seconds: float) -> str:
 
 
 class StartError(Exception):
-    """The container was not started: what it now waits for, and when to try again."""
+    """The container was not started. Has the reason for its waiting state, and the time of the next attempt."""
 
     def __init__(self, reason: str, message: str, *, retry_after: float) -> None:
         super().__init__(message)
@@ -80,7 +80,7 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sandboxed:
-    """Where a container is started: its pod, as the API and as the runtime have it, and the ready sandbox."""
+    """The place of a container's start: its pod in the API and in the runtime, and the ready sandbox."""
 
     pod: Json
     view: RuntimePod
@@ -90,7 +90,7 @@ class Sandboxed:
 
 @dataclass(slots=True)
 class Starter:
-    """Starts sandboxes and containers on one node; keeps the back-offs of all its pods."""
+    """Starts sandboxes and containers on one node, and keeps the back-offs of all pods."""
 
     client: KubeClient
     runtime: KubeRuntime
@@ -98,17 +98,17 @@ class Starter:
     folders: PodFolders
     node_name: str
     backoff: BackOff
-    retry_seconds: float  # The wait after a failure that has no back-off of its own (kubelet: 10 s)
+    retry_seconds: float  # Delay after a failure without its own back-off (kubelet: 10 s)
     _pull_backoff: BackOff = field(default_factory=BackOff)
     _pull_errors: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def forget(self, pod: Json) -> None:
-        """The pod is gone: its back-offs with it."""
+        """Remove the back-offs of a pod that is gone."""
         self.backoff.forget(podspec.uid(pod))
         self._pull_backoff.forget(podspec.uid(pod))
 
     async def start_sandbox(self, pod: Json, attempt: int) -> str:
-        """Run a new sandbox for the pod, of this number; its ID. Raises VolumeError, and what the runtime raises."""
+        """Run a new sandbox with this attempt number. Return its ID. Raises VolumeError, and the runtime's errors."""
         self.folders.prepare(pod)
         return await self.runtime.run_sandbox(self._sandbox_config(pod, attempt))
 
@@ -166,7 +166,7 @@ class Starter:
         self.backoff.advance(key, failed_at, now)
 
     async def _image(self, pod: Json, spec: Json) -> str:
-        """The ID of the container's image, pulled if need be."""
+        """Return the ID of the container's image. Pull the image if needed."""
         image, policy = str(spec["image"]), spec["imagePullPolicy"]
         present = await self.runtime.image_id(image)
         if present and policy != "Always":
@@ -186,11 +186,11 @@ class Starter:
             now = time.time()
             self._pull_backoff.advance(key, now, now)
             self._pull_errors[key] = (now, str(error))
-            # Looked at again before the back-off is over: that is when kubelet says ImagePullBackOff.
+            # Check again before the back-off is over, because then kubelet reports ImagePullBackOff.
             raise StartError("ErrImagePull", str(error), retry_after=self._pull_backoff.delay(key) / 2) from error
 
     async def _post_start(self, spec: Json, container_id: str) -> None:
-        """Run the postStart hook; a container whose hook fails is killed."""
+        """Run the postStart hook. If it fails, kill the container."""
         handler = (spec.get("lifecycle") or {}).get("postStart")
         if not handler:
             return

@@ -1,6 +1,6 @@
-"""What kubelet says of a pod in the API: from the spec and what the runtime has, the pod's `status`.
+"""Computes a pod's `status` from its spec and the runtime's state.
 
-Pure but for the termination messages, which are files. Source: `generateAPIPodStatus`, `getPhase` and
+Pure, except that it reads the files of termination messages. Source: `generateAPIPodStatus`, `getPhase` and
 `convertToAPIContainerStatuses` in pkg/kubelet/kubelet_pods.go, pkg/kubelet/status/generate.go for the conditions.
 """
 
@@ -24,36 +24,36 @@ LOG_MESSAGE_BYTES = 2048
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why a container is not there yet: what the last attempt to start it said."""
+    """Why a container does not run yet: the result of the last attempt to start it."""
 
     reason: str
     message: str
 
 
 class Health(Protocol):
-    """What the probes found."""
+    """The results of the probes."""
 
     def started(self, spec: Json, container: RuntimeContainer) -> bool:
-        """Whether a running container has started: its startupProbe succeeded, or it has none."""
+        """Whether a running container's startupProbe has succeeded, or it has none."""
 
     def ready(self, spec: Json, container: RuntimeContainer) -> bool:
-        """Whether a running and started container is ready: its readinessProbe succeeds, or it has none."""
+        """Whether a started container's readinessProbe succeeds, or it has none."""
 
     def failed(self, container_id: str) -> str:
-        """The probe for which a container has to be restarted, "startup" or "liveness"; "" for none."""
+        """Return the probe because of which a container must be restarted, "startup" or "liveness", or ""."""
 
 
 def timestamp(nanoseconds: int) -> str:
-    """RFC 3339 in UTC, whole seconds, as the API's `Time` has it."""
+    """Format as RFC 3339 in UTC with whole seconds, like the API's `Time`."""
     return rfc3339(datetime.fromtimestamp(nanoseconds // 1_000_000_000, UTC))
 
 
 def pod_status(
     pod: Json, view: RuntimePod, *, waiting: Mapping[str, Waiting], health: Health, runtime: str, version: str, now: int
 ) -> Json:
-    """The status as of now (nanoseconds since the epoch); conditions of others are kept as they are.
+    """Return the status at `now` (nanoseconds since the epoch). Other programs' conditions are kept.
 
-    `version` is kubelet's: what is restarted, and with it the phase, depends on it.
+    `version` is kubelet's, because restarts and the phase depend on it.
     """
     old = pod.get("status") or {}
     build = _Builder(pod, view, waiting, health, runtime)
@@ -87,13 +87,13 @@ class _Builder:
     _runtime_name: str
 
     def container(self, spec: Json, *, init: bool) -> Json:
-        """The status of one container."""
+        """Return the status of one container."""
         name = spec["name"]
         instances = self._view.instances(name)
         entries = (self._pod.get("status") or {}).get("initContainerStatuses" if init else "containerStatuses") or []
         old: Json = next((entry for entry in entries if entry["name"] == name), {})
         if not instances and init and (old.get("state") or {}).get("terminated"):
-            return old  # an init container that is done may be removed at any time
+            return old  # an init container that has ended may be removed at any time
         status: Json = {
             "name": name, "image": spec["image"], "imageID": "", "restartCount": old.get("restartCount", 0),
             "ready": False, "started": False, "lastState": old.get("lastState") or {},
@@ -119,7 +119,7 @@ class _Builder:
         return status
 
     def _default_reason(self, *, init: bool) -> str:
-        """What a container waits for that nobody has tried to start."""
+        """Return the waiting reason of a container before the first attempt to start it."""
         if init:
             return "PodInitializing"
         specs = [spec for spec in podspec.init_containers(self._pod) if not podspec.is_sidecar(spec)]
@@ -143,7 +143,7 @@ class _Builder:
         return {"terminated": terminated}
 
     def _hold_back(self, spec: Json, status: Json, *, init: bool) -> None:
-        """A container that would be started but could not be is waiting, with the reason why."""
+        """Set a container that could not be started to waiting, with the reason."""
         held = self._waiting.get(spec["name"])
         if held is None or "running" in status["state"]:
             return
@@ -157,13 +157,13 @@ class _Builder:
 
 
 def termination_message(spec: Json, container: RuntimeContainer) -> str:
-    """What the container wrote as its last words, or the end of its log where the policy says so."""
+    """Return the container's termination message, or the end of its log if its policy allows that."""
     text = _tail(Path(container.termination_file), MESSAGE_BYTES) if container.termination_file else ""
     fall_back = spec["terminationMessagePolicy"] == "FallbackToLogsOnError" and container.exit_code != 0
     if text or not fall_back or not container.log_path:
         return text
     lines = _tail(Path(container.log_path), LOG_MESSAGE_BYTES).splitlines(keepends=True)
-    # A line of a CRI log is "<time> <stream> <tag> <text>"; the first may be cut.
+    # A line of a CRI log is "<time> <stream> <tag> <text>". The first one may be cut.
     return "".join(line.split(" ", 3)[3] for line in lines if line.count(" ") >= 3)
 
 
@@ -177,7 +177,7 @@ def _tail(path: Path, size: int) -> str:
 
 
 def _phase(pod: Json, init: list[Json], regular: list[Json], minor: int) -> str:
-    """Kubelet's `getPhase`."""
+    """Return the phase, like kubelet's `getPhase`."""
     sidecars, pending_init = podspec.sidecars(pod), False
     for status in init:
         ended = status["state"].get("terminated") or (status["lastState"] or {}).get("terminated")
@@ -197,16 +197,16 @@ def _phase(pod: Json, init: list[Json], regular: list[Json], minor: int) -> str:
     if any("running" in state for state in states):
         return "Running"
     exits = [state["terminated"]["exitCode"] for state in states if "terminated" in state]
-    if len(exits) < len(states):  # one is held back
+    if len(exits) < len(states):  # one could not be started
         return "Running"
-    # A pod that is being deleted is over once its containers are.
+    # A pod that is being deleted ends with its containers.
     if not podspec.being_deleted(pod) and any(_restarts(pod, status, minor) for status in regular):
         return "Running"
     return "Failed" if any(exits) else "Succeeded"
 
 
 def _restarts(pod: Json, status: Json, minor: int) -> bool:
-    """Whether a container that has ended is started again."""
+    """Whether a container that has ended is restarted."""
     spec = podspec.container(pod, status["name"]) or {}
     return restarts(spec, pod["spec"], status["state"]["terminated"]["exitCode"], minor)
 
@@ -245,7 +245,7 @@ def _conditions(
 
 
 def _gates(pod: Json, conditions: Mapping[str, Json]) -> tuple[bool, str, str]:
-    """Whether the pod's readiness gates let it be ready, once its containers are (KEP-580)."""
+    """Whether the pod's readiness gates allow it to be ready (KEP-580), with reason and message if not."""
     messages = []
     for gate in pod["spec"].get("readinessGates") or []:
         kind = gate["conditionType"]

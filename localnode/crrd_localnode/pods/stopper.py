@@ -1,6 +1,6 @@
-"""Stopping what runs of a pod: preStop hook, grace period, sandbox; and clearing away what is left in the runtime.
+"""Stops a pod's containers (preStop hook, grace period) and sandboxes, and removes what is left in the runtime.
 
-Kubelet's own procedure: hook first, what is left of the grace period to the runtime's stop, at least two seconds.
+Kubelet's procedure: the hook first, then the runtime's stop with the rest of the grace period, at least two seconds.
 Source: `killContainer` in pkg/kubelet/kuberuntime/kuberuntime_container.go, `evictableContainers` in
 kuberuntime_gc.go and `getContainersToDeleteInPod` in pkg/kubelet/pod_container_deletor.go.
 """
@@ -31,10 +31,10 @@ class Stopper:
     _handlers: Handlers
 
     async def stop(self, container: RuntimeContainer, reason: str, grace: int | None = None) -> None:
-        """Stop one container with all that kubelet grants it; returns when it has stopped.
+        """Stop one container like kubelet. Return when it has stopped.
 
-        Its preStop hook and grace period are those that stand on it; `grace` is of the pod's deletion, in their place,
-        in seconds, at least 1. `reason` is for the log. Raises RuntimeCallError, RuntimeUnavailableError.
+        The preStop hook and grace period are those in its annotations. `grace` (seconds, at least 1) is that of the
+        pod's deletion and replaces the latter. `reason` is logged. RuntimeCallError, RuntimeUnavailableError.
         """
         seconds: float = container.grace_seconds if grace is None else grace
         _log.info("stopping_container", container=container.name, id=container.id, reason=reason)
@@ -50,9 +50,9 @@ class Stopper:
         await self._runtime.stop(container.id, max(round(seconds), least))
 
     async def stop_pod(self, view: RuntimePod, kills: Sequence[Kill], grace: int | None = None) -> None:
-        """Stop these containers of the pod, those of one stage at once and the stages in turn; then its sandboxes.
+        """Stop these containers of the pod, stage by stage and together within a stage. Then stop its sandboxes.
 
-        The later stages get what is left of the grace period (KEP-753). Raises as `stop` does.
+        The later stages get the rest of the grace period (KEP-753). Raises the errors of `stop`.
         """
         started = time.monotonic()
         known = {container.id: container for container in view.containers}
@@ -70,7 +70,7 @@ class Stopper:
                 await self._runtime.stop_sandbox(sandbox.id)
 
     async def remove(self, removals: Sequence[Remove]) -> None:
-        """Remove these containers in their order, what runs of them being killed; their logs stay, and count on."""
+        """Remove these containers in order, and kill running ones first. Their logs are kept and still counted."""
         for removal in removals:
             _log.info("removing_container", container=removal.container.name, id=removal.container.id)
             if removal.kill:
@@ -78,9 +78,9 @@ class Stopper:
             await self._runtime.remove(removal.container.id)
 
     async def remove_pod(self, view: RuntimePod) -> None:
-        """Remove the pod's stopped sandboxes and with them all containers."""
+        """Remove the pod's stopped sandboxes with all containers."""
         for sandbox in view.sandboxes:
-            await self._runtime.stop_sandbox(sandbox.id)  # gives back what a dead sandbox may still hold
+            await self._runtime.stop_sandbox(sandbox.id)  # releases the resources of a dead sandbox
             await self._runtime.remove_sandbox(sandbox.id)
 
     async def purge(self, containers: Iterable[RuntimeContainer]) -> None:
@@ -91,7 +91,7 @@ class Stopper:
                 await asyncio.to_thread(Path(container.log_path).unlink, missing_ok=True)
 
     async def clear(self, view: RuntimePod) -> None:
-        """Remove dead instances but the newest of each container, and sandboxes that hold nothing any more."""
+        """Remove exited instances, except the newest of each container, and empty sandboxes."""
         kept: set[str] = set()
         left = {sandbox.id: 0 for sandbox in view.sandboxes}
         for container in view.containers:  # the newest first
@@ -108,12 +108,12 @@ class Stopper:
 
 
 def _left(container: RuntimeContainer, grace: int | None, spent: float) -> int | None:
-    """What other stages have left of the grace period, in seconds, at least 1; None for the container's own."""
+    """Return the rest of the grace period for later stages, in seconds, at least 1. None means the container's own."""
     if not spent:
         return grace
     return max(1, round((container.grace_seconds if grace is None else grace) - spent))
 
 
 def _json(text: str) -> Json:
-    """What kubelet wrote as JSON; {} for nothing."""
+    """Parse what kubelet wrote as JSON. {} if it is empty."""
     return json.loads(text) if text else {}

@@ -1,8 +1,8 @@
-"""One pod's worker: brings what runs to what the spec says, one step at a time.
+"""The worker of one pod: makes the runtime's state match the spec, one step at a time.
 
-Serial within a pod, as kubelet's pod workers are: while a stop takes its grace period, nothing else happens to its pod.
-It is woken by a change of the pod's object, of its state in the runtime (the relist) or of a probe's result, and when a
-back-off is over. It decides nothing (`planner` does), and tells nobody: the `Reporter` does.
+It is serial like kubelet's pod workers: during a stop's grace period, nothing else happens to the pod. It is woken by
+changes of the pod's object, of its state in the runtime (the relist) and of probe results, and when a back-off is over.
+`planner` decides what to do, and `Reporter` writes the status.
 """
 
 import asyncio
@@ -38,15 +38,15 @@ from crrd_localnode.pods.volumes import PodFolders, VolumeError
 
 _log = structlog.get_logger()
 
-RESYNC_SECONDS = 60.0  # Kubelet's syncFrequency: a pod is looked at this often though nothing was heard of it
-AWAY_SECONDS = 1.0  # The wait after the runtime or the API server was not to be reached
-FORCED_GRACE_SECONDS = 1  # What a pod gets whose object has gone from the API: kubelet's least
+RESYNC_SECONDS = 60.0  # Kubelet's syncFrequency: interval of syncing a pod without any change
+AWAY_SECONDS = 1.0  # Delay after the runtime or the API server could not be reached
+FORCED_GRACE_SECONDS = 1  # Grace period of a pod whose object was deleted from the API: kubelet's minimum
 _ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What all workers of one node share."""
+    """The parts that all workers of one node share."""
 
     client: KubeClient
     runtime: KubeRuntime
@@ -56,14 +56,14 @@ class Node:
     probes: Probes
     folders: PodFolders
     retry_seconds: float
-    version: str  # Kubelet's, whose rules are followed
+    version: str  # Kubelet's version, which decides the rules
 
 
 class PodWorker:
-    """Runs one pod, from its first appearance on the node to its end."""
+    """Manages one pod, from its first appearance on the node to its end."""
 
     def __init__(self, node: Node, pod: Json, ended: Callable[[str], None]) -> None:
-        """`ended` is called with the pod's UID once nothing of it is left."""
+        """`ended` is called with the pod's UID when everything of it was removed."""
         self._node = node
         self._uid = podspec.uid(pod)
         self._ended = ended
@@ -76,21 +76,21 @@ class PodWorker:
         self._woken.set()
 
     def update(self, pod: Json) -> None:
-        """A version of the pod's object that the watch brought."""
+        """Handle a version of the pod's object from the watch."""
         if self._reporter.take(pod):
             self.wake()
 
     def object_gone(self) -> None:
-        """The pod's object is no more: end the pod."""
+        """The pod's object was deleted: end the pod."""
         self._gone = True
         self.wake()
 
     def wake(self) -> None:
-        """Something about the pod may have changed."""
+        """Sync soon, because the pod may have changed."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Sync whenever woken, until the pod is over and removed."""
+        """Sync whenever woken, until the pod has ended and was removed."""
         reporting = asyncio.create_task(self._reporter.run())
         try:
             delay = 0.0
@@ -107,7 +107,7 @@ class PodWorker:
         self._ended(self._uid)
 
     async def _sync_safely(self) -> float:
-        """One sync; the seconds after which the next one is due."""
+        """Sync once. Return the seconds until the next sync."""
         try:
             return await self._sync(self._reporter.pod)
         except (RuntimeUnavailableError, ApiUnavailableError) as error:
@@ -138,12 +138,12 @@ class PodWorker:
         return delay
 
     async def _look(self) -> RuntimePod:
-        """Ask the runtime what it has of the pod."""
+        """Read the pod's state from the runtime."""
         self._view = await self._node.runtime.pod(self._uid)
         return self._view
 
     def _status(self, pod: Json) -> Json | None:
-        """The status of the pod as the runtime was seen last."""
+        """Return the pod's status, according to the last state of the runtime."""
         if self._gone or self._view is None:
             return None
         node = self._node
@@ -153,7 +153,7 @@ class PodWorker:
         )  # fmt: skip
 
     async def _carry_out(self, pod: Json, view: RuntimePod) -> float:
-        """Do what the plan says; the seconds after which to look again."""
+        """Carry out the plan. Return the seconds until the next sync."""
         todo = plan_pod(pod, view, self._node.probes, self._node.version)
         await self._kill(pod, view, todo)
         if todo.remove:
@@ -169,15 +169,15 @@ class PodWorker:
         place = Sandboxed(pod, view, sandbox_id, todo.attempt)
         for start in todo.start:
             spec = podspec.container(pod, start.name)
-            if spec is None:  # an ephemeral container, which a local node does not have
+            if spec is None:  # an ephemeral container, which a local node does not support
                 continue
             delay = min(delay, await self._start(place, spec))
             if start.name in self._waiting and spec in podspec.init_containers(pod) and not podspec.is_sidecar(spec):
-                break  # nothing comes before it has run
+                break  # later containers must wait
         return delay
 
     async def _kill(self, pod: Json, view: RuntimePod, todo: PodActions) -> None:
-        """Stop what the plan says; where the pod begins anew, forget how its init containers ended."""
+        """Stop the containers of the plan. If the pod starts again, remove its init containers' results."""
         if not todo.kill_pod:
             known = {container.id: container for container in view.containers}
             for kill in todo.kill:
@@ -190,7 +190,7 @@ class PodWorker:
             await self._node.stopper.purge(each for each in view.containers if each.name in init)
 
     async def _start(self, place: Sandboxed, spec: Json) -> float:
-        """Start one container, or keep in mind why it could not be; the seconds after which to look again."""
+        """Start one container, or record why it could not be started. Return the seconds until the next sync."""
         name = spec["name"]
         try:
             await self._node.starter.start(place, spec, hash_of(spec, self._node.version))
@@ -203,7 +203,7 @@ class PodWorker:
         return RESYNC_SECONDS
 
     async def _terminate(self, pod: Json, view: RuntimePod) -> None:
-        """End the pod: stop it, say so, remove it from the runtime, then from the API."""
+        """End the pod: stop it, report that, and remove it from the runtime, then from the API."""
         grace = FORCED_GRACE_SECONDS if self._gone else max(podspec.grace_seconds(pod), FORCED_GRACE_SECONDS)
         ending = plan_end(pod, view, self._node.version, "the pod is being deleted")
         await self._node.stopper.stop_pod(view, ending.kill, grace)
@@ -224,15 +224,15 @@ class PodWorker:
 
 
 def hash_of(spec: Json, version: str) -> str:
-    """The container's hash as a kubelet of this version writes it; "0" where that cannot be told."""
+    """Return the container's hash of a kubelet of this version, or "0" if unknown."""
     return f"{container_hash(spec, version) or 0:x}"
 
 
 def plan_pod(pod: Json, view: RuntimePod, health: Health, version: str) -> PodActions:
-    """What a kubelet of this version does about the pod as it is now.
+    """Return the actions of a kubelet of this version for the pod's current state.
 
-    A local node has no pod network, and keeps no record of the resources that a container was given: nothing is ever
-    restarted for theirs.
+    A local node has no pod network, and does not record the resources that a container was given, so containers are
+    never restarted because of these.
     """
     current = [(spec, found) for spec in podspec.all_containers(pod) if (found := view.newest(spec["name"]))]
     status = PodRuntimeStatus(
@@ -246,5 +246,5 @@ def plan_pod(pod: Json, view: RuntimePod, health: Health, version: str) -> PodAc
 
 
 def plan_end(pod: Json, view: RuntimePod, version: str, why: str) -> PodActions:
-    """The same where the pod is over: all of it is killed, its sidecars last."""
+    """Return the actions that end the pod: everything is killed, sidecars last."""
     return end_pod(pod, PodRuntimeStatus(view.sandboxes, view.containers), version, why)
