@@ -1,8 +1,8 @@
-"""`make soak`: runs schedules until stopped, or SCHEDULES of them, on all cores; `make soak SEED=n` tells one run.
-`make soak DAYS=20` runs so many schedules of a day each.
+"""`make soak`: runs schedules until stopped, or SCHEDULES of them, on all cores. `make soak SEED=n` shows one run.
+`make soak DAYS=20` runs this many schedules of a day each.
 
-A schedule that fails is shrunk and its story told, once for every sort of failure. The figures at the end are those
-of docs/reliability.md.
+A failed schedule is shrunk and its story printed, once for each kind of failure. The figures at the end are those of
+docs/reliability.md.
 """
 
 import multiprocessing
@@ -28,11 +28,10 @@ console = Console(highlight=False, soft_wrap=True)
 
 @dataclass(slots=True)
 class Tally:
-    """What some schedules came to."""
+    """The results of some schedules."""
 
     schedules: int = 0
-    undisturbed: int = 0
-    """Schedules in which no fault had an effect."""
+    undisturbed: int = 0  # Schedules in which no fault had an effect
     seconds: float = 0.0
     active: float = 0.0
     steps: int = 0
@@ -53,14 +52,14 @@ class Tally:
 
 def one_day(seed: int) -> Tally:
     """Run the day of a seed."""
-    from tests.simulation.maker import day  # noqa: PLC0415 - only the children need it
+    from tests.simulation.maker import day  # noqa: PLC0415 - only child processes need it
 
     return _tally([day(seed)])
 
 
 def chunk(first: int) -> Tally:
     """Run the schedules of some seeds."""
-    from tests.simulation.maker import schedule  # noqa: PLC0415 - only the children need it
+    from tests.simulation.maker import schedule  # noqa: PLC0415 - only child processes need it
 
     return _tally(map(schedule, range(first, first + CHUNK)))
 
@@ -81,7 +80,7 @@ def _tally(plans: Iterable["Schedule"]) -> Tally:
 
 
 def tell(seed: int, *, shortest: bool, days: bool = False) -> bool:
-    """Tell the story of one seed; whether all was well."""
+    """Print the story of one seed. Return whether it passed."""
     from tests.simulation.maker import day, schedule  # noqa: PLC0415
     from tests.simulation.shrink import story  # noqa: PLC0415
 
@@ -91,7 +90,7 @@ def tell(seed: int, *, shortest: bool, days: bool = False) -> bool:
 
 
 def soak(schedules: int | None, first: int, *, days: bool = False) -> int:
-    """Run, show how far it is, tell of failures; the exit code."""
+    """Run schedules, show the progress and print failures. Return the exit code."""
     from tests.simulation.shrink import sort_of  # noqa: PLC0415
 
     some, step = (one_day, 1) if days else (chunk, CHUNK)
@@ -124,7 +123,7 @@ def soak(schedules: int | None, first: int, *, days: bool = False) -> int:
 
 
 def figures(total: Tally, seconds: float) -> None:
-    """What was run, and what came of it."""
+    """Print what was run, and the results."""
     table = Table(show_header=False, box=None)
     table.add_row("schedules", f"{total.schedules:,}")
     table.add_row("failed", f"{len(total.failed):,}")
@@ -149,8 +148,8 @@ def figures(total: Tally, seconds: float) -> None:
 
 
 def main() -> int:
-    """See the module."""
-    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of names come in the same order in every run
+    """See the module's docstring."""
+    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of names have the same order in every run
         os.execve(sys.executable, [sys.executable, "-m", "tests.simulation"], {**os.environ, "PYTHONHASHSEED": "0"})
     if seed := os.environ.get("SEED"):
         return 0 if tell(int(seed), shortest="SHORTEST" in os.environ) else 1

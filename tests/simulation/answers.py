@@ -1,4 +1,4 @@
-"""What an API server says: objects, Status objects, and what stands in for them when it is somebody else's answer."""
+"""The API server's responses: objects, Status objects, and responses of other programs, such as proxies."""
 
 import json
 from pathlib import Path
@@ -30,8 +30,7 @@ def _known_fields() -> tuple[frozenset[str], frozenset[str]]:
 
 STATUS_FIELDS, STATE_FIELDS = _known_fields()
 OLD_STATUS_FIELDS = frozenset({"phase", "completionTime", "message", "containerRecreateStates"})
-OLD_STATE_FIELDS = frozenset({"name", "phase", "message"})
-"""Of a CRD that came before isKilled."""
+OLD_STATE_FIELDS = frozenset({"name", "phase", "message"})  # The fields in a CRD older than isKilled
 
 
 def as_json(status: int, answer: Object) -> Response:
@@ -53,7 +52,7 @@ _REASONS = {401: "Unauthorized", 403: "Forbidden", 429: "TooManyRequests", 504: 
 
 
 def refusal(code: int, retry_after: int | None) -> Response:
-    """An answer without the call having been carried out."""
+    """Return an error response to a call that was not carried out."""
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
     if code in (502, 503):
         return Response(code, _HTML, headers)

@@ -1,6 +1,6 @@
-"""The API server of a run: HTTP in front of the store, and every way in which that can go wrong.
+"""The API server of a run: HTTP in front of the store, and all its faults.
 
-Faults are the network's or the server's own, and each is one that a real server, or a proxy before it, can have.
+A fault is the network's or the server's, and can also happen with a real server or a proxy before it.
 """
 
 import json
@@ -32,22 +32,19 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 BOOKMARK_SECONDS = 60.0
-_SORTS = {"node": "read"}
-"""A sort of calls -> the sort that it is one of."""
-PATIENCE_SECONDS = 3.0
-"""How long a server waits for a version that it does not have yet, before it says so."""
+_SORTS = {"node": "read"}  # A kind of calls -> the kind that includes it
+PATIENCE_SECONDS = 3.0  # Time that a server waits for a future version before it returns an error
 
 
 @dataclass(slots=True)
 class Rule:
-    """A fault that is there for a while, or for some calls."""
+    """A fault that lasts for a while, or for some calls."""
 
     kind: str
     until: float
     about: Mapping[str, Any]
     left: int | None = None
-    hit: bool = False
-    """Whether it has had an effect."""
+    hit: bool = False  # Whether it has had an effect
 
 
 @dataclass(slots=True, eq=False)
@@ -62,15 +59,14 @@ class _Open:
 
 
 class ApiServer:
-    """Answers the daemon. Everybody else uses the store at once."""
+    """Answers the daemon. All other parts use the store directly."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self.store = Store(world.changed, world.loop.true_utc, world.loop.time)
         self.rules: list[Rule] = []
         self.opened: list[_Open] = []
-        self.behind: int | None = None
-        """The version at which a server that is behind stands still."""
+        self.behind: int | None = None  # The version at which a server that is behind has stopped
         self.pruning = False
         self.latency = world.setup.latency
         self._touches = 0
@@ -82,7 +78,7 @@ class ApiServer:
         self.rules.append(Rule(kind, now + about["seconds"], about, about.get("times")))
 
     def drop_watches(self, *, gone: bool = False) -> None:
-        """Cut every watch; `gone` says before that its version has expired."""
+        """Cut every watch. `gone` first reports that its version has expired."""
         for opened in self.opened:
             if gone and not opened.mute:
                 opened.response.content.feed(line("ERROR", status(410, "Expired", "too old resource version")))
@@ -91,12 +87,12 @@ class ApiServer:
         self.opened.clear()
 
     def half_open(self) -> None:
-        """The other end of every watch vanishes without a word."""
+        """The other end of every watch disappears without closing the connection."""
         for opened in self.opened:
             opened.mute = True
 
     def stand_still(self, back: float, open_too: bool) -> None:
-        """A server is behind by so many seconds, or falls behind; `open_too` if the daemon's watches are its own."""
+        """Put a server behind by this many seconds, with `open_too` also the one of the daemon's open watches."""
         self.behind = self.store.version_at(self._world.loop.time() - back)
         for opened in self.opened if open_too else ():
             opened.watch.held = True
@@ -108,7 +104,7 @@ class ApiServer:
             self.store.tell(opened.kind, opened.watch, self.store.version)
 
     def forget(self, life: "Life") -> None:
-        """A life of the daemon is over: its connections are gone."""
+        """Drop the connections of a daemon process that has died."""
         for opened in [one for one in self.opened if one.life is life]:
             self._forget(opened)
             self.opened.remove(opened)
@@ -133,7 +129,7 @@ class ApiServer:
     # Calls.
 
     def send(self, life: "Life", sent: Sent, reply: Reply) -> None:
-        """One request of the daemon."""
+        """Handle one request of the daemon."""
         sort = {"PATCH": "write", "POST": "events"}.get(sent.method, "watch" if "watch" in sent.query else "read")
         if life.judged:
             self._world.judge.called(life, sort, sent)
@@ -200,7 +196,7 @@ class ApiServer:
         self._later(self.latency, self._hand_over, life, sent, reply, response, None if fault == "api_torn" else answer)
 
     def _hand_over(self, life: "Life", sent: Sent, reply: Reply, response: Response, answer: Object | None) -> None:
-        """The answer reaches the daemon, which knows from now on what it says."""
+        """Deliver the response to the daemon, and record that it knows the content."""
         if answer is not None and response.status == 200 and life.judged and not reply.given_up:
             if "items" in answer:
                 kind, namespace, *_ = self._target(sent)
@@ -216,7 +212,7 @@ class ApiServer:
 
     @staticmethod
     def _target(sent: Sent) -> tuple[str, str, str, str]:
-        """Kind, namespace, name and subresource of a path."""
+        """Return kind, namespace, name and subresource of a path."""
         parts = sent.path.strip("/").split("/")
         parts = parts[3:] if parts[:3] == ["apis", GROUP, VERSION] else parts[2:] if parts[:2] == ["api", "v1"] else []
         namespace = ""
@@ -272,7 +268,7 @@ class ApiServer:
                 "please apply your changes to the latest version and try again"
             )
             return 409, status(409, "Conflict", said, name)
-        # of a write of the status alone the uid is dropped unseen
+        # a write of the status alone ignores the uid
         if sub != "status" and meta.get("uid", obj["metadata"]["uid"]) != obj["metadata"]["uid"]:
             wrong = f'metadata.uid: Invalid value: "{meta["uid"]}": field is immutable'
             said = f'{kind} "{name}" is invalid: {wrong}'
@@ -289,7 +285,7 @@ class ApiServer:
         return 200, self.store.update(kind, new)
 
     def _touch(self, obj: Object) -> None:
-        """Somebody else is quicker."""
+        """Another client writes first."""
         now = self._world.loop.time()
         for rule in self.rules:
             if rule.kind == "conflict" and rule.until > now and rule.left:
@@ -300,7 +296,7 @@ class ApiServer:
                 return
 
     def _pruned(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the CRD's schema knows of a status."""
+        """Return the fields of a status that the CRD's schema knows."""
         whole, each = (OLD_STATUS_FIELDS, OLD_STATE_FIELDS) if self.pruning else (STATUS_FIELDS, STATE_FIELDS)
         pruned = {key: value for key, value in status.items() if key in whole}
         if "containerRecreateStates" in pruned:
@@ -361,7 +357,7 @@ class ApiServer:
         self._later(BOOKMARK_SECONDS, self._bookmark, opened)
 
     def _pieces(self, lines: bytes) -> list[bytes]:
-        """As a network hands them on: a piece may end anywhere, in the middle of a line and of a character."""
+        """Split the lines like a network: a piece may end in the middle of a line or of a character."""
         size = 1 + len(lines) * 2 // 5 if self._world.setup.in_pieces else len(lines)
         return [lines[at : at + size] for at in range(0, len(lines), size)]
 

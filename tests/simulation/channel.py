@@ -1,6 +1,6 @@
-"""A gRPC channel in memory, in place of grpc.aio's: what the product's CRI client sees of the runtime.
+"""A gRPC channel in memory that replaces grpc.aio's, for the product's CRI client.
 
-Real messages in, real messages out, and gRPC's own errors with their codes.
+It uses real messages, and gRPC's own errors with their codes.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ def failed(code: grpc.StatusCode, details: str) -> AioRpcError:
 
 
 class Call:
-    """One call under way."""
+    """One call in progress."""
 
     def __init__(self, life: "Life", runtime: str, method: str, message: Any) -> None:
         self.life = life
@@ -36,8 +36,7 @@ class Call:
         self.began = asyncio.get_running_loop().time()
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.timer: asyncio.TimerHandle | None = None
-        self.give_up: Callable[[], None] = lambda: None
-        """What the runtime does when nobody waits any more."""
+        self.give_up: Callable[[], None] = lambda: None  # What the runtime does when the caller has gone
 
     def done(self, outcome: Any) -> None:
         if self.future.done():
@@ -49,7 +48,7 @@ class Call:
 
 
 class Channel:
-    """Stands for `grpc.aio.insecure_channel`."""
+    """Replaces `grpc.aio.insecure_channel`."""
 
     def __init__(self, target: str, options: Any = None) -> None:
         self._life = LIFE.get()
@@ -88,7 +87,7 @@ class Channel:
         return call
 
     def finish(self, call: "Call") -> None:
-        """Nobody waits for the answer any more."""
+        """The caller does not wait for the response any more."""
         if call not in self._calls:
             return
         del self._calls[call]
@@ -109,7 +108,7 @@ class Channel:
 
 
 class OneAnswer:
-    """A unary call read as a stream: its head comes with its one message."""
+    """A unary call read as a stream: the initial metadata arrives with its only message."""
 
     def __init__(self, channel: Channel, call: Call, deserialize: Callable[[bytes], Any]) -> None:
         self._channel = channel

@@ -1,7 +1,7 @@
-"""Virtual time for the whole process: the event loop, `time` and the product's `datetime` follow one clock.
+"""Virtual time for the whole process: the event loop, `time` and the product's `datetime` use one clock.
 
-The loop has no selector and no file descriptor: it runs what is ready, and when nothing is, its clock jumps to the next
-timer. What real programs would wait for on a socket is a future here, which a timer or somebody's step completes.
+The loop has no selector and no file descriptor. It runs what is ready, and if nothing is, its clock jumps to the next
+timer. Instead of sockets, there are futures that a timer or another part of the simulation completes.
 """
 
 import asyncio
@@ -17,24 +17,21 @@ from tests.simulation.channel import LIFE
 if TYPE_CHECKING:
     from tests.simulation.daemon import Life
 
-EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-"""The wall clock's time when the loop's clock says 0."""
-START = 1000.0
-"""The loop's clock when a run begins: far from 0, as the monotonic clock of a node that is up."""
-LONGEST_INSTANT = 20_000
-"""Turns of the loop without time passing before the run counts as one that goes round and round."""
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)  # The wall clock's time when the loop's clock is 0
+START = 1000.0  # The loop's clock at the start of a run. Not near 0, like the monotonic clock of a running node
+LONGEST_INSTANT = 20_000  # Turns of the loop without time passing, after which the run counts as an endless loop
 
 
 class NoTimePassesError(Exception):
-    """Something runs again and again at one and the same time."""
+    """Something runs repeatedly without time passing."""
 
 
 class NothingLeftError(Exception):
-    """Every task waits, and nothing is left that could ever wake one."""
+    """Every task waits, and nothing can wake one any more."""
 
 
 class _Jump:
-    """What the loop takes for its selector."""
+    """The loop's selector."""
 
     def __init__(self) -> None:
         self.now = START
@@ -61,13 +58,12 @@ class _Jump:
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """Nothing in it sleeps, and no socket, thread or process can be had from it."""
+    """A loop in which nothing sleeps, and that has no sockets, threads or processes."""
 
     def __init__(self) -> None:
         self.jump = _Jump()
         self.steps = 0
-        self.wall_offset = 0.0
-        """By how much the node's wall clock is wrong."""
+        self.wall_offset = 0.0  # The error of the node's wall clock, in seconds
         super().__init__(self.jump)  # type: ignore[arg-type]
         self._csock = self._ssock = None
         self.set_task_factory(self._task)
@@ -77,20 +73,20 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self.jump.now
 
     def wall(self) -> float:
-        """The node's wall clock, Unix seconds."""
+        """Return the node's wall clock in Unix seconds."""
         return EPOCH.timestamp() + self.jump.now + self.wall_offset
 
     def own_wall(self) -> float:
-        """The wall clock of the machine on which the asking process runs."""
+        """Return the wall clock of the calling process' machine."""
         life = LIFE.get(None)
         return self.wall() - (0.0 if life is None or life.on_node else self.wall_offset)
 
     def true_wall(self) -> float:
-        """Everybody else's wall clock, Unix seconds."""
+        """Return the other machines' wall clock in Unix seconds."""
         return EPOCH.timestamp() + self.jump.now
 
     def true_utc(self) -> str:
-        """Everybody else's wall clock, as Kubernetes writes it."""
+        """Return the other machines' wall clock in Kubernetes' format."""
         return (EPOCH + timedelta(seconds=int(self.jump.now))).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _task(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> "_Task":
@@ -104,13 +100,13 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]
 
     def _make_self_pipe(self) -> None:
-        """No thread and no signal ever wakes this loop."""
+        """No thread and no signal wakes this loop."""
 
     def _close_self_pipe(self) -> None:
         """There is none."""
 
     def _write_to_self(self) -> None:
-        """See above."""
+        """No thread and no signal wakes this loop."""
 
     async def create_connection(self, *_: Any, **__: Any) -> NoReturn:
         raise ConnectionRefusedError("nobody listens in a simulation")
@@ -120,11 +116,10 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 
 class _Task(asyncio.Task[Any]):
-    """Tasks in a set come in the order in which they were made, and not in that of their addresses."""
+    """Tasks in a set are in the order of their creation, and not of their addresses."""
 
     number = 0
-    owner: "Life | None" = None
-    """The process that it belongs to."""
+    owner: "Life | None" = None  # The process that it belongs to
 
     def __hash__(self) -> int:
         return self.number
@@ -134,7 +129,7 @@ _loop: SimulatedLoop | None = None
 
 
 class _Datetime(datetime):
-    """`datetime` as the product sees it."""
+    """The product's `datetime`."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
@@ -144,8 +139,8 @@ class _Datetime(datetime):
 
 @contextmanager
 def virtual_time() -> Iterator[SimulatedLoop]:
-    """A loop of its own; while it lasts, all of the process' clocks but perf_counter are the loop's."""
-    global _loop  # noqa: PLW0603 - clocks are the process' own
+    """Yield a new loop. Meanwhile, all clocks of the process except perf_counter are the loop's."""
+    global _loop  # noqa: PLW0603 - clocks are global
     loop = SimulatedLoop()
     real = time.monotonic, time.time, time.time_ns
     modules = [

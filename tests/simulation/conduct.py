@@ -1,4 +1,4 @@
-"""How the daemon goes about its calls: one write of a request at a time, few stops at once, nothing tried for ever."""
+"""Checks how the daemon makes its calls: one write of a request at a time, few stops at once, no endless retries."""
 
 import json
 from collections.abc import Mapping
@@ -16,23 +16,19 @@ from tests.simulation.store import Object, states
 if TYPE_CHECKING:
     from tests.simulation.daemon import Life
 
-NOTICED = 3.0
-"""Seconds after which a kubelet that does not answer any more is known to."""
-MOVED = 110.0
-"""Seconds after which one that refuses may have moved its health endpoint."""
+NOTICED = 3.0  # Seconds after which a kubelet that has stopped responding is known to be down
+MOVED = 110.0  # Seconds after which a kubelet that refuses connections may count as having moved its health endpoint
 TOLD = 20.0
-"""Seconds after a stop's answer within which a status says so: the runtime may take ten for a list before."""
-TRIES = 30
-"""Stops of one container for one request."""
-TRIED_SECONDS = 300.0
-"""For how long stops are tried that fail, beside the grace period."""
+"""Seconds after a stop's response within which a status reports it. Before, the runtime may take ten for a list."""
+TRIES = 30  # Stops of one container for one request
+TRIED_SECONDS = 300.0  # How long failing stops are retried, in addition to the grace period
 
 
 class Conduct(Promises):
-    """Looks at calls that are under way."""
+    """Checks calls in progress."""
 
     def sends(self, life: "Life", sent: Sent, reply: Reply) -> None:
-        """A write of a request leaves the daemon."""
+        """The daemon sends a write of a request."""
         path = sent.path.removesuffix("/status")
         before = life.writes.get(path)
         if before is not None and not before[0].future.done():
@@ -43,12 +39,12 @@ class Conduct(Promises):
         life.writes[path] = reply, sent.body or b""
 
     def conflicts(self, life: "Life", sent: Sent) -> None:
-        """A write of a version that is not the newest, and its sender still waits for the answer."""
+        """Check a write of an old version whose sender still waits for the response."""
         name = sent.path.removesuffix("/status").rpartition("/")[2]
         obj = self._world.store.get(PLURAL, f"{NAMESPACE}/{name}")
         meta = obj["metadata"] if obj is not None else {"uid": "", "resourceVersion": ""}
         known = self.known.get(meta["uid"])
-        if known is not None and known.restored:  # it may have seen a version that is gone
+        if known is not None and known.restored:  # it may have seen a version that does not exist any more
             return
         if not life.dead and life.answered.get(meta["uid"]) == meta["resourceVersion"]:
             self.broken(f"a write of {meta['name']} conflicts with the one before, which was answered")
@@ -75,18 +71,18 @@ class Conduct(Promises):
     def _stops_at_once(self, life: "Life") -> None:
         acts = (act for acts in self._stops.values() for act in acts if act.life is life and act.outcome is None)
         sent = sum(self._now - act.at < SLOT_SECONDS for act in acts)
-        if sent > self._world.setup.stops_at_once:  # beside one that follows the hook of a request that has ended
+        if sent > self._world.setup.stops_at_once:  # in addition to one after the hook of an ended request
             self.broken(f"{sent + 1} stops at once, {self._world.setup.stops_at_once} are allowed")
 
     def _starts(self, uid: str, container: Container, life: "Life") -> None:
-        """A hook or the first stop of a container for this request alone."""
+        """A hook or the first stop of a container starts, only for this request."""
         name = f"/{self.known[uid].name}"
         for path, (reply, body) in life.writes.items():
             if path.endswith(name) and not reply.future.done() and b'"phase":"Completed"' in body.replace(b" ", b""):
                 self.broken(f"work for {container.id} starts while the write that completes its request is under way")
 
     def _active(self, uid: str) -> Object | None:
-        """The request, as long as it has not ended."""
+        """Return the request if it has not ended."""
         obj = self._world.store.get(PLURAL, f"{NAMESPACE}/{self.known[uid].name}")
         if obj is None or obj["metadata"]["uid"] != uid or obj["metadata"].get("deletionTimestamp"):
             return None
@@ -94,13 +90,13 @@ class Conduct(Promises):
         return None if over else obj
 
     def _is_told(self, obj: Object, name: str) -> bool:
-        """Whether a request says of a container that it is being stopped, as far as its CRD lets it."""
+        """Whether a request reports that a container is being stopped, as far as its CRD allows."""
         state: Mapping[str, Any] = next((state for state in states(obj) if state["name"] == name), {})
         final = state.get("phase") in ("Succeeded", "Failed")
         return final or bool(state.get("isKilled")) or bool(self._world.faults["prune"])
 
     def _stopped(self, act: Act, container: Container) -> None:
-        """A stop was answered: soon it is written down."""
+        """A stop has returned: check that it is recorded soon."""
         if act.outcome == "" and len(act.owners) == 1:
             self._world.loop.call_later(TOLD, self._look_whether_told, act, container.name)
 

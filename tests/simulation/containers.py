@@ -1,7 +1,7 @@
-"""The container runtime of a run: containers that are real in nothing but their behaviour, and the truth about them.
+"""The container runtime of a run: simulated containers, and their true state.
 
-It follows containerd: a StopContainer sends TERM, waits, then sends KILL; a caller that goes away ends the waiting and
-not the container; a second StopContainer has a time-out of its own. Containers outlive a restart of the runtime.
+It behaves like containerd: StopContainer sends TERM, waits, then sends KILL. A caller that disconnects ends the wait
+and not the container. A second StopContainer has its own timeout. Containers survive a restart of the runtime.
 """
 
 from collections.abc import Callable
@@ -27,12 +27,11 @@ _STATES = {
 
 @dataclass(eq=False)
 class Container:
-    """One instance, and all that ever happened to it."""
+    """One instance, and its history."""
 
     id: str
     shape: ContainerShape
-    pod_uid: str
-    """As the runtime knows it: a static pod's own, not its mirror's."""
+    pod_uid: str  # The runtime's UID of the pod: a static pod's own, not its mirror's
     attempt: int
     created_ns: int
     message: api_pb2.Container
@@ -42,8 +41,7 @@ class Container:
     started: float | None = None
     ended: float | None = None
     termed: bool = False
-    ready_seen: float | None = None
-    """When the API first showed it running and ready."""
+    ready_seen: float | None = None  # When the API first showed it running and ready
     on_end: list[Callable[[], None]] = field(default_factory=list)
 
     @property
@@ -52,7 +50,7 @@ class Container:
 
     @property
     def shown_ended(self) -> bool:
-        """Whether a list shows that it has ended."""
+        """Whether a list shows it as ended."""
         return self.state == "exited" and self.message.state == api_pb2.CONTAINER_EXITED
 
     @property
@@ -61,27 +59,26 @@ class Container:
 
 
 class Containers:
-    """All containers of the node. Times of creation never go back: kubelet itself would lose its way."""
+    """All containers of the node. Creation times never decrease, because kubelet relies on their order."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self.present: dict[str, Container] = {}
-        self.all: dict[str, Container] = {}
-        """Collected ones too."""
+        self.all: dict[str, Container] = {}  # Including removed ones
         self._made = 0
         self._last_ns = 0
 
     def of(self, pod_uid: str, name: str) -> list[Container]:
-        """A container's instances that are still there, the oldest first."""
+        """Return a container's existing instances, the oldest first."""
         return [one for one in self.present.values() if one.pod_uid == pod_uid and one.name == name]
 
     def get(self, call: "Call") -> Container | None:
-        """The container that a call is about, None where its runtime does not have it."""
+        """Return the container of a call, or None if its runtime does not have it."""
         found = self.present.get(call.message.container_id)
         return found if found is not None and found.runtime == call.runtime else None
 
     def history(self, pod_uid: str, name: str) -> list[Container]:
-        """The same, with those that were collected."""
+        """Return a container's instances including removed ones, the oldest first."""
         return [one for one in self.all.values() if one.pod_uid == pod_uid and one.name == name]
 
     def create(self, pod: Any, shape: ContainerShape, attempt: int) -> Container:
@@ -117,13 +114,13 @@ class Containers:
             self._moved(container, "running", f"as {container.name}")
 
     def abandon(self, container: Container, code: int = 0) -> None:
-        """A container that was created is not started any more."""
+        """A container that was created is never started."""
         container.ended = self._world.loop.time()
         container.exit_code = code
         self._moved(container, "exited", "before it was started")
 
     def end(self, container: Container, code: int) -> None:
-        """The container ends, by itself or by a signal."""
+        """End the container, by itself or by a signal."""
         if container.state != "running":
             return
         container.exit_code = code
@@ -134,7 +131,7 @@ class Containers:
             tell()
 
     def stop(self, container: Container, seconds: float, ended: Callable[[], None]) -> Callable[[], None]:
-        """TERM now, KILL after so many seconds; returns how to give that up."""
+        """Send TERM now and KILL after `seconds`. Return the function that cancels this."""
         if container.state != "running":
             self._world.loop.call_soon(ended)
             return lambda: None
@@ -155,7 +152,7 @@ class Containers:
         return give_up
 
     def collect(self, container: Container) -> None:
-        """Somebody removes a container that has ended."""
+        """Remove a container that has ended."""
         if self.present.pop(container.id, None) is not None:
             self._world.say("node", f"{container.id} is collected")
 
@@ -166,12 +163,12 @@ class Containers:
         self._world.loop.call_later(lag, self._show, container, state) if lag else self._show(container, state)
 
     def _show(self, container: Container, state: str) -> None:
-        """What is true is seen in a list."""
+        """Make the true state visible in lists."""
         container.message.state = _STATES[state]
         self._world.kubelet.notice(container.pod_uid)
 
     def lose(self, container: Container) -> None:
-        """The runtime does not know any more what state a container is in: kubelet will stop it."""
+        """The runtime loses track of a container's state, so kubelet will stop it."""
         if container.state == "running":
             container.message.state = _STATES["unknown"]
             self._world.say("node", f"{container.id} is in an unknown state")

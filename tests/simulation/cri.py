@@ -1,4 +1,4 @@
-"""The runtime's side of every CRI call, and every way in which it can go wrong."""
+"""The runtime's side of every CRI call, and all its faults."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,10 +33,8 @@ class Rule:
     until: float
     about: Mapping[str, Any]
     left: int | None
-    well: bool = False
-    """Whether it left out the last call that it is for (`Setup.flaps`)."""
-    hit: bool = False
-    """Whether it has had an effect."""
+    well: bool = False  # Whether it skipped the last matching call (`Setup.flaps`)
+    hit: bool = False  # Whether it has had an effect
 
 
 class Cri:
@@ -92,7 +90,7 @@ class Cri:
         world.loop.call_later(delay, self._carry_out, call, rule.kind if rule else "", late)
 
     def left(self, call: Call) -> None:
-        """Nobody waits for a call any more."""
+        """The caller has gone."""
         self.under_way.pop(call, None)
 
     def _fault(self, method: str) -> Rule | None:

@@ -1,6 +1,6 @@
-"""The product in the world: its composition, one life of its process, and what it meets instead of the real outside.
+"""The product in the simulated world: its composition, one life of its process, and the replaced outside.
 
-Nothing else here knows how the product is put together; `product` is the one place.
+Only `product` knows how the product is composed.
 """
 
 import asyncio
@@ -42,12 +42,11 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 KUBELET_PORT = 10248
-_MOMENT = 0.01
-"""For how long the daemon may still act on what it was just told is over: it is reading it."""
+_MOMENT = 0.01  # Time for which the daemon may still act on a request whose end it has just received
 
 
 def product(life: "Life") -> Coroutine[Any, Any, None]:
-    """Put the product together as its own entry point does, up to the end of `life.stop`."""
+    """Compose the product like its own entry point, to run until `life.stop` is set."""
     node = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "info", kubelet_healthz_port=KUBELET_PORT))
     names = sorted({RUNTIME, *(pod.runtime for pod in life.world.setup.pods)})
     runtime = NodeRuntime([Connection(CriClient(f"unix:///run/{name}.sock"), name) for name in names])
@@ -59,7 +58,7 @@ def product(life: "Life") -> Coroutine[Any, Any, None]:
 
 
 class _Credentials:
-    """Where the API server is; for a while they may be ones that cannot be used."""
+    """The API server's address. For a while the credentials may be unusable."""
 
     description = "the service account"
 
@@ -77,10 +76,9 @@ class _Credentials:
 
 
 class Life:
-    """One life of the daemon's process: what it was told, and its end."""
+    """One life of the daemon's process: what it has received, and how it ends."""
 
-    on_node = True
-    """Whether its machine is the node, whose clock is set now and then."""
+    on_node = True  # Whether it runs on the node, whose clock is sometimes set
     judged = True
 
     def __init__(self, world: "World", number: int) -> None:
@@ -95,25 +93,18 @@ class Life:
         self._known: dict[tuple[str, str], Object | None] = {}
         self._versions: dict[tuple[str, str], int] = {}
         self._over: dict[str, float] = {}
-        self.writes: dict[str, tuple[Reply, bytes]] = {}
-        """Path of a request -> the last write of it."""
-        self.answered: dict[str, str] = {}
-        """UID of a request -> the version that the last write's answer had."""
+        self.writes: dict[str, tuple[Reply, bytes]] = {}  # Path of a request -> its last write
+        self.answered: dict[str, str] = {}  # UID of a request -> the version in the response to its last write
         self.failures: dict[tuple[str, bool], int] = {}
-        """Path of a request, and whether it is about its status -> how many writes in a row have failed."""
-        self.failed_at: dict[str, float] = {}
-        """Path of a request -> when a write of it ended last."""
-        self.came: dict[str, float] = {}
-        """UID of a request -> when it was told of it first."""
-        self.looks: list[tuple[float, str, str]] = []
-        """When it asked the runtime for containers, which one, and of which pod ("" for all)."""
-        self.looked: dict[tuple[str, str], float] = {}
-        """Runtime and pod -> when the last look that was answered had begun."""
-        self.knows_kubelet = False
-        """Whether kubelet has ever answered it."""
+        """Path of a request, and whether it is about the status -> the number of failed writes in a row."""
+        self.failed_at: dict[str, float] = {}  # Path of a request -> when its last write ended
+        self.came: dict[str, float] = {}  # UID of a request -> when the daemon first received it
+        self.looks: list[tuple[float, str, str]] = []  # Calls for containers: time, runtime, and pod ("" for all)
+        self.looked: dict[tuple[str, str], float] = {}  # Runtime and pod -> the start of the last call that returned
+        self.knows_kubelet = False  # Whether kubelet has ever responded to it
 
     async def ill(self) -> str:
-        """What /healthz and /readyz say is wrong."""
+        """Return what /healthz and /readyz report as wrong."""
         for checks in (self.live, self.ready):
             for name, check in checks.items():
                 found = check()
@@ -122,16 +113,16 @@ class Life:
         return ""
 
     def dead_loop(self) -> str:
-        """What /healthz alone says is wrong."""
+        """Return what /healthz alone reports as wrong."""
         for name, check in self.live.items():
             if isinstance(found := check(), str) and found:
                 return f"{name}: {found}"
         return ""
 
-    # What reaches it.
+    # Received by the daemon.
 
     def told(self, kind: str, what: str, obj: Object) -> None:
-        """An object, or its removal, has reached the daemon."""
+        """Record that an object or its deletion has reached the daemon."""
         if self.dead:
             return
         key, version = (kind, obj["metadata"]["uid"]), int(obj["metadata"]["resourceVersion"])
@@ -147,11 +138,11 @@ class Life:
             self._over[key[1]] = self.world.loop.time()
 
     def starts_over(self) -> None:
-        """The API server's objects are older than what it was told: what comes next is true all the same."""
+        """The API server's objects are now older than those received. The next ones are true all the same."""
         self._versions.clear()
 
     def listed(self, kind: str, items: list[Object], asked_for: Passes | None) -> None:
-        """A list has reached it; what was asked for, is not in it, and is really no more, has gone."""
+        """Record that a list has reached the daemon. Missing objects that really do not exist count as deleted."""
         for obj in items:
             self.told(kind, "ADDED", obj)
         here = {obj["metadata"]["uid"] for obj in items}
@@ -167,7 +158,7 @@ class Life:
         return kind != PLURAL or obj["metadata"].get("labels", {}).get(LABEL_ACTIVE) == "true"
 
     def live_requests(self) -> list[str]:
-        """UIDs of the requests that it must believe to be live."""
+        """Return the UIDs of the requests that the daemon must believe to be live."""
         now = self.world.loop.time()
         return [
             uid
@@ -176,7 +167,7 @@ class Life:
         ]
 
     def request(self, uid: str) -> Object | None:
-        """A request as it was told last."""
+        """Return a request as last received."""
         return self._known.get((PLURAL, uid))
 
     @staticmethod
@@ -189,16 +180,16 @@ class Life:
         )
 
     def knows_deleting(self, key: str, uid: str) -> bool:
-        """Whether it was told, a moment ago or before, that a pod is being deleted."""
+        """Whether the daemon has received that a pod is being deleted."""
         obj = self._known.get(("pods", uid))
         return obj is not None and bool(obj["metadata"].get("deletionTimestamp"))
 
     def knows_restarting(self, uid: str) -> bool:
-        """Whether it was told that kubelet is about to restart all of a pod's containers."""
+        """Whether the daemon has received that kubelet is about to restart all containers of a pod."""
         obj = self._known.get(("pods", uid))
         return obj is not None and parse_pod(obj).restarting
 
-    # What it reaches.
+    # Sent by the daemon.
 
     def send(self, sent: Sent, reply: Reply) -> None:
         """See Network."""
@@ -210,7 +201,7 @@ class Life:
             self.world.visit(self, sent, reply)
 
     def run(self) -> asyncio.Task[None]:
-        """Begin to live."""
+        """Start the process."""
 
         async def live() -> None:
             NETWORK.set(self)
@@ -222,7 +213,7 @@ class Life:
         return task
 
     def end(self) -> None:
-        """kill -9: its memory is lost, its connections break."""
+        """kill -9: its memory is lost, and its connections break."""
         self.dead = True
         self.died = self.world.loop.time()
         self.world.api.forget(self)
@@ -231,16 +222,16 @@ class Life:
                 task.cancel()
 
     def logged(self, method: str, event: MutableMapping[str, Any]) -> None:
-        """Whatever it logs."""
+        """Handle a log line."""
         self.world.logged(self, method, event)
 
     async def product(self) -> None:
-        """What it runs."""
+        """Run the product."""
         await product(self)
 
 
 class Manager(Life):
-    """One life of the manager's leader, as far as it leads; nobody judges its calls."""
+    """One life of the manager's leader. Its calls are not judged."""
 
     on_node = False
     judged = False
@@ -264,7 +255,7 @@ class Manager(Life):
 
 
 def _log(_: Any, method: str, event: MutableMapping[str, Any]) -> str:
-    """Whatever the daemon logs."""
+    """Handle a log line of the daemon."""
     life = LIFE.get(None)
     if life is not None and not life.dead:
         life.logged(method, event)
@@ -273,7 +264,7 @@ def _log(_: Any, method: str, event: MutableMapping[str, Any]) -> str:
 
 @contextmanager
 def outside() -> Iterator[None]:
-    """Put the simulated outside where the product looks for the real one, and leave out what costs time only."""
+    """Replace the real outside by the simulated one, and skip what only costs time."""
     logging_before = structlog.get_config()
     libc = SimpleNamespace(CDLL=lambda _: SimpleNamespace(malloc_trim=lambda _: 0))
     with ExitStack() as stack:
@@ -291,7 +282,7 @@ def outside() -> Iterator[None]:
             stack.enter_context(patch.object(target, name, value))
         for name, module in sys.modules.items():
             if name.startswith("crrd.") and (log := getattr(module, "log", None)) is not None:
-                vars(log).pop("bind", None)  # where a logger was told to keep an earlier configuration
+                vars(log).pop("bind", None)  # a logger may have cached an earlier configuration
         structlog.configure(
             processors=[_log],
             wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

@@ -1,4 +1,4 @@
-"""What is remembered of a run while it goes on: what the daemon did, and the requests as they really are."""
+"""Facts recorded during a run: the daemon's actions, and the true state of requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,50 +10,40 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Act:
-    """A stop or a hook that the daemon asked for."""
+    """A stop or a hook that the daemon has requested."""
 
     at: float
     life: "Life"
-    owners: frozenset[str]
-    """UIDs of the requests that may have wanted it."""
+    owners: frozenset[str]  # UIDs of the requests that may have caused it
     ended: float = 0.0
-    outcome: str | None = None
-    """None while it is under way, "" when it was answered as done."""
-    killed_before: frozenset[str] = frozenset()
-    """Of the owners, those that said isKilled already."""
+    outcome: str | None = None  # None while in progress, "" for success, else the error
+    killed_before: frozenset[str] = frozenset()  # The owners that already reported isKilled
 
 
 @dataclass(slots=True)
 class Known:
-    """What the truth remembers of one request."""
+    """The facts about one request."""
 
     uid: str
     name: str
     pod_name: str
-    pod_uid: str
-    """That the pod had when it was created."""
+    pod_uid: str  # The pod's UID when the request was created
     spec: Mapping[str, Any]
-    labelled: bool
-    """Whether it says the pod's UID."""
+    labelled: bool  # Whether it has the pod's UID as label
     created: float
-    pins: dict[str, list[str]] = field(default_factory=dict)
-    """Container -> the IDs that were ever pinned, in order."""
+    pins: dict[str, list[str]] = field(default_factory=dict)  # Container -> all IDs that were ever pinned, in order
     pinned_in: dict[str, "Life | None"] = field(default_factory=dict)
     """Container -> the life of the daemon that pinned it first."""
     stopped: dict[str, set[str]] = field(default_factory=dict)
     by_manager: str = ""
-    unpinned: bool = False
-    """Whether somebody took its pins away."""
+    unpinned: bool = False  # Whether another client removed its pins
     foreign_pins: set[tuple[str, str]] = field(default_factory=set)
-    """Container and instance, as somebody else has written them."""
-    restored: bool = False
-    """Whether it was put back to what it had been: nobody can know what was written since."""
+    """Container and instance as written by another client."""
+    restored: bool = False  # Whether a backup was restored, so that the writes since are lost
     away: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when it was out of its daemon's selection; the last one may go on."""
-    begun: set[str] = field(default_factory=set)
-    """Containers whose hook or stop has begun, in whichever life of the daemon."""
-    unready_at: float | None = None
-    """When somebody wrote that the pod is unready for it."""
+    """Times in which it was out of the daemon's selection; the last one may still last."""
+    begun: set[str] = field(default_factory=set)  # Containers whose hook or stop has begun, in any life of the daemon
+    unready_at: float | None = None  # When the pod was reported as unready for it
     ended: float | None = None
     deleted: bool = False
 
@@ -62,7 +52,7 @@ class Known:
         return bool(self.spec["strategy"].get("failurePolicy") == "Ignore")
 
     def was_away(self, since: float, until: float) -> bool:
-        """Whether it was out of the selection at any time between."""
+        """Whether it was out of the selection at any time in between."""
         return any(left <= until and since <= back for left, back in self.away)
 
     def context(self, name: str) -> str | None:
@@ -72,7 +62,7 @@ class Known:
         return None
 
     def means(self, name: str) -> list[str]:
-        """IDs of the instances that may go for this request."""
+        """Return the IDs of the instances that may be stopped for this request."""
         if name not in [container["name"] for container in self.spec["containers"]]:
             return []
         context, pins = self.context(name), self.pins.get(name, [])

@@ -1,4 +1,4 @@
-"""What happens in a run: each event of a schedule, and how it ends."""
+"""The events of a schedule, and how each of them ends."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -17,12 +17,11 @@ from tests.simulation.pod import Pod
 from tests.simulation.schedule import NAMESPACE, Event, Setup
 from tests.simulation.store import Store
 
-HALF_OPEN = 170.0
-"""Seconds after which a connection whose other end has vanished is given up at the latest."""
+HALF_OPEN = 170.0  # Longest time in seconds until a connection whose other end has disappeared is given up
 
 
 class Happenings:
-    """The world as far as a schedule reaches into it."""
+    """The parts of the world that a schedule changes."""
 
     loop: SimulatedLoop
     setup: Setup
@@ -35,15 +34,12 @@ class Happenings:
     api: ApiServer
     life: Life | None
     manager: Manager
-    stepped: bool
-    """Whether the node's wall clock was ever set."""
-    mirrors: dict[str, list[str]]
-    """Static pod -> UIDs of its earlier mirrors."""
+    stepped: bool  # Whether the node's wall clock was ever set
+    mirrors: dict[str, list[str]]  # Static pod -> UIDs of its earlier mirrors
     no_credentials: bool
     faults: Counter[str]
-    """Faults that had an effect: a call that was disturbed, an object that was changed, a daemon that was killed."""
-    scheduled: Counter[str]
-    """Those of the schedule, whether they had one or not."""
+    """Faults that had an effect: a call was disturbed, an object was changed, the daemon was killed."""
+    scheduled: Counter[str]  # Faults of the schedule, with or without an effect
     _traps: list[list[Any]]
     _deaf: list[tuple[float, float]]
     _unwritten: list[tuple[float, float]]
@@ -70,7 +66,7 @@ class Happenings:
     # What happens.
 
     def happen(self, event: Event) -> None:
-        """One event of the schedule."""
+        """Carry out one event of the schedule."""
         about = event.about
         self.say("fault" if event.kind != "create" else "user", str(event)[9:])
         self.scheduled[event.kind] += event.kind != "create"
@@ -90,7 +86,7 @@ class Happenings:
             self.faults[kind] += 1
 
     def count_hit(self, rule: Any) -> None:
-        """A rule has disturbed a call: that counts once."""
+        """Count a rule that has disturbed a call, once."""
         self.faults[rule.kind] += not rule.hit
         rule.hit = True
 
@@ -101,7 +97,7 @@ class Happenings:
         self.cluster.create(dict(about))
 
     def _there(self, about: Mapping[str, Any]) -> bool:
-        """Whether there is such a request."""
+        """Whether the request exists."""
         return self.store.get(PLURAL, f"{NAMESPACE}/{about['request']}") is not None
 
     def _do_delete(self, about: Mapping[str, Any]) -> bool:
@@ -202,7 +198,7 @@ class Happenings:
         self.kubelet.wake()
 
     def pod_gone(self, pod: Pod) -> None:
-        """The pod's object is no more; its owner may make one of the same name."""
+        """The pod's object was deleted. Its owner may create one with the same name."""
         if pod.runtime_uid in self._successors:
             self._successors.discard(pod.runtime_uid)
             self._for(0.5, self.kubelet.add, pod.shape)
@@ -238,7 +234,7 @@ class Happenings:
         self._set(self.cri, "down", True, about["seconds"], self.kubelet.wake)
 
     def _do_reboot(self, about: Mapping[str, Any]) -> None:
-        """The node is off for a while: every process of it ends."""
+        """The node is off for a while: all its processes end."""
         self.kill(about["seconds"] + 1.0)
         self._do_cri_down(about)
         self.kubelet.refuses, self.kubelet.down_since = True, self.loop.time()
@@ -247,7 +243,7 @@ class Happenings:
             self.kubelet.lose_sandbox(pod)
 
     def _do_restore(self, about: Mapping[str, Any]) -> None:
-        """Etcd is restored from a backup that is so many seconds old."""
+        """Restore etcd from a backup that is `back` seconds old."""
         gone = {pod.uid for pod in self.kubelet.pods.values() if pod.removed}
         for old, new in self.store.restore(self.store.version_at(self.loop.time() - about["back"]), gone):
             self.judge.request_restored(old, new)
@@ -273,7 +269,7 @@ class Happenings:
         self.api.rule("half_open", about)
 
     def _do_leader(self, about: Mapping[str, Any]) -> None:
-        """The manager's leader dies; another one takes over after a while."""
+        """The manager's leader dies, and another one takes over after a while."""
         self.manager.end()
         self._for(about["seconds"], self.lead)
 
@@ -287,7 +283,7 @@ class Happenings:
         return self.double(about["seconds"])
 
     def _do_term(self, about: Mapping[str, Any]) -> bool:
-        """SIGTERM, and kill -9 when it takes too long."""
+        """SIGTERM, then kill -9 if it takes too long."""
         life = self.life
         if life is None:
             return False

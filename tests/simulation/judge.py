@@ -1,7 +1,7 @@
-"""What must hold in every run, whatever happens in it; asked at the moment at which it could be broken.
+"""Checks the invariants of every run at the moment at which they could be broken.
 
-Ground truth is what the simulated runtime, kubelet and API server did themselves. What the daemon may know is what was
-delivered to it. The first thing that is wrong ends the run.
+The truth is what the simulated runtime, kubelet and API server have done themselves. The daemon can know only what was
+delivered to it. The first violation ends the run.
 """
 
 import json
@@ -28,36 +28,28 @@ from tests.simulation.facts import Act, Known
 from tests.simulation.pace import Pace
 from tests.simulation.verdicts import PERSISTED, reason_in
 
-WINDOW = 10.0
-"""Seconds over which rates are looked at."""
-WRITES = 40
-"""Writes of one request by one life of the daemon in a window."""
+WINDOW = 10.0  # Window for rates, in seconds
+WRITES = 40  # Limit for writes of one request by one life of the daemon in a window
 EVENTS = 60
-READS = 40
-"""Lists and watches in a window, and a list and a watch for each pod."""
-RUNTIME_CALLS = 200
-"""Per pod and window: a look every half second, and ten times as much for what happens in between."""
-LEFT_SECONDS = 60.0
-"""For how long the hook of a request that has gone counts at least."""
+READS = 40  # Limit for lists and watches in a window, in addition to a list and a watch for each pod
+RUNTIME_CALLS = 200  # Limit per pod and window: a call every half second, and ten times as many for events in between
+LEFT_SECONDS = 60.0  # Least time for which the hook of a deleted request counts
 MINIMUM_GRACE = 2
 DEFAULT_GRACE = 30
-LATE = 15.0
-"""Seconds that an answer of the runtime takes at most, where it comes late."""
-AFTER_HOOK = 6.0
-"""Seconds after the grace period in which the stop after a hook of an ended request may still be sent."""
+LATE = 15.0  # Longest time in seconds that a late response of the runtime takes
+AFTER_HOOK = 6.0  # Seconds after the grace period in which the stop after a hook of an ended request may still be sent
 
 
 class Judge(Pace):
-    """Sees everything, and says so when something is wrong."""
+    """Sees all actions, and reports violations."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self._rates: dict[str, deque[float]] = {}
         self._said: dict[str, str] = {}
         self._hook_told: dict[str, tuple[str, float]] = {}
-        """Container ID -> whose hook the log told to begin, and when."""
-        self.foreign_pins: set[str] = set()
-        """Annotations that somebody else has written."""
+        """Container ID -> the request whose hook the log reported as started, and when."""
+        self.foreign_pins: set[str] = set()  # Annotations that another client has written
         self.calls: Counter[str] = Counter()
 
     # Rates.
@@ -138,12 +130,12 @@ class Judge(Pace):
             if isinstance(pin, dict) and "containerID" in pin:
                 bare = str(pin["containerID"]).partition("://")[2]
                 if foreign:
-                    known.foreign_pins.add((name, bare))  # the daemon keeps those that concern nothing it does
+                    known.foreign_pins.add((name, bare))  # the daemon keeps those that do not concern its work
                 elif bare not in known.pins.setdefault(name, []) and (name, bare) not in known.foreign_pins:
                     self._pins(known, name, bare)
 
     def _pins(self, known: Known, name: str, bare: str) -> None:
-        """The daemon writes which instance is meant: one that it has said before is the one for as long as it lives."""
+        """The daemon pins an instance. While it lives, it may not pin another one."""
         life, free = self._world.life, not (known.restored or known.away)
         if known.pins[name] and known.pinned_in.get(name) is life and free:
             self.broken(f"{known.name} means {bare} now, and it meant {known.pins[name]}")
@@ -171,7 +163,7 @@ class Judge(Pace):
     # Stops and hooks.
 
     def _owners(self, life: "Life", container: Container) -> frozenset[str]:
-        """UIDs of the requests that, as far as the daemon knows, live and mean this instance."""
+        """Return the UIDs of the requests that the daemon must consider live and that mean this instance."""
         found = []
         for uid in life.live_requests():
             known = self.known[uid]
@@ -184,9 +176,9 @@ class Judge(Pace):
         return frozenset({said} if said in found else found)
 
     def _hooked(self, container: Container) -> frozenset[str]:
-        """The request whose hook the log tells to have begun, less than its grace period ago: the stop follows.
+        """Return the request whose hook the log reported as started within its grace period. The stop follows.
 
-        Whoever has ended the request since.
+        This holds even if another client has ended the request since.
         """
         uid, began = self._hook_told.get(container.id, ("", 0.0))
         pod = self._world.kubelet.pods[container.pod_uid]
@@ -195,7 +187,7 @@ class Judge(Pace):
         return frozenset({uid})
 
     def said(self, event: Mapping[str, Any], life: "Life") -> None:
-        """The daemon's log tells for which of several requests it is about to act."""
+        """Read from the daemon's log for which request it is about to act."""
         if event.get("event") == "request write failed":
             self.write_failed(event, life)
         if "request_uid" in event and "container_id" in event:
@@ -253,17 +245,17 @@ class Judge(Pace):
         earlier.append(Act(self._now, life, owners, killed_before=killed))
 
     def _may_be_forgotten(self, act: Act, container: Container) -> bool:
-        """A request that has left the selection is gone, for all the daemon knows: its hook counts for a while."""
+        """Whether a hook may be forgotten, because its request left the selection (as if deleted) long enough ago."""
         grace = self._longest(self._world.kubelet.pods[container.pod_uid], act)
         left = any(self.known[uid].was_away(act.at, self._now) for uid in act.owners)
         return left and self._now > act.at + max(grace, LEFT_SECONDS)
 
     def hook_runs(self, container: Container, life: "Life") -> None:
-        """A hook is really run now."""
+        """A hook really runs now."""
         self._world.say("node", f"hook of {container.id} runs")
 
     def http_hook(self, container: Container, life: "Life") -> Callable[[], None]:
-        """Returns how to say that it has been answered."""
+        """A hook's GET has arrived. Return the function to call when it is answered."""
         owners = self._owners(life, container)
         if not owners:
             self.broken(f"httpGet hook of {container.id} ({container.name}), which no live request means")
@@ -284,7 +276,7 @@ class Judge(Pace):
                 continue
             if act.outcome is None and not owners - act.owners:
                 self.broken(f"a second stop of {container.id} while the first is under way")
-            lag = self._world.setup.list_lag  # another request believes a list that lags, and may have come late
+            lag = self._world.setup.list_lag  # another request trusts a list that lags, which may have arrived late
             shown = lag > 0 and self._now <= (container.ended or self._now) + lag + LATE and not act.owners & owners
             if act.outcome == "" and not shown:
                 self.broken(f"a stop of {container.id}, which was stopped already")
@@ -300,7 +292,7 @@ class Judge(Pace):
         graces = [self._grace(self.known[uid], pod) for uid in owners]
         hooks = self._hooks.get(container.id, [])
         wants_hook = container.shape.hook in ("exec", "httpGet") and all(grace > 0 for grace in graces)
-        tried = bool(hooks) or container.id in self._hook_told  # one whose address was old reached nobody
+        tried = bool(hooks) or container.id in self._hook_told  # one with an old address reached no container
         if wants_hook and not tried and container.state == "running":
             self.broken(f"a stop of {container.id} without its hook")
         self._is_looked_at(container, life, owners)
@@ -313,7 +305,7 @@ class Judge(Pace):
         return max((self._grace(self.known[uid], pod) for uid in act.owners), default=0)
 
     def _only_one(self, container: Container, pod: "Pod", owners: frozenset[str], timeout: int, life: "Life") -> None:
-        """A stop that belongs to one request alone: its time-out, and no other instance's stop before."""
+        """Check a stop that belongs to a single request: its timeout, and that no other instance was stopped before."""
         (uid,) = owners
         known = self.known[uid]
         self._begins(known, container.name, life)
@@ -322,7 +314,7 @@ class Judge(Pace):
         stopped = known.stopped.setdefault(container.name, set())
         stopped.add(container.id)
         others = [act for each in stopped - {container.id} for act in self._stops[each] if uid in act.owners]
-        # nobody knows of a stop any more whose daemon died at once, when somebody has then taken the pins away
+        # a stop is forgotten if its daemon died at once and another client has then removed the pins
         told_of = any(act.life is life or self._could_tell(act, life, act.at) for act in others)
         lost = known.restored or (known.unpinned and not told_of)
         if others and not lost:
@@ -330,20 +322,20 @@ class Judge(Pace):
         hooks, stops = self._hooks.get(container.id, ()), self._stops.get(container.id, ())
         acts = (*hooks, *stops)
         begun = min((act.at for act in acts if uid in act.owners), default=self._now)
-        # what an earlier request's hook took counts as long as that one's grace period would have lasted, and since
-        # the time that an earlier life has written down for it
+        # the time of an earlier request's hook counts for that request's grace period, from the start that an earlier
+        # life has recorded
         recent = [act.at for act in hooks if act.life is not life or self._now - act.at <= self._longest(pod, act)]
         begun = min((begun, *recent))
-        if container.shape.hook == "sleep":  # nobody sees it but the daemon, in whichever of its lives
+        if container.shape.hook == "sleep":  # only the daemon knows of it, in any of its lives
             begun = 0.0 if self._world.deaths else begun - container.shape.hook_seconds
         least = max(MINIMUM_GRACE, grace - (self._now - begun))
         two = sum(not each.dead for each in self._world.lives) > 1
         if two or (self._world.stepped and self._world.deaths):
-            least = MINIMUM_GRACE  # what is known to another life, or across a death, only the wall clock tells
+            least = MINIMUM_GRACE  # another life's time, or across a death, only the wall clock shows
         if timeout < least - 1.01:
             self.broken(f"{container.id} gets {timeout} s to end, {least:.0f} s are left of its grace period")
-        # Of earlier lives, what they could write down counts: hooks, and the time since the first stop, not the wait
-        # between the two; of this one, hooks.
+        # Of earlier lives, only what they could record counts: hooks and the time since the first stop, but not the
+        # wait between the two. Of this life, hooks count.
         told = [act for act in acts if uid in act.owners and self._could_tell(act, life, act.at)]
         stopped_at = min((act.at for act in stops if act in told), default=life.born)
         counted = (act for act in hooks if act.life is life or (act in told and act.at <= stopped_at))
@@ -351,8 +343,8 @@ class Judge(Pace):
         own = sum(act.ended - act.at for act in hooks if act.life is life and uid in act.owners and act.ended)
         if timeout > max(MINIMUM_GRACE, grace - own) + 1.01:
             self.broken(f"{container.id} gets {timeout} s to end, its hook took {own:.0f} of {grace} s")
-        # a clock that was set, or who took the annotation away, took what an earlier life knew
-        one_at_a_time = all(act.life.died <= life.born for act in told)  # what two did at once counts once
+        # after a clock change or a removed annotation, the knowledge of an earlier life is lost
+        one_at_a_time = all(act.life.died <= life.born for act in told)  # what two of them did at once counts once
         known_still = told and one_at_a_time and not (self._world.stepped or known.unpinned)
         if known_still and timeout > max(MINIMUM_GRACE, grace - spent) + PERSISTED:
             ago = self._now - told[0].at
@@ -367,7 +359,7 @@ class Judge(Pace):
         return DEFAULT_GRACE if grace is None else int(grace)
 
     def acted(self, call: "Call", outcome: str | None) -> None:
-        """A stop or hook of the daemon is no longer under way: gRPC's code, "" for done, None for given up."""
+        """A stop or hook of the daemon has ended: gRPC's code, "" for success, None if it was given up."""
         if call.method == "ListContainers" and outcome == "":
             self.looked(call)
         if call.life.dead or call.method not in ("StopContainer", "ExecSync"):
@@ -386,7 +378,7 @@ class Judge(Pace):
     # The end.
 
     def unfinished(self) -> None:
-        """The bound has passed."""
+        """The time limit has passed."""
         waiting = [known for known in self.known.values() if known.ended is None and not known.deleted]
         for known in waiting:
             obj = self._world.store.get(PLURAL, f"{NAMESPACE}/{known.name}")

@@ -1,8 +1,8 @@
-"""Kubelet as far as a recreate sees it: it notices what ended, starts it again as it may, and tells the API.
+"""The parts of kubelet that matter for a recreate: it notices ended containers, restarts them and updates the API.
 
-The rules are kubelet's own: PLEG notices with its period; a container's back-off begins with its second restart, at
-10 s and doubling, and is forgotten after ten minutes; a pod whose containers stay down has ended; a pod that is being
-deleted is stopped with its grace period and then removed.
+The rules are kubelet's: PLEG notices changes periodically. A container's back-off begins with its second restart at
+10 s, doubles, and is reset after ten minutes. A pod whose containers stay down has ended. A pod that is being deleted
+is stopped with its grace period and then removed.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 BACK_OFF_FIRST, BACK_OFF_LAST, BACK_OFF_FORGOTTEN = 10.0, 300.0, 600.0
 STATUS_SECONDS = 0.05
-SHOWN_SECONDS = 0.1
-"""For how long a kubelet that shows its back-off late shows it."""
+SHOWN_SECONDS = 0.1  # How long a kubelet that reports its back-off late reports it
 DEFAULT_GRACE = 30
 START_ERROR = 128
 FLAP_SECONDS, FLAPS = 2.0, 30
@@ -32,18 +31,15 @@ class Kubelet:
 
     def __init__(self, world: "World") -> None:
         self._world = world
-        self.pods: dict[str, Pod] = {}
-        """By the UID that the runtime knows."""
+        self.pods: dict[str, Pod] = {}  # By the runtime's UID
         self.down = False
         self.down_since = 0.0
-        self.refuses = False
-        """While it is down: whether it is gone, or hangs."""
-        self.mute = False
-        """It works, but its status updates do not reach the API."""
+        self.refuses = False  # While it is down: whether it refuses connections, or hangs
+        self.mute = False  # It works, but its status updates do not reach the API
         self._made = 0
 
     def add(self, shape: PodShape) -> Pod:
-        """A pod is bound to the node: it exists in the API, and its containers come."""
+        """A pod is bound to the node: create it in the API, and its containers."""
         self._made += 1
         uid = f"p{self._made}"
         pod = Pod(shape, uid, f"s{self._made}" if shape.static else uid, f"10.0.0.{self._made}")
@@ -54,7 +50,7 @@ class Kubelet:
         return pod
 
     def mirror(self, pod: Pod) -> None:
-        """The pod's object; a static pod's mirror is made anew when somebody deletes it."""
+        """Create the pod's object. A static pod's mirror is created again when it is deleted."""
         meta: dict[str, Any] = {"namespace": NAMESPACE, "name": pod.name, "uid": pod.uid}
         if pod.shape.static:
             meta["annotations"] = {ANNOTATION_MIRROR: "x", ANNOTATION_CONFIG_HASH: pod.runtime_uid}
@@ -69,13 +65,13 @@ class Kubelet:
         self._world.store.create("pods", {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
 
     def of(self, name: str) -> Pod | None:
-        """The pod that has this name now."""
+        """Return the current pod with this name."""
         return next((pod for pod in reversed(self.pods.values()) if pod.name == name and not pod.removed), None)
 
     # What happens to it.
 
     def notice(self, runtime_uid: str) -> None:
-        """Something changed in the runtime: kubelet sees it at its next look."""
+        """The runtime has changed: kubelet notices it at its next relist."""
         pod = self.pods.get(runtime_uid)
         if pod is None or pod.noticed:
             return
@@ -88,12 +84,12 @@ class Kubelet:
         self._sync(pod)
 
     def wake(self) -> None:
-        """Kubelet is back: it looks at everything."""
+        """Kubelet is back: sync all pods."""
         for pod in list(self.pods.values()):
             self._sync(pod)
 
     def update(self, pod: Pod, name: str) -> None:
-        """The container's image changed: kubelet stops it, and starts the next one without any back-off."""
+        """The container's image changed: kubelet stops it, and starts the next one without back-off."""
         newest = self._newest(pod, name)
         if self._asleep or newest is None or newest.state != "running" or pod.deleting or pod.ended:
             return
@@ -107,7 +103,7 @@ class Kubelet:
             self._world.containers.end(newest, code)
 
     def lose_sandbox(self, pod: Pod) -> None:
-        """The pod's sandbox dies, and all of its containers with it; the next one has another IP."""
+        """The pod's sandbox dies with all its containers. The next one has another IP."""
         if pod.deleting or pod.ended:
             return
         self._made += 1
@@ -122,12 +118,12 @@ class Kubelet:
         self._later(self._tell, pod, seconds=late)
 
     def delete(self, pod: Pod) -> None:
-        """Its object has a deletionTimestamp now (or is gone)."""
+        """Its object has a deletionTimestamp now (or is deleted)."""
         pod.deleting = True
         self._later(self._sync, pod)
 
     def evict(self, pod: Pod) -> None:
-        """The pod ends as Failed, its containers go, its object stays."""
+        """Evict the pod: it ends as Failed, its containers are removed, and its object stays."""
         if self._asleep or pod.deleting or pod.ended:
             return
         pod.ended, pod.evicted = "Failed", True
@@ -137,7 +133,7 @@ class Kubelet:
         self._world.loop.call_later(2.0, self._collect, pod, 0)
 
     def collect(self) -> None:
-        """Garbage collection: of every container only its last dead instance stays."""
+        """Garbage collection: keep only the last dead instance of each container."""
         for pod in list(self.pods.values()):
             self._collect(pod, 1)
 
@@ -171,7 +167,7 @@ class Kubelet:
                 self._world.containers.collect(container)
 
     def _sync(self, pod: Pod) -> None:
-        """One round for a pod."""
+        """Sync a pod once."""
         if self._asleep or pod.removed:
             return
         if pod.deleting:
@@ -190,7 +186,7 @@ class Kubelet:
         self._tell(pod)
 
     def _action(self, pod: Pod, shape: ContainerShape) -> str:
-        """What a container's rules have kubelet do, now that it has ended."""
+        """Return the action of a container's restartPolicyRules, if it has ended."""
         newest, kubelet = self._newest(pod, shape.name), self._world.setup.kubelet
         if newest is None or not newest.shown_ended or newest.exit_code == 0 or newest.id in pod.replaced:
             return ""
@@ -198,7 +194,7 @@ class Kubelet:
         return shape.action if kubelet >= since else ""
 
     def _restarts_all(self, pod: Pod) -> bool:
-        """A rule restarts the whole pod: all containers are killed, and when all have ended, they are removed."""
+        """Apply a rule that restarts the whole pod: all containers are killed, and removed when all have ended."""
         if not pod.restarting:
             if not any(self._action(pod, shape) == RESTART_ALL for shape in pod.shape.containers):
                 return False
@@ -217,11 +213,11 @@ class Kubelet:
         return newest.exit_code if newest is not None else 0
 
     def _sync_container(self, pod: Pod, shape: ContainerShape) -> bool:
-        """One container; whether it stays down for good."""
+        """Sync one container. Return whether it stays down for good."""
         now = self._world.loop.time()
         newest = self._newest(pod, shape.name)
         if newest is not None and newest.is_unknown and newest.id not in pod.replaced:
-            pod.replaced.add(newest.id)  # its back-off looks at containers that have exited
+            pod.replaced.add(newest.id)  # back-off applies only to containers that have exited
             self._world.containers.stop(newest, self._grace(pod), lambda: None)
         if newest is not None and not newest.shown_ended:
             return False
@@ -275,7 +271,7 @@ class Kubelet:
                 self._later(self._tell, pod, seconds=turn * FLAP_SECONDS)
 
     def _at(self, pod: Pod, name: str, when: float) -> None:
-        """Look again at that time, once."""
+        """Sync again at that time, once."""
         now = self._world.loop.time()
         if not now < pod.due.get(name, 0.0) <= when:
             pod.due[name] = when
@@ -307,7 +303,7 @@ class Kubelet:
     # Its status.
 
     def _tell(self, pod: Pod) -> None:
-        """Bring the API up to date, a moment later."""
+        """Update the API, a moment later."""
         self._later(self._write, pod)
 
     def _write(self, pod: Pod) -> None:
@@ -357,7 +353,7 @@ class Kubelet:
         if before:
             part["lastState"] = {"terminated": {"exitCode": before[-1].exit_code}}
         part["containerID"] = f"{pod.shape.runtime}://{newest.id}"
-        # While it replaces a container itself, its word is the one from before.
+        # While it replaces a container itself, it reports the previous state.
         replaced = newest.state == "exited" and newest.id in pod.replaced and not pod.ended
         if newest.started is not None and (replaced or not newest.shown_ended):
             part["state"] = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
@@ -372,7 +368,7 @@ class Kubelet:
 
     @staticmethod
     def _is_ready(container: Container, age: float) -> bool:
-        """Whether its probe says so, so many seconds after its start."""
+        """Whether its probe succeeds, so many seconds after its start."""
         how, turn = container.shape.successors if container.attempt else "", int(age / FLAP_SECONDS)
         if how == "never" or (how == "flaps" and turn % 2 and turn < FLAPS):
             return False

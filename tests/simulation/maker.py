@@ -1,4 +1,4 @@
-"""Makes the schedule of a seed: a world, requests in it, and faults near what they do."""
+"""Makes the schedule of a seed: a world, requests, and faults close to the requests."""
 
 from dataclasses import replace
 from random import Random
@@ -19,12 +19,11 @@ from tests.simulation.schedule import (
 
 DAY = 24 * 3600
 QUARTER = 900
-CROWDED = 1000
-"""One in so many schedules has 30 pods and 200 requests."""
+CROWDED = 1000  # One in this many schedules has 30 pods and 200 requests
 
 
 def schedule(seed: int) -> Schedule:
-    """The schedule of a seed."""
+    """Return the schedule of a seed."""
     maker = Maker(seed)
     if seed % 8 == 3:
         return plot(maker)
@@ -32,29 +31,26 @@ def schedule(seed: int) -> Schedule:
 
 
 def day(seed: int) -> Schedule:
-    """A day on one node: a quarter of an hour with requests and faults, a quiet one, and so on."""
+    """Return a day on one node: a quarter of an hour with requests and faults, a quiet one, and so on."""
     return Maker(seed).day()
 
 
 class Maker:
-    """Makes the parts of a schedule by chance, that of its seed."""
+    """Makes the parts of a schedule at random, from its seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.random = Random(seed)
         self.other = seed % 5 >= 2
-        """Whether the node is another one than the plainest: what the runtime, kubelet and containers may be like."""
+        """Whether the node differs from the simplest one: behaviour of the runtime, kubelet and containers."""
         self.kubelet = self.random.choice((34, 35, 36, 36, 36)) if self.other else 36
         self.events: list[Event] = []
-        self.interesting: list[float] = []
-        """Moments around which faults are worth having."""
-        self.begin = 0
-        """Second at which the part of the schedule begins that is being made."""
-        self.earlier = 0
-        """Events of the parts before."""
+        self.interesting: list[float] = []  # Times around which faults are useful
+        self.begin = 0  # Second at which the current part of the schedule begins
+        self.earlier = 0  # Number of events of earlier parts
 
     def minute(self) -> Schedule:
-        """What happens to a few requests."""
+        """Return a schedule with a few requests."""
         random = self.random
         pods = self.pods(random.choice((1, 1, 1, 2, 3)))
         setup = self.setup(pods)
@@ -62,27 +58,27 @@ class Maker:
         return self.made(setup)
 
     def day(self) -> Schedule:
-        """The same again and again."""
+        """Return a schedule that repeats this for a day."""
         pods = self.pods(self.random.choice((1, 1, 1, 2, 3)))
-        pods = tuple(replace(pod, static=False) for pod in pods)  # a static pod that was evicted would be gone
+        pods = tuple(replace(pod, static=False) for pod in pods)  # a static pod would not come back after an eviction
         setup = self.setup(pods)
         for self.begin in range(0, DAY, 2 * QUARTER):
-            for pod in pods if self.begin else ():  # what was evicted comes back
+            for pod in pods if self.begin else ():  # evicted pods come back
                 self.add("delete_pod", self.begin - QUARTER / 3, pod=pod.name, force=False, successor=True)
             self.part(pods, pods[:2], self.random.randint(2, 8))
         return self.made(setup)
 
     def crowd(self) -> Schedule:
-        """A full node, and somebody who wants to have everything restarted."""
+        """Return a schedule for a full node in which everything is restarted."""
         pods = self.pods(30)
         setup = replace(self.setup(pods), stops_at_once=self.random.choice((1, 3, 8)))
         self.part(pods, pods, 200)
-        for event in self.requests()[::5]:  # who waits for a slot may go
+        for event in self.requests()[::5]:  # delete some that wait for a slot
             self.add("delete", round(event.at + self.log(0.1, 20.0), 3), request=event.about["request"])
         return self.made(setup)
 
     def part(self, pods: tuple[PodShape, ...], wanted: tuple[PodShape, ...], requests: int) -> None:
-        """Some requests, and faults near what they do."""
+        """Add some requests, and faults close to them."""
         random = self.random
         self.earlier = len(self.events)
         self.interesting.clear()
@@ -99,7 +95,7 @@ class Maker:
         return tuple(self.pod(f"web-{each}") for each in range(number))
 
     def setup(self, pods: tuple[PodShape, ...]) -> Setup:
-        """What the node is like."""
+        """Return the properties of the node."""
         random = self.random
         return Setup(
             pods=pods,
@@ -120,11 +116,11 @@ class Maker:
         )
 
     def log(self, low: float, high: float) -> float:
-        """A number whose order of magnitude is equally likely."""
+        """Return a random number, with a log-uniform distribution."""
         return round(float(low * (high / low) ** self.random.random()), 3)
 
     def moment(self) -> float:
-        """A time near something interesting."""
+        """Return a time close to an interesting one."""
         near = self.random.choice(self.interesting or [float(self.begin)])
         return round(max(0.0, near + self.random.choice((1, 1, 1, -0.2)) * self.log(0.005, 40.0)), 3)
 
@@ -169,11 +165,11 @@ class Maker:
         )
 
     def own_rules(self, sidecar: bool) -> tuple[str, str, str]:
-        """A container's own restartPolicy, its rule's action, and how its successors get ready."""
+        """Return a container's own restartPolicy, its rule's action, and how its successors become ready."""
         random = self.random
         action = random.choices(("", "Restart", RESTART_ALL), (16, 1, 2))[0]
         own = random.choices(("", "Always", "OnFailure", "Never"), (12, 3, 2, 1))[0]
-        if action and not own:  # the API server wants one beside rules
+        if action and not own:  # the API server requires one with rules
             own = "Always"
         return "" if sidecar else own, action, random.choices(("", "never", "flaps"), (16, 1, 2))[0]
 
@@ -192,7 +188,7 @@ class Maker:
         whole: bool = False,
         force: bool = False,
     ) -> str:
-        """Somebody makes a request, at some time if none is given; its name."""
+        """Add a request, at a random time if none is given. Return its name."""
         random = self.random
         name = f"r{sum(event.kind == 'create' for event in self.events)}"
         names = [container.name for container in pod.containers]
@@ -238,10 +234,10 @@ class Maker:
         kind = self.random.choices(list(_FAULTS), [weight for weight, _ in _FAULTS.values()])[0]
         _FAULTS[kind][1](self, kind, pods)
 
-    # What the faults need to be told.
+    # Faults with their parameters.
 
     def succeed(self, _: str, pods: tuple[PodShape, ...]) -> None:
-        """A pod goes, one of its name comes, and somebody asks for that one."""
+        """A pod is deleted, another one gets its name, and a request is created for that one."""
         pod, at = self.random.choice(pods), self.moment()
         self.add("delete_pod", at, pod=pod.name, force=self.random.random() < 0.5, successor=True)
         later = self.log(1.0, 60.0)
@@ -250,27 +246,27 @@ class Maker:
             self.add("stale", round(at + self.random.random() * later, 3), seconds=self.log(5.0, 90.0), back=0.0)
 
     def slow_details(self, _: str, pods: tuple[PodShape, ...]) -> None:
-        """All of a pod's containers, each of which the runtime has to be asked about, and the runtime is slow."""
+        """A request for all containers of a pod, each of which needs a call, and the runtime is slow."""
         pod, at = max(pods, key=lambda pod: len(pod.containers)), self.moment()
         self.request(pod, at=at, least=self.random.choice((1, 4)), whole=True)
         about = {"method": self.random.choice(("ListContainers", "all")), "delay": self.log(0.5, 5.0)}
         self.add("cri_slow", round(at + self.log(0.1, 5.0), 3), seconds=self.log(10.0, 90.0), **about)
 
     def give_up_long(self, _: str, pods: tuple[PodShape, ...]) -> None:
-        """A request with a long grace period is deleted; the next one has a short one."""
+        """A request with a long grace period is deleted, and the next one has a short one."""
         pod, at = self.random.choice(pods), self.moment()
         name = self.request(pod, at=at, grace=LONG_GRACE)
         self.add("delete", round(at + self.log(0.01, 30.0), 3), request=name)
         self.request(pod, at=round(at + self.log(0.01, 60.0), 3), grace=5)
 
     def stop_fails(self, _: str, pods: tuple[PodShape, ...]) -> None:
-        """Stops fail for longer than they are tried."""
+        """Stops fail for longer than they are retried."""
         pod, at = self.random.choice(pods), self.moment()
         self.request(pod, at=at)
         self.add("cri_error", round(max(0.0, at - 1.0), 3), method="StopContainer", code="UNKNOWN", seconds=400.0)
 
     def meddle(self, _: str, pods: tuple[PodShape, ...]) -> None:
-        """Somebody writes or takes away the pins of a request that waits for its new instance."""
+        """Another client writes or removes the pins of a request that waits for its new instance."""
         pod, at = self.random.choice(pods), self.moment()
         name = self.request(pod, at=at, least=self.random.choice((4, 20)), force=True)
         then = round(at + self.log(0.02, 10.0), 3)
@@ -280,7 +276,7 @@ class Maker:
             self.add("crash", round(then + self.log(0.01, 2.0), 3), pod=pod.name, container=container, code=1)
 
     def late_looks(self, _: str, pods: tuple[PodShape, ...]) -> None:
-        """What the runtime lists is older than its answer, while containers are stopped."""
+        """The runtime's list is older than its response while containers are stopped."""
         at = self.moment()
         self.request(self.random.choice(pods), at=at, whole=True)
         about = {"method": "ListContainers", "delay": self.log(0.1, 3.0), "seconds": self.log(5.0, 60.0)}
@@ -291,7 +287,7 @@ class Maker:
         self.add(kind, request=self.random.choice([event.about["request"] for event in self.requests()]), **about)
 
     def requests(self) -> list[Event]:
-        """Those of this part."""
+        """Return the requests of this part."""
         return [event for event in self.events[self.earlier :] if event.kind == "create"]
 
     def of_container(self, kind: str, pods: tuple[PodShape, ...]) -> None:
@@ -366,7 +362,7 @@ class Maker:
         self.add(kind, **about)
 
     def kill(self, kind: str, _: Any) -> None:
-        """At a time, or armed: at one of the next calls, before it is carried out or before it is answered."""
+        """Kill at a time, or at one of the next calls, before it is carried out or before it is answered."""
         call = self.random.choice(("", "", "", "PATCH", "PATCH", "StopContainer", "ExecSync", "ListContainers", "GET"))
         away = self.random.choice((0.1, 1.0, self.log(0.1, 60.0)))
         when = self.random.choice(("before", "after"))
@@ -429,4 +425,4 @@ _FAULTS: dict[str, tuple[float, Any]] = {
     "term": (2, Maker.lasting),
     "step": (3, Maker.step),
 }
-"""Kind -> how often, and who makes it."""
+"""Kind -> its weight, and the method that makes it."""

@@ -1,4 +1,4 @@
-"""The users of the cluster, and what admission makes of their requests."""
+"""The users of the cluster, and admission's changes to their requests."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Cluster:
-    """The hands of users."""
+    """The users' actions."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -29,7 +29,7 @@ class Cluster:
     # Users.
 
     def create(self, about: dict[str, Any]) -> None:
-        """A request that admission lets through."""
+        """Create a request that admission accepts."""
         pod = self._world.store.get("pods", f"{NAMESPACE}/{about['pod']}")
         if pod is None or pod["metadata"].get("deletionTimestamp"):
             return
@@ -84,15 +84,15 @@ class Cluster:
         self.annotate(name, ANNOTATION_PINNED, None)
 
     def repin(self, name: str) -> bool:
-        """Somebody says that what there is now is meant, or what there was at first; False where that says too much."""
+        """Another client pins the current instance, or the first one. Return False if that would be unrealistic."""
         obj, life = self._world.store.get(PLURAL, f"{NAMESPACE}/{name}"), self._world.life
         pod = self._world.kubelet.of(obj["spec"]["podName"]) if obj is not None else None
         if obj is None or pod is None or life is None or obj["metadata"]["uid"] not in life.live_requests():
-            return False  # who does not know the request could only believe it
+            return False  # a daemon that does not know the request would have to believe the pins
         said = all("statusContext" in container for container in obj["spec"]["containers"])
         meant_already = said and not obj["spec"]["strategy"].get("forceRecreate")
         if not meant_already and ANNOTATION_PINNED not in obj["metadata"].get("annotations", {}):
-            return False  # the first to say it
+            return False  # they would be the first pins
         at = -1 if int(self._world.loop.time() * 100) % 2 else 0
         pins: dict[str, dict[str, object]] = {}
         for container in obj["spec"]["containers"]:
@@ -104,7 +104,7 @@ class Cluster:
         return True
 
     def unpin_changed(self) -> None:
-        """Take away what `repin` has written and nobody has corrected."""
+        """Remove the pins that `repin` has written and that were not corrected."""
         for obj in self._world.store.all(PLURAL):
             if obj["metadata"].get("annotations", {}).get(ANNOTATION_PINNED) in self._world.judge.foreign_pins:
                 self.unpin(obj["metadata"]["name"])

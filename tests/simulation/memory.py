@@ -1,8 +1,8 @@
-"""What the daemon still remembers: a walk over its objects for the names of what has ended.
+"""What the daemon remembers: searches its objects for the names of ended requests and pods.
 
-Memories of a fixed size are left out (an OrderedDict that drops its oldest, a deque with a length): they are there so
-that a late answer does not revive a request. So are notes of metrics, which are counted in bulk, and a name in a
-variable of a function that goes on: it is one.
+Memories of limited size are skipped (an OrderedDict that drops its oldest, a deque with a length), because they keep a
+late response from reviving a request. So are the records of metrics, which are counted in total, and a name in a
+variable of a running function, because it is only one.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _PLAIN = (dict, list, tuple, set, frozenset, deque, types.MappingProxyType, type
 
 
 def remembered(tasks: Iterable[asyncio.Task[Any]], names: set[str]) -> tuple[str, int]:
-    """Where one of the names stands in what the tasks can reach, "" where none does; and how many objects that are."""
+    """Return the place of one of the names in the objects that the tasks reach ("" if none), and the object count."""
     coroutines = [task.get_coro() for task in tasks]
     seen: set[int] = set()
     todo: list[tuple[Any, tuple[str, ...]]] = [(one, (getattr(one, "__qualname__", "?"),)) for one in coroutines]

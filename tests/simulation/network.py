@@ -1,7 +1,7 @@
-"""An HTTP client session in memory, in place of aiohttp's: what the product's transport and hooks see of the network.
+"""An HTTP client session in memory that replaces aiohttp's, for the product's transport and hooks.
 
-Requests go to whoever stands behind a URL's host; answers, and what aiohttp raises where there is none, come by virtual
-time. A request that was sent is carried out whether or not somebody still waits for its answer.
+Requests go to the server behind a URL's host. Responses, and aiohttp's errors if there is none, arrive in virtual time.
+A request that was sent is carried out even if its caller has gone.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from yarl import URL
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request as a server gets it."""
+    """One request as a server receives it."""
 
     method: str
     host: str
@@ -30,12 +30,11 @@ class Sent:
 
 
 class Reply:
-    """Where a server puts its answer; who asked may have gone meanwhile."""
+    """Receives a server's response. The caller may have gone meanwhile."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self.whole = False
-        """Whether it was, or is now, answered as done, with all that was written."""
+        self.whole = False  # Whether the response was delivered completely, with status and body
 
     def answer(self, response: "Response") -> None:
         if not self.future.done():
@@ -51,34 +50,31 @@ class Reply:
 
 
 class Network(Protocol):
-    """What a process can reach."""
+    """The network of a process."""
 
     def send(self, sent: Sent, reply: Reply) -> None: ...
 
 
-NETWORK: ContextVar[Network] = ContextVar("NETWORK")
-"""That of the life of the daemon to which a task belongs."""
+NETWORK: ContextVar[Network] = ContextVar("NETWORK")  # The network of the daemon's life to which a task belongs
 
 
 class Stream:
-    """An answer's body as it comes."""
+    """The body of a response, as it arrives."""
 
     def __init__(self) -> None:
         self._chunks: deque[bytes | Exception | None] = deque()
         self._wanted: asyncio.Future[None] | None = None
-        self.silence: float | None = None
-        """aiohttp's sock_read."""
-        self.deadline: float | None = None
-        """Loop time at which the whole call is given up."""
+        self.silence: float | None = None  # aiohttp's sock_read
+        self.deadline: float | None = None  # Loop time at which the whole call times out
 
     def feed(self, chunk: bytes | Exception | None) -> None:
-        """More of the body, an error of the connection, or None for the end."""
+        """Add a chunk of the body, an error of the connection, or None for the end."""
         self._chunks.append(chunk)
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_result(None)
 
     async def next(self) -> bytes:
-        """What has come, b"" at the end."""
+        """Return the next chunk, or b"" at the end."""
         if not self._chunks:
             await self._wait()
         found = self._chunks[0]
@@ -114,12 +110,12 @@ class Stream:
             yield chunk
 
     async def read(self, most: int = -1) -> bytes:
-        """Like aiohttp's: what is there, as far as it is small."""
+        """Like aiohttp's: return what has arrived, if it is small."""
         return await self.next()
 
 
 class Response:
-    """An answer: its head, and a body that may still be coming."""
+    """A response: its head, and a body that may still be arriving."""
 
     def __init__(self, status: int, body: bytes | None = b"", headers: Mapping[str, str] | None = None) -> None:
         self.status = status
@@ -151,7 +147,7 @@ class Response:
 
 
 class _Getting:
-    """`async with session.get(...)`, which can be awaited as well."""
+    """`async with session.get(...)`, which can also be awaited."""
 
     def __init__(self, work: Any) -> None:
         self._work = work
@@ -164,11 +160,11 @@ class _Getting:
         return response
 
     async def __aexit__(self, *_: object) -> None:
-        """Nothing is kept."""
+        """There is nothing to close."""
 
 
 class Session:
-    """Stands for `aiohttp.ClientSession`."""
+    """Replaces `aiohttp.ClientSession`."""
 
     def __init__(self, *, timeout: aiohttp.ClientTimeout | None = None, **_: Any) -> None:
         self._timeout = timeout or aiohttp.ClientTimeout(total=300)
@@ -199,7 +195,7 @@ class Session:
         deadline = None if limits.total is None else loop.time() + limits.total
         timer = None if deadline is None else loop.call_at(deadline, reply.fail, TimeoutError())
         silence = None
-        if limits.sock_read is not None:  # counts for the answer's head too
+        if limits.sock_read is not None:  # applies to the response's head too
             late = aiohttp.SocketTimeoutError("Timeout on reading data from socket")
             silence = loop.call_later(limits.sock_read, reply.fail, late)
         query = dict(params) if params else dict(url.query)
@@ -224,7 +220,7 @@ class Session:
 
 
 class _Raw:
-    """Both ends of a connection on which HTTP is spoken by hand: one question, and the begin of its answer."""
+    """Both ends of a raw connection for HTTP: one request, and the start of its response."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -242,16 +238,16 @@ class _Raw:
         return b"HTTP/1.1"[:most]
 
     def close(self) -> None:
-        """Nobody reads the answer any more."""
+        """The response is not read any more."""
 
 
 async def open_connection(host: str, port: int) -> tuple[_Raw, _Raw]:
-    """Stands for `asyncio.open_connection`."""
+    """Replaces `asyncio.open_connection`."""
     raw = _Raw(host, port)
     return raw, raw
 
 
 def refused(host: str, port: int) -> aiohttp.ClientConnectorError:
-    """Nobody listens there."""
+    """Return the error of a host on which nothing listens."""
     key = ConnectionKey(host, port, is_ssl=False, ssl=True, proxy=None, proxy_auth=None, proxy_headers_hash=None)
     return aiohttp.ClientConnectorError(key, ConnectionRefusedError(111, "Connection refused"))

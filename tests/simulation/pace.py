@@ -1,6 +1,6 @@
-"""How soon the daemon does what it can: looks that are new enough and no more, pauses, and what is told in time.
+"""Checks how soon the daemon acts: recent observations without superfluous calls, pauses, and timely statuses.
 
-Nothing is late while something stood in the way: each check asks first whether a fault did.
+Nothing counts as late if a fault was in the way, which each check verifies first.
 """
 
 from collections.abc import Mapping
@@ -19,43 +19,41 @@ if TYPE_CHECKING:
     from tests.simulation.daemon import Life
 
 SLOW_API = 0.004
-"""With a latency above that, the API server's word on a pod takes so long that the runtime is asked again after it."""
+"""Above this latency, the API server's answer about a pod takes so long that the runtime is asked again afterwards."""
 DOWN = 8.0
 """Seconds after the runtime shows a stopped container as ended within which the status says what it waits for. Step 10
-says 5; a kubelet that hangs delays the first look and the last one by 1 each."""
+says 5; a kubelet that hangs delays the first round and the last one by 1 each."""
 GONE = 40.0
-"""Seconds after which a request whose pod has gone has ended, since nothing keeps the daemon from hearing of it."""
-GONE_LOOKS = 6
-"""How often that is looked at, where something does."""
-MANY = 1000
-"""Failures after which a write may wait for the longest time: the server may have asked for it."""
+"""Seconds within which a request ends after its pod was deleted, if no fault keeps the daemon from learning it."""
+GONE_LOOKS = 6  # How often that is checked, if a fault does
+MANY = 1000  # Failures after which a write may wait for the longest delay, because the server may have requested it
 
 
 class Pace(Conduct):
-    """Looks at the time that things take."""
+    """Checks durations."""
 
-    # Looks at the runtime.
+    # Calls to the runtime.
 
     def looks(self, call: "Call") -> None:
-        """The daemon asks for containers of a pod, or for all."""
+        """The daemon lists the containers of a pod, or all."""
         if not call.message.filter.id:
             call.life.looks.append((self._now, call.runtime, call.message.filter.label_selector.get(LABEL_POD_UID, "")))
 
     def looked(self, call: "Call") -> None:
-        """It has the answer."""
+        """The response has arrived."""
         if not call.message.filter.id:
             key = call.runtime, call.message.filter.label_selector.get(LABEL_POD_UID, "")
             call.life.looked[key] = max(call.began, call.life.looked.get(key, call.began))
 
     def _is_looked_at(self, container: Container, life: "Life", owners: frozenset[str]) -> None:
-        """Step 4: what is done to an instance follows from a look that began when its request was known."""
+        """Step 4: an action on an instance is based on a list that began after its request was known."""
         came = min((life.came[uid] for uid in owners if uid in life.came), default=0.0)
         pod_uid, runtime = container.pod_uid, container.runtime
         if max(life.looked.get((runtime, uid), -1.0) for uid in (pod_uid, "")) < came:
             self.broken(f"work for {container.id}, and the runtime was not asked since its request came")
 
     def _is_asked_once(self, known: Known, name: str, life: "Life") -> None:
-        """Where nothing stands in the way, one look at the runtime is enough for the first stop of a request."""
+        """If no fault is in the way, one list of the runtime is enough for the first stop of a request."""
         world, pod = self._world, self._pod(known)
         if pod is None or len(self.known) > 1 or world.faults.total() or world.setup.latency > SLOW_API:
             return
@@ -63,7 +61,7 @@ class Pace(Conduct):
         waits = shape.hook == "httpGet" and world.setup.late_ip
         if pod.shape.static:  # the runtime knows it by another UID than the request
             return
-        matters = any(each.own or each.action for each in pod.shape.containers)  # kubelet's version is asked for
+        matters = any(each.own or each.action for each in pod.shape.containers)  # kubelet's version is read
         strategy = known.spec["strategy"]
         pinned = known.context(name) is None or strategy.get("forceRecreate")
         if waits or matters or pinned or "unreadyGracePeriodSeconds" in strategy or known.names[0] != name:
@@ -75,7 +73,7 @@ class Pace(Conduct):
     # Writes.
 
     def sends(self, life: "Life", sent: Sent, reply: Reply) -> None:
-        """See Conduct; what becomes of it is counted."""
+        """See Conduct. Also count failures."""
         super().sends(life, sent, reply)
         key = sent.path.removesuffix("/status").rpartition("/")[2], sent.path.endswith("/status")
 
@@ -90,7 +88,7 @@ class Pace(Conduct):
         reply.future.add_done_callback(answered)
 
     def write_failed(self, event: Mapping[str, Any], life: "Life") -> None:
-        """The log tells when a write that failed is tried again: so many failures in a row are answered by so long."""
+        """Check the delay in the log after a failed write, which depends on the number of failures in a row."""
         name = event["request"].partition("/")[2]
         both = [(name, False), (name, True)]
         if life.failed_at.get(name) != self._now:  # it was never sent
@@ -102,10 +100,10 @@ class Pace(Conduct):
         if not self._world.faults["prune"] and event["retry_in"] > most:
             self.broken(f"a write of {event['request']} waits {event['retry_in']} s after {failures} failures in a row")
 
-    # What is told in time.
+    # Timely statuses.
 
     def _stopped(self, act: Act, container: Container) -> None:
-        """See Conduct; and if nothing follows, the status says what is awaited."""
+        """See Conduct. Also check that the status says what is awaited if no next instance follows."""
         super()._stopped(act, container)
         if act.outcome == "" and len(act.owners) == 1:
             wait = self._world.setup.list_lag + DOWN
@@ -123,24 +121,24 @@ class Pace(Conduct):
             return
         if _state(obj, container.name).get("phase") in ("Succeeded", "Failed"):
             return
-        # One that was at work before, and whose label came back, may have the pod's turn instead.
+        # Another request that was served before, and got its label back, may be served instead.
         others = (each for each in self.known.values() if each.pod_uid == known.pod_uid)
         served = (one for each in others if (one := self._active(each.uid)) is not None)
         if not any(_state(one, container.name).get("message") or one["status"].get("message") for one in served):
             self.broken(f"{known.name}/{container.name} is down for {DOWN:.0f} s, and its status does not say why")
 
     def _was_free(self, life: "Life", known: Known, since: float) -> bool:
-        """Whether nothing kept this life of the daemon from hearing of things and writing them down."""
+        """Whether no fault kept this life of the daemon from receiving and writing."""
         world = self._world
         free = world.life is life and life.born < since and not (known.restored or known.was_away(since, self._now))
         return free and not world.deaf_since(since) and world.could_write(since - 30.0, self._now)
 
     def _gone(self, pod_uid: str) -> None:
-        """A pod's object is no more."""
+        """A pod's object was deleted."""
         self._world.loop.call_later(GONE, self._look_whether_gone, pod_uid, GONE_LOOKS)
 
     def _look_whether_gone(self, pod_uid: str, left: int) -> None:
-        """Step 6: its requests end, whether or not the watch was there when it went."""
+        """Step 6: the pod's requests end, whether or not the watch was connected when it was deleted."""
         of_pod = [each for each in self.known.values() if each.pod_uid == pod_uid and each.labelled]
         for known in [each for each in of_pod if each.ended is None and not (each.deleted or each.restored)]:
             life, since = self._world.life, self._now - GONE
@@ -151,5 +149,5 @@ class Pace(Conduct):
 
 
 def _state(obj: Object, name: str) -> Mapping[str, Any]:
-    """What a request's status says of a container."""
+    """Return a container's state in a request's status."""
     return next((state for state in states(obj) if state["name"] == name), {})

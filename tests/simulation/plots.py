@@ -1,6 +1,6 @@
-"""Schedules with a plot: situations that chance alone hardly ever makes, each with its times and shapes left to chance.
+"""Schedules with a plot: situations that random schedules rarely contain, with random times and shapes.
 
-Every eighth seed has one. The judge knows nothing of them.
+Every eighth seed has one. The judge does not know of them.
 """
 
 from collections.abc import Callable
@@ -13,17 +13,16 @@ from tests.simulation.schedule import ContainerShape, PodShape, Schedule
 if TYPE_CHECKING:
     from tests.simulation.maker import Maker
 
-FIRST = 10.0
-"""Seconds after which the first request comes."""
+FIRST = 10.0  # Seconds after which the first request is created
 
 
 def plot(maker: "Maker") -> Schedule:
-    """One of them."""
+    """Return one of them."""
     return _PLOTS[maker.seed // 8 % len(_PLOTS)](maker)
 
 
 def _fewest(maker: "Maker", **changes: object) -> PodShape:
-    """A pod without anything that makes it wait, or fail."""
+    """Return a pod without anything that makes it wait or fail."""
     shape = maker.pod("web-0")
     containers = tuple(replace(each, **changes) for each in map(_plain, shape.containers))  # type: ignore[arg-type]
     return replace(shape, policy="Always", containers=containers, gate=False, static=False)
@@ -38,7 +37,7 @@ def _some(maker: "Maker", at: float, low: float, high: float) -> float:
 
 
 def slots(maker: "Maker") -> Schedule:
-    """One stop at a time for several pods, and looks that take long: whose turn it is may have nothing to stop."""
+    """One stop at a time for several pods, with slow lists: the pod whose turn it is may have nothing to stop."""
     random: Random = maker.random
     pods = tuple(replace(pod, policy="Always", static=False) for pod in maker.pods(random.choice((3, 4, 5))))
     pods = tuple(replace(pod, containers=tuple(map(_plain, pod.containers))) for pod in pods)
@@ -57,7 +56,7 @@ def slots(maker: "Maker") -> Schedule:
 
 
 def silence(maker: "Maker") -> Schedule:
-    """A request ends during its hook, and so does kubelet: the stop that has to follow waits for it."""
+    """A request ends during its hook, and kubelet goes down: the following stop waits for kubelet."""
     random = maker.random
     seconds = maker.log(5.0, 20.0)
     pod = replace(_fewest(maker, hook="exec", hook_seconds=seconds), grace=40)
@@ -71,7 +70,7 @@ def silence(maker: "Maker") -> Schedule:
 
 
 def late_node(maker: "Maker") -> Schedule:
-    """What kubelet's version decides is decided before it is known, and the write of that takes long."""
+    """A decision that depends on kubelet's version is made before it is known, and writing it takes long."""
     random = maker.random
     maker.other, maker.kubelet = True, random.choice((34, 34, 35, 36))
     older = maker.kubelet == 34
@@ -83,7 +82,7 @@ def late_node(maker: "Maker") -> Schedule:
     maker.add("api_status", 5.0, calls="node", code=random.choice((403, 503)), seconds=round(known - 5.0, 3))
     maker.add("api_slow", FIRST - 1.0, calls="write", delay=maker.log(8.0, 25.0), seconds=maker.log(2.0, 30.0))
     for _ in range(random.choice((2, 3, 4))):
-        at = _some(maker, FIRST + 5.1, 0.01, 10.0)  # the Node is asked for again after 5 s
+        at = _some(maker, FIRST + 5.1, 0.01, 10.0)  # the Node is read again after 5 s
         if random.random() < 0.5:
             maker.request(pod, at=at)
         else:
@@ -92,7 +91,7 @@ def late_node(maker: "Maker") -> Schedule:
 
 
 def unheard(maker: "Maker") -> Schedule:
-    """A pod goes while its watch is away, and while no manager is there to see it."""
+    """A pod is deleted while its watch is disconnected and no manager runs."""
     random = maker.random
     pods = tuple(replace(pod, static=False) for pod in maker.pods(random.choice((1, 2, 3))))
     for pod in pods:
@@ -108,7 +107,7 @@ def unheard(maker: "Maker") -> Schedule:
 
 
 def refusals(maker: "Maker") -> Schedule:
-    """Writes fail again and again, and succeed in between, while hooks and stops give the daemon much to write."""
+    """Writes fail repeatedly with successes in between, while hooks and stops cause many writes."""
     random = maker.random
     pod = replace(_fewest(maker, hook="exec", hook_seconds=maker.log(2.5, 10.0)), grace=30)
     for _ in range(random.choice((1, 2))):

@@ -1,4 +1,4 @@
-"""One pod on the simulated node, as kubelet knows it."""
+"""A pod on the simulated node, as kubelet knows it."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,24 +15,20 @@ class Pod:
     runtime_uid: str
     ip: str
     deleting: bool = False
-    ended: str = ""
-    """Its last phase, once it has one."""
+    ended: str = ""  # Its last phase, once it has ended
     evicted: bool = False
     back_off: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Container -> seconds, and when they were last made longer."""
-    waiting: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Container -> reason and message, as its status shows them."""
+    """Container -> its back-off in seconds, and when that was last increased."""
+    waiting: dict[str, tuple[str, str]] = field(default_factory=dict)  # Container -> reason and message in its status
     held: dict[str, tuple[float, str]] = field(default_factory=dict)
     """Container -> until when it cannot be created, and kubelet's reason."""
     unstartable: dict[str, float] = field(default_factory=dict)
-    """Container -> until when what was created cannot be started."""
-    ip_at: float = 0.0
-    """When its status has its IP."""
-    restarting: bool | None = None
-    """Whether kubelet is about to restart all its containers; None where it never was."""
+    """Container -> until when a created instance cannot be started."""
+    ip_at: float = 0.0  # When its status gets its IP
+    restarting: bool | None = None  # Whether kubelet is about to restart all its containers; None if it never was
     due: dict[str, float] = field(default_factory=dict)
     replaced: set[str] = field(default_factory=set)
-    """IDs that kubelet itself stops to update them in place: no back-off."""
+    """IDs that kubelet stops for an in-place update, which have no back-off."""
     noticed: bool = False
     removed: bool = False
     attempts: dict[str, int] = field(default_factory=dict)
@@ -51,7 +47,7 @@ class Pod:
 
 
 def phase_of(status: dict[str, Any]) -> str:
-    """A pod's status in a few words."""
+    """Return a short description of a pod's status."""
     parts = []
     for part in (*status["containerStatuses"], *status["initContainerStatuses"]):
         state = "ready" if part["ready"] else next(iter(part["state"]))

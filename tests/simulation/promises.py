@@ -1,6 +1,6 @@
-"""What a request's strategy promises of its stops: their order, what a failure ends, and the unready grace period.
+"""Checks what a request's strategy promises about its stops: order, failure policy, and the unready grace period.
 
-All three are asked when the first hook or stop of a container begins for a request.
+All are checked when the first hook or stop of a container begins for a request.
 """
 
 from typing import TYPE_CHECKING
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Promises(Verdicts):
-    """Looks at what begins."""
+    """Checks hooks and stops when they begin."""
 
     def _is_asked_once(self, known: Known, name: str, life: "Life") -> None:
         raise NotImplementedError
 
     def _begins(self, known: Known, name: str, life: "Life") -> None:
-        """A hook or a stop of this container begins for this request, and maybe for no other."""
+        """A hook or a stop of this container begins for this request, and perhaps for others."""
         if name in known.begun:
             return
         if not known.begun:
@@ -39,7 +39,7 @@ class Promises(Verdicts):
                 self.broken(f"{known.name}/{name} begins before it is the turn: {earlier} goes first")
 
     def _is_over(self, known: Known, name: str) -> bool:
-        """Step 8: whether a container lets the next one of its request begin."""
+        """Step 8: whether the next container of the request may begin after this one."""
         obj = self._world.store.get(PLURAL, f"{NAMESPACE}/{known.name}")
         written = {state["name"]: state["phase"] for state in states(obj)}.get(name)
         if written in ("Succeeded", "Failed") or (known.ignores_failures and any(self._excuses(known, name))):
@@ -54,7 +54,7 @@ class Promises(Verdicts):
         return answered or container is None or container.state != "running"
 
     def _is_unready(self, known: Known) -> None:
-        """Step 7: whether the pod was unready for as long as the request wants it."""
+        """Step 7: check that the pod was unready for as long as the request requires."""
         grace, pod = known.spec["strategy"].get("unreadyGracePeriodSeconds"), self._pod(known)
         if grace is None or pod is None or not pod.shape.gate:
             return
@@ -64,7 +64,7 @@ class Promises(Verdicts):
             self.broken(f"{known.name} begins, and its pod was made unready {ago}; it wants {grace} s")
 
     def _follow_unready(self, known: Known, obj: Object) -> None:
-        """Who says on the request that its pod is unready has made it so before."""
+        """Check that a pod is unready before the request reports it."""
         if known.unready_at is not None or ANNOTATION_UNREADY_ACQUIRED not in obj["metadata"].get("annotations", {}):
             return
         known.unready_at = self._now

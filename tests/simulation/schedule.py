@@ -1,7 +1,7 @@
-"""A schedule: the world that a run begins with, and what happens in it and when. All of it follows from a seed.
+"""A schedule: the initial world of a run, and its events with their times. It depends only on the seed.
 
-Every event carries all that it needs, so that leaving one out leaves the others as they were: shrinking relies on it.
-Every fault ends; after the last one the world is healthy.
+Every event contains all that it needs, so that leaving one out does not change the others. Shrinking relies on this.
+Every fault ends, and after the last one the world is healthy.
 """
 
 from dataclasses import dataclass, field
@@ -10,8 +10,7 @@ from typing import Any
 NODE = "node-1"
 NAMESPACE = "default"
 RUNTIME, OTHER_RUNTIME = "simulated", "other"
-LONG_GRACE = 3600
-"""Of requests that are given up: far more than anybody waits for in a run."""
+LONG_GRACE = 3600  # For requests that are given up: much longer than any run waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,28 +18,23 @@ class ContainerShape:
     """One container of a pod's spec, and how its program behaves."""
 
     name: str
-    policy: str
-    """The effective restartPolicy."""
-    hook: str = ""
-    """Kind of its preStop hook: exec, httpGet, sleep, or none."""
+    policy: str  # The effective restartPolicy
+    hook: str = ""  # Kind of its preStop hook: exec, httpGet, sleep, or none
     hook_seconds: float = 0.0
     hook_code: int = 0
-    term_seconds: float | None = 0.1
-    """How long it takes to end after TERM; None for a program that does not listen."""
+    term_seconds: float | None = 0.1  # Time to end after TERM; None for a program that ignores it
     term_code: int = 143
     start_seconds: float = 0.2
     ready_seconds: float = 0.0
     sidecar: bool = False
-    own: str = ""
-    """Its own restartPolicy, where its spec has one."""
-    action: str = ""
-    """Of a restartPolicyRule for every exit code but 0."""
+    own: str = ""  # Its own restartPolicy, if its spec has one
+    action: str = ""  # Action of a restartPolicyRule for every exit code except 0
     successors: str = ""
-    """How later instances get ready: never, or in turns (flaps) for a minute; "" for as the first one does."""
+    """How later instances become ready: never, alternating for a minute (flaps), or like the first one ("")."""
 
     @property
     def rules(self) -> list[dict[str, Any]]:
-        """restartPolicyRules as the spec has them."""
+        """Return the restartPolicyRules of the spec."""
         other_codes = {"operator": "NotIn", "values": [0]}
         return [{"action": self.action, "exitCodes": other_codes}] if self.action else []
 
@@ -60,42 +54,29 @@ class PodShape:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What does not change in a run."""
+    """The constants of a run."""
 
     pods: tuple[PodShape, ...]
     gone_in_stream: bool = False
-    """Whether an expired version is said inside the watch (an ERROR event) or as an HTTP status."""
-    shows_back_off_late: bool = True
-    """As kubelet 1.36: CrashLoopBackOff stands in the status only when the back-off ends."""
-    unknown_has_stopped: bool = False
-    """Whether the runtime calls a stop of an unknown container a success."""
-    relist: float = 1.0
-    """Kubelet's PLEG period."""
-    latency: float = 0.004
-    """The API server's, seconds each way."""
-    single_watches: int = 8
-    """How many pods the daemon watches one by one."""
-    flaps: bool = False
-    """Whether a runtime that errs answers every other call well."""
-    stops_at_once: int = 128
-    """How many StopContainers the daemon sends at once."""
-    kubelet: int = 36
-    """Minor version of kubelet."""
-    node_known: bool = True
-    """Whether the daemon may read its Node."""
-    list_lag: float = 0.0
-    """Seconds for which ListContainers, and so kubelet, shows an ended container as running."""
-    ignores_filters: bool = False
-    """Whether ListContainers answers with all containers, whatever was asked for."""
-    late_ip: float = 0.0
-    """Seconds after which a pod's status has its IP."""
-    in_pieces: bool = False
-    """Whether a watch's lines come in pieces."""
+    """Whether an expired version is reported inside the watch (an ERROR event) or as an HTTP status."""
+    shows_back_off_late: bool = True  # As kubelet 1.36: CrashLoopBackOff is in the status only when the back-off ends
+    unknown_has_stopped: bool = False  # Whether the runtime reports success for the stop of an unknown container
+    relist: float = 1.0  # Kubelet's PLEG period
+    latency: float = 0.004  # The API server's latency in seconds, each way
+    single_watches: int = 8  # Largest number of pods that the daemon watches one by one
+    flaps: bool = False  # Whether every other call of a failing runtime succeeds
+    stops_at_once: int = 128  # Largest number of StopContainers that the daemon sends at once
+    kubelet: int = 36  # Kubelet's minor version
+    node_known: bool = True  # Whether the daemon may read its Node
+    list_lag: float = 0.0  # Seconds for which ListContainers, and so kubelet, shows an ended container as running
+    ignores_filters: bool = False  # Whether ListContainers returns all containers, whatever the filter
+    late_ip: float = 0.0  # Seconds after which a pod's status has its IP
+    in_pieces: bool = False  # Whether a watch's lines arrive in pieces
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something happens. `at` is seconds after the run's begin."""
+    """Something that happens. `at` is in seconds after the start of the run."""
 
     at: float
     kind: str
@@ -103,7 +84,7 @@ class Event:
 
     @property
     def end(self) -> float:
-        """When it is over; a request's own waits are not counted."""
+        """When it is over, without a request's own waits."""
         return self.at + float(self.about.get("seconds", 0.0))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Finds the shortest schedule that still breaks the same thing: delta debugging over the events of one that does."""
+"""Finds the shortest schedule that breaks the same invariant: delta debugging over the events of a failed one."""
 
 import re
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from tests.simulation.world import Outcome, run
 
 
 def sort_of(broken: str) -> str:
-    """What is broken, without whose and how much: two runs with the same are taken for the same defect."""
+    """Return the violation without names and numbers. Two runs with the same result count as the same defect."""
     return re.sub(r"\W*\b[a-z]?\d[\w.]*|r\d/\w|\[.*|\{.*|\".*", "", broken.partition(":")[0]).strip()
 
 
 def shrink(plan: Schedule, outcome: Outcome) -> tuple[Schedule, Outcome]:
-    """The shortest schedule found that breaks what `plan` broke, and how it goes."""
+    """Return the shortest schedule found that breaks the same as `plan`, and its outcome."""
     wanted = sort_of(outcome.broken)
     best = [plan, outcome]
 
@@ -46,7 +46,7 @@ def shrink(plan: Schedule, outcome: Outcome) -> tuple[Schedule, Outcome]:
 
 
 def story(plan: Schedule, *, shortest: bool) -> tuple[str, bool]:
-    """A run as people read it, and whether all was well; of one that fails its shortest form, if wanted."""
+    """Return a run as text, and whether it passed. A failed one can be shrunk first (`shortest`)."""
     outcome = run(plan)
     if outcome.broken and shortest:
         plan, outcome = shrink(plan, outcome)

@@ -1,7 +1,7 @@
-"""What an API server keeps: objects with versions, the changes that led there, and who watches them.
+"""The storage of an API server: objects with versions, their changes, and the watches.
 
-Objects are never changed in place. The rules are those of kube-apiserver: one counter of versions for everything; a
-change without effect has no version; an object that leaves a selection comes as DELETED, in its last selected state.
+Objects are never changed in place. The rules are those of kube-apiserver: one version counter for everything; a change
+without effect has no version; an object that leaves a selection is reported as DELETED, in its last selected state.
 """
 
 import json
@@ -12,13 +12,12 @@ from typing import Any
 
 Object = Mapping[str, Any]
 Passes = Callable[[Object], bool]
-BUMP = 1_000_000
-"""By how much a restored etcd raises its version, so that no version comes twice."""
+BUMP = 1_000_000  # Increase of the version by a restored etcd, so that no version is used twice
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of one object; `old` is None for a creation, `new` for a removal."""
+    """A change of an object. `old` is None for a creation, `new` for a removal."""
 
     version: int
     old: Object | None
@@ -27,14 +26,12 @@ class Change:
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """One open watch: `tell` is called with the lines for it."""
+    """An open watch. `tell` is called with its lines."""
 
     passes: Passes
     tell: Callable[[list[bytes], list[tuple[str, Object]]], None]
-    seen: int
-    """The last version that was told."""
-    held: bool = False
-    """Of a server that is behind: nothing is told for now."""
+    seen: int  # The last version that was reported
+    held: bool = False  # Whether the server is behind, so that nothing is reported for now
 
 
 @dataclass(slots=True)
@@ -42,17 +39,15 @@ class Kind:
     """All objects of one kind."""
 
     name: str
-    namespaced: dict[str, Object] = field(default_factory=dict)
-    """By `namespace/name`."""
+    namespaced: dict[str, Object] = field(default_factory=dict)  # By `namespace/name`
     changes: list[Change] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    oldest: int = 0
-    """Changes up to this version are forgotten."""
+    oldest: int = 0  # Changes up to this version are forgotten
     watches: list[Watch] = field(default_factory=list)
 
 
 class Store:
-    """Everything that is kept. `changed` is told of every change, after the watches."""
+    """All objects. `changed` is called for every change, after the watches."""
 
     def __init__(
         self, changed: Callable[[str, Change], None], now: Callable[[], str], clock: Callable[[], float]
@@ -75,7 +70,7 @@ class Store:
         return self._put(kind, None, {**obj, "metadata": meta})
 
     def update(self, kind: str, new: Object) -> Object:
-        """Put a new state of an object; removes it where its deletion was waiting for its last finalizer."""
+        """Store a new state of an object, or remove the object if its last finalizer was removed."""
         old = self.kinds[kind].namespaced[key_of(new)]
         if new == old:
             return old
@@ -86,12 +81,12 @@ class Store:
         return self._put(kind, old, new)
 
     def patch(self, kind: str, key: str, patch: Mapping[str, Any]) -> Object | None:
-        """A merge patch by somebody else than the daemon, whose writes have conditions."""
+        """Apply a merge patch without conditions, of another client than the daemon."""
         old = self.get(kind, key)
         return None if old is None else self.update(kind, merged(old, patch))
 
     def delete(self, kind: str, key: str, grace: int = 0) -> None:
-        """Delete: at once, or after finalizers and grace period."""
+        """Delete at once, or after finalizers and grace period."""
         old = self.get(kind, key)
         if old is None or old["metadata"].get("deletionTimestamp"):
             return
@@ -105,11 +100,11 @@ class Store:
         found = self.kinds[kind]
         old = found.namespaced.pop(key)
         self.version += 1
-        # the event of a removal has the removal's version
+        # the event of a removal has the version of the removal
         self._note(found, Change(self.version, at_version(old, self.version), None))
 
     def at(self, kind: str, version: int) -> list[Object]:
-        """All objects as they were."""
+        """Return all objects as they were at a version."""
         found = self.kinds[kind]
         if version >= self.version:
             return list(found.namespaced.values())
@@ -124,31 +119,32 @@ class Store:
         return list(state.values())
 
     def version_at(self, time: float) -> int:
-        """The newest version of then; of before everything, the first."""
+        """Return the newest version at a time, or the first one."""
         at = bisect_right(self._times, (time, self.version))
         return self._times[at - 1][1] if at else 100
 
     def expire(self) -> None:
-        """Forget how everything came to be."""
+        """Forget all changes."""
         for kind in self.kinds.values():
             kind.oldest = self.version
 
     def restore(self, version: int, gone: set[str]) -> list[tuple[Object | None, Object | None]]:
-        """Put back an older state, as `etcdctl snapshot restore --bump-revision --mark-compacted` does.
+        """Restore an older state, like `etcdctl snapshot restore --bump-revision --mark-compacted`.
 
-        Nobody can go on from a version of before; objects have their old versions, which are below what was seen.
+        No client can continue from an earlier version. Objects have their old versions, which are lower than those
+        seen.
 
         Args:
             version: of the state.
-            gone: UIDs of pods that kubelet has ended since; the others are as they were.
+            gone: UIDs of pods that kubelet has ended since; the others are kept.
 
         Returns:
-            What each changed request was and is, None where it was or is not there.
+            The old and new state of each changed request, or None if it did not or does not exist.
         """
         changed = []
         for kind in self.kinds.values():
             then = {key_of(obj): obj for obj in self.at(kind.name, version) if obj["metadata"]["uid"] not in gone}
-            if kind.name == "pods":  # their owners make again what is missing
+            if kind.name == "pods":  # the owners create missing pods again
                 then = kind.namespaced | {key: obj for key, obj in then.items() if _same(obj, kind.namespaced.get(key))}
             elif kind.name != "nodes":
                 keys = [*kind.namespaced, *(key for key in then if key not in kind.namespaced)]
@@ -164,7 +160,7 @@ class Store:
         return changed
 
     def tell(self, kind: str, watch: Watch, up_to: int) -> None:
-        """Tell one watch what it does not know."""
+        """Report the changes that a watch does not know yet."""
         found = self.kinds[kind]
         lines, told = [], []
         for change in found.changes[bisect_right(found.versions, watch.seen) :]:
@@ -197,7 +193,7 @@ class Store:
 
 
 def _same(one: Object, other: Object | None) -> bool:
-    """Whether both are the same object, which nobody is deleting."""
+    """Whether both are the same object, and it is not being deleted."""
     metas = one["metadata"], {} if other is None else other["metadata"]
     return metas[0]["uid"] == metas[1].get("uid") and not any("deletionTimestamp" in meta for meta in metas)
 
@@ -225,7 +221,7 @@ def at_version(obj: Object, version: int) -> Object:
 
 
 def merged(old: Any, patch: Any) -> Any:
-    """RFC 7386."""
+    """Apply a merge patch (RFC 7386)."""
     if not isinstance(patch, Mapping):
         return patch
     new = dict(old) if isinstance(old, Mapping) else {}
@@ -238,7 +234,7 @@ def merged(old: Any, patch: Any) -> Any:
 
 
 def selector(labels: str, fields: str, namespace: str) -> Passes:
-    """What a list's or watch's path and two selectors let through; only `=` is spoken here."""
+    """Return the predicate of a list or watch, from its path and two selectors. Only `=` is supported."""
     wanted_labels = dict(part.split("=", 1) for part in labels.replace("==", "=").split(",") if part)
     wanted_fields = dict(part.split("=", 1) for part in fields.replace("==", "=").split(",") if part)
 
@@ -260,6 +256,6 @@ def _field(obj: Any, path: str) -> Any:
 
 
 def states(obj: Object | None) -> Iterator[Mapping[str, Any]]:
-    """The container states of a request."""
+    """Yield the container states of a request."""
     if obj is not None:
         yield from obj.get("status", {}).get("containerRecreateStates", ())

@@ -1,4 +1,4 @@
-"""The whole node daemon in virtual time, against worlds in which everything goes wrong that can."""
+"""The whole node daemon in virtual time, against worlds with all kinds of faults."""
 
 import os
 import subprocess
@@ -15,14 +15,13 @@ from tests.simulation.schedule import Event, Schedule
 from tests.simulation.shrink import shrink, story
 from tests.simulation.world import World, collect, run
 
-SCHEDULES = 2000
-"""How many seeds `make test` runs, two of them with a full node; `make soak` runs more."""
+SCHEDULES = 2000  # Number of seeds in `make test`, two of them with a full node. `make soak` runs more
 CHUNK = 50
 
 
 @pytest.fixture
 def _untraced() -> Iterator[None]:
-    """Measuring the coverage of so many schedules takes longer than they do, and says nothing that others do not."""
+    """Switch coverage off: it would take longer than the schedules, and other tests cover the same lines."""
     coverage = Coverage.current()
     if coverage:
         coverage.stop()
@@ -45,7 +44,7 @@ def test_schedules(first: int) -> None:
 @pytest.mark.usefixtures("_untraced")
 @pytest.mark.parametrize("seed", [2, 3])
 def test_a_day_leaves_no_more_than_a_minute(seed: int) -> None:
-    """Hundreds of requests; whatever grows with them would be there in the end."""
+    """Hundreds of requests: anything that grows with them would be found at the end."""
     outcome = run(day(seed))
     assert not outcome.broken
     assert outcome.objects <= run(schedule(seed)).objects + 10
@@ -58,7 +57,7 @@ def test_what_once_failed(seed: int) -> None:
 
 
 def test_the_log_is_heard_in_a_process_that_has_logged_elsewhere() -> None:
-    """The judge needs it: a request ends during its hook, and its stop follows."""
+    """The judge needs the log: a request ends during its hook, and its stop follows."""
     before = structlog.get_config()
     structlog.configure(processors=[lambda *_: ""], cache_logger_on_first_use=True)
     try:
@@ -70,7 +69,7 @@ def test_the_log_is_heard_in_a_process_that_has_logged_elsewhere() -> None:
 
 @pytest.mark.parametrize("seed", [3, 40, 171])
 def test_a_seed_always_tells_the_same_story(seed: int) -> None:
-    """Here twice, and in a process of its own where strings hash otherwise."""
+    """Twice here, and in another process with a different string hash."""
     here = story(schedule(seed), shortest=False)
     assert story(schedule(seed), shortest=False) == here
     code = f"from tests.simulation.__main__ import tell; tell({seed}, shortest=False)"
@@ -80,7 +79,7 @@ def test_a_seed_always_tells_the_same_story(seed: int) -> None:
 
 
 def test_a_schedule_shrinks_to_what_matters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an invariant that two of its events break together."""
+    """With an invariant that only two of the events together break."""
     original = World.happen
 
     def happen(self: World, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""What the daemon writes, held against the truth: legal moves, and final verdicts that are so."""
+"""Checks the daemon's writes against the truth: legal transitions, and correct final states."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 
 from tests.simulation.facts import Act, Known
 
-STOP_PATIENCE = 110.0
-"""For how long a stop that fails has to be tried again at least: 2 minutes, less what the last back-off takes."""
-PERSISTED = 6.0
-"""Seconds after which what has begun is written down, where the API server takes writes."""
+STOP_PATIENCE = 110.0  # Least time for which a failing stop is retried: 2 minutes, minus the last back-off
+PERSISTED = 6.0  # Seconds within which begun work is recorded, if the API server accepts writes
 _ORDER = {"": 0, "Pending": 1, "Recreating": 2, "Completed": 3}
 _FINAL = ("Succeeded", "Failed")
 _FACTS = {
@@ -30,7 +28,7 @@ _FACTS = {
 
 
 class Verdicts:
-    """Looks at every write of a status."""
+    """Checks every write of a status."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -48,9 +46,9 @@ class Verdicts:
         self._world.broken(what)
 
     def _could_tell(self, act: Act, life: "Life", since: float) -> bool:
-        """Whether an earlier life had the time, and the API server, to write what it did then.
+        """Whether an earlier life had the time, and the API server, to record what it did then.
 
-        It writes nothing to a request while that is out of its selection.
+        It cannot write to a request that is out of its selection.
         """
         until = since + PERSISTED
         in_time = (
@@ -64,7 +62,7 @@ class Verdicts:
     # Writes.
 
     def written(self, life: "Life", old: Object, new: Object, sub: str) -> None:
-        """The daemon's write is about to be carried out."""
+        """A write of the daemon is about to be carried out."""
         if life.dead:
             return
         known = self.known[old["metadata"]["uid"]]
@@ -88,7 +86,7 @@ class Verdicts:
         self._moves(life, known, before, after)
 
     def _moves(self, life: "Life", known: Known, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """What becomes of each container."""
+        """Check the transition of each container."""
         failed = [name for name, state in after.items() if state["phase"] == "Failed"]
         for name, state in after.items():
             phase, past = state["phase"], before.get(name, {}).get("phase", "Pending")
@@ -105,11 +103,11 @@ class Verdicts:
                     self._hook_has_its_stop(life, known, name)
 
     def _hook_has_its_stop(self, life: "Life", known: Known, name: str) -> None:
-        """A container whose hook was run for a request is not left running because something else has failed."""
+        """A container whose hook was run for a request must be stopped even if something else has failed."""
         pod = self._pod(known)
         for one in self._world.containers.history(pod.runtime_uid, name) if pod is not None else ():
             hooks = [act for act in self._hooks.get(one.id, ()) if known.uid in act.owners]
-            # who took the annotation away, took what an earlier life knew
+            # a removed annotation removes what an earlier life knew
             told = (act for act in hooks if not known.unpinned and self._could_tell(act, life, act.at))
             if one.state == "running" and (any(act.life is life for act in hooks) or any(told)):
                 self.broken(f"{known.name}/{name} is Failed after the hook of {one.id}, which was not stopped")
@@ -134,7 +132,7 @@ class Verdicts:
             self.broken(f"{known.name}/{name} is Succeeded, and no other instance was ready (for {least} s)")
 
     def _recreated(self, known: Known, name: str) -> bool:
-        """Whether an instance after the one that was to go was ready, for as long as the request wants it."""
+        """Whether an instance after the target was ready, for as long as the request requires."""
         pods = [pod for pod in self._world.kubelet.pods.values() if pod.name == known.pod_name]
         if known.labelled:
             pods = [pod for pod in [self._pod(known)] if pod is not None]
@@ -152,7 +150,7 @@ class Verdicts:
         return False
 
     def _failed(self, known: Known, name: str, message: str, reason: Reason, failed: list[str]) -> None:
-        """Whether the truth knows a reason for this, and the one that was given."""
+        """Check that the failure and its reason are true."""
         seen, fact = self.pods.get(known.pod_uid, {}), _FACTS.get(reason, "")
         true = fact in seen or (fact == "deleting" and "gone" in seen)
         if fact and not true and (known.labelled or not self._pods_of_name(known, fact)):
@@ -169,7 +167,7 @@ class Verdicts:
             self.broken(f'{known.name}/{name} is Failed without a reason: "{message}"')
 
     def _is_left_down(self, known: Known, name: str) -> bool:
-        """Whether kubelet leaves a container down that has failed."""
+        """Whether kubelet does not restart a failed container."""
         pod = self._pod(known)
         if pod is None or not known.spec["strategy"].get("allowPodRestart"):
             return False
@@ -185,7 +183,7 @@ class Verdicts:
         )
 
     def _excuses(self, known: Known, name: str) -> Iterator[bool]:
-        """All that may make a container of a request fail."""
+        """Yield for each possible cause of failure whether it applies to a container of a request."""
         yield bool(self.pods.get(known.pod_uid))
         yield not known.labelled and any(self._pods_of_name(known, fact) for fact in ("gone", "deleting", "ended"))
         pod = self._pod(known)
@@ -200,7 +198,7 @@ class Verdicts:
         history = self._world.containers.history(pod.runtime_uid, name)
         ended = (one for one in history if one.state == "exited" and one.id not in pod.replaced)
         yield shape.policy == "OnFailure" and any(one.exit_code == 0 for one in ended)
-        # who took the pins away took the only memory that outlives the daemon, or its leaving the request
+        # removed pins are the only record that survives the daemon's death or the request's leaving the selection
         yield known.unpinned and (bool(known.away) or known.restored or self._world.deaths > 0)
         context = known.context(name)
         yield context is not None and context not in [one.id for one in history]
@@ -209,6 +207,6 @@ class Verdicts:
 
 
 def reason_in(state: Mapping[str, Any]) -> Reason:
-    """The reason of a container's final state, also where the CRD has pruned it."""
+    """Return the reason of a container's final state, even if the CRD has pruned it."""
     written = state.get("reason")
     return Reason(written) if written else reason_of(state.get("message", ""), final=True)

@@ -1,6 +1,6 @@
-"""One run: a schedule's world, the daemon in it, and everything that happens, in virtual time.
+"""One run: the world of a schedule, the daemon in it, and all events, in virtual time.
 
-The world itself has no tasks: what it does are callbacks of the loop, so that what a run costs is what the daemon does.
+The world has no tasks: its actions are callbacks of the loop, so a run mostly costs what the daemon does.
 """
 
 import asyncio
@@ -30,39 +30,32 @@ from tests.simulation.schedule import LONG_GRACE, NAMESPACE, NODE, Schedule
 from tests.simulation.store import Change, Store
 
 PATIENCE = 900.0
-"""Seconds after the last fault within which every request has ended, its own waits apart: a watch that is half open is
-given up after 150 s, a server's Retry-After is followed for 300 s, kubelet's back-off grows to 160 s in such a run."""
+"""Seconds after the last fault within which every request has ended, besides its own waits. A half-open watch is given
+up after 150 s, a server's Retry-After is followed for 300 s, and kubelet's back-off grows to 160 s in such a run."""
 IDLE = 1000.0
-"""Seconds after the last request before the daemon's memory is looked at: a hook may count for ten minutes more, and
-that a request is gone is heard late where a watch hangs."""
-QUIET = 60.0
-"""The last seconds of those, in which it asks the runtime nothing."""
-IDLE_TASKS = 8
-"""Its loops, and the watch of requests: what it runs while there is nothing to do, with a little room."""
+"""Seconds after the last request until the daemon's memory is checked. A hook may count for ten more minutes, and a
+hanging watch reports a deleted request late."""
+QUIET = 60.0  # The last part of this time, in which it must not call the runtime
+IDLE_TASKS = 8  # Limit for its tasks when there is nothing to do: its loops and the watch of requests, with a margin
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How a run ended."""
+    """The result of a run."""
 
-    broken: str
-    """The invariant that does not hold, "" for none."""
+    broken: str  # The violated invariant, or ""
     story: list[str]
-    seconds: float
-    """In virtual time, the quiet ones after the last request included."""
-    active: float
-    """Those until every request had ended."""
+    seconds: float  # Virtual seconds, including the quiet ones after the last request
+    active: float  # Virtual seconds until every request had ended
     steps: int
-    faults: Counter[str] = field(default_factory=Counter)
-    """Those that had an effect."""
+    faults: Counter[str] = field(default_factory=Counter)  # The faults that had an effect
     scheduled: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
-    objects: int = 0
-    """That the daemon still had at its end, when nothing was left to do."""
+    objects: int = 0  # Number of objects that the daemon still had at its end, when nothing was left to do
 
 
 class World(Happenings):
-    """Everything there is, and what happens in it."""
+    """The whole simulated world and its events."""
 
     def __init__(self, loop: SimulatedLoop, plan: Schedule) -> None:
         self.loop = loop
@@ -76,17 +69,13 @@ class World(Happenings):
         self.cluster = Cluster(self)
         self.api = ApiServer(self)
         self.life: Life | None = None
-        self.lives: list[Life] = []
-        """Those that have not died: sometimes two."""
-        self.mirrors: dict[str, list[str]] = {}
-        """Static pod -> UIDs of its earlier mirrors."""
+        self.lives: list[Life] = []  # The lives that have not ended, sometimes two
+        self.mirrors: dict[str, list[str]] = {}  # Static pod -> UIDs of its earlier mirrors
         self.no_credentials = False
-        self.stepped = False
-        """Whether the node's wall clock was ever set."""
+        self.stepped = False  # Whether the node's wall clock was ever set
         self.faults: Counter[str] = Counter()
         self.scheduled: Counter[str] = Counter()
-        self.active = 0.0
-        """Virtual seconds from the run's begin until every request had ended."""
+        self.active = 0.0  # Virtual seconds from the start of the run until every request had ended
         self.objects = 0
         self._traps: list[list[Any]] = []
         self._lives = 0
@@ -103,13 +92,13 @@ class World(Happenings):
     def store(self) -> Store:
         return self.api.store
 
-    # Telling.
+    # Reporting.
 
     def say(self, who: str, what: str) -> None:
         self.story.append(f"{self.loop.time() - START:9.3f} {who:8} {what}")
 
     def broken(self, what: str) -> None:
-        """An invariant does not hold: the run is over."""
+        """An invariant is violated: end the run."""
         if not self._over.done():
             self.say("BROKEN", what)
             self._over.set_result(what)
@@ -124,14 +113,14 @@ class World(Happenings):
             self.broken(f"the daemon did not foresee this: {event['event']} {event.get('error', '')}{trace}")
 
     def unhandled(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An error that nobody took: of a task of the daemon's, or the world's own."""
+        """Handle an error that nobody caught, of a task of the daemon or of the world."""
         error = context.get("exception")
         if self._main is not None and not self._main.done():
             where = traceback.extract_tb(error.__traceback__)[-1] if error is not None and error.__traceback__ else ""
             self.broken(f"nobody took this error: {context['message']}: {error!r} {where}")
 
     def changed(self, kind: str, change: Change) -> None:
-        """Something was written to the store, by whomever."""
+        """The store has changed."""
         if kind == "pods":
             self.judge.pod_changed(change.old, change.new)
         elif kind == PLURAL:
@@ -143,14 +132,14 @@ class World(Happenings):
         if self.life is not None:
             return
         self._lives += 1
-        self.cluster.unpin_changed()  # one that starts anew could only believe them
+        self.cluster.unpin_changed()  # a new process could only believe them
         self.say("daemon", "starts" if self._lives == 1 else "starts anew")
         self.life = life = Life(self, self._lives)
         self.lives = [*(each for each in self.lives if not each.dead), life]
         life.run().add_done_callback(lambda task: self._ended(life, task))
 
     def lead(self) -> None:
-        """A manager's leader begins."""
+        """Start a leader of the manager."""
         self.manager = manager = Manager(self, 0)
         manager.run().add_done_callback(lambda task: self._manager_ended(manager, task))
 
@@ -185,7 +174,7 @@ class World(Happenings):
         return self._lives - 1
 
     def kill(self, away: float) -> None:
-        """kill -9: the process' memory is lost, its connections break."""
+        """kill -9: the process' memory is lost, and its connections break."""
         life, self.life = self.life, None
         if life is None:
             return
@@ -204,7 +193,7 @@ class World(Happenings):
             self.cri.left(call)
 
     def double(self, seconds: float) -> bool:
-        """Another daemon starts while one still runs, whose pod was deleted by force."""
+        """Start another daemon while one still runs (its pod was deleted by force)."""
         before, self.life = self.life, None
         if before is None:
             return False
@@ -213,7 +202,7 @@ class World(Happenings):
         return True
 
     def trap(self, life: Life, call: str, when: str) -> bool:
-        """Whether the daemon is killed at this very step of its own."""
+        """Whether this daemon is killed at this step."""
         for trap in self._traps:
             if trap[:2] == [call, when] and life is self.life:
                 trap[2] -= 1
@@ -225,24 +214,24 @@ class World(Happenings):
         return False
 
     def could_write(self, since: float, until: float) -> bool:
-        """Whether no fault of the API stood in the way of a write in that time."""
+        """Whether no fault of the API prevented a write in that time."""
         return all(end < since or begin > until for begin, end in self._unwritten)
 
     def could_look(self, since: float) -> bool:
-        """Whether no fault of the runtime stood in the way of a look since then."""
+        """Whether no fault of the runtime prevented an observation since then."""
         return not any(end > since for _, end in self._unlooked)
 
     @property
     def knows_kubelet(self) -> bool:
-        """Whether the daemon could always ask for its Node: otherwise it has to be careful."""
+        """Whether the daemon could always read its Node. Otherwise it has to be careful."""
         return self.setup.node_known and not self._deaf
 
     def deaf_since(self, since: float) -> bool:
-        """Whether a fault kept the daemon from answering since then."""
+        """Whether a fault has kept the daemon from responding since then."""
         return any(end > since for _, end in self._deaf)
 
     def visit(self, life: Life, sent: Sent, reply: Reply) -> None:
-        """An HTTP call to somebody else than the API server."""
+        """Handle an HTTP call to another server than the API server."""
         if sent.host == "127.0.0.1":
             if not self.kubelet.down:
                 life.knows_kubelet = True
@@ -266,7 +255,7 @@ class World(Happenings):
     # The run.
 
     async def run(self) -> str:
-        """Everything, from the pods' start to the daemon's end; what is broken, or ""."""
+        """Run everything, from the pods' start to the daemon's end. Return the violated invariant, or ""."""
         self._main = asyncio.current_task()
         if self.setup.node_known:
             info = {"nodeInfo": {"kubeletVersion": f"v1.{self.setup.kubelet}.2"}}
@@ -316,7 +305,7 @@ class World(Happenings):
         for obj in self.store.all(PLURAL):
             self.cluster.delete(obj["metadata"]["name"])
         long = [event for event in self._plan.events if LONG_GRACE in event.about.get("strategy", {}).values()]
-        # the hook of a request that was deleted counts until its grace period would have ended
+        # the hook of a deleted request counts until its grace period would have ended
         self.loop.call_later(IDLE - QUIET + (LONG_GRACE if long else 0.0), self._grow_quiet)
 
     def _grow_quiet(self) -> None:
@@ -352,7 +341,7 @@ class World(Happenings):
         self.loop.call_later(30.0, lambda: self._end("the daemon does not stop" if self.life is life else ""))
 
     def _names(self) -> set[str]:
-        """Every name under which something of a request, its pod or its containers could be kept."""
+        """Return all names under which something of a request, its pod or its containers could be kept."""
         names = set(self.containers.all)
         for known in self.judge.known.values():
             names |= {known.uid, known.name, f"{NAMESPACE}/{known.name}"}
@@ -368,7 +357,7 @@ class World(Happenings):
 
 
 def run(plan: Schedule) -> Outcome:
-    """One run of one schedule."""
+    """Run one schedule."""
     state = random.getstate()
     random.seed(plan.seed)
     with outside(), virtual_time() as loop:
@@ -401,7 +390,7 @@ def run(plan: Schedule) -> Outcome:
 
 
 def _clean_up(loop: SimulatedLoop) -> None:
-    for _ in range(3):  # what is cancelled may start something more
+    for _ in range(3):  # cancelled tasks may start others
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()
@@ -414,5 +403,5 @@ def _clean_up(loop: SimulatedLoop) -> None:
 
 
 def collect() -> None:
-    """Runs leave garbage in circles; the collector is off while they last, and between them now and then called."""
+    """Collect garbage. Runs leave reference cycles, and the collector is off during runs and called in between."""
     gc.collect()
