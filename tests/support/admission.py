@@ -1,4 +1,4 @@
-"""A sound request, its sound pod, and every way in which a request is refused, with the sentence that says why."""
+"""A valid request, its valid pod, and all ways in which a request is denied, with the message."""
 
 import copy
 from collections.abc import Callable
@@ -69,13 +69,12 @@ def new_pod(*changes: Change) -> JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A change to the sound request or pod, and the whole sentence that it is refused with."""
+    """A change to the valid request or pod, and the whole message of its denial."""
 
     name: str
     sentence: str
     request: Change = lambda _: None
-    pod: Change | None = lambda _: None
-    """None for no pod at all."""
+    pod: Change | None = lambda _: None  # None if there is no pod
 
     def objects(self) -> tuple[JsonObject, JsonObject | None]:
         request, pod = new_request(), new_pod()
@@ -287,7 +286,7 @@ CREATE_REFUSALS = [
 def new_review(
     obj: JsonObject | None, operation: str = "CREATE", *, old: JsonObject | None = None, **request: Any
 ) -> JsonObject:
-    """An AdmissionReview as an API server sends it, about a request unless `kind` says otherwise."""
+    """Return an AdmissionReview as the API server sends it, about a request unless `kind` is given."""
     kind = {"group": "apps.kruise.io", "version": "v1alpha1", "kind": "ContainerRecreateRequest"}
     return {
         "apiVersion": "admission.k8s.io/v1",

@@ -1,8 +1,8 @@
-"""A cluster to test against: the local node, or one that somebody else set up; the tests cannot tell which.
+"""A cluster to test against: the local node, or an existing one. The tests do not depend on which it is.
 
-`Cluster` gives short words for what tests do to pods, requests and containers. With `CRRD_TEST_KUBECONFIG`,
-`CRRD_TEST_CRI_ENDPOINT`, `CRRD_TEST_NODE` and `CRRD_TEST_IMAGE` (an image with a shell) it is a foreign one: then
-neither an API server nor a kubelet nor a runtime is started here. The tests have to run on that node, as root.
+`Cluster` has short methods for what tests do with pods, requests and containers. With `CRRD_TEST_KUBECONFIG`,
+`CRRD_TEST_CRI_ENDPOINT`, `CRRD_TEST_NODE` and `CRRD_TEST_IMAGE` (an image with a shell), it uses an existing cluster,
+and starts no API server, kubelet or runtime. Then the tests must run on that node, as root.
 """
 
 import asyncio
@@ -39,18 +39,17 @@ CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 CRD_FILE = Path(__file__).parents[2] / "manifests" / "base" / "crd.yaml"
 VARIABLES = ("CRRD_TEST_KUBECONFIG", "CRRD_TEST_CRI_ENDPOINT", "CRRD_TEST_NODE", "CRRD_TEST_IMAGE")
 SECOND_IMAGE = "CRRD_TEST_IMAGE_2"
-"""Another image with a shell, for in-place updates on a foreign cluster; without it those tests are skipped."""
-PATIENCE = 60.0
-"""Seconds until a condition that does not come true fails a test."""
+"""Another image with a shell, for in-place updates on an existing cluster. Without it, those tests are skipped."""
+PATIENCE = 60.0  # Seconds until a test fails because a condition is not met
 WAITING_SCRIPT = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
-"""A main process that ends at once on SIGTERM, as PID 1 too."""
+"""A main process that ends at once on SIGTERM, even as PID 1."""
 
 
 def foreign() -> dict[str, str] | None:
-    """The variables that name a foreign cluster, None where there are none.
+    """Return the variables that name an existing cluster, or None if they are not set.
 
     Raises:
-        pytest.UsageError: some of them are set and some are not.
+        pytest.UsageError: only some of them are set.
     """
     found = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
     if not found:
@@ -62,13 +61,13 @@ def foreign() -> dict[str, str] | None:
 
 
 def container(name: str, script: str = WAITING_SCRIPT, **fields: Any) -> Json:
-    """A container of a pod's spec that runs a shell script; `fields` are added as they are."""
+    """Return a container of a pod's spec that runs a shell script, with these additional fields."""
     return {"name": name, "command": ["/bin/sh", "-c", script], **fields}
 
 
 @dataclass(slots=True)
 class Cluster:
-    """One node of a cluster and a namespace of the test's own in it."""
+    """One node of a cluster, and the test's own namespace in it."""
 
     client: KubeClient
     kubeconfig: Path
@@ -77,25 +76,22 @@ class Cluster:
     image: str
     second_image: str
     namespace: str
-    folder: Path
-    """On the node, for hostPath volumes."""
+    folder: Path  # On the node, for hostPath volumes
     cri: "RuntimeServiceAsyncStub"
-    node: FaultyNode | None = None
-    """The local node; None where the cluster is foreign."""
-    containerd: Containerd | None = None
-    """The private containerd; None where the runtime is another."""
+    node: FaultyNode | None = None  # The local node, or None for an existing cluster
+    containerd: Containerd | None = None  # The private containerd, or None for another runtime
 
-    # What only the local node can do
+    # Only for the local node
 
     @property
     def local(self) -> FaultyNode:
-        """The local node; skips the test where the cluster is foreign."""
+        """The local node. Skips the test on an existing cluster."""
         if self.node is None:
             pytest.skip("needs the local node's API server or kubelet")
         return self.node
 
     def need_second_image(self) -> str:
-        """The image for an in-place update; skips the test where there is none."""
+        """Return the image for an in-place update. Skips the test if there is none."""
         if not self.second_image:
             pytest.skip(f"needs {SECOND_IMAGE}")
         return self.second_image
@@ -103,7 +99,7 @@ class Cluster:
     # Pods
 
     async def create_gated_pod(self, name: str) -> Json:
-        """Create a pod with the readiness gate, in the namespace, which from now on has the label for it."""
+        """Create a pod with the readiness gate. Also set the label for it on the namespace."""
         labels = {"metadata": {"labels": {model.LABEL_READINESS_GATE: "enabled"}}}
         await self.client.merge_patch(NAMESPACES, "", self.namespace, labels)
         gates = [{"conditionType": model.READINESS_GATE}]
@@ -121,7 +117,7 @@ class Cluster:
     ) -> Json:
         """Create a pod bound to the node, on the host's network, and return it at once.
 
-        Containers without an image get the cluster's. Each has the folder `shared(name)` of the node at `/shared`.
+        Containers without an image get the cluster's. Each has the node's folder `shared(name)` at `/shared`.
         """
         shared = self.shared(name)
         shared.mkdir(parents=True, exist_ok=True)
@@ -151,22 +147,22 @@ class Cluster:
         return {"image": self.image, "imagePullPolicy": "IfNotPresent", **spec, "volumeMounts": mounts}
 
     async def run_pod(self, name: str, containers: Sequence[Json], **options: Any) -> Json:
-        """Create a pod as `create_pod` does and wait until it is ready; returns it as it is then."""
+        """Create a pod like `create_pod`, and wait until it is ready. Return it in that state."""
         await self.create_pod(name, containers, **options)
         return await self.wait_pod(name, pod_ready, "ready")
 
     async def pod(self, name: str) -> Json:
-        """The pod as it is now."""
+        """Return the current pod."""
         return dict(await self.client.get(PODS, self.namespace, name))
 
     async def wait_pod(
         self, name: str, condition: Callable[[Json], bool], what: str, seconds: float = PATIENCE
     ) -> Json:
-        """The pod once the condition is true of it."""
+        """Wait until the pod meets the condition, and return it."""
         return await self.wait(PODS, name, condition, f"pod {name}: {what}", seconds)
 
     async def delete_pod(self, name: str, grace: int | None = None) -> None:
-        """Ask for the pod's deletion, and wait until it is gone."""
+        """Delete the pod, and wait until it is gone."""
         with suppress(GoneError):
             await self.client.delete(PODS, self.namespace, name, grace_seconds=grace)
             await self.wait_gone(PODS, name)
@@ -186,19 +182,19 @@ class Cluster:
                 return
 
     def shared(self, pod_name: str) -> Path:
-        """The folder that the pod's containers see as `/shared`."""
+        """Return the folder that the pod's containers see as `/shared`."""
         return self.folder / pod_name
 
     def read(self, pod_name: str, file: str) -> str:
-        """What is in a file below `/shared`; "" for a missing one."""
+        """Return the content of a file below `/shared`, or "" if it does not exist."""
         path = self.shared(pod_name) / file
         return path.read_text() if path.exists() else ""
 
     async def wait_words(self, pod_name: str, file: str, *words: str, seconds: float = PATIENCE) -> None:
-        """Wait until a file below `/shared` holds exactly these words: a container that runs may not have got that far.
+        """Wait until a file below `/shared` contains exactly these words, because a running container may need time.
 
         Raises:
-            AssertionError: it did not in time; shows what it held.
+            AssertionError: on a timeout; shows the content.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -211,29 +207,29 @@ class Cluster:
     # Requests
 
     async def create_request(self, body: Json) -> Json:
-        """Create a request, such as `crr_for` makes."""
+        """Create a request, for example one of `crr_for`."""
         return dict(await self.client.create(REQUESTS, self.namespace, body))
 
     async def recreate(self, pod: Json, containers: Sequence[str], *, name: str = "", **strategy: Any) -> Json:
-        """Create a request for the pod as it is in `pod`; returns it as created."""
+        """Create a request for the pod in the state `pod`. Return it as created."""
         return await self.create_request(crr_for(pod, containers, name=name, **strategy))
 
     async def request(self, name: str) -> Json:
-        """The request as it is now."""
+        """Return the current request."""
         return dict(await self.client.get(REQUESTS, self.namespace, name))
 
     async def wait_request(
         self, name: str, condition: Callable[[Json], bool], what: str, seconds: float = PATIENCE
     ) -> Json:
-        """The request once the condition is true of it."""
+        """Wait until the request meets the condition, and return it."""
         return await self.wait(REQUESTS, name, condition, f"request {name}: {what}", seconds)
 
     async def wait_completed(self, name: str, seconds: float = PATIENCE) -> Json:
-        """The request once it is Completed."""
+        """Wait until the request is Completed, and return it."""
         return await self.wait_request(name, completed, "Completed", seconds)
 
     async def delete_request(self, name: str) -> None:
-        """Delete a request; one that is gone already is no error."""
+        """Delete a request, if it exists."""
         with suppress(GoneError):
             await self.client.delete(REQUESTS, self.namespace, name)
 
@@ -242,15 +238,15 @@ class Cluster:
     async def wait(
         self, resource: Resource, name: str, condition: Callable[[Json], bool], what: str, seconds: float = PATIENCE
     ) -> Json:
-        """Watch one object of the namespace until it is there and the condition is true of it.
+        """Watch one object of the namespace until it exists and meets the condition.
 
         Raises:
-            AssertionError: it did not come true in time; says what was waited for and what the object was last.
+            AssertionError: on a timeout; shows the condition and the last state of the object.
         """
         return await self._first(resource, name, lambda found: bool(found) and condition(found), what, seconds)
 
     async def wait_gone(self, resource: Resource, name: str, seconds: float = PATIENCE) -> None:
-        """Watch one object of the namespace until it is no more. Raises as `wait` does."""
+        """Watch one object of the namespace until it is gone. Raises the errors of `wait`."""
         await self._first(resource, name, lambda found: not found, f"{name} gone", seconds)
 
     async def _first(
@@ -266,7 +262,7 @@ class Cluster:
         raise AssertionError(f"not within {seconds:g} s: {what}; last:\n{shown}")
 
     async def versions(self, resource: Resource, name: str) -> AsyncIterator[Json]:
-        """The object as it is and as it changes, {} while there is none; never ends."""
+        """Yield the object in its current state and after each change, or {} if it does not exist. Never ends."""
         selector = f"metadata.name={name}"
         while True:
             with suppress(ApiUnavailableError, ApiRefusedError):
@@ -281,12 +277,12 @@ class Cluster:
                             yield dict(event.object)
                         elif event.kind == "DELETED":
                             yield {}
-            await asyncio.sleep(0.1)  # the API server is away, or the version too old: list again
+            await asyncio.sleep(0.1)  # the API server is unavailable, or the version too old: list again
 
     # The runtime
 
     async def instances(self, pod: Json, container_name: str) -> list[pb.Container]:
-        """Every instance of the container that the runtime has, exited ones too, the newest first."""
+        """Return all instances of the container in the runtime, including exited ones, the newest first."""
         labels = {
             "io.kubernetes.pod.uid": pod["metadata"]["uid"],
             "io.kubernetes.container.name": container_name,
@@ -296,32 +292,32 @@ class Cluster:
         return sorted(listed.containers, key=lambda entry: entry.created_at, reverse=True)
 
     async def sandboxes(self, pod: Json) -> list[pb.PodSandbox]:
-        """Every sandbox of the pod that the runtime has, the newest first."""
+        """Return all sandboxes of the pod in the runtime, the newest first."""
         labels = {"io.kubernetes.pod.uid": pod["metadata"]["uid"]}
         request = pb.ListPodSandboxRequest(filter=pb.PodSandboxFilter(label_selector=labels))
         listed = await self.cri.ListPodSandbox(request, timeout=PATIENCE)
         return sorted(listed.items, key=lambda entry: entry.created_at, reverse=True)
 
     async def status(self, container_id: str) -> pb.ContainerStatus:
-        """The runtime's status of an instance; the ID may have the runtime's name in front."""
+        """Return the runtime's status of an instance. The ID may have the runtime's name as prefix."""
         request = pb.ContainerStatusRequest(container_id=bare(container_id))
         return (await self.cri.ContainerStatus(request, timeout=PATIENCE)).status
 
     async def execute(self, container_id: str, *command: str, seconds: int = 30) -> ExecResult:
-        """Run a command in an instance through the CRI; the ID may have the runtime's name in front."""
+        """Run a command in an instance through the CRI. The ID may have the runtime's name as prefix."""
         request = pb.ExecSyncRequest(container_id=bare(container_id), cmd=command, timeout=seconds)
         answer = await self.cri.ExecSync(request, timeout=seconds + PATIENCE)
         return ExecResult(answer.exit_code, answer.stdout, answer.stderr)
 
     async def stop(self, container_id: str, seconds: int = 0) -> None:
-        """Stop an instance straight through the CRI, past kubelet and the node daemon."""
+        """Stop an instance directly through the CRI, without kubelet and the node daemon."""
         request = pb.StopContainerRequest(container_id=bare(container_id), timeout=seconds)
         await self.cri.StopContainer(request, timeout=seconds + PATIENCE)
 
     # Clean-up
 
     async def clear(self) -> None:
-        """Delete what the test has made, and wait until its pods are gone."""
+        """Delete what the test has created, and wait until its pods are gone."""
         for name in await self._names(REQUESTS):
             with suppress(GoneError):
                 await self.client.merge_patch(REQUESTS, self.namespace, name, {"metadata": {"finalizers": None}})
@@ -335,29 +331,29 @@ class Cluster:
 
 
 def bare(container_id: str) -> str:
-    """A container's ID without the runtime's name."""
+    """Return a container's ID without the runtime's name."""
     return container_id.rpartition("://")[2]
 
 
 def container_status(pod: Json, name: str) -> Json:
-    """The status of one container, of a native sidecar too; {} where there is none yet."""
+    """Return the status of a container or native sidecar, or {} if there is none yet."""
     status = pod.get("status") or {}
     found = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
     return next((dict(entry) for entry in found if entry["name"] == name), {})
 
 
 def container_id(pod: Json, name: str) -> str:
-    """The ID of a container with the runtime's name in front, as the API has it."""
+    """Return the ID of a container in the API, with the runtime's name as prefix."""
     return str(container_status(pod, name)["containerID"])
 
 
 def restart_count(pod: Json, name: str) -> int:
-    """The restart count of a container, as the API has it."""
+    """Return the restart count of a container in the API."""
     return int(container_status(pod, name)["restartCount"])
 
 
 def condition(pod: Json, kind: str) -> str:
-    """The status of a condition: "True", "False", or "" for a missing one."""
+    """Return the status of a condition: "True", "False", or "" if it does not exist."""
     found = (pod.get("status") or {}).get("conditions") or []
     return next((str(entry["status"]) for entry in found if entry["type"] == kind), "")
 
@@ -368,7 +364,7 @@ def pod_ready(pod: Json) -> bool:
 
 
 def restarted(name: str, times: int = 1) -> Callable[[Json], bool]:
-    """A condition for `wait_pod`: the container is ready and was restarted at least so often."""
+    """Return a condition for `wait_pod`: the container is ready and was restarted at least this often."""
 
     def check(pod: Json) -> bool:
         status = container_status(pod, name)
@@ -383,15 +379,15 @@ def completed(request: Json) -> bool:
 
 
 def states(request: Json) -> dict[str, str]:
-    """The phase of each container of a request."""
+    """Return the phase of each container of a request."""
     found = (request.get("status") or {}).get("containerRecreateStates") or []
     return {entry["name"]: entry["phase"] for entry in found}
 
 
 def crr_for(pod: Json, containers: Sequence[str], *, name: str = "", **strategy: Any) -> Json:
-    """A request for the pod's containers with what admission would set: labels and each container's statusContext.
+    """Return a request for the pod's containers, with the labels and statusContexts that admission would set.
 
-    `strategy` are fields of spec.strategy; `name` is made up where none is given.
+    `strategy` has fields of spec.strategy. `name` is generated if it is "".
     """
     metadata = pod["metadata"]
     return {
@@ -424,7 +420,7 @@ def crr_for(pod: Json, containers: Sequence[str], *, name: str = "", **strategy:
 
 
 async def _apply_crd(client: KubeClient) -> None:
-    """Create the CRD where it is missing, and wait until it is served."""
+    """Create the CRD if it does not exist, and wait until it is served."""
     crd = yaml.safe_load(CRD_FILE.read_text())
     try:
         await client.get(CRDS, "", crd["metadata"]["name"])
@@ -440,7 +436,7 @@ async def _apply_crd(client: KubeClient) -> None:
 
 @asynccontextmanager
 async def _opened(build: Callable[[str, "RuntimeServiceAsyncStub"], Cluster], endpoint: str) -> AsyncIterator[Cluster]:
-    """A namespace and a connection to the runtime, for as long as the test runs."""
+    """Create a namespace and a connection to the runtime while the test runs."""
     options = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
     async with grpc.aio.insecure_channel(endpoint, options=options) as channel:
         cluster = build(f"crrd-test-{secrets.token_hex(4)}", RuntimeServiceStub(channel))
@@ -460,7 +456,7 @@ async def on_local_node(
     second_image: str = "local/shell:2",
     containerd: Containerd | None = None,
 ) -> AsyncIterator[Cluster]:
-    """The helper for a local node that is running; the images are those of its own runtime where none are given."""
+    """Yield the helper for a running local node. The default images are those of its own runtime."""
 
     def build(namespace: str, cri: "RuntimeServiceAsyncStub") -> Cluster:
         return Cluster(
@@ -483,14 +479,14 @@ async def on_local_node(
 
 @asynccontextmanager
 async def local_cluster(folder: Path, **options: Any) -> AsyncIterator[Cluster]:
-    """A local node with these options, its runtime one of plain processes."""
+    """Yield the helper for a local node with these options, and a runtime of plain processes."""
     async with FaultyNode(**options) as node, on_local_node(node, folder) as cluster:
         yield cluster
 
 
 @asynccontextmanager
 async def on_foreign_cluster(variables: Mapping[str, str], folder: Path) -> AsyncIterator[Cluster]:
-    """The helper for a cluster that is there already; the CRD is applied where it is missing."""
+    """Yield the helper for an existing cluster. The CRD is created if it does not exist."""
     kubeconfig, endpoint, node_name, image = (variables[name] for name in VARIABLES)
     async with KubeClient(KubeconfigAccess(kubeconfig)) as client:
         await _apply_crd(client)

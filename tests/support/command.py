@@ -1,4 +1,4 @@
-"""A command of crrd, run to its end as its user runs it."""
+"""Runs a command of crrd like a user, to its end."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ _SECONDS = 100.0
 
 
 class Ended(NamedTuple):
-    """What a command left."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -19,12 +19,12 @@ class Ended(NamedTuple):
 
     @property
     def last_line(self) -> str:
-        """The last line of its errors."""
+        """The last line on stderr."""
         return self.err.strip().splitlines()[-1]
 
 
 async def crrd(*arguments: str, stdin: str = "", **environment: str) -> Ended:
-    """Run `crrd` with nothing of this process' environment that it could find a cluster by."""
+    """Run `crrd` without the variables of this process' environment that could name a cluster."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("CRRD_", "KUBE", "NODE_NAME"))}
     given = clean | {"HOME": "/nonexistent"} | environment
     async with asyncio.timeout(_SECONDS):
@@ -34,7 +34,7 @@ async def crrd(*arguments: str, stdin: str = "", **environment: str) -> Ended:
 
 
 async def explained(cluster: Cluster, name: str, *flags: str) -> str:
-    """What `crrd explain` says of a request."""
+    """Return the output of `crrd explain` for a request."""
     where = ("-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig))
     code, out, err = await crrd("explain", name, *where, *flags)
     assert (code, err) == (0, "")

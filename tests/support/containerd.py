@@ -1,8 +1,7 @@
-"""A private containerd for the tests: own config, own socket, own folder; nothing of the system's own is touched.
+"""A private containerd for the tests, with its own config, socket and folder. The system's own is not touched.
 
-It is started from the system's packages (`containerd`, `runc`, `busybox-static`), or from another binary that
-`CRRD_TEST_CONTAINERD` names, so that the same tests run on other versions. `destroy` leaves nothing behind: no
-container, no shim, no mount, no cgroup, no file.
+It uses the system's packages (`containerd`, `runc`, `busybox-static`), or the binary in `CRRD_TEST_CONTAINERD`, so that
+the same tests run on other versions. `destroy` removes everything: containers, shims, mounts, cgroups and files.
 """
 
 import os
@@ -76,7 +75,7 @@ state = "{folder}/state"
 
 
 def missing() -> str:
-    """Why no real containerd can be run here; "" where it can."""
+    """Return why no real containerd can be run here, or ""."""
     if os.geteuid() != 0:
         return "a real containerd needs root"
     wanted = (os.environ.get(BINARY_VARIABLE, "containerd"), "ctr", "runc", "busybox")
@@ -92,13 +91,13 @@ def missing() -> str:
 
 
 def _mounts_under(folder: Path) -> list[str]:
-    """Mount points below the folder, the deepest first."""
+    """Return the mount points below the folder, the deepest first."""
     points = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     return sorted((point for point in points if point.startswith(f"{folder}/")), key=len, reverse=True)
 
 
 def _filesystem_of(folder: Path) -> str:
-    """The type of the filesystem that holds the folder."""
+    """Return the type of the folder's filesystem."""
     best = ("", "")
     for line in Path("/proc/mounts").read_text().splitlines():
         _, point, kind = line.split()[:3]
@@ -108,23 +107,23 @@ def _filesystem_of(folder: Path) -> str:
 
 
 def processes_naming(text: str) -> Iterator[int]:
-    """PIDs of the processes whose command line holds the text as one whole argument."""
+    """Yield the PIDs of the processes with the text as a whole argument of their command line."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 arguments = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:  # it ended meanwhile
+            except OSError:  # it has ended
                 continue
             if text.encode() in arguments:
                 yield int(entry.name)
 
 
 class Containerd:
-    """One containerd process and all that belongs to it. Methods block: call them from a thread in async code."""
+    """A containerd process with all its data. The methods block, so async code must call them in a thread."""
 
     def __init__(self, binary: str = "") -> None:
         self.binary = shutil.which(binary or os.environ.get(BINARY_VARIABLE, "containerd")) or "containerd"
-        # The path of a unix socket is limited to 107 bytes: a short folder, whatever pytest's own would be.
+        # The path of a unix socket is limited to 107 bytes, so the folder's path must be short, unlike pytest's.
         self.folder = Path(tempfile.mkdtemp(prefix="crrd-ctd-")).resolve()
         self.address = str(self.folder / "c.sock")
         self.endpoint = f"unix://{self.address}"
@@ -132,7 +131,7 @@ class Containerd:
         self._process: subprocess.Popen[bytes] | None = None
 
     def _version(self) -> str:
-        """Such as "1.6.20~ds1"."""
+        """The version, for example "1.6.20~ds1"."""
         out = subprocess.run([self.binary, "--version"], check=True, capture_output=True, text=True).stdout
         return out.split()[2].removeprefix("v")
 
@@ -149,15 +148,15 @@ class Containerd:
 
     @property
     def log(self) -> str:
-        """What it has written so far."""
+        """The log so far."""
         return (self.folder / "log").read_text(errors="replace")
 
     def prepare(self) -> None:
-        """Start it for the first time and give it the tests' images."""
+        """Start it for the first time, and import the tests' images."""
         archive = self.folder / "images.tar"
         write_archive(archive, Path(shutil.which("busybox") or "/bin/busybox"))
         template = _CONFIG_2 if int(self.version.split(".")[0]) < 2 else _CONFIG_3
-        # overlayfs cannot lie on overlayfs, which is what a container's /tmp is.
+        # overlayfs does not work on overlayfs, which a container's /tmp uses.
         snapshotter = "native" if _filesystem_of(self.folder) == "overlay" else "overlayfs"
         text = template.format(folder=self.folder, address=self.address, snapshotter=snapshotter)
         (self.folder / "config.toml").write_text(text)
@@ -167,13 +166,13 @@ class Containerd:
         self._wait_for_image()
 
     def start(self) -> None:
-        """Start the process; returns when its CRI service answers.
+        """Start the process, and return when its CRI service responds.
 
         Raises:
-            RuntimeError: it ended, or did not answer in time; with its log.
+            RuntimeError: it ended, or did not respond in time; with its log.
         """
         environment = dict(os.environ)
-        # The shim is looked for beside the binary first: it has to be of the same version.
+        # The shim must have the same version, and is searched beside the binary first.
         environment["PATH"] = f"{Path(self.binary).parent}:{environment.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -202,7 +201,7 @@ class Containerd:
         return True
 
     def _wait_for_image(self) -> None:
-        """The CRI service takes note of an imported image a moment after the import."""
+        """Wait until the CRI service knows the imported image, which it does a moment after the import."""
         request = api_pb2.ImageStatusRequest(image=api_pb2.ImageSpec(image=BUSYBOX_IMAGE))
         deadline = time.monotonic() + _START_SECONDS
         with grpc.insecure_channel(self.endpoint) as channel:
@@ -213,11 +212,11 @@ class Containerd:
                 time.sleep(0.02)
 
     def stop(self) -> None:
-        """SIGTERM, and wait for its end. Its containers run on."""
+        """Send SIGTERM, and wait for the process to end. Its containers keep running."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL, and wait for its end. Its containers run on."""
+        """Send SIGKILL, and wait for the process to end. Its containers keep running."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> None:
@@ -233,38 +232,38 @@ class Containerd:
         Path(self.address).unlink(missing_ok=True)
 
     def restart(self) -> None:
-        """Stop and start it; its containers run on meanwhile."""
+        """Stop and start it. Its containers keep running."""
         self.stop()
         self.start()
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def ctr(self, *arguments: str) -> str:
-        """Run `ctr` on CRI's namespace; its output."""
+        """Run `ctr` in CRI's namespace, and return its output."""
         command = ["ctr", "-a", self.address, "-n", "k8s.io", *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
     def remove_pods(self, namespace: str = "") -> None:
-        """Stop and remove every sandbox with all that is in it (of one Kubernetes namespace, or of all)."""
+        """Stop and remove every sandbox with its containers (of one Kubernetes namespace, or of all)."""
         with grpc.insecure_channel(self.endpoint) as channel:
             stub = api_pb2_grpc.RuntimeServiceStub(channel)
             listed = stub.ListPodSandbox(api_pb2.ListPodSandboxRequest(), timeout=_CALL_SECONDS)
             for sandbox in listed.items:
                 if namespace in ("", sandbox.metadata.namespace):
-                    # Stopping a sandbox kills what runs in it at once, without its grace.
+                    # Stopping a sandbox kills its containers at once, without a grace period.
                     stop = api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox.id)
                     stub.StopPodSandbox(stop, timeout=_CALL_SECONDS)
                     remove = api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox.id)
                     stub.RemovePodSandbox(remove, timeout=_CALL_SECONDS)
 
     def destroy(self) -> None:
-        """Remove all pods, end the process, and take away what could be left: shims, mounts, files."""
+        """Remove all pods, end the process, and remove everything that could be left: shims, mounts, files."""
         try:
             if not self.running and (self.folder / "config.toml").exists():
-                self.start()  # a dead one cannot take its containers down
+                self.start()  # needed to remove its containers
             self.remove_pods()
         finally:
             self.stop()

@@ -1,7 +1,7 @@
-"""Conversations with an API server, whichever it is, and what it answered: the same words from each of them.
+"""Conversations with any API server, and its responses, in a form that is equal for equal behaviour.
 
-What differs from run to run is put in common words: names of namespaces, UIDs, times, resourceVersions. The versions
-of objects are counted in the order in which they appear; those of lists say only whether they are as new as that.
+Values that differ between runs are replaced: names of namespaces, UIDs, times, resourceVersions. Objects' versions are
+numbered in order of appearance. Of lists' versions only whether they are as new as that is kept.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ _EVENT_SECONDS = 10.0
 
 @dataclass
 class Conversation:
-    """What is said to one server in a namespace of its own; `said` is what came of it."""
+    """Requests to one server in a namespace of its own. `said` contains the responses."""
 
     access: Access
     session: aiohttp.ClientSession
     namespace: str = field(default_factory=lambda: f"crrd-test-x{secrets.token_hex(4)}")
-    """Its last part never reads as a number, which would be told as one."""
+    """Its last part never looks like a number, which would be replaced."""
     said: list[Json] = field(default_factory=list)
     _uids: dict[str, str] = field(default_factory=dict)
     _versions: dict[str, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Conversation:
         return f"/api/v1/namespaces/{self.namespace}/pods"
 
     async def begin(self) -> None:
-        """Make the namespace, with the ServiceAccount that pods need; not part of what is said."""
+        """Create the namespace with the ServiceAccount that pods need. Not part of the conversation."""
         made = await self._send("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}}, {}, {})
         assert made[0] == 201, made
         account = f"/api/v1/namespaces/{self.namespace}/serviceaccounts"
@@ -59,7 +59,7 @@ class Conversation:
         assert made[0] in (201, 409), made
 
     async def end(self) -> None:
-        """Take the namespace away."""
+        """Delete the namespace."""
         for path in (self.requests, self.pods):
             _, found, _ = await self._send("GET", path, None, {}, {})
             for item in found.get("items", ()):
@@ -71,7 +71,7 @@ class Conversation:
     async def ask(
         self, method: str, path: str, body: Json = None, content_type: str = "", accept: str = "", **query: str
     ) -> Json:
-        """Ask, and note the answer; returns it as it came."""
+        """Send a request and record the response. Return it unchanged."""
         headers = {"Content-Type": content_type} if content_type else {}
         headers |= {"Accept": accept} if accept else {}
         status, answer, warnings = await self._send(method, path, body, query, headers)
@@ -82,7 +82,7 @@ class Conversation:
     async def watch(
         self, path: str, doing: Callable[[], Any] | None = None, events: int = 0, accept: str = "", **query: str
     ) -> list[Json]:
-        """Watch until so many events have come; 0 for until it ends. `doing` is done once it has begun."""
+        """Watch until this many events have arrived, or with 0 until the end. `doing` is called after the start."""
         found: list[Json] = []
         url, query = self.access.server + path, {"watch": "true", **query}
         headers = {**self.access.headers, **({"Accept": accept} if accept else {})}
@@ -128,14 +128,14 @@ class Conversation:
         return _TIME.sub("TIME", text)
 
     def _plain(self, value: Json, key: str = "") -> Json:
-        """An answer in common words."""
+        """Return a response with the replaced values."""
         if isinstance(value, dict):
             if value.get("kind") == "Status" and value.get("status") == "Failure":
                 return self._refusal(value)
             if str(value.get("kind", "")).endswith("List") or value.get("kind") == "Table":
                 return {name: self._list_part(name, each) for name, each in value.items()}
             if "containers" in value.get("spec", {}) and "podName" not in value["spec"]:
-                value = {part: each for part, each in value.items() if part != "spec"}  # admission plugins fill it in
+                value = {part: each for part, each in value.items() if part != "spec"}  # admission plugins change it
             return {
                 name: self._plain(each, name)
                 for name, each in value.items()
@@ -164,7 +164,7 @@ class Conversation:
         return self._plain(value, name)
 
     def _refusal(self, status: Json) -> Json:
-        """What programs can tell of a refusal: its words are for people, and change with versions."""
+        """Return the parts of an error for programs. The texts are for people, and change with versions."""
         details = dict(status.get("details") or {})
         causes = {(each.get("field", ""), each.get("reason", "")) for each in details.pop("causes", ())}
         return {

@@ -1,4 +1,4 @@
-"""What is said to API servers: one conversation for each part of Kubernetes' API that crrd relies on."""
+"""The conversations with API servers: one for each part of Kubernetes' API that crrd relies on."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -24,7 +24,7 @@ def pod(name: str = "web", node: str = "n1", **metadata: Any) -> Json:
 
 
 async def objects(to: Conversation) -> None:
-    """Made, read, refused."""
+    """Create, read, invalid objects."""
     await to.ask("POST", to.requests, crr(labels={"a": "b"}, annotations={}))
     await to.ask("POST", to.requests, crr())
     await to.ask("GET", f"{to.requests}/r")
@@ -66,7 +66,7 @@ async def versions(to: Conversation) -> None:
 
 
 async def patches(to: Conversation) -> None:
-    """Merge patches, and the conditions in them."""
+    """Merge patches and their conditions."""
     first = (await to.ask("POST", to.requests, crr()))["metadata"]
     one = f"{to.requests}/r"
     await to.ask("PATCH", one, {"metadata": {"labels": {"a": "b"}}}, MERGE)
@@ -160,7 +160,7 @@ async def deletion(to: Conversation) -> None:
 
 
 async def lists(to: Conversation) -> None:
-    """Which state a list shows, and in which pages."""
+    """The state that a list shows, and its pages."""
     made = [await to.ask("POST", to.requests, crr(f"r{n}", labels={"n": str(n % 2)})) for n in range(5)]
     middle = made[2]["metadata"]["resourceVersion"]
     page = await to.ask("GET", to.requests, limit="2")
@@ -189,7 +189,7 @@ async def lists(to: Conversation) -> None:
 
 
 async def future(to: Conversation) -> None:
-    """Versions that are yet to come."""
+    """Future versions."""
     await to.ask("POST", to.requests, crr())
     await to.ask("GET", to.requests, resourceVersion="900000000")
     await to.ask("GET", to.requests, resourceVersion="900000000", resourceVersionMatch="Exact")
@@ -219,7 +219,7 @@ async def selectors(to: Conversation) -> None:
 
 
 async def watches(to: Conversation) -> None:
-    """Where a watch begins, what it tells, how it ends."""
+    """Start, events and end of a watch."""
     first = (await to.ask("POST", to.requests, crr("a")))["metadata"]["resourceVersion"]
     await to.ask("POST", to.requests, crr("b", labels={"n": "1"}))
 
@@ -259,7 +259,7 @@ async def initial_events(to: Conversation) -> None:
 
 
 async def pods(to: Conversation) -> None:
-    """Pods: status, graceful deletion, what may be changed."""
+    """Pods: status, graceful deletion, allowed changes."""
     made = (await to.ask("POST", to.pods, pod()))["metadata"]
     first = made["resourceVersion"]
     one = f"{to.pods}/web"
@@ -307,7 +307,7 @@ async def leases(to: Conversation) -> None:
 
 
 async def tables(to: Conversation) -> None:
-    """What `kubectl get` is given."""
+    """The tables for `kubectl get`."""
     await to.ask("POST", to.requests, crr(labels={"crr.apps.kruise.io/node-name": "n1"}))
     await to.ask("PATCH", f"{to.requests}/r/status", {"status": {"phase": "Pending"}}, MERGE)
     await to.ask("GET", to.requests, accept=TABLE)
@@ -330,7 +330,7 @@ CONVERSATIONS: dict[str, Callable[[Conversation], Awaitable[None]]] = {
 
 
 async def answers(access: Access, name: str) -> list[Any]:
-    """What a server says in one of the conversations, in common words."""
+    """Return a server's responses in one of the conversations, with the replaced values."""
     async with aiohttp.ClientSession() as session:
         to = Conversation(access, session)
         await to.begin()

@@ -1,4 +1,4 @@
-"""crrd's daemons as processes, as tests handle them: killed, started again, their logs read."""
+"""crrd's daemons as processes that tests can kill and restart, and whose logs they can read."""
 
 import json
 import signal
@@ -11,7 +11,7 @@ from tests.support.cluster import Cluster
 
 
 class NodeDaemon(Daemon):
-    """`crrd node` on a cluster's node; it may end in other ways than by `async with`."""
+    """`crrd node` on a cluster's node. It can also be ended without `async with`."""
 
     def __init__(self, cluster: Cluster, log_file: Path, *flags: str, kubeconfig: Path | None = None) -> None:
         where = ("--node-name", cluster.node_name, "--cri-endpoint", cluster.cri_endpoint)
@@ -20,7 +20,7 @@ class NodeDaemon(Daemon):
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        """The lines of all runs so far that are JSON."""
+        """Return the JSON lines of all runs so far."""
         lines = self.log_file.read_text(errors="replace").splitlines() if self.log_file.exists() else []
         return self._earlier + [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
@@ -30,24 +30,24 @@ class NodeDaemon(Daemon):
         await super().start()
 
     async def kill(self) -> None:
-        """SIGKILL, and wait for its end."""
+        """Send SIGKILL, and wait for the process to end."""
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(signal.SIGKILL)
             await self._process.wait()
 
     async def terminate(self) -> int:
-        """SIGTERM, and wait for its end; its exit code."""
+        """Send SIGTERM, and wait for the process to end. Return its exit code."""
         await self.stop()
         assert self._process is not None
         return await self._process.wait()
 
     async def restart(self) -> None:
-        """SIGKILL, and start anew; returns when it is ready."""
+        """Send SIGKILL, and start again. Return when it is ready."""
         await self.kill()
         await self.start()
         await self.wait_ready()
 
 
 def second_manager(node: LocalNode, kubeconfig: Path | None = None) -> Daemon:
-    """Another `crrd manager` beside the first one of the node, with an identity of its own."""
+    """Return another `crrd manager` for the node, with its own identity."""
     return manager_daemon(node, node.root / "second.log", kubeconfig or node.kubeconfig, "--identity", "second")

@@ -1,6 +1,6 @@
-"""The local API server as tests need it: with faults on purpose, a clock of their own, and notes of who asked what.
+"""The local API server for tests: with deliberate faults, its own clock, and a record of all calls.
 
-Everything is done from outside, by taking the place of the server's store and of what HTTP requests meet first.
+It works from outside, by replacing the server's store and its HTTP front.
 """
 
 import asyncio
@@ -34,24 +34,21 @@ _MESSAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, as notes and faults see it."""
+    """A request, for records and faults."""
 
-    verb: str
-    """Kubernetes' verb: get, list, watch, create, update, patch, delete; else the HTTP method."""
+    verb: str  # Kubernetes' verb: get, list, watch, create, update, patch, delete; else the HTTP method
     path: str
     group: str = ""
-    resource: str = ""
-    """The plural name, "" for what is no resource (discovery, health)."""
+    resource: str = ""  # The plural name, or "" if it is not a resource (discovery, health)
     subresource: str = ""
     namespace: str = ""
     name: str = ""
     user: str = ""
-    status: int = 0
-    """The HTTP status of the answer; 0 while there is none."""
+    status: int = 0  # The HTTP status of the response, or 0 before it
 
     @property
     def writes(self) -> bool:
-        """Whether this is a request that could change something."""
+        """Whether the request could change something."""
         return self.verb in ("create", "update", "patch", "delete")
 
 
@@ -62,34 +59,31 @@ _NOTED = web.RequestKey("noted", bool)
 
 @dataclass(slots=True)
 class Fault:
-    """What becomes of the next matching requests."""
+    """A fault for the next matching requests."""
 
     left: int
-    status: int | None
-    """HTTP status of the answer; None to cut the connection instead of answering."""
+    status: int | None  # HTTP status of the response, or None to cut the connection instead
     retry_after: int | None
     match: Match | None
-    after: bool
-    """The request is carried out first, and only its answer is lost."""
+    after: bool  # Whether the request is carried out first, so that only its response is lost
 
     def error(self) -> ApiError:
-        """The answer; only for faults that have a status."""
+        """Return the error response, for faults with a status."""
         status = self.status or 500
         return ApiError(status, _MESSAGES.get(status, "a fault that was asked for"), retry_after=self.retry_after)
 
 
 class FaultyStore(Store):
-    """A store whose history can be forgotten, and whose watch cache can be held back."""
+    """A store whose history can be compacted, and whose watch cache can be held back."""
 
     def __init__(self) -> None:
         super().__init__()
         self._compacted = 0
         self._held: tuple[int, dict[str, dict[Name, Stored]]] | None = None
-        self._late: list[Callable[[], None]] = []
-        """What subscribers are told once the cache catches up."""
+        self._late: list[Callable[[], None]] = []  # Calls to subscribers that are made when the cache catches up
 
     def compact(self) -> None:
-        """Forget the history, as etcd's compaction does."""
+        """Drop the history, like etcd's compaction."""
         self._compacted = self.revision
         self._history.clear()
 
@@ -97,14 +91,14 @@ class FaultyStore(Store):
         return max(self._compacted, super().floor(key))
 
     def hold(self) -> None:
-        """From now on let the watch cache show the state of now, whatever is written."""
+        """Keep the watch cache at the current state from now on."""
         held: dict[str, dict[Name, Stored]] = {}
         for key, stored in self.everything():
             held.setdefault(key, {})[stored.name] = stored
         self._held = (self.revision, held)
 
     def release(self) -> None:
-        """Let the watch cache catch up, and stay current."""
+        """Let the watch cache catch up and stay current."""
         self._held = None
         late, self._late = self._late, []
         for tell in late:
@@ -128,7 +122,7 @@ class FaultyStore(Store):
             self._held = held
 
     def subscribe(self, key: str | None, subscriber: Subscriber) -> Callable[[], None]:
-        """Who subscribes to one key, as watches do, is told only what the cache has heard of."""
+        """Subscribers to one key, like watches, get only changes that the cache knows."""
         if key is None:
             return super().subscribe(key, subscriber)
         listening = True
@@ -153,19 +147,18 @@ class FaultyStore(Store):
 
 
 def _nobody(_call: Call) -> None:
-    """Takes note of nothing."""
+    """Record nothing."""
 
 
 @dataclass(kw_only=True)
 class FaultyFront(Front):
-    """Lets requests meet what has been asked for, before and after the server itself."""
+    """Applies the faults to requests, before and after the server itself."""
 
-    tokens: Mapping[str, User] = field(default_factory=dict)
-    """Bearer tokens; where there are none, tokens are not looked at."""
+    tokens: Mapping[str, User] = field(default_factory=dict)  # Bearer tokens. If empty, tokens are not checked
     note: Callable[[Call], None] = _nobody
-    """Called with every request once its status is known (a watch: when it begins)."""
+    """Called with every request when its status is known (for a watch, when it begins)."""
     expired_as_event: bool = True
-    """What a watch from too old a resourceVersion gets: an ERROR event in a 200 stream; otherwise HTTP 410."""
+    """Whether a watch from a too old resourceVersion gets an ERROR event in a 200 stream, or else HTTP 410."""
     faults: list[Fault] = field(default_factory=list)
     running: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -203,7 +196,7 @@ class FaultyFront(Front):
         return await super().stream(request, watch)
 
     def _user(self, request: web.BaseRequest, anonymous: User) -> User:
-        """Who asks. Raises ApiError 401 for an unknown token."""
+        """Return the request's user. Raises ApiError 401 for an unknown token."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not self.tokens:
             return anonymous
@@ -213,7 +206,7 @@ class FaultyFront(Front):
         return user if _AUTHENTICATED in user.groups else replace(user, groups=(*user.groups, _AUTHENTICATED))
 
     def _met(self, call: Call) -> Fault | None:
-        """The fault that this request meets, None if all goes well."""
+        """Return the fault for this request, or None."""
         for fault in self.faults:
             if fault.match is None or fault.match(call):
                 fault.left -= 1
@@ -232,9 +225,9 @@ def _now() -> datetime:
 
 
 async def _hold_to_rules(asked: AdmissionRequest) -> None:
-    """The rules of a CRD about what was before, which the local API server does not evaluate: 422 where one is broken.
+    """Check the CRD's transition rules, which the local API server does not evaluate. Raises 422 if one is violated.
 
-    Validation comes here later than in a real one, but as there only what fits the schema is asked about.
+    Validation is later than in a real server, but like there only objects that match the schema are checked.
     """
     if asked.kind.schema is None or asked.old is None or asked.new is None:
         return
@@ -244,7 +237,7 @@ async def _hold_to_rules(asked: AdmissionRequest) -> None:
 
 
 class FaultyApiServer(ApiServer):
-    """The API server that fails when it is asked to."""
+    """The API server with faults on request."""
 
     STORE = FaultyStore
     FRONT = FaultyFront
@@ -264,7 +257,7 @@ class FaultyApiServer(ApiServer):
         expired_as_event: bool = True,
         history: int = 4096,
     ) -> None:
-        """`crds` in place of the project's own; else the names are those of `FaultyFront`, `Watches`, `Store.kept`."""
+        """`crds` replaces the project's own. The other options are those of `FaultyFront`, `Watches`, `Store.kept`."""
         self._clock = clock
         super().__init__(port)
         self.admission.validating.append(_hold_to_rules)
@@ -286,7 +279,7 @@ class FaultyApiServer(ApiServer):
         await super().stop()
 
     def kubeconfig(self, path: Path, *, token: str = "") -> Path:
-        """Write a kubeconfig file, with a bearer token where one is given."""
+        """Write a kubeconfig file, with a bearer token if one is given."""
         super().kubeconfig(path)
         if token:
             config = json.loads(path.read_bytes())
@@ -295,11 +288,11 @@ class FaultyApiServer(ApiServer):
         return path
 
     def compact(self) -> None:
-        """Forget all history: watches and continued lists from before get 410 Expired. Running watches go on."""
+        """Drop all history: earlier watches and continued lists get 410 Expired. Running watches continue."""
         self.store.compact()
 
     def drop_connections(self) -> None:
-        """Abort every open connection, as a crash or a network failure would; new ones are taken as before."""
+        """Abort every open connection, like a crash or a network failure. New connections are accepted."""
         assert self._runner is not None
         assert self._runner.server is not None
         for connection in self._runner.server.connections:
@@ -307,20 +300,20 @@ class FaultyApiServer(ApiServer):
                 connection.transport.abort()
 
     def pause(self) -> None:
-        """Stall: connections and requests are taken, nothing is answered, watches are silent.
+        """Stall: connections and requests are accepted, but there are no responses and no events.
 
-        A request whose client gives up while the server stalls is not carried out.
+        A request whose client gives up during the stall is not carried out.
         """
         self.front.running.clear()
         self.store.hold()
 
     def resume(self) -> None:
-        """End a stall: what has been waiting is worked on."""
+        """End a stall, and handle the waiting requests."""
         self.front.running.set()
         self.store.release()
 
     def hold_cache(self) -> None:
-        """Let the watch cache fall behind: watches are silent and lists with resourceVersion=0 show the past."""
+        """Let the watch cache fall behind: watches get no events, and lists with resourceVersion=0 show the past."""
         self.store.hold()
 
     def release_cache(self) -> None:
@@ -328,12 +321,12 @@ class FaultyApiServer(ApiServer):
         self.store.release()
 
     def end_watches(self) -> None:
-        """End all open watches in good order, as the server does after their timeout."""
+        """End all open watches gracefully, like the server after their timeout."""
         self.watches.end_all()
 
     @property
     def open_watches(self) -> int:
-        """How many watches are open."""
+        """The number of open watches."""
         return len(self.watches.open)
 
     def fail_next(
@@ -345,17 +338,17 @@ class FaultyApiServer(ApiServer):
         *,
         after: bool = False,
     ) -> None:
-        """Let the next requests fail.
+        """Make the next requests fail.
 
         Args:
-            count: how many requests.
-            status: the HTTP status they get; None to cut their connection.
+            count: the number of requests.
+            status: their HTTP status; None to cut the connection.
             retry_after: seconds for a Retry-After header.
-            match: which requests are meant; all without it.
-            after: carry the request out, and lose only its answer.
+            match: selects the requests; all without it.
+            after: carry the request out, and lose only its response.
         """
         self.front.faults.append(Fault(count, status, retry_after, match, after))
 
     def clear_faults(self) -> None:
-        """Forget what `fail_next` has asked for and has not happened yet."""
+        """Remove the faults of `fail_next` that have not happened yet."""
         self.front.faults.clear()

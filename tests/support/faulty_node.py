@@ -1,4 +1,4 @@
-"""The local node as tests need it: quicker than a real one, with parts that fail when they are asked to."""
+"""The local node for tests: faster than a real one, with parts that fail on request."""
 
 import asyncio
 import signal
@@ -15,10 +15,10 @@ _END_SECONDS = 10.0
 
 
 class RuntimeProcess:
-    """The runtime of plain processes in a process of its own, so that it can die while its containers run on."""
+    """The runtime of plain processes in its own process, so that it can be killed while its containers run."""
 
     def __init__(self, root: Path, socket: Path) -> None:
-        """Start nothing yet; the arguments are `ProcessRuntime`'s."""
+        """The constructor starts nothing. The arguments are those of `ProcessRuntime`."""
         self.endpoint = f"unix://{socket}"
         self._socket = socket
         self._command = [sys.executable, "-m", programs.MODULE, "runtime"]
@@ -26,17 +26,17 @@ class RuntimeProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Start the process; it serves a moment later, and clients have to wait for that anyway."""
+        """Start the process. It serves a moment later, and clients have to wait for that."""
         self._process = await asyncio.create_subprocess_exec(
             *self._command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
         )
 
     async def kill(self) -> None:
-        """SIGKILL: its containers run on and wait for the next start."""
+        """Send SIGKILL. Its containers keep running until the next start."""
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> None:
-        """SIGTERM: it ends together with its containers."""
+        """Send SIGTERM. It ends with its containers."""
         await self._end(signal.SIGTERM)
 
     async def _end(self, number: signal.Signals) -> None:
@@ -52,7 +52,7 @@ class RuntimeProcess:
 
 
 class FaultyNode(LocalNode):
-    """The local node with an API server that fails when it is asked to, and maybe a runtime that can be killed."""
+    """The local node with an API server that fails on request, and optionally a runtime that can be killed."""
 
     api: FaultyApiServer
 
@@ -66,11 +66,11 @@ class FaultyNode(LocalNode):
         runtime_process: bool = False,
         **timing: float,
     ) -> None:
-        """As for the local node; besides:
+        """Like the local node's. In addition:
 
         Args:
-            runtime_process: run the runtime in a process of its own; see `kill_runtime`.
-            timing: what differs from the kubelet's own `Timing`.
+            runtime_process: run the runtime in its own process; see `kill_runtime`.
+            timing: changes to the kubelet's `Timing`.
         """
         super().__init__(root, node_name=node_name, cri_endpoint=cri_endpoint, api=api or FaultyApiServer())
         self.timing = replace(Timing(), **timing)
@@ -92,7 +92,7 @@ class FaultyNode(LocalNode):
         await super().stop()
 
     async def kill_runtime(self) -> None:
-        """Kill the runtime's process; its containers run on."""
+        """Kill the runtime's process. Its containers keep running."""
         assert self._process is not None
         await self._process.kill()
 

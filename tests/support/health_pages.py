@@ -1,4 +1,4 @@
-"""The page /healthz as kubelet asks for it, in virtual time, without a socket."""
+"""The page /healthz as kubelet reads it, in virtual time and without a socket."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,13 +9,12 @@ from aiohttp import web
 
 from crrd.lib.health import Health
 
-Page = tuple[int, dict[str, str]]
-"""The HTTP status, and what is wrong by the name of each check that fails."""
+Page = tuple[int, dict[str, str]]  # The HTTP status, and the error of each failed check by name
 _PROBE_SECONDS = 20.0
 
 
 async def page(health: Health, path: str = "/healthz") -> Page:
-    """The page as it is now."""
+    """Return the current page."""
     (route,) = (route for route in health.routes() if isinstance(route, web.RouteDef) and route.path == path)
     handler = cast("Callable[[Any], Any]", route.handler)
     answer: web.Response = await handler(None)
@@ -31,7 +30,7 @@ class Watched:
     health: Health
 
     async def pass_by(self, seconds: float) -> Page:
-        """Let time pass; the first page that is red, else the last one."""
+        """Let time pass. Return the first page with a failed check, or else the last page."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + seconds
         while True:
@@ -41,7 +40,7 @@ class Watched:
                 return last
 
     async def red(self, name: str, within: float) -> str:
-        """Wait for the page to turn red by this name and no other; what it says."""
+        """Wait until only the check of this name fails. Return its error."""
         status, failed = await self.pass_by(within)
         assert failed, f"{name} stayed green for {within:.0f} s"
         assert (status, list(failed)) == (503, [name])
@@ -49,6 +48,6 @@ class Watched:
 
 
 def end(name: str) -> None:
-    """End the task of this name as a bug would."""
+    """End the task of this name, like a bug."""
     (task,) = (task for task in asyncio.all_tasks() if task.get_name() == name)
     task.cancel()

@@ -1,7 +1,7 @@
-"""Container images made on the spot, so that the tests need no registry and no network.
+"""Builds container images, so that the tests need no registry and no network.
 
-An image is a docker-archive: a tar of layers, a config and `manifest.json`, as `ctr images import` takes it. Two are
-made: a pause image for the sandboxes and a busybox image with a shell, each of the static busybox of the system.
+An image is a docker-archive: a tar of layers, a config and `manifest.json`, as `ctr images import` expects. There are
+two: a pause image for sandboxes and a busybox image with a shell, both with the system's static busybox.
 """
 
 import hashlib
@@ -13,8 +13,7 @@ from pathlib import Path
 
 PAUSE_IMAGE = "localhost/pause:1"
 BUSYBOX_IMAGE = "localhost/busybox:1"
-BUSYBOX_IMAGE_2 = "localhost/busybox:2"
-"""The same files under another name and with another ID: what an in-place image update goes to."""
+BUSYBOX_IMAGE_2 = "localhost/busybox:2"  # The same files with another name and ID, for in-place image updates
 
 
 def _directory(name: str, mode: int = 0o755) -> tarfile.TarInfo:
@@ -62,7 +61,7 @@ def _config(layer: bytes, command: list[str], revision: str) -> bytes:
 
 
 def _architecture() -> str:
-    """The machine's name as image configs spell it."""
+    """Return the machine's name in image configs."""
     machine = subprocess.run(["/bin/uname", "-m"], check=True, capture_output=True, text=True).stdout.strip()
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
 

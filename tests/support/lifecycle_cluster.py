@@ -1,6 +1,6 @@
-"""A cluster for the manager's tests: the local API server, a clock that can be set, a pod, and a node that is played.
+"""A cluster for the manager's tests: the local API server, a clock that can be set, a pod, and a simulated node.
 
-Each replica is what a manager is as far as the lifecycle goes. It can be interrupted before any of its writes.
+Each replica is the lifecycle part of a manager. It can be interrupted before any of its writes.
 """
 
 import asyncio
@@ -26,14 +26,13 @@ from tests.support.faulty_api import Call, FaultyApiServer
 
 CRRS = "apps.kruise.io/containerrecreaterequests"
 GATED = {"readinessGates": [{"conditionType": "KruisePodReady"}]}
-SECONDS = 30.0
-"""How long anything is waited for, on however busy a machine."""
+SECONDS = 30.0  # Time limit for any wait, even on a busy machine
 
 Before = Callable[[int, str], Awaitable[object]]
 
 
 class Wire:
-    """An AccessSource that can be cut: from then on no call reaches the server."""
+    """An AccessSource that can be cut. From then on, no call reaches the server."""
 
     description = "a wire"
 
@@ -51,14 +50,13 @@ class Wire:
 
 
 class SteppedClient(KubeClient):
-    """Counts its writes of pods and requests, and lets `before` do something before each: number (from 1) and name."""
+    """Counts its writes of pods and requests. `before` is called before each, with number (from 1) and name."""
 
     def __init__(self, wire: Wire, clock: ServerClock, deadlines: Deadlines | None) -> None:
         super().__init__(wire, on_call=self._called, on_date=clock.observe, deadlines=deadlines)
         self.writes: list[str] = []
         self.before: Before | None = None
-        self.answered: list[tuple[str, str, int]] = []
-        """Verb, resource and HTTP status of every call so far."""
+        self.answered: list[tuple[str, str, int]] = []  # Verb, resource and HTTP status of every call so far
 
     def _called(self, verb: str, resource: str, status: int, _: float) -> None:
         self.answered.append((verb, resource, status))
@@ -83,7 +81,7 @@ class SteppedClient(KubeClient):
 
 
 class Events:
-    """An EventSink that keeps what it gets."""
+    """An EventSink that keeps its events."""
 
     def __init__(self) -> None:
         self.seen: list[EmitEvent] = []
@@ -93,22 +91,22 @@ class Events:
 
 
 class PassingClock(ServerClock):
-    """A clock of a process for which time passes when the test says so."""
+    """A process' clock whose time the test advances."""
 
     def __init__(self) -> None:
         super().__init__()
         self._passed = 0.0
-        self._passed_at = float("-inf")  # The real monotonic time at which time has last passed
+        self._passed_at = float("-inf")  # The real monotonic time of the last advance
 
     def monotonic(self) -> float:
         return super().monotonic() + self._passed
 
     def observe(self, date: str, sent: float, received: float) -> None:
-        if sent >= self._passed_at:  # what was under way when time passed would tell a time between two
+        if sent >= self._passed_at:  # a call in progress meanwhile would report a wrong time
             super().observe(date, sent + self._passed, received + self._passed)
 
     def pass_time(self, seconds: float) -> None:
-        """Let `seconds` pass, and all timers ring that are due."""
+        """Advance the time by `seconds`, and run all timers that are due."""
         self._passed += seconds
         self._passed_at = super().monotonic()
         for watcher in tuple(self._watchers):
@@ -116,7 +114,7 @@ class PassingClock(ServerClock):
 
 
 class Replica:
-    """One manager, as far as the lifecycle goes."""
+    """The lifecycle part of a manager."""
 
     def __init__(self, url: str, name: str, deadlines: Deadlines | None = None) -> None:
         self.name = name
@@ -129,22 +127,22 @@ class Replica:
         self._task: asyncio.Task[object] | None = None
 
     def start(self) -> None:
-        """Work at once, without a lease."""
+        """Start at once, without a lease."""
         self._task = asyncio.create_task(self.controller.run(), name=self.name)
 
     def compete(self, timing: LeaseTiming) -> LeaderElection:
-        """Work while it leads."""
+        """Work while it is the leader."""
         election = LeaderElection(self.client, "default", self.name, now=self.clock.now, timing=timing)
         self._task = asyncio.create_task(election.run(self.controller.run), name=self.name)
         return election
 
     async def kill(self) -> None:
-        """Die without a word: nothing more is sent."""
+        """Die at once: nothing more is sent."""
         self.wire.cut = True
         await self.stop()
 
     async def stop(self) -> None:
-        """Shut down in order."""
+        """Shut down gracefully."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -152,18 +150,17 @@ class Replica:
         await self.client.close()
 
     async def learn_time(self) -> None:
-        """Any answer tells it the API server's time."""
+        """Make a call, whose response has the API server's time."""
         with suppress(CrrdError):
             await self.client.get(PODS, "default", "nobody")
 
 
 class LifecycleCluster:
-    """The API server with its objects, as the tests see and change them."""
+    """The API server with its objects, and helpers to read and change them."""
 
     def __init__(self) -> None:
         self.ahead = timedelta()
-        self.calls: list[Call] = []
-        """What was asked of the API server so far, by anybody."""
+        self.calls: list[Call] = []  # All calls to the API server so far
         self.server = FaultyApiServer(clock=self.now, log=self.calls.append)
         self._replicas: list[Replica] = []
         self._client: KubeClient | None = None
@@ -175,7 +172,7 @@ class LifecycleCluster:
 
     @property
     def client(self) -> KubeClient:
-        """The users' client, and the node's."""
+        """The client of the users and the node."""
         assert self._client is not None
         return self._client
 
@@ -192,7 +189,7 @@ class LifecycleCluster:
                     await replica.stop()
 
     async def label_namespace(self, value: str | None) -> None:
-        """Set the readiness label of the namespace that everything is in, or take it away."""
+        """Set or remove the readiness label of the namespace of all objects."""
         labels = {LABEL_READINESS_GATE: value}
         await self.client.merge_patch(NAMESPACES, "", "default", {"metadata": {"labels": labels}})
 
@@ -202,19 +199,19 @@ class LifecycleCluster:
         return made
 
     def manager(self, name: str = "manager-a", deadlines: Deadlines | None = None) -> Replica:
-        """A replica that works already."""
+        """Return a replica that has been started."""
         made = self.replica(name, deadlines)
         made.start()
         return made
 
     def jump(self, seconds: float) -> None:
-        """Let time pass, for the API server and for the managers."""
+        """Let time pass for the API server and the managers."""
         self.ahead += timedelta(seconds=seconds)
         for replica in self._replicas:
             replica.clock.pass_time(seconds)
 
     async def set_clock(self, seconds: float) -> None:
-        """Let the API server's clock be later (or earlier) though no time has passed, and the managers know."""
+        """Change the API server's clock without time passing, and let the managers know."""
         self.ahead += timedelta(seconds=seconds)
         for replica in self._replicas:
             await replica.learn_time()
@@ -237,7 +234,7 @@ class LifecycleCluster:
         await self.client.delete(PODS, "default", name, grace_seconds=0)
 
     async def ready_pod(self, name: str = "web-0") -> Mapping[str, Any]:
-        """A pod with the gate, which the manager has made ready."""
+        """Create a pod with the gate, and wait until the manager has made it ready."""
         pod = await self.pod(name)
         await self.until("the condition begins", lambda: self.condition(name) == ("True", ""))
         return pod
@@ -245,7 +242,7 @@ class LifecycleCluster:
     async def request(
         self, name: str, pod: Mapping[str, Any], *, grace: int | None = None, active: bool = True, **spec: Any
     ) -> None:
-        """A request as admission leaves it."""
+        """Create a request as admission leaves it."""
         strategy = {} if grace is None else {"strategy": {"unreadyGracePeriodSeconds": grace}}
         labels = {"crr.apps.kruise.io/pod-uid": pod["metadata"]["uid"], "crr.apps.kruise.io/node-name": "node-a"}
         if active:
@@ -259,7 +256,7 @@ class LifecycleCluster:
         await self.client.create(REQUESTS, "default", shape)
 
     async def node_says(self, name: str, phase: str, state: str = "Pending") -> None:
-        """What the node would write, to no version but the one it has read; never what has ended."""
+        """Write a status like the node, only to the version it has read, and never after the end."""
         while True:
             found = await self.client.get(REQUESTS, "default", name)
             if found.get("status", {}).get("phase") == "Completed":
@@ -274,7 +271,7 @@ class LifecycleCluster:
                 return
 
     async def serve(self, name: str) -> None:
-        """Be the node's daemon for one request: wait for the mark, then complete; till somebody else ends it."""
+        """Handle one request like the node daemon: wait for the annotation, then complete it, unless others end it."""
 
         def over() -> bool:
             return not self.crr(name) or self.phase(name) == "Completed" or self.deleting(name)
@@ -301,7 +298,7 @@ class LifecycleCluster:
         return {name: stored.obj for (_, name), stored in self.server.store.objects(CRRS).items()}
 
     def crr(self, name: str) -> Mapping[str, Any]:
-        """A request, empty where there is none."""
+        """Return a request, or {} if it does not exist."""
         return self.crrs().get(name, {})
 
     def status(self, name: str) -> Mapping[str, Any]:
@@ -319,7 +316,7 @@ class LifecycleCluster:
         return found
 
     def acquired(self, name: str) -> bool:
-        """Whether the node is told that the pod is unready."""
+        """Whether the request reports that the pod is unready."""
         return "crr.apps.kruise.io/unready-acquired" in self._meta(name).get("annotations", {})
 
     def has_finalizer(self, name: str) -> bool:
@@ -338,22 +335,22 @@ class LifecycleCluster:
         return datetime.fromisoformat(self.status(name)["completionTime"])
 
     def settled(self, name: str) -> bool:
-        """Whether the request is completed and cleaned up after."""
+        """Whether the request is completed and cleaned up."""
         return self.phase(name) == "Completed" and not self.has_finalizer(name) and not self.active(name)
 
     async def settle(self, *names: str) -> None:
-        """Wait until the requests are completed and cleaned up after."""
+        """Wait until the requests are completed and cleaned up."""
         await self.until("settled", lambda: all(map(self.settled, names)))
 
     async def later(self) -> None:
-        """Wait until the manager has dealt with something that happens after all that has happened so far."""
+        """Wait until the manager has handled an event that is later than all events so far."""
         self._markers += 1
         name = f"marker-{self._markers}"
         await self.request(name, {"metadata": {"name": "nowhere", "uid": "u"}})
         await self.settle(name)
 
     def condition(self, pod: str = "web-0") -> tuple[str, str]:
-        """Status and message of the condition KruisePodReady; two times "" without one."""
+        """Return status and message of the condition KruisePodReady, or "" and "" if it does not exist."""
         stored = self.server.store.get("/pods", ("default", pod))
         for condition in stored.obj["status"].get("conditions", ()) if stored else ():
             if condition["type"] == "KruisePodReady":
@@ -362,13 +359,13 @@ class LifecycleCluster:
 
 
 def entry(*names: str) -> str:
-    """The condition's message for these requests."""
+    """Return the condition's message for these requests."""
     return "[" + ",".join(f'{{"userAgent":"ContainerRecreateRequest","key":"default/{name}"}}' for name in names) + "]"
 
 
 @asynccontextmanager
 async def lifecycle_cluster() -> AsyncIterator[LifecycleCluster]:
-    """Its managers ask for pods at once, as they do after PATIENCE_SECONDS."""
+    """Its managers read pods at once, as they otherwise do after PATIENCE_SECONDS."""
     with patch.object(lifecycle, "PATIENCE_SECONDS", 0.0):
         async with LifecycleCluster().running() as made:
             yield made

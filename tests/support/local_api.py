@@ -1,4 +1,4 @@
-"""A local API server with a plain HTTP client on it, for the tests of the server itself."""
+"""A local API server with a plain HTTP client, for tests of the server itself."""
 
 import asyncio
 import io
@@ -22,7 +22,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer, read whole."""
+    """One response with its body."""
 
     status: int
     body: Any
@@ -35,19 +35,19 @@ class Reply:
 
 
 class Watch:
-    """The events of one watch stream, each waited for with a deadline."""
+    """The events of one watch stream, with a time limit for each."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.response = response
 
     async def event(self) -> Any:
-        """The next event; None when the stream has ended."""
+        """Return the next event, or None at the end of the stream."""
         async with asyncio.timeout(10):
             line = await self.response.content.readline()
         return json.loads(line) if line else None
 
     async def seen(self) -> tuple[str, str]:
-        """Type of the next event, and name of its object."""
+        """Return the type of the next event, and the name of its object."""
         event = await self.event()
         return event["type"], event["object"]["metadata"]["name"]
 
@@ -93,25 +93,25 @@ class Api:
 
 @asynccontextmanager
 async def running(**options: Any) -> AsyncIterator[Api]:
-    """A server with these options, and a client."""
+    """Yield a client of a server with these options."""
     async with FaultyApiServer(**options) as server, aiohttp.ClientSession() as session:
         yield Api(server, session)
 
 
 def crr(name: str = "r", pod: str = "web", **metadata: Any) -> dict[str, Any]:
-    """A small request."""
+    """Return a small request."""
     spec = {"podName": pod, "containers": [{"name": "app"}, {"name": "log"}]}
     return {"metadata": {"name": name, **metadata}, "spec": spec}
 
 
 def pod(name: str = "web", node: str = "n1", **metadata: Any) -> dict[str, Any]:
-    """A small pod."""
+    """Return a small pod."""
     spec = {"containers": [{"name": "app", "image": "busybox"}], **({"nodeName": node} if node else {})}
     return {"metadata": {"name": name, **metadata}, "spec": spec}
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds that nothing announces."""
+    """Poll until a condition is met."""
     async with asyncio.timeout(10):
         while not condition():
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Short words for the CRI's calls, for tests of the local runtime over its real socket."""
+"""Short methods for CRI calls, for tests of the local runtime over its real socket."""
 
 import asyncio
 import json
@@ -19,14 +19,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NOBODY = "0" * 64
-"""An ID that nothing has."""
-PATIENCE = 30.0
-"""Seconds until a condition that does not come true fails a test."""
+NOBODY = "0" * 64  # An ID that does not exist
+PATIENCE = 30.0  # Seconds until a test fails because a condition is not met
 
 
 async def eventually(condition: Callable[[], Awaitable[T]]) -> T:
-    """The first true value of a condition that has to be asked for."""
+    """Poll an async condition, and return its first true value."""
     async with asyncio.timeout(PATIENCE):
         while not (value := await condition()):
             await asyncio.sleep(0.01)
@@ -34,7 +32,7 @@ async def eventually(condition: Callable[[], Awaitable[T]]) -> T:
 
 
 async def until(condition: Callable[[], T]) -> T:
-    """The first true value of a condition that can be looked at."""
+    """Poll a condition, and return its first true value."""
 
     async def look() -> T:
         return condition()
@@ -113,13 +111,13 @@ class Client:
         return (await self.runtime.ContainerStatus(pb.ContainerStatusRequest(container_id=container))).status
 
     async def pids(self, container: str) -> tuple[int, int]:
-        """The numbers of the container's process and of its shim."""
+        """Return the PIDs of the container's process and of its shim."""
         request = pb.ContainerStatusRequest(container_id=container, verbose=True)
         info = json.loads((await self.runtime.ContainerStatus(request)).info["info"])
         return info["pid"], info["shimPid"]
 
     async def exited(self, container: str) -> pb.ContainerStatus:
-        """The status once the container has ended."""
+        """Wait until the container has ended, and return its status."""
 
         async def ended() -> pb.ContainerStatus | None:
             status = await self.status(container)
@@ -139,9 +137,9 @@ class Client:
 
 @asynccontextmanager
 async def connected(socket: Path) -> AsyncIterator[Client]:
-    """A client of the runtime at a socket, which may be about to come up.
+    """Yield a client of the runtime at a socket, which may be about to start.
 
-    Its connection is its own: gRPC would share one with an earlier client of the same socket, whose runtime was killed.
+    It has its own connection: gRPC would share one with an earlier client of the same socket, whose runtime was killed.
     """
     soon = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 50)]
     options = [*soon, ("grpc.use_local_subchannel_pool", 1)]
@@ -152,7 +150,7 @@ async def connected(socket: Path) -> AsyncIterator[Client]:
 
 @asynccontextmanager
 async def serving(directory: Path) -> AsyncIterator[Client]:
-    """A client of a runtime of its own, which ends together with its containers."""
+    """Yield a client of a new runtime, which ends with its containers."""
     runtime = ProcessRuntime(directory / "root", directory / "cri.sock")
     await runtime.start()
     try:
@@ -164,7 +162,7 @@ async def serving(directory: Path) -> AsyncIterator[Client]:
 
 @asynccontextmanager
 async def refused(code: grpc.StatusCode, words: str = "") -> AsyncIterator[None]:
-    """The call inside is answered with this status, and with these words in its message."""
+    """Check that the call inside gets this status, and a message with these words."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         yield
     assert caught.value.code() is code, caught.value
@@ -172,7 +170,7 @@ async def refused(code: grpc.StatusCode, words: str = "") -> AsyncIterator[None]
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits for its parent does not."""
+    """Whether a process is running. A zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -180,12 +178,12 @@ def alive(pid: int) -> bool:
 
 
 async def gone(pid: int) -> None:
-    """Wait for the end of a process."""
+    """Wait until a process has ended."""
     await until(lambda: not alive(pid))
 
 
 async def content(file: Path, words: str = "") -> str:
-    """What is in a file once there is something in it with these words."""
+    """Wait until a file contains these words, and return its content."""
 
     def text() -> str:
         found = file.read_text() if file.exists() else ""

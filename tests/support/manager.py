@@ -1,4 +1,4 @@
-"""What a manager runs with in tests."""
+"""The manager's configuration in tests."""
 
 from crrd.manager.daemon import ManagerConfig
 

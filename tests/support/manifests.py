@@ -1,4 +1,4 @@
-"""The manifests as `kubectl kustomize` renders them."""
+"""The manifests as rendered by `kubectl kustomize`."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 @cache
 def rendered(folder: str, namespace: str = "") -> list[Json]:
-    """The objects of a folder below manifests; as an overlay of it with `namespace:` has them, where one is given."""
+    """Return the objects of a folder below manifests. With `namespace`, those of an overlay with that namespace."""
     if not namespace:
         return _render(MANIFESTS / folder)
     with tempfile.TemporaryDirectory() as overlay:
@@ -36,5 +36,5 @@ def _render(folder: Path) -> list[Json]:
 
 
 def one(objects: list[Json], kind: str, name: str) -> Json:
-    """The object of that kind and name."""
+    """Return the object of this kind and name."""
     return next(each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name))

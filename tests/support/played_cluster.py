@@ -1,6 +1,6 @@
-"""The local API server with admission, and a node that is played: it serves requests at once, and remembers each stop.
+"""The local API server with admission, and a simulated node that serves requests at once and records each stop.
 
-For what goes through the API alone. What it does to pods is what a node daemon and kubelet do, in one step each.
+For tests that only use the API. The node does the work of a node daemon and kubelet in one step each.
 """
 
 import asyncio
@@ -30,26 +30,23 @@ BUDGETS = Resource("poddisruptionbudgets", "policy")
 
 
 class PlayedCluster:
-    """One namespace of a cluster; `played` gives one that runs."""
+    """One namespace of a cluster. `played` yields a running one."""
 
     def __init__(self, api: FaultyApiServer, client: KubeClient, kubeconfig: Path) -> None:
         self.api, self.client, self.kubeconfig = api, client, kubeconfig
-        self.fails: dict[str, tuple[str, str]] = {}
-        """By pod: reason and message with which its request fails."""
-        self.stops: list[tuple[str, str]] = []
-        """Pod and container, in order."""
-        self.goes_on = asyncio.Event()
-        """While it is clear, the node begins with requests, and ends none."""
+        self.fails: dict[str, tuple[str, str]] = {}  # By pod: reason and message with which its request fails
+        self.stops: list[tuple[str, str]] = []  # Pods and containers, in order
+        self.goes_on = asyncio.Event()  # While it is not set, the node starts requests but does not complete them
         self.goes_on.set()
         self._serving: set[asyncio.Task[None]] = set()
         self._seen: set[str] = set()
 
-    # What tests do
+    # For tests
 
     async def workload(
         self, kind: str, name: str, replicas: int, *containers: str, node: str = "node-a", **fields: Any
     ) -> list[str]:
-        """A workload that runs; returns the names of its pods. `fields` are of its first container."""
+        """Create a running workload, and return the names of its pods. `fields` are those of its first container."""
         first, *others = containers or ("app", "side")
         spec = {
             "nodeName": node,
@@ -65,7 +62,7 @@ class PlayedCluster:
         return [pod["metadata"]["name"] for pod in pods]
 
     async def pod(self, name: str, labels: Json, *containers: str, node: str = "node-a", **metadata: Any) -> Json:
-        """A pod that runs."""
+        """Create a running pod."""
         spec = {"nodeName": node, "containers": [{"name": each, "image": "i"} for each in containers or ("app",)]}
         meta = {"name": name, "labels": labels, **metadata}
         pod = dict(await self.client.create(PODS, NAMESPACE, {"metadata": meta, "spec": spec}))
@@ -73,7 +70,7 @@ class PlayedCluster:
         return pod
 
     async def run(self, pod: Json, *, ready: bool = True, started: str = "2026-01-01T00:00:00Z") -> None:
-        """Its containers run, ready or not."""
+        """Set its containers to running, ready or not."""
         statuses = [
             {
                 "name": spec["name"],
@@ -99,33 +96,33 @@ class PlayedCluster:
         await self.client.merge_patch(PODS, NAMESPACE, name, {"status": status}, subresource="status")
 
     async def set_ready(self, name: str, *, ready: bool) -> None:
-        """The pod is ready, or not any more."""
+        """Set the pod to ready or not ready."""
         pod = dict(await self.client.get(PODS, NAMESPACE, name))
         await self._status(name, pod["status"]["containerStatuses"], ready=ready)
 
     async def budget(self, name: str, labels: Json, allowed: int) -> None:
-        """A PodDisruptionBudget, as its controller has left it."""
+        """Create a PodDisruptionBudget with the status of its controller."""
         body = {"metadata": {"name": name}, "spec": {"maxUnavailable": allowed, "selector": {"matchLabels": labels}}}
         made = await self.client.create(BUDGETS, NAMESPACE, body)
         status = {"disruptionsAllowed": allowed, "observedGeneration": made["metadata"]["generation"]}
         await self.client.merge_patch(BUDGETS, NAMESPACE, name, {"status": status}, subresource="status")
 
     async def pods(self) -> list[Json]:
-        """All pods, by name."""
+        """Return all pods, sorted by name."""
         return list((await self.client.list_all(PODS, dict, namespace=NAMESPACE)).items)
 
     async def requests(self) -> list[Json]:
-        """All requests, by name."""
+        """Return all requests, sorted by name."""
         return list((await self.client.list_all(REQUESTS, dict, namespace=NAMESPACE)).items)
 
     async def recreate(self, *words: str, stdin: str = "", **environment: str) -> Ended:
-        """`crrd recreate` to its end."""
+        """Run `crrd recreate` to its end."""
         return await crrd("recreate", *words, "--kubeconfig", str(self.kubeconfig), stdin=stdin, **environment)
 
-    # What plays
+    # The simulation
 
     async def admit(self, asked: AdmissionRequest) -> Object | None:
-        """Admission, as the manager's."""
+        """Admit requests like the manager."""
         if asked.kind.plural != PLURAL or asked.operation is not Operation.CREATE or asked.new is None:
             return None
         pod: Json | None = None
@@ -137,7 +134,7 @@ class PlayedCluster:
         return found
 
     async def play(self) -> None:
-        """Serve every request, until cancelled."""
+        """Serve all requests until cancelled."""
         while True:
             with suppress(ApiUnavailableError, ApiRefusedError):
                 listing = await self.client.list_all(REQUESTS, dict)
@@ -160,7 +157,7 @@ class PlayedCluster:
 
     async def _serve(self, request: Json) -> None:
         name, pod_name = request["metadata"]["name"], request["spec"]["podName"]
-        with suppress(ApiRefusedError):  # what is deleted meanwhile needs nobody
+        with suppress(ApiRefusedError):  # the request was deleted meanwhile
             await self._told(name, {"phase": "Recreating"})
             reason, message = self.fails.get(pod_name, ("", ""))
             if not reason:
@@ -183,7 +180,7 @@ class PlayedCluster:
             await self._told(name, done)
 
     async def _recreate(self, request: Json, pod_name: str) -> None:
-        """The instances that are meant end, and the next ones begin; one that has changed since is left alone."""
+        """Replace the target instances by the next ones, except those that have changed since."""
         pod = dict(await self.client.get(PODS, NAMESPACE, pod_name))
         meant = {each["name"]: each["statusContext"]["containerID"] for each in request["spec"]["containers"]}
         statuses = []
@@ -205,7 +202,7 @@ class PlayedCluster:
         await self.client.merge_patch(REQUESTS, NAMESPACE, name, {"status": status}, subresource="status")
 
     async def end(self) -> None:
-        """Serve nothing more."""
+        """Stop serving."""
         for task in tuple(self._serving):
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
@@ -213,7 +210,7 @@ class PlayedCluster:
 
 @asynccontextmanager
 async def played(folder: Path, *, admission: bool = True, **options: Any) -> AsyncIterator[PlayedCluster]:
-    """One that runs; the options are those of FaultyApiServer."""
+    """Yield a running one. The options are those of FaultyApiServer."""
     async with FaultyApiServer(**options) as api, KubeClient(LocalAccess(api.url)) as client:
         cluster = PlayedCluster(api, client, api.kubeconfig(folder / "kubeconfig"))
         if admission:

@@ -1,8 +1,8 @@
-"""What a cluster would answer to a write, from rendered manifests alone: RBAC, ValidatingAdmissionPolicies, CRD rules.
+"""Evaluates a cluster's rules for a write from rendered manifests: RBAC, ValidatingAdmissionPolicies, CRD rules.
 
-The expressions are evaluated by the CEL library, with the variables that kube-apiserver gives them; around them is the
-least of kube-apiserver that ours use. It knows no types of Kubernetes' objects and no cost limits: those a real API
-server judges (`CRRD_TEST_KUBECONFIG`).
+The CEL library evaluates the expressions, with kube-apiserver's variables. Around them is only the part of
+kube-apiserver that our rules use. It knows neither the types of Kubernetes' objects nor cost limits, which a real API
+server checks (`CRRD_TEST_KUBECONFIG`).
 """
 
 import re
@@ -15,20 +15,18 @@ from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional
 
 Json = dict[str, Any]
-Change = Callable[[Json], object]
-"""Of an object, in place."""
+Change = Callable[[Json], object]  # Changes an object in place
 MASTERS = "system:masters"
 _POLICY, _BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 
 
 @dataclass(frozen=True)
 class Who:
-    """A user as the API server has authenticated them."""
+    """A user as authenticated by the API server."""
 
     name: str
     groups: tuple[str, ...] = ()
-    node: str = ""
-    """The node that a ServiceAccount's token is bound to."""
+    node: str = ""  # The node to which a ServiceAccount's token is bound
 
     @staticmethod
     def service_account(namespace: str, name: str, node: str = "") -> "Who":
@@ -42,7 +40,7 @@ class Who:
 
 @dataclass(frozen=True)
 class Write:
-    """A create or an update; the objects as they are when admission validates."""
+    """A create or an update, with the objects as they are when admission validates."""
 
     old: Json | None
     new: Json
@@ -57,14 +55,14 @@ class Write:
 
 @dataclass
 class Rules:
-    """The rendered objects, and the answers that they give."""
+    """The rendered objects, and their decisions."""
 
     objects: Sequence[Json]
     expressions: set[str] = field(default_factory=set)
-    """What was evaluated, so that tests can tell which expressions they never reached."""
+    """The evaluated expressions, so that tests can find those that they never reached."""
 
     def grants(self, who: Who, verb: str, group: str, resource: str) -> bool:
-        """RBAC at the scope of the cluster, as for a check without a namespace: RoleBindings do not count."""
+        """Whether RBAC allows a call at cluster scope. RoleBindings do not count."""
         if MASTERS in who.groups:
             return True
         bound = {
@@ -80,7 +78,7 @@ class Rules:
         )
 
     def refused(self, who: Who, write: Write) -> str:
-        """The message of the first policy that refuses, "" where none does; one without a binding means nothing."""
+        """Return the message of the first policy that denies the write, or "". Policies need a binding."""
         bound = {
             each["spec"]["policyName"] for each in self._kind(_BINDING) if "Deny" in each["spec"]["validationActions"]
         }
@@ -132,14 +130,14 @@ def _concerns(constraints: Json, write: Write) -> bool:
 
 
 def _inlined(expression: str, variables: Mapping[str, str]) -> str:
-    """The expression with each variable's own in its place: what is lazily evaluated once comes to the same."""
+    """Return the expression with all variables replaced by their expressions, which gives the same result."""
     while found := re.search(r"\bvariables\.(\w+)", expression):
         expression = f"{expression[: found.start()]}({variables[found[1]]}){expression[found.end() :]}"
     return expression
 
 
 def _word(name: str) -> cel.FunctionDecl:
-    """One step of `authorizer.group(...).resource(...).check(...)`, which are kept as text."""
+    """A step of `authorizer.group(...).resource(...).check(...)`, which is represented as text."""
     text = cel.Type.STRING
     overload = cel.Overload(
         f"authorizer_{name}", text, [text, text], is_member=True, impl=lambda path, word: f"{path}|{word}"
@@ -154,7 +152,7 @@ def _allowed(path: str) -> bool:
 
 
 def _find_all(text: str, pattern: str) -> list[str]:
-    """Kubernetes' own function: all that the pattern matches."""
+    """Kubernetes' own function: return all matches of the pattern."""
     return [found[0] for found in re.finditer(pattern, text)]
 
 
@@ -176,29 +174,29 @@ def _compiled(expression: str) -> cel.Expression:
 
 
 def annotated(name: str, value: str = "x") -> Change:
-    """Write an annotation."""
+    """Return a change that sets an annotation."""
     return lambda found: found["metadata"].setdefault("annotations", {}).update({name: value})
 
 
 def without(part: str, name: str) -> Change:
-    """Take away a label or an annotation."""
+    """Return a change that removes a label or an annotation."""
     return lambda found: found["metadata"][part].pop(name)
 
 
 def no_finalizer(found: Json) -> None:
-    """Take away every finalizer."""
+    """Remove all finalizers."""
     found["metadata"]["finalizers"] = []
 
 
 def evaluate(expression: str, data: Mapping[str, Any]) -> bool:
-    """A rule's answer; AssertionError where it has none, which kube-apiserver takes as a refusal."""
+    """Evaluate a rule. AssertionError if it has no result, which kube-apiserver treats as a denial."""
     value = _compiled(expression).eval(data=dict(data))
     assert value.type() == cel.Type.BOOL, f"{expression}: {value.value()}"
     return bool(value.value())
 
 
 def transition_refused(schema: Json, old: Json, new: Json) -> str:
-    """The message of the first rule of an object's own level that an update breaks, "" where none is."""
+    """Return the message of the first top-level rule of an object that an update violates, or ""."""
     for rule in schema.get("x-kubernetes-validations", ()):
         if "oldSelf" in rule["rule"] and not evaluate(rule["rule"], {"self": new, "oldSelf": old}):
             return str(rule["message"])

@@ -1,6 +1,6 @@
-"""The parts of a local node as programs of their own, so that each can be killed and started again by itself.
+"""The parts of a local node as separate programs, so that each can be killed and restarted.
 
-Run as `python -m tests.support.programs api|kubelet|runtime`. SIGTERM and SIGINT end each in order.
+Run as `python -m tests.support.programs api|kubelet|runtime`. SIGTERM and SIGINT end them gracefully.
 """
 
 import argparse
@@ -25,7 +25,7 @@ MODULE = "tests.support.programs"
 
 
 class LateFront(Front):
-    """Answers after the latency of a real API server."""
+    """Responds with the latency of a real API server."""
 
     async def serve(self, request: web.BaseRequest, route: Route, user: User) -> web.StreamResponse:
         await pass_time(request.method)

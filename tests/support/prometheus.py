@@ -1,4 +1,4 @@
-"""A real Prometheus on loopback: Debian's `prometheus`, with this project's rules, for one test."""
+"""A real Prometheus on loopback (Debian's `prometheus`) with this project's rules, for one test."""
 
 import asyncio
 import json
@@ -19,26 +19,24 @@ SCRAPE_SECONDS = 1
 
 
 def missing() -> str:
-    """Why there is no Prometheus to start, "" where there is."""
+    """Return why Prometheus cannot be started, or ""."""
     absent = [name for name in ("prometheus", "promtool") if shutil.which(name) is None]
     return f"not installed: {', '.join(absent)} (apt-get install prometheus)" if absent else ""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel of the dashboard, its variables filled in."""
+    """One panel of the dashboard, with its variables replaced."""
 
     title: str
     kind: str
     unit: str
-    queries: tuple[tuple[str, str], ...]
-    """PromQL and legend."""
-    place: tuple[int, int, int, int]
-    """x, y, width and height on Grafana's grid."""
+    queries: tuple[tuple[str, str], ...]  # PromQL and legend
+    place: tuple[int, int, int, int]  # x, y, width and height on Grafana's grid
 
 
 def panels(rate_interval: str = "5m") -> list[Panel]:
-    """What the dashboard asks for, over all instances. A row's heading is a panel without queries."""
+    """Return the dashboard's panels for all instances. The heading of a row is a panel without queries."""
     found = json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))["panels"]
     filled = []
     for panel in found:
@@ -95,7 +93,7 @@ class Prometheus:
             await self._process.wait()
 
     async def api(self, path: str, **parameters: str) -> Any:
-        """The data of one of its API's pages."""
+        """Return the data of one of its API's pages."""
         assert self._session is not None
         async with self._session.get(f"{self._url}/api/v1/{path}", params=parameters) as answer:
             found = await answer.json()
@@ -103,16 +101,16 @@ class Prometheus:
         return found["data"]
 
     async def query(self, expression: str) -> list[dict[str, Any]]:
-        """The samples of an expression now; those that are no number are left out."""
+        """Return the current samples of an expression, except NaN."""
         result: Sequence[dict[str, Any]] = (await self.api("query", query=expression))["result"]
         return [sample for sample in result if sample["value"][1] != "NaN"]
 
     async def value(self, expression: str) -> float:
-        """The sum of an expression's samples, 0 for none."""
+        """Return the sum of an expression's samples, or 0 if there are none."""
         return sum(float(sample["value"][1]) for sample in await self.query(expression))
 
     async def until(self, expression: str, condition: Callable[[float], bool]) -> None:
-        """Wait until the sum of an expression's samples is as wanted."""
+        """Wait until the sum of an expression's samples meets the condition."""
         last = 0.0
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):

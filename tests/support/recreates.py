@@ -1,4 +1,4 @@
-"""`crrd recreate` on a cluster: workloads to run it on, the command itself, and a record of what happened meanwhile."""
+"""`crrd recreate` on a cluster: workloads, the command, and a record of what happened during the run."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ BUDGETS = Resource("poddisruptionbudgets", "policy")
 
 
 def pod_spec(cluster: Cluster, *names: str) -> Json:
-    """Containers that end at once when they are told to."""
+    """Return a pod spec with containers that end at once on SIGTERM."""
     command = ["/bin/sh", "-c", WAITING_SCRIPT]
     return {
         "nodeName": cluster.node_name,
@@ -47,13 +47,13 @@ def pod_spec(cluster: Cluster, *names: str) -> Json:
 
 
 async def pods_of(cluster: Cluster, app: str) -> list[Json]:
-    """The workload's pods as they are now, by name."""
+    """Return the workload's current pods, sorted by name."""
     listing = await cluster.client.list_all(PODS, dict, namespace=cluster.namespace, label_selector=f"app={app}")
     return sorted(listing.items, key=lambda pod: str(pod["metadata"]["name"]))
 
 
 async def workload(cluster: Cluster, kind: str, name: str, replicas: int, *containers: str) -> list[Json]:
-    """A workload that runs; returns its pods. On the local node, which has no controllers, the test makes the pods."""
+    """Create a running workload, and return its pods. On the local node without controllers, the test creates them."""
     spec = pod_spec(cluster, *(containers or ("app", "side")))
     if cluster.node is not None:
         await Maker(cluster.client, cluster.namespace).workload(kind, name, replicas, spec)
@@ -69,7 +69,7 @@ async def workload(cluster: Cluster, kind: str, name: str, replicas: int, *conta
 
 
 async def wait_ready(cluster: Cluster, app: str, count: int) -> list[Json]:
-    """The workload's pods once so many are there and ready."""
+    """Wait until the workload has this many pods and all are ready. Return them."""
     async with asyncio.timeout(PATIENCE):
         while True:
             pods = await pods_of(cluster, app)
@@ -80,7 +80,7 @@ async def wait_ready(cluster: Cluster, app: str, count: int) -> list[Json]:
 
 @asynccontextmanager
 async def daemons(cluster: Cluster, folder: Path) -> AsyncIterator[NodeDaemon]:
-    """The node daemon, and a manager where the cluster has none."""
+    """Run the node daemon, and a manager if the cluster has none."""
     async with NodeDaemon(cluster, folder / "crrd-node.log") as node:
         if await has_manager(cluster):
             yield node
@@ -90,7 +90,7 @@ async def daemons(cluster: Cluster, folder: Path) -> AsyncIterator[NodeDaemon]:
 
 
 async def has_manager(cluster: Cluster) -> bool:
-    """Whether the API server asks somebody about requests."""
+    """Whether the cluster has crrd's webhook configuration."""
     with suppress(GoneError):
         await cluster.client.get(WEBHOOKS, "", "crrd")
         return True
@@ -98,13 +98,13 @@ async def has_manager(cluster: Cluster) -> bool:
 
 
 def own_manager(cluster: Cluster, folder: Path) -> AbstractAsyncContextManager[object]:
-    """A manager whom the API server asks while it runs."""
+    """Return a manager whose webhook the API server calls while it runs."""
     return running_manager(cluster.node or cast("LocalNode", _Place(cluster, folder)))
 
 
 @dataclass
 class _Place:
-    """What a manager needs of a local node, of a cluster that is none."""
+    """The parts of a local node that a manager needs, for another cluster."""
 
     cluster: Cluster
     root: Path
@@ -119,18 +119,18 @@ class _Place:
 
 
 async def recreate(cluster: Cluster, *words: str, kubeconfig: Path | None = None) -> Ended:
-    """`crrd recreate` to its end."""
+    """Run `crrd recreate` to its end."""
     where = ("-n", cluster.namespace, "--kubeconfig", str(kubeconfig or cluster.kubeconfig))
     return await crrd("recreate", *words, *where)
 
 
 def lines(ended: Ended) -> list[Json]:
-    """What `-o json` has told."""
+    """Return the output of `-o json`."""
     return [json.loads(line) for line in ended.out.splitlines()]
 
 
 async def requests_of(cluster: Cluster, run: str = "") -> list[Json]:
-    """The requests of a run, or of all."""
+    """Return the requests of one or all runs."""
     selector = f"{LABEL_RUN}={run}" if run else LABEL_RUN
     return list(
         (await cluster.client.list_all(REQUESTS, dict, namespace=cluster.namespace, label_selector=selector)).items
@@ -139,15 +139,15 @@ async def requests_of(cluster: Cluster, run: str = "") -> list[Json]:
 
 @dataclass
 class Record:
-    """Every version of every pod of a workload, as a watch has told it."""
+    """Every version of every pod of a workload, as reported by a watch."""
 
     pods: dict[str, Json]
     most_unready: int = 0
     restarts: list[tuple[str, str]] = field(default_factory=list)
-    """Pod and container, in the order in which new instances appeared."""
+    """Pods and containers, in the order in which new instances appeared."""
 
     def add(self, pod: Json) -> None:
-        """The next version."""
+        """Record the next version of a pod."""
         name = pod["metadata"]["name"]
         before, self.pods[name] = self.pods.get(name, {}), pod
         for status in pod.get("status", {}).get("containerStatuses") or ():
@@ -159,7 +159,7 @@ class Record:
 
 @asynccontextmanager
 async def recorded(cluster: Cluster, app: str) -> AsyncIterator[Record]:
-    """Record the workload's pods, which are ready now, until the end."""
+    """Record the workload's pods, which are ready now, until the block ends."""
     client, where = cluster.client, {"namespace": cluster.namespace, "label_selector": f"app={app}"}
     listing = await client.list_all(PODS, dict, **where)
     record = Record({pod["metadata"]["name"]: pod for pod in listing.items})
@@ -184,7 +184,7 @@ async def recorded(cluster: Cluster, app: str) -> AsyncIterator[Record]:
 
 
 def kept(before: list[Json], after: list[Json], *recreated: str) -> None:
-    """Assert that the pods are the same but for these containers, which were restarted once more each."""
+    """Assert that the pods are unchanged, except that these containers were restarted once."""
     for old, new in zip(before, after, strict=True):
         assert new["metadata"]["uid"] == old["metadata"]["uid"]
         assert new["status"]["podIP"] == old["status"]["podIP"]
@@ -196,7 +196,7 @@ def kept(before: list[Json], after: list[Json], *recreated: str) -> None:
 
 
 async def a_deployment_and_a_statefulset(cluster: Cluster) -> None:
-    """What a run promises: pods, IPs and other containers stay, budgets hold at every moment, the order is kept."""
+    """A run's guarantees: pods, IPs and other containers stay, budgets hold at every moment, the order is kept."""
     before = await workload(cluster, "Deployment", "web", 10)
     async with recorded(cluster, "web") as record:
         ended = await recreate(cluster, "deployment/web", "-c", "app", "--max-unavailable", "30%", "-o", "json")

@@ -1,4 +1,4 @@
-"""Builders for runs and what they look at: pods that are ready, a plain run, requests that have come so far."""
+"""Builders for runs and their input: ready pods, a simple run, requests in different states."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,13 +29,13 @@ WEB = Target("deployment.apps/web", "apps/v1", "Deployment", "web", "uid-of-web"
 
 
 def container(name: str = "app", **changes: Any) -> PodContainer:
-    """A container that has run for an hour."""
+    """Return a container that has run for an hour."""
     plain = PodContainer(name, container_id=f"containerd://{name}-1", running=True, ready=True, started_at=BEFORE)
     return replace(plain, **changes)
 
 
 def member(name: str, *containers: PodContainer, node: str = "node-a", **changes: Any) -> Member:
-    """A pod that has been ready for an hour; what belongs to the pod itself is given to that."""
+    """Return a pod that has been ready for an hour. `changes` may include fields of the Pod itself."""
     there = containers or (container(),)
     plain = Pod("default", name, f"uid-{name}", containers={each.name: each for each in there}, node_name=node)
     own = {key: changes.pop(key) for key in ("deleting", "phase") if key in changes}
@@ -46,29 +46,29 @@ def member(name: str, *containers: PodContainer, node: str = "node-a", **changes
 
 
 def members(count: int) -> tuple[Member, ...]:
-    """So many pods: web-0, web-1 ..."""
+    """Return this many pods: web-0, web-1 ..."""
     return tuple(member(f"web-{number}") for number in range(count))
 
 
 def run(*containers: str, name: str = "run", target: Target = WEB, started: str = "", **options: Any) -> Run:
-    """A run that began at START."""
+    """Return a run that began at START."""
     given = Options(**{"containers": containers or ("app",), **options})
     return Run("default", name, target, given, started or "2026-01-01T12:00:00Z")
 
 
 def workload(desired: int, **changes: Any) -> Workload:
-    """A Deployment that is rolled out."""
+    """Return a Deployment that is rolled out."""
     return replace(Workload("uid-of-web", desired), **changes)
 
 
 def budget(allowed: int, name: str = "guard", selector: Mapping[str, Any] | None = None, **changes: Any) -> Budget:
-    """A PodDisruptionBudget for all pods of the workload."""
+    """Return a PodDisruptionBudget for all pods of the workload."""
     chosen = read_selector({"matchLabels": {"app": "web"}} if selector is None else selector)
     return replace(Budget(name, f"uid-{name}", chosen, allowed), **changes)
 
 
 def asked(of: Run, pod: Member, phase: RequestPhase = RequestPhase.EMPTY, **status: Any) -> RunRequest:
-    """The run's request for a pod."""
+    """Return the run's request for a pod."""
     names = of.options.containers
     wanted = tuple(RequestedContainer(name, Pin(f"containerd://{name}-1")) for name in names)
     request = Request(
@@ -87,19 +87,19 @@ def asked(of: Run, pod: Member, phase: RequestPhase = RequestPhase.EMPTY, **stat
 
 
 def succeeded(of: Run, pod: Member, **status: Any) -> RunRequest:
-    """A request whose containers were all recreated."""
+    """Return a request whose containers were all recreated."""
     states = tuple(RecreateState(name, StatePhase.SUCCEEDED) for name in of.options.containers)
     return asked(of, pod, RequestPhase.COMPLETED, states=states, **status)
 
 
 def failed(of: Run, pod: Member, reason: Reason = Reason.STOP_FAILED, message: str = "it would not end") -> RunRequest:
-    """A request that has failed."""
+    """Return a request that has failed."""
     states = tuple(RecreateState(name, StatePhase.FAILED, message, reason=reason) for name in of.options.containers)
     return asked(of, pod, RequestPhase.COMPLETED, states=states)
 
 
 def recreated(pod: Member, *, ready: bool = True, seconds: float = 30) -> Member:
-    """The pod with its containers' next instances, which began so many seconds before NOW."""
+    """Return the pod with the next instances of its containers, which started so many seconds before NOW."""
     at = NOW - timedelta(seconds=seconds)
     started = at.strftime("%Y-%m-%dT%H:%M:%SZ")
     there = {
@@ -110,20 +110,20 @@ def recreated(pod: Member, *, ready: bool = True, seconds: float = 30) -> Member
 
 
 def planned(world: World, of: Run | None = None, **options: Any) -> Plan:
-    """The plan at NOW."""
+    """Return the plan at NOW."""
     return make_plan(world, of or run(), NOW, **options)
 
 
 def chosen(found: Plan) -> list[str]:
-    """The pods that get their request now."""
+    """Return the pods that get their request now."""
     return [row.pod for row in found.create]
 
 
 def stages(found: Plan) -> dict[str, str]:
-    """Where each pod stands."""
+    """Return the stage of each pod."""
     return {row.pod: row.stage.value for row in found.rows}
 
 
 def why(found: Plan) -> dict[str, str]:
-    """What each pod waits for, or why it is left out."""
+    """Return what each pod waits for, or why it is skipped."""
     return {row.pod: row.wait.why for row in found.rows}

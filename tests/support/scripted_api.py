@@ -1,4 +1,4 @@
-"""An API server on loopback that answers by a script: for what a sound server does rarely or never."""
+"""An API server on loopback with scripted responses, for what a healthy server does rarely or never."""
 
 import asyncio
 import json
@@ -20,14 +20,13 @@ Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class ScriptedApi:
-    """Answers each request with the next reply; with none left, holds requests open in silence."""
+    """Answers each request with the next reply. If none is left, requests stay open without a response."""
 
     url: str
     script: deque[Reply] = field(default_factory=deque)
     seen: list[web.Request] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
-    silent: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once a request came for which there was no reply left."""
+    silent: asyncio.Event = field(default_factory=asyncio.Event)  # Set when a request has arrived and no reply was left
 
     def then(self, *replies: Reply) -> None:
         self.script.extend(replies)
@@ -44,7 +43,7 @@ class ScriptedApi:
         return response
 
     def calls(self) -> list[str]:
-        """What was asked for, in short: `list`, `watch 17`, or the method and path."""
+        """The requests in short form: `list`, `watch 17`, or the method and path."""
         return [
             f"{request.method} {request.path}"
             if request.method != "GET"
@@ -106,7 +105,7 @@ def reply(body: object, status: int = 200, headers: Mapping[str, str] | None = N
 
 
 def refuse(status: int, message: str = "no", headers: Mapping[str, str] | None = None, **details: object) -> Reply:
-    """A `Status` object, as API servers refuse."""
+    """Return an error with a `Status` object, like the API server."""
     return reply(failure(status, message, **details), status, headers)
 
 
@@ -127,7 +126,7 @@ def bookmark(version: str) -> bytes:
 
 
 def stream(*chunks: bytes, end: str = "well") -> Reply:
-    """A watch that sends these bytes and then ends well, `breaks` in the middle, or goes `silent`."""
+    """Return a watch that sends these bytes and then ends well, `breaks` in the middle, or goes `silent`."""
 
     async def send(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -145,7 +144,7 @@ def stream(*chunks: bytes, end: str = "well") -> Reply:
 
 
 def vanish(*, reset: bool = False) -> Reply:
-    """No answer at all: the connection is closed, or `reset` as by somebody who has forgotten it."""
+    """Return a reply without a response: the connection is closed, or `reset` as by a peer that has lost its state."""
 
     async def send(request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
@@ -159,7 +158,7 @@ def vanish(*, reset: bool = False) -> Reply:
 
 
 def hang() -> Reply:
-    """No answer at all: the connection stays open."""
+    """Return a reply without a response: the connection stays open."""
 
     async def send(_: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()

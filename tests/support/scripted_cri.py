@@ -1,7 +1,7 @@
-"""A CRI v1 server of a few scripted containers, on a real unix socket: for the answers that no sound runtime gives.
+"""A CRI v1 server with scripted containers on a real unix socket, for responses that no healthy runtime gives.
 
-It holds containers and runs nothing. Methods that a test takes out of `methods` are answered with UNIMPLEMENTED, and
-`fail` makes one answer with an error.
+It runs no containers. Methods that a test removes from `methods` are answered with UNIMPLEMENTED, and `fail` makes one
+return an error.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ CALLS: dict[str, type[Message]] = {
 
 
 def labels(pod_uid: str, name: str, pod: str = "web-0", namespace: str = "shop") -> dict[str, str]:
-    """Kubelet's labels of a container."""
+    """Return kubelet's labels of a container."""
     return {
         "io.kubernetes.pod.name": pod,
         "io.kubernetes.pod.namespace": namespace,
@@ -40,29 +40,25 @@ def labels(pod_uid: str, name: str, pod: str = "web-0", namespace: str = "shop")
 
 @dataclass
 class ScriptedRuntime:
-    """What the server answers, to be changed at any time, and what it was asked."""
+    """The server's responses, which can be changed at any time, and the calls it has received."""
 
     name: str = "scripted"
     version: str = "1.0"
     containers: list[api_pb2.ContainerStatus] = field(default_factory=list)
     methods: set[str] = field(default_factory=lambda: set(CALLS))
     fail: dict[str, tuple[grpc.StatusCode, str]] = field(default_factory=dict)
-    hang: set[str] = field(default_factory=set)
-    """Methods that never answer."""
-    headers_first: bool = False
-    """Whether the headers of an answer come before it."""
-    raw: dict[str, bytes] = field(default_factory=dict)
-    """Methods that are answered with these bytes."""
+    hang: set[str] = field(default_factory=set)  # Methods that never return
+    headers_first: bool = False  # Whether the headers of a response are sent before it
+    raw: dict[str, bytes] = field(default_factory=dict)  # Methods that return these bytes
     ignore_filters: bool = False
     executed: api_pb2.ExecSyncResponse = field(default_factory=api_pb2.ExecSyncResponse)
     asked: list[tuple[str, Message]] = field(default_factory=list)
     deadlines: list[float] = field(default_factory=list)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    """A call that hangs has arrived."""
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)  # Set when a call that hangs has arrived
 
     def add(self, container_id: str, pod_uid: str = "uid-1", name: str = "app", **rest: Any) -> api_pb2.ContainerStatus:
-        """Add a running container; `rest` are further fields of its ContainerStatus."""
+        """Add a running container. `rest` are further fields of its ContainerStatus."""
         status = api_pb2.ContainerStatus(
             id=container_id, state=api_pb2.CONTAINER_RUNNING, labels=labels(pod_uid, name), **rest
         )
@@ -70,7 +66,7 @@ class ScriptedRuntime:
         return status
 
     def requests(self, method: str) -> list[Any]:
-        """The requests of one method, in their order."""
+        """Return the requests of one method, in order."""
         return [request for name, request in self.asked if name == method]
 
     async def handle(self, method: str, request: Message, context: Context) -> Message | bytes:
@@ -138,7 +134,7 @@ def _serialize(answer: Message | bytes) -> bytes:
 
 @asynccontextmanager
 async def serving(runtime: ScriptedRuntime, path: Path) -> AsyncIterator[str]:
-    """Serve on the socket until the block ends; gives the endpoint. The end cuts all calls off, like a crash."""
+    """Serve on the socket until the block ends, and yield the endpoint. The end aborts all calls, like a crash."""
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method in runtime.methods & set(CALLS):
 

@@ -1,4 +1,4 @@
-"""`crrd recreate` inside of the test's own process, on a cluster that is played."""
+"""Runs `crrd recreate` in the test's own process, on a simulated cluster."""
 
 import argparse
 
@@ -13,14 +13,14 @@ from tests.support.played_cluster import NAMESPACE, PlayedCluster
 
 
 def command(*words: str) -> Command:
-    """What a command line asks for."""
+    """Parse a command line."""
     parser = argparse.ArgumentParser("crrd recreate")
     recreate.configure(parser)
     return requested(parser.parse_args([*words]))
 
 
 async def recreated(cluster: PlayedCluster, *words: str, display: Display | None = None) -> int:
-    """The exit code of a command line."""
+    """Run a command line, and return its exit code."""
     asked = command(*words)
     return await Session(cluster.client, ServerClock(), NAMESPACE, display or Display(), asked, _unexplained).run()
 

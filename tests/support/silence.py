@@ -1,11 +1,11 @@
-"""A Recorder for which nobody listens."""
+"""A Recorder that ignores all calls."""
 
 from crrd.core.api.types import Request
 from crrd.core.recreate.observation import Hook, HookResult
 
 
 class Silence:
-    """Does nothing with what it is told; the recorder of every request, too."""
+    """Ignores all calls. Also the recorder of every request."""
 
     def begin(self, _request: Request) -> "Silence":
         return self

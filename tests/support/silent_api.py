@@ -1,4 +1,4 @@
-"""An API server in memory behind `KubeClient`'s methods, for virtual time: it answers at once, or never again."""
+"""An API server in memory behind `KubeClient`'s methods, for virtual time. It responds at once, or never."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -10,9 +10,9 @@ from crrd.lib.errors import GoneError
 
 
 class SilentApi:
-    """Keeps objects by kind and name; `mute` names calls (`list pods`, `create events`) that are never answered.
+    """Keeps objects by kind and name. `mute` contains calls (`list pods`, `create events`) that never return.
 
-    A watch tells what is put while it is open, and a bookmark every minute, as API servers do.
+    Like an API server, a watch reports changes while it is open, and a bookmark every minute.
     """
 
     description = "nobody"
@@ -23,7 +23,7 @@ class SilentApi:
         self._watches: dict[str, list[asyncio.Queue[WatchEvent]]] = {}
 
     def put(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """Add or change an object; open watches are told."""
+        """Add or change an object, and report it to open watches."""
         self.objects.setdefault(resource.plural, {})[obj["metadata"]["name"]] = obj
         for queue in self._watches.get(resource.plural, []):
             queue.put_nowait(WatchEvent("MODIFIED", obj))
@@ -80,7 +80,7 @@ class SilentApi:
         del self.objects[resource.plural][name]
 
     def _write(self, resource: Resource, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Merge one level deeper than the top: enough for metadata, spec and status."""
+        """Merge one level below the top, which is enough for metadata, spec and status."""
         old = self.objects.setdefault(resource.plural, {}).get(name, {"metadata": {"resourceVersion": "0"}})
         merged = {**old, **body}
         for key in old.keys() & body.keys():

@@ -1,7 +1,7 @@
-"""A small world in plain Python: an API server, a runtime, a kubelet and a daemon that can die between two actions.
+"""A small world in plain Python: an API server, a runtime, a kubelet, and a daemon that can die between two actions.
 
-The daemon of the simulation is `decide` and the simplest executor there can be; its memory is lost when it dies.
-Every rule of the contract that can be seen from outside is asserted at the moment at which it could be broken.
+The simulated daemon is `decide` with the simplest possible executor. It loses its memory when it dies. Every rule of
+the contract that is visible from outside is asserted at the moment at which it could be broken.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ NAMES = ("a", "b", "c")
 
 @dataclass
 class Life:
-    """What one life of the daemon remembers."""
+    """The memory of one life of the daemon."""
 
     works: dict[tuple[str, str], Work] = field(default_factory=dict)
     observed: dict[str, float] = field(default_factory=dict)
@@ -41,17 +41,17 @@ class Life:
 
     @property
     def busy(self) -> dict[str, str]:
-        """Container ID -> UID of the request that does something to it."""
+        """Container ID -> UID of the request with a hook or stop in progress."""
         return {container: uid for (uid, container), work in self.works.items() if work.under_way is not None}
 
     def note(self, uid: str, instance: Instance, **changes: Any) -> None:
-        """Remember what has become of some work."""
+        """Record the state of a hook or stop."""
         known = self.works.get((uid, instance.id), Work(instance.name, instance.pin))
         self.works[uid, instance.id] = replace(known, **changes)
 
 
 class World:
-    """Two requests, three containers, and everybody who may interfere."""
+    """Two requests, three containers, and everything that may interfere."""
 
     def __init__(
         self, strategies: list[Strategy], *, hooks: bool, contexts: bool, policy: RestartPolicy = RestartPolicy.ALWAYS
@@ -59,8 +59,7 @@ class World:
         self.now = 0.0
         self.policy = policy
         self.instances: dict[str, Instance] = {}
-        self.codes: dict[str, int] = {}
-        """With which exit code each has ended."""
+        self.codes: dict[str, int] = {}  # The exit code of each ended instance
         self.made = 0
         self.hook = Hook(HookKind.EXEC, command=("true",)) if hooks else None
         self.statuses = {name: PodContainer(name, restart_policy=policy) for name in NAMES}
@@ -74,12 +73,12 @@ class World:
         self.life = Life()
         self.hook_runs: dict[str, int] = {}
         self.hook_run: dict[str, tuple[str, Life]] = {}
-        """By container ID: whose request ran its hook last, and in which life; not those that a death cut."""
+        """By container ID: the request that ran its hook last, and its life. Without hooks that a death interrupted."""
         self.stopped_by: dict[str, set[str]] = {}
         self.actions = 0
 
     def post(self, uid: str, strategy: Strategy, *, contexts: bool) -> None:
-        """Somebody creates a request for all three containers."""
+        """Create a request for all three containers."""
         containers = tuple(RequestedContainer(name, self.newest(name).pin if contexts else None) for name in NAMES)
         self.requests[uid] = Request(
             namespace="default",
@@ -96,27 +95,27 @@ class World:
         )
 
     def newest(self, name: str) -> Instance:
-        """The current instance of a container."""
+        """Return the current instance of a container."""
         return max((i for i in self.instances.values() if i.name == name), key=lambda i: i.created_at)
 
-    # Everybody else.
+    # Other programs and users.
 
     def kubelet_creates(self, name: str) -> None:
-        """Kubelet starts a container that does not run."""
+        """Kubelet starts a container that is not running."""
         self.made += 1
         count = sum(1 for known in self.instances.values() if known.name == name)
         made = instance(f"{name}{self.made}", name, created_at=self.made, restart_count=count)
         self.instances[made.id] = replace(made, hook=self.hook)
 
     def kubelet_restarts(self, name: str) -> None:
-        """Kubelet does so if the newest instance has exited and the restart policy has it come back."""
+        """Kubelet restarts the container if the newest instance has exited and the restart policy allows it."""
         newest = self.newest(name)
         allowed = self.policy is RestartPolicy.ALWAYS or self.codes.get(newest.id) != 0
         if newest.state is ContainerState.EXITED and allowed:
             self.kubelet_creates(name)
 
     def kubelet_reports(self, name: str) -> None:
-        """Kubelet brings the pod's status up to date."""
+        """Kubelet updates the pod's status."""
         newest = self.newest(name)
         running = newest.state is ContainerState.RUNNING
         status = PodContainer(
@@ -131,25 +130,25 @@ class World:
         self.statuses[name] = status
 
     def crashes(self, name: str, code: int = 137) -> None:
-        """A container ends by itself, or is killed by kubelet (an in-place update)."""
+        """A container ends by itself, or kubelet stops it (an in-place update)."""
         newest = self.newest(name)
         self.instances[newest.id], self.codes[newest.id] = replace(newest, state=ContainerState.EXITED), code
 
     def delete(self, uid: str) -> None:
-        """Somebody deletes a request."""
+        """A user deletes a request."""
         self.requests.pop(uid, None)
 
     # The daemon.
 
     def dies(self) -> None:
-        """kill -9: whatever was under way in the runtime may or may not have its effect."""
+        """kill -9: calls in progress may or may not have an effect in the runtime."""
         for (_, container_id), work in self.life.works.items():
             if work.under_way is not None:
                 (self.hook_run if work.under_way is WorkKind.HOOK else self.stopped_by).pop(container_id)
         self.life = Life()
 
     def hook_known(self, container_id: str) -> bool:
-        """Whether the daemon can know of a hook: it ran in this life, or its request, which is live, says so."""
+        """Whether the daemon can know of a hook: it ran in this life, or its live request reports it."""
         if container_id not in self.hook_run:
             return False
         uid, life = self.hook_run[container_id]
@@ -159,7 +158,7 @@ class World:
         return life is self.life
 
     def observe(self) -> Observation:
-        """What the daemon sees now."""
+        """Return what the daemon observes now."""
         for uid, request in self.requests.items():
             self.life.observed.setdefault(uid, self.now)
             if request.unready_acquired:
@@ -180,7 +179,7 @@ class World:
         )
 
     def act(self) -> bool:
-        """The daemon takes one step: plans a round, or carries out one action of the round that it planned."""
+        """Let the daemon do one step: plan a round, or carry out one action of its planned round."""
         if not self.life.plan:
             decision = decide(list(self.requests.values()), self.observe(), self.now)
             self.life.plan = [action for action in decision.actions if not isinstance(action, EmitEvent)]
@@ -199,7 +198,7 @@ class World:
         return True
 
     def write(self, action: WriteStatus) -> None:
-        """The API server takes a status, if the request is still what was decided on."""
+        """The API server stores a status, if the request has not changed since the decision."""
         current = self.requests.get(action.request.uid)
         if current is None or current.resource_version != action.request.resource_version:
             return
@@ -209,7 +208,7 @@ class World:
         self.requests[current.uid] = replace(current, status=action.status, resource_version=version)
 
     def pins(self, action: PinContainers) -> None:
-        """The API server takes the annotation."""
+        """The API server stores the annotation."""
         current = self.requests.get(action.request.uid)
         if current is not None and current.resource_version == action.request.resource_version:
             for name, old in current.pinned.items():
@@ -220,7 +219,7 @@ class World:
             )
 
     def check_target(self, action: RunHook | StopContainer) -> None:
-        """The rules that hold whenever something is done to a container."""
+        """Check the rules that hold for every action on a container."""
         request = action.request
         assert request.live
         wanted = {container.name: request.target(container) for container in request.containers}
@@ -233,7 +232,8 @@ class World:
                 recreated = self.statuses[name].ready and wanted[name] != self.newest(name).pin
                 lost = self.policy is RestartPolicy.ON_FAILURE and self.codes.get(self.newest(name).id) == 0
                 assert recreated or lost or request.status.state(name).phase.final, "not in order"
-                # what has ended for good need not be waited for, though its hook may still be told of as under way
+                # a container in its final state is not waited for, although its hook may still be recorded as in
+                # progress
                 assert lost or self.newest(name).id not in self.life.busy, "two in flight"
 
     def begin_hook(self, action: RunHook) -> None:
@@ -272,7 +272,7 @@ class World:
         )
 
     def ends(self, container_id: str, *, code: int = 137) -> None:
-        """A hook or a stop that is under way ends."""
+        """A hook or stop in progress ends."""
         uid, instance = self.life.busy[container_id], self.instances[container_id]
         work = self.life.works[uid, container_id]
         if work.under_way is WorkKind.HOOK:
@@ -284,7 +284,7 @@ class World:
             self.codes[container_id] = code
 
     def settle(self, *, rounds: int = 200, before: Callable[[], None] | None = None) -> None:
-        """Everybody does their work in turn until nothing moves; every request has ended then."""
+        """Let all parts work in turn until nothing changes. Then every request must have ended."""
         for _ in range(rounds):
             if before is not None:
                 before()
@@ -301,13 +301,13 @@ class World:
         raise AssertionError(f"requests never ended: {self.requests}")
 
     def one_exited_0(self) -> bool:
-        """Whether a container has ended as kubelet under OnFailure leaves it down."""
+        """Whether a container has ended so that kubelet does not restart it with OnFailure."""
         return 0 in self.codes.values()
 
     def check_success(self) -> None:
-        """Liveness: whatever happened, a container that kubelet starts again was recreated, and another one runs.
+        """Liveness: containers that kubelet restarts were recreated, and another instance runs, whatever happened.
 
-        Nothing in this world but the restart policy excuses a failure.
+        In this world, only the restart policy excuses a failure.
         """
         for request in self.requests.values():
             for container in request.containers:

@@ -1,7 +1,7 @@
-"""A node in memory behind the controller's ports: a runtime, a kubelet and an API server, all in virtual time.
+"""A node in memory behind the controller's ports: a runtime, a kubelet and an API server, in virtual time.
 
-Not mocks: a container that is stopped ends, the kubelet starts the next one and reports it, a status that is written
-is what the watch would bring. Faults are switched on by name.
+These are not mocks: a stopped container ends, the kubelet starts the next one and reports it, and a written status is
+reported by the watch. Faults are switched on by name.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tests.support.worlds import NODE, RUNTIME, instance
 
 
 class MemoryNode:
-    """One pod, default/web, with the given containers; implements Runtime, Hooks, StatusWriter and EventSink."""
+    """One pod, default/web, with the given containers. Implements Runtime, Hooks, StatusWriter and EventSink."""
 
     def __init__(
         self,
@@ -56,37 +56,26 @@ class MemoryNode:
         self.hooks_run: list[str] = []
         self.writes = 0
         self.lists = 0
-        self.looks = 0
-        """How often the runtime was asked for the pod's containers."""
-        self.list_seconds = 0.002
-        """Until the runtime has told the pod's containers."""
+        self.looks = 0  # Number of calls for the pod's containers
+        self.list_seconds = 0.002  # Duration of such a call
         self.emitted: list[EmitEvent] = []
         self.stop_errors: list[Exception] = []
         self.write_errors: list[Exception] = []
         self.write_seconds = 0.005
-        self.answer_seconds = 0.0
-        """How much later than the watch the answer to a write comes; with 0 the watch says nothing."""
-        self.lost_answers = 0
-        """So many of the next writes are carried out, and their answers lost."""
+        self.answer_seconds = 0.0  # Delay of a write's response after its watch event. With 0 there is no event
+        self.lost_answers = 0  # This many of the next writes are carried out, but their responses are lost
         self.runtime_down = False
         self.kubelet_silent: float | None = None
         self.kubelet_minor: int | None = 36
-        self.deleting = False
-        """Whether the API server's own answer says that the pod is being deleted."""
-        self.pod_lost = False
-        """The API server has no pod of that name any more."""
-        self.earlier_pod = False
-        """The watch begins with the pod that had the name before."""
-        self.api_away = False
-        """Nobody answers who asks for the pod."""
+        self.deleting = False  # Whether the API server's own answer reports the pod as being deleted
+        self.pod_lost = False  # Whether the API server does not have a pod of that name any more
+        self.earlier_pod = False  # Whether the watch begins with the earlier pod of that name
+        self.api_away = False  # Whether reading the pod from the API server fails
         self.asked = 0
         self.prune_is_killed = False
-        self.foreign_answers = 0
-        """So many of the next writes are answered with something else, and not carried out."""
-        self.lose_messages = False
-        """Writes are taken, and messages dropped from them."""
-        self.lose_annotations = False
-        """Writes are taken, and the annotations dropped from them."""
+        self.foreign_answers = 0  # This many of the next writes are not carried out, and get a wrong response
+        self.lose_messages = False  # Whether writes lose their messages
+        self.lose_annotations = False  # Whether writes lose their annotations
         self.kubelet_seconds = 0.5
         self.gate = False
         self.static_uid = ""
@@ -108,31 +97,31 @@ class MemoryNode:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def post(self, request: Request) -> None:
-        """Somebody creates a request."""
+        """Create a request."""
         self.requests[request.uid] = request
         self.controller.pods.request_changed(request)
 
     def delete(self, uid: str) -> None:
-        """Somebody deletes a request."""
+        """Delete a request."""
         self.controller.pods.request_deleted(self.requests.pop(uid))
 
     def status(self, uid: str = "r1") -> Status:
-        """What the API says of a request."""
+        """Return a request's status in the API."""
         return self.requests[uid].status
 
     async def until(self, condition: Callable[[], bool], seconds: float = 600.0) -> None:
-        """Wait in virtual time."""
+        """Wait until a condition is met, in virtual time."""
         async with asyncio.timeout(seconds):
             while not condition():
                 await asyncio.sleep(0.05)
 
     async def completed(self, uid: str = "r1") -> Status:
-        """Wait until a request has ended."""
+        """Wait until a request has ended, and return its status."""
         await self.until(lambda: self.requests[uid].completed)
         return self.status(uid)
 
     def view(self) -> Pod:
-        """The pod as the API has it."""
+        """Return the pod in the API."""
         containers = {}
         for name in {known.name for known in self.known.values()}:
             newest = max((i for i in self.known.values() if i.name == name), key=lambda i: i.created_at)
@@ -213,7 +202,7 @@ class MemoryNode:
     async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
         raise AssertionError("hooks are run by `run` here")
 
-    # The API server asked for a pod, KubeletHealth.
+    # Reading the pod from the API server, KubeletHealth.
 
     async def _find_named(self, namespace: str, name: str) -> Pod | None:
         return await self.find_pod() if (namespace, name) == ("default", "web") else None

@@ -1,4 +1,4 @@
-"""Requests as an operator's day brings them: successes, failures, a denial, and one that is stuck."""
+"""The requests of a typical day: successes, failures, a denial, and one that is stuck."""
 
 from contextlib import suppress
 
@@ -15,7 +15,7 @@ def _hook(script: str) -> Json:
 
 
 def _request(name: str, pod: str, containers: list[str], **spec: object) -> Json:
-    """As a user writes it: admission does the rest."""
+    """Return a request as a user writes it."""
     return {
         "apiVersion": model.API_VERSION,
         "kind": model.KIND,
@@ -25,7 +25,7 @@ def _request(name: str, pod: str, containers: list[str], **spec: object) -> Json
 
 
 async def start_pods(cluster: Cluster) -> None:
-    """The pods that `send_requests` is about."""
+    """Create the pods for `send_requests`."""
     await cluster.run_pod("plain", [container("app"), container("side")])
     await cluster.run_pod("polite", [container("app", lifecycle=_hook("sleep 1"))])
     await cluster.run_pod("careless", [container("app", lifecycle=_hook("echo no luck >&2; exit 7"))])
@@ -41,7 +41,7 @@ async def start_pods(cluster: Cluster) -> None:
 
 
 async def send_requests(cluster: Cluster, turn: str = "") -> set[str]:
-    """One of each but the stuck one; returns their UIDs when they have ended."""
+    """Create one request of each kind except the stuck one. Return their UIDs when they have ended."""
     namespace = cluster.namespace
     ended = {
         f"plain{turn}": _request(f"plain{turn}", "plain", ["app", "side"]),
@@ -65,7 +65,7 @@ async def send_requests(cluster: Cluster, turn: str = "") -> set[str]:
 
 
 async def send_plain_requests(cluster: Cluster, turn: str) -> None:
-    """Requests that succeed, in a pod with a hook and in one without, and one that asks for what is not there."""
+    """Create requests that succeed, for pods with and without a hook, and one for a container that does not exist."""
     bodies = [
         _request(f"hooked{turn}", "polite", ["app"]),
         _request(f"light{turn}", "plain", ["app"], ttlSecondsAfterFinished=60),
@@ -79,7 +79,7 @@ async def send_plain_requests(cluster: Cluster, turn: str) -> None:
 
 
 async def send_stuck_request(cluster: Cluster) -> None:
-    """A request whose container comes back and does not get ready."""
+    """Create a request whose container is restarted and does not become ready."""
     (cluster.shared(STUCK) / "sick").touch()
     await cluster.wait_pod(STUCK, lambda pod: condition(pod, "Ready") == "False", "not ready")
     await cluster.client.create(REQUESTS, cluster.namespace, _request(STUCK, STUCK, ["app"]))

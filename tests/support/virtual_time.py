@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps to the next timer: waiting costs nothing, and order and times are exact."""
+"""An event loop whose clock jumps to the next timer: waiting takes no real time, and order and times are exact."""
 
 import asyncio
 import selectors
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class _Jump(selectors.DefaultSelector):
-    """A selector that never waits: it moves the loop's clock forward by what it was asked to wait."""
+    """A selector that does not wait. It advances the loop's clock instead."""
 
     now = 0.0
 
@@ -20,7 +20,7 @@ class _Jump(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Its time starts at 1000 s and passes only when every task waits."""
+    """Its time starts at 1000 s and passes only while every task waits."""
 
     def __init__(self) -> None:
         self._jump = _Jump()

@@ -1,8 +1,8 @@
-"""Commands of crrd as processes that need not import anything: forks of one that has.
+"""Commands of crrd as processes that have no imports left to do: forks of a process that has done them.
 
-A process of its own is what a command is tested as, and most of what it costs is the import of its modules. So each
-worker of the suite keeps one process that has imported them (`serve`), and a command is a fork of that, with arguments,
-environment, working directory and standard streams of its own.
+Tests run a command as its own process, and most of its time would be imports. So each worker of the suite keeps one
+process with all imports (`serve`), and a command is a fork of it, with its own arguments, environment, working
+directory and standard streams.
 """
 
 import asyncio
@@ -27,20 +27,19 @@ from typing import IO, NoReturn
 
 from coverage import Coverage
 
-_LENGTH = 8
-"""Bytes that tell how long a question is."""
+_LENGTH = 8  # Size of the length field of a message, in bytes
 
 
 async def run(arguments: list[str], environment: Mapping[str, str], stdin: bytes) -> tuple[int, bytes, bytes]:
-    """Run `python -m crrd` with these arguments to its end, and kill it when nobody waits for that any more.
+    """Run `python -m crrd` with these arguments to its end. Kill it if the caller is cancelled.
 
     Args:
         arguments: after the program's name.
-        environment: all that it gets.
-        stdin: what it reads.
+        environment: the whole environment.
+        stdin: its standard input.
 
     Returns:
-        Its exit code, negative for a signal; what it wrote to stdout and stderr.
+        Its exit code, negative for a signal; its stdout and stderr.
     """
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(stdin)
@@ -63,7 +62,7 @@ def _all_of(stream: IO[bytes]) -> bytes:
 
 @cache
 def _address() -> str:
-    """Where this process' own server listens; started once."""
+    """Return the address of this process' server, which is started once."""
     address = f"\0crrd-warm-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
@@ -72,18 +71,18 @@ def _address() -> str:
         measured = ["-m", "coverage", "run"] if Coverage.current() else []
         command = [sys.executable, *measured, "-m", "tests.support.warm", str(number)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[number], cwd=Path(__file__).parents[2])
-    atexit.register(process.communicate)  # it ends when its stdin does
+    atexit.register(process.communicate)  # it ends with its stdin
     return address
 
 
 def serve(listening: socket.socket) -> None:
     """Fork for each connection, until stdin ends."""
-    import crrd.cli  # noqa: PLC0415 - only here
+    import crrd.cli  # noqa: PLC0415 - only needed here
 
     for module in pkgutil.iter_modules(crrd.cli.__path__, "crrd.cli."):
         importlib.import_module(module.name)
-    gc.freeze()  # an end would look at all of it
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how those have ended that wait for a command
+    gc.freeze()  # so that the exit does not traverse it
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the results of the waiting processes are not needed
     while True:
         ready, _, _ = select.select([listening, sys.stdin], [], [])
         if sys.stdin in ready:
@@ -96,7 +95,7 @@ def serve(listening: socket.socket) -> None:
 
 
 def _wait_for(connection: socket.socket) -> None:
-    """In a process of its own: start the command, tell how it has ended."""
+    """In a separate process: start the command, and send its exit status."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     length, streams, _, _ = socket.recv_fds(connection, _LENGTH, 3)
     asked = b""
@@ -118,8 +117,8 @@ def _wait_for(connection: socket.socket) -> None:
 
 
 def _become(arguments: list[str], environment: dict[str, str], folder: str, streams: list[int]) -> NoReturn:
-    """Be `python -m crrd`."""
-    from crrd.cli.main import main  # noqa: PLC0415 - only here
+    """Run `python -m crrd` in this process."""
+    from crrd.cli.main import main  # noqa: PLC0415 - only needed here
 
     for number, stream in enumerate(streams):
         os.dup2(stream, number)

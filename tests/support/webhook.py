@@ -1,4 +1,4 @@
-"""A webhook server behind real TLS, a client that verifies its authority, and a table of pods for it to look into."""
+"""A webhook server with real TLS, a client that verifies its CA, and a table of pods for its lookups."""
 
 import io
 import json
@@ -27,12 +27,12 @@ FIRST = Renewal(new_authority=True, new_serving=True)
 
 
 async def _at_once() -> None:
-    """Keep nobody waiting."""
+    """Return at once."""
 
 
 @dataclass
 class Pods:
-    """Pods by namespace and name; `before` runs ahead of each answer."""
+    """Pods by namespace and name. `before` runs before each response."""
 
     pods: dict[tuple[str, str], JsonObject] = field(default_factory=dict)
     before: Callable[[], Awaitable[None]] = _at_once
@@ -69,7 +69,7 @@ def trusting(certificates: Certificates) -> ssl.SSLContext:
 
 @dataclass
 class Served:
-    """A running webhook and how to call it."""
+    """A running webhook, and methods to call it."""
 
     server: WebhookServer
     tls: ServingTls
@@ -91,7 +91,7 @@ class Served:
             return response.status, await response.read()
 
     async def ask(self, path: str, review: JsonObject, query: str = "") -> JsonObject:
-        """The `response` of the answer to a review that can be understood."""
+        """Send a valid review, and return the `response`."""
         status, raw = await self.post(path, review, query=query)
         assert status == 200, raw
         answer: JsonObject = json.loads(raw)

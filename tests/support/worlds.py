@@ -1,4 +1,4 @@
-"""Builders for the core's values, with defaults that make a healthy pod and a plain request."""
+"""Builders for the core's values. The defaults are a healthy pod and a simple request."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,12 +23,12 @@ POD_UID = "uid-of-web"
 
 
 def pin(container_id: str, restart_count: int = 0) -> Pin:
-    """A statusContext."""
+    """Return a statusContext."""
     return Pin(f"{RUNTIME}://{container_id}", restart_count)
 
 
 def instance(container_id: str, name: str = "app", **changes: Any) -> Instance:
-    """A running instance of pod default/web."""
+    """Return a running instance of pod default/web."""
     plain = Instance(
         id=container_id,
         runtime=RUNTIME,
@@ -44,12 +44,12 @@ def instance(container_id: str, name: str = "app", **changes: Any) -> Instance:
 
 
 def exited(container_id: str, name: str = "app", **changes: Any) -> Instance:
-    """An instance that has ended."""
+    """Return an instance that has ended."""
     return instance(container_id, name, state=ContainerState.EXITED, **changes)
 
 
 def pod(*containers: PodContainer, **changes: Any) -> Pod:
-    """Pod default/web, with one container `app` unless others are given."""
+    """Return pod default/web, with one container `app` unless others are given."""
     known = containers or (PodContainer("app", container_id=f"{RUNTIME}://old", running=True, ready=True),)
     plain = Pod(
         "default",
@@ -62,7 +62,7 @@ def pod(*containers: PodContainer, **changes: Any) -> Pod:
 
 
 def request(*names: str, uid: str = "r1", strategy: Strategy | None = None, **changes: Any) -> Request:
-    """A request for containers of default/web; each name's statusContext is `old` (`old-NAME` for several)."""
+    """Return a request for containers of default/web. Each statusContext is `old` (`old-NAME` for several)."""
     wanted = names or ("app",)
     context = {name: pin("old" if len(wanted) == 1 else f"old-{name}") for name in wanted}
     plain = Request(
@@ -70,7 +70,7 @@ def request(*names: str, uid: str = "r1", strategy: Strategy | None = None, **ch
         name=uid,
         uid=uid,
         resource_version="10",
-        created="2099-01-01T00:00:00Z",  # later than any clock here, so no answer is overdue
+        created="2099-01-01T00:00:00Z",  # later than any clock here, so no response is overdue
         pod_name="web",
         pod_uid=POD_UID,
         node_name=NODE,
@@ -81,19 +81,19 @@ def request(*names: str, uid: str = "r1", strategy: Strategy | None = None, **ch
 
 
 def recreating(*states: RecreateState) -> Status:
-    """The status of a request that is under way."""
+    """Return the status of a request in progress."""
     return Status(RequestPhase.RECREATING, states)
 
 
 def killed(name: str = "app", message: str = "") -> RecreateState:
-    """The state of a container whose stop was sent."""
+    """Return the state of a container whose stop was sent."""
     return RecreateState(name, StatePhase.RECREATING, message, is_killed=True)
 
 
 def stopping(
     container_id: str = "old", name: str = "app", uid: str = "r1", *, since: float = 99.5, seconds: float = 30.0
 ) -> dict[tuple[str, str], Work]:
-    """A stop that is under way."""
+    """Return a stop in progress."""
     under_way = Work(name, pin(container_id), WorkKind.STOP, since + seconds, stop_sent=since)
     return {(uid, container_id): under_way}
 
@@ -101,26 +101,26 @@ def stopping(
 def hooking(
     container_id: str = "old", name: str = "app", uid: str = "r1", *, since: float = 99.5, seconds: float = 30.0
 ) -> dict[tuple[str, str], Work]:
-    """A hook that is under way."""
+    """Return a hook in progress."""
     return {(uid, container_id): Work(name, pin(container_id), WorkKind.HOOK, since + seconds, hook_began=since)}
 
 
 def hooked(
     result: HookResult, container_id: str = "old", uid: str = "r1", *, until: float = 120.0
 ) -> dict[tuple[str, str], Work]:
-    """A hook that has ended."""
+    """Return a hook that has ended."""
     return {(uid, container_id): Work("app", pin(container_id), hook_began=90.0, hook_until=until, hook_result=result)}
 
 
 def stopped(
     sent: float, attempt: StopAttempt, container_id: str = "old", uid: str = "r1", *, name: str = "app"
 ) -> dict[tuple[str, str], Work]:
-    """A stop that has returned."""
+    """Return a stop that has returned."""
     return {(uid, container_id): Work(name, pin(container_id), stop_sent=sent, last_stop=attempt)}
 
 
 def observed(*instances: Instance, **changes: Any) -> Observation:
-    """What is observed of default/web."""
+    """Return an observation of default/web."""
     plain = Observation(
         node_name=NODE,
         runtime_names=frozenset({RUNTIME}),
