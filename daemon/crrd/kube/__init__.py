@@ -1,1 +1,1 @@
-"""All that speaks to the Kubernetes API server: where it is, calls and watches, requests, pods, status and events."""
+"""Access to the Kubernetes API server: its address and credentials, calls and watches, status writes and events."""

@@ -1,8 +1,8 @@
 """Calls to the API server over aiohttp: list, watch, get, create, merge patch, delete; each with a deadline.
 
-Answers are plain JSON objects; callers parse them into the core's values at once and drop them. Trying again, watching
-on and forgetting are `reflector`'s work and the controllers', except for two things that nobody else can know:
-credentials refused once are renewed, and a list that outlived its version is begun anew.
+Results are plain JSON objects. Callers parse them into the core's values at once and drop them. `reflector` and the
+controllers retry, reconnect and re-list. Only two retries are made here: a call whose credentials were refused is sent
+again with renewed ones, and a list whose version has expired starts again.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ class Deadlines:
     call: float = 15.0
     page: float = 60.0  # For one page of a list
     watch: tuple[int, int] = (240, 360)
-    """A watch ends by itself after a time in here; random, so that a cluster's nodes do not all come back at once."""
-    watch_open: float = 20.0  # For the head of a watch's answer, which API servers send at once
-    watch_margin: float = 15.0  # How much later than that a watch is given up
-    stall: float = 150.0  # For how long a watch may be silent: API servers send a bookmark every minute
+    """Range of a watch's timeoutSeconds; the value is random, so that not all nodes reconnect at the same time."""
+    watch_open: float = 20.0  # Until the response headers of a watch, which API servers send at once
+    watch_margin: float = 15.0  # The client closes a watch this much later than its timeoutSeconds
+    stall: float = 150.0  # Longest time without data on a watch; API servers send a bookmark every minute
 
 
 class KubeClient:
-    """One API server, one session. Nothing is opened before the first call; `close` or `async with` ends it.
+    """One API server, one session. The first call opens it; `close` or `async with` closes it.
 
-    Every call raises ApiUnavailableError and ApiRefusedError, for an object that is not there GoneError.
+    Every call can raise ApiUnavailableError and ApiRefusedError; GoneError if the object does not exist.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class KubeClient:
     async def list_pages(
         self, resource: Resource, *, resource_version: str = "", limit: int | None = None, **where: Unpack[Where]
     ) -> AsyncIterator[Page]:
-        """The pages of a list, `limit` objects each (0 for all at once, None for what suits the resource).
+        """Yield the pages of a list, `limit` objects each (0: all in one page, None: the resource's page size).
 
-        ExpiredError: the list took so long that its version is gone; what was yielded is void.
+        ExpiredError: the list took so long that its version has expired; discard the pages yielded so far.
         """
         limit = resource.page if limit is None else limit
         path, params = _selected(resource, where)
@@ -88,7 +88,7 @@ class KubeClient:
             if not token:
                 return
             params = {**params, "continue": token}
-            params.pop("resourceVersion", None)  # the token stands for it; API servers refuse both together
+            params.pop("resourceVersion", None)  # the token includes it; API servers reject both together
 
     async def list_all(
         self,
@@ -98,11 +98,11 @@ class KubeClient:
         resource_version: str = "",
         **where: Unpack[Where],
     ) -> Listing[T]:
-        """A whole list, each page parsed and dropped before the next. Raises as `list_pages` does.
+        """Return a whole list; each page is parsed and dropped before the next one. Raises as `list_pages` does.
 
-        A list that is to be of no version is the newest, page by page. One that is to be "not older than" comes from
-        the API server's cache as a whole: that is for selections which are small by their nature. When a list expires
-        between two pages, it is begun anew, once.
+        Without `resource_version` the list is the newest, read page by page. With it, the list is not older than that
+        version and comes from the API server's cache in one response, so use it for small selections only. If the list
+        expires between two pages, it starts again, once.
         """
 
         async def collect(version: str, limit: int | None) -> Listing[T]:
@@ -116,7 +116,7 @@ class KubeClient:
             return Listing(tuple(found), newest)
 
         try:
-            # With a version and a limit, API servers read past their cache (before 1.33) or ignore the limit ("0").
+            # With a version and a limit, API servers before 1.33 bypass their cache, or ignore the limit (version "0").
             return await collect(resource_version, 0 if resource_version else None)
         except ExpiredError:
             return await collect("", None)
@@ -125,10 +125,10 @@ class KubeClient:
     async def watch(
         self, resource: Resource, resource_version: str, **where: Unpack[Where]
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        """One connection of a watch, open once entered; its events, until the server ends it in good order.
+        """Open one watch connection, and iterate over its events until the server ends it normally.
 
         Raises (on entering, and from the iterator):
-            ExpiredError: the version is too old, said either way (an HTTP status, or an ERROR event).
+            ExpiredError: the version is too old (HTTP status 410, or an ERROR event).
             ApiUnavailableError: the connection broke or went silent, or an event cannot be read.
         """
         deadlines = self._deadlines
@@ -151,17 +151,17 @@ class KubeClient:
             response.close()
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
-        """One object."""
+        """Return one object."""
         return await self._object(self._call("get", resource, resource.path(namespace, name)), name)
 
     async def document(self, path: str) -> Mapping[str, Any]:
-        """What the API server says of itself at a path (`/version`, `/apis`), which everybody may ask for."""
+        """Return the API server's own document at a path (`/version`, `/apis`); every client may read these."""
         return await self._transport.answer(self._call("get", DISCOVERY, path))
 
     async def through_pod(
         self, namespace: str, name: str, port: int, page: str, params: Mapping[str, str]
     ) -> Mapping[str, Any]:
-        """A JSON object that a pod serves over HTTP (GoneError for none), through the API server (pods/proxy)."""
+        """Return a JSON object that a pod serves over HTTP, read through pods/proxy. GoneError if not found."""
         path = f"{PODS.path(namespace, name)}:{port}/proxy/{page}"
         call = self._call("get", PODS, path, seconds=self._deadlines.page, params=params)
         return await self._transport.answer(call)
@@ -169,9 +169,9 @@ class KubeClient:
     async def create(
         self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
     ) -> Mapping[str, Any]:
-        """Create an object; returns it as the server keeps it. ConflictError where the name is taken.
+        """Create an object and return it as stored. ConflictError if the name is taken.
 
-        With `dry_run` it is only checked, by admission too, and not kept.
+        With `dry_run` the API server runs validation and admission, but does not store the object.
         """
         params = {"dryRun": "All"} if dry_run else {}
         call = self._call("create", resource, resource.path(namespace), params=params, body=body)
@@ -182,7 +182,7 @@ class KubeClient:
     ) -> Mapping[str, Any]:
         """JSON merge patch (RFC 7386) of an object or of its subresource; returns the whole object.
 
-        ConflictError: `metadata.resourceVersion` stands in the body and is not the object's.
+        ConflictError: the body has a `metadata.resourceVersion` that is not the object's.
         """
         call = self._call("patch", resource, resource.path(namespace, name, subresource), body=body)
         return await self._object(call, name)
@@ -190,9 +190,9 @@ class KubeClient:
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str = "", grace_seconds: int | None = None
     ) -> None:
-        """Delete an object; with `uid`, only if it is the one with that UID (else ConflictError).
+        """Delete an object; with `uid`, only if the object has that UID (else ConflictError).
 
-        `grace_seconds`: in place of a pod's own grace period; 0 removes the object at once, as kubelet does in the end.
+        `grace_seconds` replaces a pod's own grace period; 0 removes the object at once, as kubelet does at the end.
         """
         body: dict[str, Any] = {"preconditions": {"uid": uid}} if uid else {}
         if grace_seconds is not None:
@@ -200,9 +200,9 @@ class KubeClient:
         await self._transport.answer(self._call("delete", resource, resource.path(namespace, name), body=body))
 
     async def _object(self, call: Call, name: str) -> Mapping[str, Any]:
-        """The object that a call is answered with. A proxy in between can answer with JSON of its own.
+        """Send a call and check that the response is the object, because a proxy can answer with JSON of its own.
 
-        `name`: "" where the server gives one, or where the object has none, as reviews of access.
+        `name`: "" if the server generates the name, or if the object has none (access reviews).
         """
         found = await self._transport.answer(call)
         kind, given = text(found.get("kind")), mapping(found.get("metadata")).get("name")
@@ -227,7 +227,7 @@ class KubeClient:
 
 
 def _selected(resource: Resource, where: Where) -> tuple[str, dict[str, str]]:
-    """The path and the parameters of a list or a watch."""
+    """Return the URL path and the query parameters of a list or a watch."""
     found = {"labelSelector": where.get("label_selector"), "fieldSelector": where.get("field_selector")}
     return resource.path(where.get("namespace", "")), {key: value for key, value in found.items() if value}
 

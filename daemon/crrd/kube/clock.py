@@ -1,6 +1,6 @@
-"""The API server's time, as the Date headers of its answers tell it: what objects' timestamps are compared with.
+"""The API server's time, estimated from the Date headers of its responses, to compare with timestamps of objects.
 
-The local clock only measures what has passed since an answer (monotonic), so a wrong local time does no harm.
+The local monotonic clock measures the time since a response, so a wrong local wall clock does no harm.
 """
 
 import time
@@ -9,27 +9,27 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 STEP_SECONDS = 2.0
-"""A correction above this is a step of the server's clock, if it lasts: timers that were set before are wrong."""
+"""A correction above this counts as a step of the server's clock if it lasts; timers set before the step are wrong."""
 SKEW_SECONDS = 10.0  # By how much the clocks of several API servers behind one address may differ
-PERSIST_SECONDS = 30.0  # For how long no answer may agree with the estimate before a step within that skew is believed
+PERSIST_SECONDS = 30.0  # A step within that skew counts only after no response has agreed with the estimate for so long
 
 
 class ServerClock:
-    """Give `observe` to KubeClient as `on_date`; `now` is then right to within a second, rather late than early.
+    """Pass `observe` to KubeClient as `on_date`. `now` is then right to within a second, and late rather than early.
 
-    A header has whole seconds, so each answer bounds the server's time from both sides. The estimate is the latest
-    lower bound, unless an upper bound contradicts it. Of several API servers with clocks of their own, one that agrees
-    with the estimate keeps it as it is, so not each deviating answer reports a step.
+    A Date header has whole seconds, so each response gives a lower and an upper bound of the server's time. The
+    estimate is the highest lower bound, unless an upper bound contradicts it. If several API servers have different
+    clocks, a response that agrees with the estimate confirms it, so a deviating response does not report a step.
     """
 
     def __init__(self) -> None:
         self._offset: float | None = None
         self._doubted: float | None = None
-        """Monotonic time since which no answer has agreed with the estimate; None where the last one did."""
+        """Monotonic time since which no response has agreed with the estimate; None if the last one did."""
         self._watchers: list[Callable[[], None]] = []
 
     def observe(self, date: str, sent: float, received: float) -> None:
-        """Take note of an answer that was given between two monotonic times; a missing or odd header is ignored."""
+        """Use the Date header of a response, made between two monotonic times. Ignores a missing or invalid header."""
         try:
             server_time = parsedate_to_datetime(date).replace(tzinfo=UTC).timestamp()
         except (ValueError, OverflowError):
@@ -47,23 +47,23 @@ class ServerClock:
                 watcher()
 
     def now(self) -> datetime:
-        """The API server's time. Before the first answer, the local clock's: nothing better is known."""
+        """Return the API server's time; before the first response, the local wall clock's."""
         return self.at(self.monotonic())
 
     def at(self, moment: float) -> datetime:
-        """The API server's time at a `monotonic` time, by today's estimate.
+        """Return the API server's time at a `monotonic` time, by the current estimate.
 
-        What is kept for later is kept as a monotonic time: a step of the estimate changes no age.
+        Store monotonic times and convert them here, so that a step of the estimate does not change ages.
         """
         if self._offset is None:
             return datetime.now(UTC) - timedelta(seconds=self.monotonic() - moment)
         return datetime.fromtimestamp(moment + self._offset, UTC)
 
     def monotonic(self) -> float:
-        """The local monotonic time, in seconds."""
+        """Return the local monotonic time in seconds."""
         return time.monotonic()
 
     def on_step(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call `watcher` whenever the server's clock was set to another time; returns how to end that."""
+        """Call `watcher` after each step of the server's clock; returns a function that unregisters it."""
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)

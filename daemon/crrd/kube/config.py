@@ -1,6 +1,6 @@
-"""Where the API server is and who we are: a kubeconfig, or the pod's service account.
+"""The API server's address and crrd's credentials, from a kubeconfig or from the pod's service account.
 
-Both give an `Access`, renewed when it grows old or is refused.
+Both give an `Access`, which is renewed when it expires or the server refuses it.
 """
 
 import asyncio
@@ -20,35 +20,33 @@ from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # Where kubelet mounts a pod's service account
 _EXPIRY_MARGIN_SECONDS = 60.0
 _RENEWAL_SECONDS = 10.0
-"""A kubeconfig is not read again sooner than this after a renewal: a plugin that fails is not run for every call."""
+"""Least time between two renewals from a kubeconfig, so that a failing exec plugin does not run for every call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """All that a call needs to reach the API server."""
+    """What a call needs to reach the API server."""
 
     server: str  # Base URL without a slash at its end
     authorization: str = field(default="", repr=False)  # The header of that name, "" for none
     tls: ssl.SSLContext | None = None  # None for plain HTTP
-    server_hostname: str | None = None  # The name to expect in the server's certificate, where it is not the URL's
+    server_hostname: str | None = None  # The name in the server's certificate, if it is not the URL's host
     proxy: str | None = None
-    namespace: str = ""
-    """The one that is meant where none is named: the kubeconfig's context's, or the pod's own; "" for neither."""
-    impersonation: tuple[tuple[str, str], ...] = ()
-    """Headers that say as whom we act, where that is somebody else; a name may come more than once."""
+    namespace: str = ""  # The default namespace: of the kubeconfig's context, or the pod's own; "" for neither
+    impersonation: tuple[tuple[str, str], ...] = ()  # Impersonation headers; a name may occur more than once
 
     @property
     def headers(self) -> CIMultiDict[str]:
-        """The HTTP headers that say who we are."""
+        """The HTTP headers for authentication and impersonation."""
         headers = [("Authorization", self.authorization)] if self.authorization else []
         return CIMultiDict([*headers, *self.impersonation])
 
 
 class AccessSource(Protocol):
-    """Gives the access of now.
+    """Provides the current access.
 
-    Both calls raise ConfigurationError where there is none, and waiting will not bring it, and ApiUnavailableError
-    where there is none now.
+    Both methods raise ConfigurationError if there is no access and waiting does not help, and ApiUnavailableError if
+    there is none at the moment.
     """
 
     @property
@@ -57,18 +55,19 @@ class AccessSource(Protocol):
         ...
 
     async def current(self) -> Access:
-        """The access to use for the next call; cheap unless something has changed or expired."""
+        """Return the access for the next call. This is cheap unless something has changed or expired."""
         ...
 
     async def renew(self, refused: Access) -> Access:
-        """The access after the server refused this one (401); the same one where there is no other."""
+        """Return a new access after the server refused this one (401); the same one if there is no other."""
         ...
 
 
 def find_access(kubeconfig: str, environ: Mapping[str, str], context: str = "") -> AccessSource:
-    """The kubeconfig that is named, else the user's own, else the pod's service account: kubectl's order.
+    """Choose as kubectl does: the given kubeconfig, else the user's own, else the pod's service account.
 
-    ConfigurationError for none. A context means a kubeconfig: the service account may be another cluster's.
+    Raises ConfigurationError if there is none. With `context`, the service account is not used, because it may belong
+    to another cluster.
     """
     own = Path(environ.get("HOME", "/nonexistent")) / ".kube" / "config"
     if kubeconfig or own.is_file():
@@ -83,7 +82,7 @@ def find_access(kubeconfig: str, environ: Mapping[str, str], context: str = "") 
 
 
 class ServiceAccountAccess:
-    """The token and the CA that kubelet keeps in a folder of the pod; both are read again when they change."""
+    """The token and the CA that kubelet keeps in a folder of the pod. Both are read again after a change."""
 
     def __init__(self, server: str, folder: Path) -> None:
         self.description = f"the service account's token in {folder / 'token'}"
@@ -105,19 +104,19 @@ class ServiceAccountAccess:
             namespace = own.read_text(encoding="utf-8").strip() if own.is_file() else ""
         except (OSError, UnicodeDecodeError) as error:
             if self._access is not None:
-                return self._access  # kubelet is just swapping the folder
+                return self._access  # kubelet is replacing the folder's content right now
             raise ConfigurationError(f"the service account of this pod cannot be read: {error}") from error
         if self._access is not None and ca == self._ca:
             tls = self._access.tls  # another context would open new connections for nothing
         else:
             try:
-                if not ca.strip():  # the system's authorities are not to be trusted with the token
+                if not ca.strip():  # do not trust the system's CAs with the token instead
                     raise ConfigurationError(f"{ca_file}: the file contains no certificate")  # noqa: TRY301
                 tls = tls_context(ca, where=str(ca_file))
             except ConfigurationError:
                 if self._access is None:
                     raise
-                tls = self._access.tls  # half written, or spoilt: it was good once, and is read again when it changes
+                tls = self._access.tls  # ca.crt is half written or broken: keep the last good one until it changes
         self._stamp, self._ca = stamp, ca
         self._access = Access(self._server, f"Bearer {token}", tls, namespace=namespace)
         return self._access
@@ -129,7 +128,7 @@ class ServiceAccountAccess:
 
 
 class KubeconfigAccess:
-    """What a kubeconfig says; read again when its token has expired or was refused, as exec plugins give new ones."""
+    """Access from a kubeconfig, read again if the credentials expire or are refused (exec plugins issue new ones)."""
 
     def __init__(self, path: str, context: str = "") -> None:
         self.description = f"the kubeconfig {path}"
@@ -159,10 +158,10 @@ class KubeconfigAccess:
             try:
                 return await self._read()
             except ConfigurationError as error:
-                raise ApiUnavailableError(str(error)) from error  # it was good once: somebody is changing it
+                raise ApiUnavailableError(str(error)) from error  # it was valid before, so it may be mid-edit: retry
 
     def _expired(self) -> bool:
-        """Whether the credentials' own expiry, a time of the wall clock, is near or past."""
+        """Whether the credentials have expired or are about to. Their expiry is a wall-clock time."""
         return bool(self._expiry) and time.time() > self._expiry - _EXPIRY_MARGIN_SECONDS
 
     async def _read(self) -> Access:
@@ -180,18 +179,19 @@ class KubeconfigAccess:
 
 
 def tls_context(ca: str, certificate: str = "", key: str = "", *, insecure: bool = False, where: str) -> ssl.SSLContext:
-    """A client's TLS context from PEM texts; without a CA the system's are trusted. `where`: whose texts, for errors.
+    """Make a client's TLS context from PEM texts; without a CA it trusts the system's. `where`: the source, for errors.
 
-    Raises ApiUnavailableError where there is no room for the file that a certificate needs, or no file descriptor.
+    Raises ConfigurationError if the texts cannot be used, and ApiUnavailableError if the temporary file for the
+    certificate cannot be written (disk full, no file descriptor).
     """
     try:
         context = ssl.create_default_context(cadata=ca or None)
-        # Python 3.13 turns this on; many clusters' own CAs do not meet it and are no less trusted for that.
+        # Python 3.13 turns VERIFY_X509_STRICT on, but the CAs of many clusters do not comply with it.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        if certificate:  # `ssl` reads a key only from a file: one that nobody else can read, gone right after
+        if certificate:  # `ssl` reads a key only from a file: use a private one, and delete it right after
             with tempfile.TemporaryDirectory(prefix="crrd-") as folder:
                 pem = Path(folder) / "client.pem"
                 pem.touch(mode=0o600)

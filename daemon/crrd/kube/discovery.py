@@ -1,7 +1,7 @@
-"""Which kinds the API server has, and of which version it is.
+"""The kinds that the API server serves, and its version.
 
-A kind is found by a word as people write it, or by an owner reference; what every cluster has costs no call. Nothing
-hangs on the server's version: one that cannot be read keeps nobody from working.
+A kind is found by a name that a user typed, or by an owner reference. Kinds that every cluster has need no call. The
+version is only for a warning: if it cannot be read, crrd works all the same.
 """
 
 import re
@@ -18,8 +18,8 @@ from crrd.lib.errors import ConfigurationError, CrrdError, GoneError
 from crrd.lib.jsonfields import items, mapping, text
 
 LEAST = (1, 30)
-"""The first version of Kubernetes with ValidatingAdmissionPolicies (v1) and with the node's name in tokens of pods,
-by which the policy of the node daemon goes."""
+"""The first Kubernetes version with ValidatingAdmissionPolicy v1 and with the node's name in the tokens of pods. The
+node daemon's policy needs both."""
 _NUMBER = re.compile(r"\d+", re.ASCII)
 
 log = structlog.get_logger(__name__)
@@ -27,22 +27,22 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A kind as the API server has it."""
+    """A kind that the API server serves."""
 
     resource: Resource
     kind: str
-    names: tuple[str, ...] = ()  # What people call it, the plural included
+    names: tuple[str, ...] = ()  # Its names on a command line, the plural included
     namespaced: bool = True
 
     @property
     def api_version(self) -> str:
-        """As in objects of the kind."""
+        """The `apiVersion` of objects of this kind."""
         group, version = self.resource.group, self.resource.version
         return f"{group}/{version}" if group else version
 
     @property
     def word(self) -> str:
-        """The kind as kubectl names it in front of an object's name."""
+        """The kind as kubectl prints it before an object's name."""
         return ".".join(filter(None, (self.kind.lower(), self.resource.group)))
 
 
@@ -63,9 +63,9 @@ KNOWN = (
 
 
 async def find_kind(client: KubeClient, word: str) -> Served:
-    """The kind that a word names: `TYPE`, `TYPE.GROUP` or `TYPE.VERSION.GROUP`, as kubectl takes it.
+    """Return the kind for `TYPE`, `TYPE.GROUP` or `TYPE.VERSION.GROUP`, as kubectl accepts it.
 
-    ConfigurationError where the API server has none of that name; else as all calls.
+    Raises ConfigurationError if the API server has no kind of that name, and the errors of every call.
     """
     name, _, rest = word.lower().partition(".")
     for known in KNOWN:
@@ -78,7 +78,7 @@ async def find_kind(client: KubeClient, word: str) -> Served:
 
 
 async def kind_of(client: KubeClient, api_version: str, kind: str) -> Served:
-    """The kind that an owner reference names. Raises as `find_kind` does."""
+    """Return the kind of an owner reference. Raises as `find_kind` does."""
     known = [each for each in KNOWN if (each.api_version, each.kind) == (api_version, kind)]
     for served in known or await _served(client, api_version):
         if served.kind == kind:
@@ -87,7 +87,7 @@ async def kind_of(client: KubeClient, api_version: str, kind: str) -> Served:
 
 
 async def _all(client: KubeClient, group: str) -> AsyncIterator[Served]:
-    """Everything, the core group first; only of one group, where it is named (`GROUP` or `VERSION.GROUP`)."""
+    """Yield all kinds, the core group first; with `group` (`GROUP` or `VERSION.GROUP`), only those of that group."""
     if not group:
         for served in await _served(client, "v1"):
             yield served
@@ -102,8 +102,8 @@ async def _all(client: KubeClient, group: str) -> AsyncIterator[Served]:
 
 
 async def _served(client: KubeClient, api_version: str) -> list[Served]:
-    """The kinds of one version of one group; none where it cannot be had: an aggregated API whose server is away."""
-    if not _API_VERSION.fullmatch(api_version):  # whoever writes an object names one: it must not be another path
+    """Return the kinds of one API version; none if it is not served (an aggregated API whose server is down)."""
+    if not _API_VERSION.fullmatch(api_version):  # it comes from users' objects, and must not lead to another path
         return []
     group, _, version = api_version.rpartition("/")
     try:
@@ -122,7 +122,7 @@ def _read(entry: Mapping[str, Any], group: str, version: str) -> Served:
 
 
 async def warn_of_old_server(client: KubeClient) -> None:
-    """Ask the API server for its version, and log one line where that is older than what crrd is made for."""
+    """Log a warning if the API server is older than the oldest version that crrd supports."""
     try:
         answer = await client.document("/version")
     except CrrdError as error:
@@ -141,6 +141,6 @@ async def warn_of_old_server(client: KubeClient) -> None:
 
 
 def server_version(answer: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Major and minor version out of `/version`; None where it does not say. Some providers add a plus: `29+`."""
+    """Return major and minor version from `/version`; None if missing. Some providers add a plus sign: `29+`."""
     major, minor = (_NUMBER.match(text(answer.get(key))) for key in ("major", "minor"))
     return (int(major[0]), int(minor[0])) if major and minor else None

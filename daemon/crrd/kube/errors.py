@@ -1,6 +1,6 @@
-"""Turns what an API server answers into crrd's errors, with the server's own sentence in them.
+"""Turns error responses of the API server into crrd's errors, with the server's own message in them.
 
-The ports' errors are what the controllers handle; the two more here are used only inside `kube`.
+Controllers handle the errors of `lib.errors`. The three defined here are special cases of those, mostly for `kube`.
 """
 
 import json
@@ -14,19 +14,19 @@ _SENTENCE = 500  # Characters of a server's answer that an error repeats
 
 
 class MalformedAnswerError(ApiUnavailableError):
-    """The answer is not what an API server says: a proxy in between, or a stream cut in the middle."""
+    """The response does not come from an API server (but from a proxy), or the stream was cut in the middle."""
 
 
 class ResourceMissingError(ApiRefusedError):
-    """The API server does not know the kind of object at all (404): its CRD is not installed."""
+    """The API server does not serve this kind of object (404): its CRD is not installed."""
 
 
 class FutureVersionError(ApiUnavailableError):
-    """The server has not reached the resourceVersion yet that was asked for (504): it lags, or was restored."""
+    """The server has not reached the requested resourceVersion yet (504): it lags, or etcd was restored."""
 
 
 def decode(raw: bytes, what: str) -> Mapping[str, Any]:
-    """One JSON object of an answer; MalformedAnswerError where it is something else."""
+    """Parse a response as one JSON object. MalformedAnswerError if it is something else."""
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -37,9 +37,9 @@ def decode(raw: bytes, what: str) -> Mapping[str, Any]:
 
 
 def from_answer(status: int, body: bytes, retry_after: str, what: str) -> ApiRefusedError | ApiUnavailableError:
-    """The error for an HTTP answer that is not a success.
+    """Return the error for an HTTP response that is not a success.
 
-    `retry_after` is the header; only its form in seconds is read, which is the only one that API servers use.
+    `retry_after` is the header. Only its form in seconds is parsed, because API servers use no other.
     """
     try:
         shape = mapping(json.loads(body))
@@ -52,7 +52,7 @@ def from_answer(status: int, body: bytes, retry_after: str, what: str) -> ApiRef
 def from_status(
     shape: Mapping[str, Any], what: str, *, status: int = 0, retry_after: float | None = None
 ) -> ApiRefusedError | ApiUnavailableError:
-    """The error for a `Status` object, which comes as an answer's body and inside a watch."""
+    """Return the error for a `Status` object, which is either a response's body or an event of a watch."""
     code = shape.get("code")
     if not status:
         status = code if isinstance(code, int) else 410 if shape.get("reason") in ("Expired", "Gone") else 500

@@ -1,9 +1,9 @@
-"""Kubernetes events on the request and on its pod, written behind the real work.
+"""Kubernetes events on the request and on its pod, written in the background.
 
-`emit` only queues. One worker writes, one event after the other with a pause before each, so that what is told of (a
-stop, a burst of stops) has the connection and the processor first. What cannot be written is dropped, counted and said.
-Which events there are is `decide`'s concern. Each costs the API server a write, so a recreate that goes well has two:
-its begin on the request, its end on the pod. All others are written on both.
+`emit` only queues. One worker writes the events one by one, with a pause before each, so that container stops get the
+connection and the CPU first. Events that cannot be written are dropped, counted and logged. `decide` chooses the
+events. Each event is a write for the API server, so a successful recreate has two: its begin on the request, its end on
+the pod. All other events are written on both objects.
 """
 
 import asyncio
@@ -28,42 +28,42 @@ from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError
 from crrd.lib.heartbeat import Heartbeat
 
 CAPACITY = 4000
-"""Events that wait at most, of 2.5 KB each; then the oldest is dropped. A manager that ends a thousand requests at once
-has 2 000; the API server keeps events for an hour."""
+"""Most events in the queue, of 2.5 KB each; beyond that the oldest is dropped. A manager that ends a thousand requests
+at once has 2 000; the API server keeps events for an hour."""
 _PAUSE_SECONDS = 0.02
-_MANY = 1000  # With more than that in the queue, which is no burst of stops on a node, the pauses are short
+_MANY = 1000  # With more events in the queue, pauses are short; a node's burst of stops has fewer
 _SHORT_PAUSE_SECONDS = 0.002
 _TRIES = 3
 _RETRY = Backoff(initial=0.5, factor=4.0, maximum=5.0, jitter=0.5)
 _LONGEST_PATIENCE_SECONDS = 10.0
-_WRITE_SECONDS = 120.0  # The longest that one try takes, with the pause after it: the client gives up before
+_WRITE_SECONDS = 120.0  # Longest time of one try and the pause after it; the client times out before that
 _MESSAGE_CHARACTERS = 1024
 """The longest message that the events API allows (k8s.io/kubernetes/pkg/apis/core/validation/events.go)."""
 _NAME_CHARACTERS = 253
 _FIELDS = {ContainerKind.REGULAR: "containers", ContainerKind.EPHEMERAL: "ephemeralContainers"}
-"""Of the pod's spec; all other kinds are in `initContainers`."""
+"""The field of the pod's spec that lists a kind of container; all other kinds are in `initContainers`."""
 
 log = structlog.get_logger(__name__)
 
 
 class KubeEventSink:
-    """The EventSink of a cluster. `run` it for the daemon's whole life."""
+    """The EventSink that writes to the API server. `run` must run for the daemon's whole life."""
 
     def __init__(
         self, client: KubeClient, node_name: str, component: str = "crrd", *, on_drop: Callable[[], None] = lambda: None
     ) -> None:
-        """`on_drop` is called for each event that is dropped: too many waited, or the API server rejected it."""
+        """`on_drop` is called for each dropped event: the queue was full, or the event could not be written."""
         self._client = client
         self._on_drop = on_drop
         self._node_name = node_name
         self._component = component
-        self._queue: deque[str] = deque()  # Encoded: objects of thousands that wait would leave their memory in pieces
+        self._queue: deque[str] = deque()  # JSON texts, because thousands of dicts would fragment the memory
         self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._hurry = asyncio.Event()  # Set while somebody flushes
+        self._hurry = asyncio.Event()  # Set during `flush`
         self._failing = False
-        self._overflowed = 0  # Events that this flood has cost so far
+        self._overflowed = 0  # Events dropped since the queue became full
         self._last_stamp = 0
         self.heartbeat = Heartbeat()
 
@@ -74,7 +74,7 @@ class KubeEventSink:
             if len(self._queue) >= CAPACITY:
                 self._queue.popleft()
                 self._on_drop()
-                if not self._overflowed:  # a flood is logged when it begins and when it ends
+                if not self._overflowed:  # log only the begin and the end of an overflow
                     log.warning("events dropped", error="too many events wait")
                 self._overflowed += 1
             self._queue.append(json.dumps(self._shape(event, involved, now)))
@@ -82,7 +82,7 @@ class KubeEventSink:
             self._wanted.set()
 
     async def run(self) -> NoReturn:
-        """Write what is queued, until cancelled."""
+        """Write queued events, until cancelled."""
         while True:
             self.heartbeat.until(self._wanted, "waiting for events")
             await self._wanted.wait()
@@ -98,7 +98,7 @@ class KubeEventSink:
             self._overflowed = 0
 
     async def flush(self, seconds: float) -> bool:
-        """Let `run` write without pauses what is queued, for at most this long; whether all of it is done."""
+        """Make `run` write the queue without pauses, for at most `seconds`. Return whether the queue is empty."""
         self._hurry.set()
         try:
             async with asyncio.timeout(seconds):
@@ -113,7 +113,7 @@ class KubeEventSink:
         for attempt in range(1, _TRIES + 1):
             self.heartbeat.within(_WRITE_SECONDS, "writing an event")
             try:
-                with suppress(ConflictError):  # nobody else has names with our times: it was written, the answer lost
+                with suppress(ConflictError):  # names are unique, so an earlier try wrote it, but its response was lost
                     await self._client.create(EVENTS, body["metadata"]["namespace"], body)
             except CrrdError as error:
                 if attempt < _TRIES and isinstance(error, ApiUnavailableError):
@@ -129,7 +129,7 @@ class KubeEventSink:
             return
 
     def _shape(self, event: EmitEvent, involved: dict[str, str], now: str) -> dict[str, Any]:
-        """A core/v1 Event, named as kubelet names its own: the object's name and a time in hexadecimal."""
+        """Make a core/v1 Event, named as kubelet names its events: the object's name and a time in hexadecimal."""
         self._last_stamp = max(self._last_stamp + 1, time.time_ns())
         suffix = f".{self._last_stamp:x}"
         name = involved["name"][: _NAME_CHARACTERS - len(suffix)].rstrip("-.") + suffix
@@ -151,7 +151,7 @@ class KubeEventSink:
 
 
 def _involved(event: EmitEvent) -> Iterator[dict[str, str]]:
-    """References to the objects of the event, as far as the request names them."""
+    """Yield references to the objects that the event is about, as far as the request names them."""
     request = event.request
     if not request.namespace:
         return
@@ -166,7 +166,7 @@ def _involved(event: EmitEvent) -> Iterator[dict[str, str]]:
         }
     if request.pod_name and event.reason is not EventReason.RECREATING:
         pod = {"apiVersion": "v1", "kind": "Pod", "namespace": request.namespace, "name": request.pod_name}
-        # a static pod's events are looked for by the UID that it has on its node, with which kubelet writes its own
+        # `kubectl describe` looks for a static pod's events by the UID on its node, which kubelet uses in its events
         if uid := event.pod.runtime_uid if event.pod else request.pod_uid:
             pod["uid"] = uid
         if event.container:

@@ -1,7 +1,7 @@
 """Runs the exec plugin of a kubeconfig's user, as client-go's plugin/pkg/client/auth/exec does.
 
-A plugin gets no input, since a daemon has nobody to ask. What it writes to stderr is shown on a terminal as it comes,
-because it may say how to log in.
+A plugin gets no input, because a daemon has no user to ask. If stderr is a terminal, the plugin's stderr is shown there
+at once, because it may say how to log in.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ _CLUSTER_FIELDS = (
     "proxy-url",
     "disable-compression",
 )
-"""What a plugin with provideClusterInfo gets of the cluster (`Cluster` of client.authentication.k8s.io/v1)."""
-_CONFIG_EXTENSION = "client.authentication.k8s.io/exec"  # The cluster's extension that is meant for plugins
+"""Cluster fields passed to a plugin with provideClusterInfo (`Cluster` of client.authentication.k8s.io/v1)."""
+_CONFIG_EXTENSION = "client.authentication.k8s.io/exec"  # The cluster's extension for plugins
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """The credentials that a plugin gave: a token, or a certificate with its key (PEM), or both."""
+    """Credentials that a plugin issued: a token, or a certificate with its key (PEM), or both."""
 
     token: str = field(repr=False)
     certificate: str
@@ -50,7 +50,7 @@ async def run_plugin(plugin: object, cluster: Mapping[str, Any]) -> Issued:
 
     Raises:
         ConfigurationError: the section cannot be used.
-        ApiUnavailableError: the plugin gave no credentials; the next run may.
+        ApiUnavailableError: the plugin issued no credentials; another run may succeed.
     """
     reader = Reader()
     section = reader.mapping(plugin, "the user's exec")
@@ -90,13 +90,13 @@ def _cluster_info(cluster: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Plugin(asyncio.SubprocessProtocol):
-    """Keeps what a plugin writes, and shows its stderr on a terminal at once."""
+    """Collects a plugin's output, and copies its stderr to a terminal at once."""
 
     def __init__(self) -> None:
         self.output = bytearray()
         self.complaints = bytearray()
         self.exited = asyncio.Event()
-        self.closed = asyncio.Event()  # Set when it has exited, and what it started has closed its output, too
+        self.closed = asyncio.Event()  # Set when it has exited, and its child processes have closed the output, too
         self._terminal = sys.stderr.buffer if sys.stderr is not None and sys.stderr.isatty() else None
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
@@ -117,7 +117,7 @@ class _Plugin(asyncio.SubprocessProtocol):
 
 
 async def _output(command: list[str], environment: Mapping[str, str]) -> bytes:
-    """What the plugin prints on stdout. Its process group is killed if it takes too long. Raises OSError, too."""
+    """Run the plugin, and return its stdout. Kills its process group on a timeout. OSError: it cannot be started."""
     loop = asyncio.get_running_loop()
     transport, plugin = await loop.subprocess_exec(
         _Plugin, *command, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
@@ -142,7 +142,7 @@ async def _output(command: list[str], environment: Mapping[str, str]) -> bytes:
 
 
 def _issued(output: bytes, version: str) -> Issued:
-    """The credentials in a plugin's output. The errors do not repeat it, because it may hold a key."""
+    """Parse a plugin's output. Errors do not repeat the output, because it may hold a key."""
     try:
         answer = mapping(json.loads(output))
     except ValueError as error:

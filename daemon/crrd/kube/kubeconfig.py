@@ -1,4 +1,4 @@
-"""Reads a kubeconfig as kubectl does: several files as one, a context, and what its user and its cluster say.
+"""Reads a kubeconfig as kubectl does: merges several files, and takes a context's cluster and user.
 
 PyYAML is imported only here and only when a file is read, so a daemon in a cluster never loads it.
 """
@@ -19,15 +19,15 @@ from crrd.lib.jsonfields import Reader, items, mapping, text, value_at
 _LISTED = {"clusters": "cluster", "contexts": "context", "users": "user"}
 """The lists of a kubeconfig, and the key of an entry's content."""
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-"""Fields that are relative to their own file, as is a plugin's command (client-go's tools/clientcmd/loader.go)."""
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # Why a file cannot be opened now, but can later
+"""Fields whose paths are relative to their file, as is a plugin's command (client-go's tools/clientcmd/loader.go)."""
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # Temporary errors of opening a file
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Where a context of a kubeconfig leads, and as whom. Texts are "" where the kubeconfig says nothing."""
+    """The server and the credentials of a kubeconfig's context. Texts that the kubeconfig does not set are ""."""
 
-    server: str  # Base URL without a slash at its end
+    server: str  # Base URL without a trailing slash
     authorization: str = field(default="", repr=False)  # The value of the HTTP header
     ca: str = ""  # PEM, as are the certificate and the key
     certificate: str = ""
@@ -45,7 +45,7 @@ async def read_kubeconfig(paths: str, context: str = "") -> Login:
 
     Raises:
         ConfigurationError: the files cannot be used, and waiting does not help.
-        ApiUnavailableError: the plugin failed, or the system is short of something; it may work later.
+        ApiUnavailableError: the plugin failed, or the system has no free file descriptor or memory; retry later.
     """
     merged = _merged(paths)
     chosen, cluster, user = _chosen(merged, context or text(merged["current-context"]))
@@ -75,7 +75,7 @@ async def read_kubeconfig(paths: str, context: str = "") -> Login:
 
 
 def _merged(paths: str) -> dict[str, Any]:
-    """Several files as one, as kubectl merges them: the first that defines a name, or a current context, counts."""
+    """Merge the files as kubectl does: the first file that defines a name or a current context wins."""
     files = [Path(path) for path in paths.split(":") if Path(path).is_file()]
     _require(bool(files), "file not found: check --kubeconfig")
     merged: dict[str, Any] = {"current-context": "", **{listed: {} for listed in _LISTED}}
@@ -97,20 +97,20 @@ def _parsed(file: Path) -> Mapping[str, Any]:
     yaml: Any = importlib.import_module("yaml")
     try:
         content = yaml.safe_load(_read(file))
-    except (yaml.YAMLError, ValueError) as error:  # a ValueError is a date that is none
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an invalid date
         raise ConfigurationError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
     _require(content is None or isinstance(content, dict), f"{file} is not a kubeconfig")
     return mapping(content)
 
 
 def _given(value: Any) -> dict[str, Any]:
-    """A section without what is null or empty, since for kubectl that is the same as not there."""
+    """Return a section without null and empty values, which kubectl treats as missing."""
     kept = {key: given for key, given in mapping(value).items() if given not in (None, "")}
     return {key: _given(given) if isinstance(given, dict) else given for key, given in kept.items()}
 
 
 def _located(section: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A section with absolute paths; a plugin's command without a slash is looked up in PATH."""
+    """Return a section with absolute paths. A plugin's command without a slash stays, to be looked up in PATH."""
     located: dict[str, Any] = {key: str(folder / section[key]) for key in _PATHS if text(section.get(key))}
     plugin = mapping(section.get("exec"))
     if "/" in text(plugin.get("command")):
@@ -119,7 +119,7 @@ def _located(section: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _chosen(merged: Mapping[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The context's own section, and those of its cluster and its user; a user without a section has no credentials."""
+    """Return the sections of the context, its cluster and its user. A user without a section has no credentials."""
     _require(bool(name), "it has no current-context: set one with kubectl config use-context")
     _require(name in merged["contexts"], f"it has no context named {name!r}")
     context = merged["contexts"][name]
@@ -129,9 +129,9 @@ def _chosen(merged: Mapping[str, Any], name: str) -> tuple[dict[str, Any], dict[
 
 
 def _authorization(user: Mapping[str, Any]) -> str:
-    """The value of the HTTP header that the user's section gives without a plugin.
+    """Return the Authorization header for a user's section without a plugin, "" for none.
 
-    Of the auth-providers kubectl has only oidc left. Its token is used as kubectl last refreshed it.
+    Of the auth-providers, kubectl still supports only oidc. crrd uses the token that kubectl last refreshed.
     """
     reader = Reader()
     token, file, username, password = (
@@ -149,9 +149,9 @@ def _authorization(user: Mapping[str, Any]) -> str:
 
 
 def _impersonation(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The headers that make us act as somebody else, one for each value, as client-go sends them.
+    """Return the impersonation headers, one for each value, as client-go's transport/round_trippers.go sends them.
 
-    (Its transport/round_trippers.go. API servers read an extra's key in lower case, so it may be sent so.)
+    The keys of extras are sent in lower case, because API servers convert them to lower case anyway.
     """
     given = {name: user[name] for name in ("as", "as-uid", "as-groups", "as-user-extra") if user.get(name)}
     nobody = "the user has as-uid, as-groups or as-user-extra, but as is missing"
@@ -178,7 +178,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _escaped(key: str) -> str:
-    """An extra's key as part of a header's name, escaped as by client-go's headerKeyEscape."""
+    """Escape an extra's key for a header name, as client-go's headerKeyEscape does."""
     try:
         return quote(key, safe="!#$&'*+^`|").lower()
     except UnicodeEncodeError as error:
@@ -186,7 +186,7 @@ def _escaped(key: str) -> str:
 
 
 def _check_url(field_name: str, url: str) -> None:
-    """Refuse a URL that no client could call. The error does not repeat it, because it may hold a password."""
+    """Reject a URL that no client could call. The error does not repeat it, because it may hold a password."""
     is_http = url.startswith(("http://", "https://"))
     _require(is_http, f"the cluster's {field_name} must be a URL that begins with https:// or http://")
     wrong = ""
@@ -202,7 +202,7 @@ def _check_url(field_name: str, url: str) -> None:
 
 
 def _pem(section: Mapping[str, Any], name: str) -> str:
-    """The PEM text that a section holds as base64, or whose file it names; "" for neither."""
+    """Return the PEM text from a section's base64 data, or from the file that it names; "" for neither."""
     data = section.get(f"{name}-data")
     if not data:
         return _read(Path(section[name])) if text(section.get(name)) else ""

@@ -1,8 +1,8 @@
-"""Who may call the API server next: a few calls at once, those that a stop waits for before writes, events last.
+"""Limits and orders calls to the API server: a few at once; reads (a stop may wait for one) first, then writes, events.
 
-A burst of calls would pay for as many TLS handshakes, and keep the API server from what matters. But a slow call holds
-up no other: after a while its place is another's, though it goes on. So one object that a webhook hangs on, or one list
-that hangs, costs the others nothing.
+Without a limit, a burst of calls would need a TLS handshake for each, and delay the calls that matter. A slow call does
+not delay the others: after a while it gives up its place, but goes on. So one write that hangs in a webhook, or one
+list that hangs, costs the others nothing.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 
-PLACES = 6  # Calls that may be under way at once while all are answered soon
-EVENT_PLACES = 2  # Of these, the ones that events may take
-SLOW_SECONDS = 0.5  # After so many seconds without an end a call gives up its place, and goes on beside the others
+PLACES = 6  # Calls that may be under way at once, not counting slow ones
+EVENT_PLACES = 2  # How many of these places events may take
+SLOW_SECONDS = 0.5  # A call that takes longer gives up its place, and goes on without one
 
 
 class Lane(IntEnum):
@@ -24,7 +24,7 @@ class Lane(IntEnum):
 
 
 class Lanes:
-    """Gives out places for calls."""
+    """Hands out places for calls, by lane."""
 
     def __init__(self) -> None:
         self._taken = 0
@@ -32,9 +32,10 @@ class Lanes:
         self._waiting: dict[Lane, deque[asyncio.Future[None]]] = {lane: deque() for lane in Lane}
 
     async def take(self, lane: Lane, patience: float | None) -> Callable[[], None]:
-        """Wait for a place for one call; returns what gives it back. After SLOW_SECONDS it is given back anyhow.
+        """Wait for a place for one call, and return a function that releases it.
 
-        TimeoutError: there was none for `patience` seconds (None for as long as it takes).
+        The place is released after SLOW_SECONDS in any case. TimeoutError: no place was free for `patience` seconds
+        (None: wait without a limit).
         """
         loop = asyncio.get_running_loop()
         granted: asyncio.Future[None] = loop.create_future()
@@ -44,7 +45,7 @@ class Lanes:
             async with asyncio.timeout(patience):
                 await granted
         except BaseException:
-            if granted.cancel() is False and not granted.cancelled():  # it came too late to be used
+            if granted.cancel() is False and not granted.cancelled():  # the place was granted too late to be used
                 self._free(lane)
             raise
         timer: asyncio.TimerHandle | None = None
@@ -65,7 +66,7 @@ class Lanes:
         self._hand_on()
 
     def _hand_on(self) -> None:
-        """Grant free places, by lane and then in the order of asking."""
+        """Grant free places, by lane and then first come, first served."""
         for lane, waiting in self._waiting.items():
             while waiting and self._taken < PLACES and (lane is not Lane.EVENT or self._events < EVENT_PLACES):
                 granted = waiting.popleft()

@@ -1,8 +1,8 @@
-"""Leader election by a Lease, as client-go does it: of several managers one works, another takes over when it dies.
+"""Leader election by a Lease, as in client-go: one of several managers works, and another takes over when it dies.
 
-Times of other machines are never compared with local ones: a lease has expired when it has not changed for its
-duration as measured here. All writes are bound to the version that was read, so that of two candidates one wins. The
-leader's renewals are single writes; who does not lead watches the lease, and asks for it when it seems to be free.
+The clocks of other machines do not matter: a lease has expired if it has not changed for its duration, measured
+locally. Every write is bound to the version that was read, so only one of two candidates wins. The leader renews with
+single writes. The other candidates watch the lease, and try to take it when it seems to be free.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.jsonfields import mapping, text, value_at
 
 LEASE_NAME = "crrd-manager"
-_ATTEMPT_SECONDS = 120.0  # The longest that one look at the lease takes, credentials and all
-_LEASE_MARGIN_SECONDS = 15.0  # By how much a step may be later than it said before the election counts as hanging
-_RELEASE_SECONDS = 3.0  # How long a shutdown waits for the lease to be given back
+_ATTEMPT_SECONDS = 120.0  # Longest time of one attempt to take the lease, with the renewal of credentials
+_LEASE_MARGIN_SECONDS = 15.0  # How late a step may be before the election counts as hanging
+_RELEASE_SECONDS = 3.0  # How long a shutdown waits for the release of the lease
 
 log = structlog.get_logger(__name__)
 
@@ -34,9 +34,9 @@ class LeaseTiming:
     """Seconds; client-go's defaults (k8s.io/component-base/config/v1alpha1, LeaderElectionConfiguration)."""
 
     duration: float = 15.0
-    """After which others may take a lease that does not change. The Lease says it in whole seconds, rounded up."""
-    renew_deadline: float = 10.0  # After which a leader that cannot renew stops its work: well before others follow it
-    retry: float = 2.0  # Between two tries to get or to renew it
+    """After this time others may take an unchanged lease. Written to the Lease in whole seconds, rounded up."""
+    renew_deadline: float = 10.0  # A leader that cannot renew for this long stops its work, well before `duration`
+    retry: float = 2.0  # Between two tries to take or renew the lease
 
 
 DEFAULT_TIMING = LeaseTiming()
@@ -44,24 +44,24 @@ DEFAULT_TIMING = LeaseTiming()
 
 @dataclass(frozen=True, slots=True)
 class _ObservedLease:
-    """The lease as it was last read, and when it expires unless it changes."""
+    """The lease as last read, and when it expires unless it changes."""
 
     version: str = "unread"
     holder: str = ""
     transitions: int = 0
-    expires: float = 0.0  # The loop's time
+    expires: float = 0.0  # In the event loop's time
 
 
 class LeaderElection:
-    """One candidate. The constructor starts nothing."""
+    """One candidate of the election. The constructor starts nothing."""
 
     def __init__(
         self,
         client: KubeClient,
-        namespace: str,  # Where the Lease lies
-        identity: str,  # Who this candidate is, e.g. the name of its pod; no two may have the same
+        namespace: str,  # The Lease's namespace
+        identity: str,  # The candidate's unique name, e.g. of its pod
         *,
-        now: Callable[[], datetime],  # The time to write into the Lease, which nothing is decided on
+        now: Callable[[], datetime],  # For the times in the Lease; no decision depends on them
         timing: LeaseTiming = DEFAULT_TIMING,
     ) -> None:
         self._client = client
@@ -72,32 +72,32 @@ class LeaderElection:
         self._retry = Backoff(initial=timing.retry, factor=1.0, maximum=timing.retry, jitter=0.2)
         self._observed = _ObservedLease()
         self._renewed: float | None = None
-        """The loop's time at which the last renewal was sent, None for a candidate that does not lead."""
+        """The event loop's time at which the last successful renewal was sent; None if not the leader."""
         self._failing = False
         self.heartbeat = Heartbeat()
 
     @property
     def leading(self) -> bool:
-        """Whether this candidate holds the lease, and nobody else can have taken it."""
+        """Whether this candidate holds the lease, and no other candidate can have taken it."""
         return self._renewed is not None and _loop_time() < self._renewed + self._timing.duration
 
     @property
     def leader(self) -> str:
-        """Who holds the lease as far as is known, "" for nobody."""
+        """Identity of the lease's holder as last seen, "" for none."""
         return self._observed.holder
 
     def check_alive(self) -> str:
-        """For liveness pages: work that outlives the lease is stuck."""
+        """For the liveness probe: return an error if the work still runs although the lease has expired, else ""."""
         if self._renewed is None or self.leading:
             return ""
         lease = f"{self._namespace}/{LEASE_NAME}"
         return f"{self._identity} no longer holds the lease {lease}, but has not stopped its work as the leader"
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, object]]) -> NoReturn:
-        """Wait for the lease, do the work while it is held, wait again; until cancelled.
+        """Wait for the lease, run the work while holding it, then wait again; until cancelled.
 
-        The work is cancelled when the lease cannot be renewed in time. When `run` is cancelled or the work fails, the
-        lease is given back after the work has stopped, so that the next candidate need not wait for it to expire.
+        The work is cancelled if the lease cannot be renewed in time. If `run` is cancelled or the work fails, the lease
+        is released after the work has stopped, so the next candidate need not wait until it expires.
         """
         try:
             while True:
@@ -109,7 +109,7 @@ class LeaderElection:
             await self._release()
 
     async def _acquire(self) -> None:
-        """Try until the lease is held; two looks in a row that end at once are followed by a pause."""
+        """Try until this candidate holds the lease. Two short attempts in a row are followed by a pause."""
         hasty = False
         for delay in self._retry.delays():
             began = _loop_time()
@@ -124,7 +124,7 @@ class LeaderElection:
             await asyncio.sleep(delay)
 
     async def _follow(self) -> bool:
-        """Watch somebody else's lease while it is held; whether to look at it at once."""
+        """Watch the lease while another candidate holds it. Return whether to try to take it at once."""
         observed = self._observed
         if not observed.holder or _loop_time() >= observed.expires:
             return False
@@ -154,7 +154,7 @@ class LeaderElection:
         self.heartbeat.within(max(0.0, left) + _LEASE_MARGIN_SECONDS, "watching the lease")
 
     async def _lead(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Work, and renew meanwhile; returns when the lease is lost or the work is done. Raises what the work does."""
+        """Run the work and renew the lease, until the lease is lost or the work ends. Raises the work's exception."""
         worker = asyncio.create_task(work(), name="lead")
         try:
             while True:
@@ -172,9 +172,9 @@ class LeaderElection:
             await asyncio.wait({worker})
 
     async def _renew(self) -> bool:
-        """Renew once; whether the lease is still held."""
+        """Renew the lease once. Return whether this candidate still holds it."""
         left = (self._renewed or 0.0) + self._timing.renew_deadline - _loop_time()
-        if left <= 0:  # `timeout` would let an attempt end that fails at once, over and over
+        if left <= 0:  # `timeout` does not stop an attempt that fails without waiting, so this could go on for ever
             return False
         try:
             async with asyncio.timeout(left):
@@ -183,8 +183,8 @@ class LeaderElection:
             return False
 
     async def _attempt(self) -> bool:
-        """Take or renew the lease if nobody else has it; whether that succeeded. Failures are logged."""
-        for again in (False, True):  # where somebody else was quicker, one look tells whether the lease is theirs now
+        """Take or renew the lease unless another candidate holds it. Return whether it worked. Failures are logged."""
+        for again in (False, True):  # after a conflict, read the lease again to see who holds it now
             try:
                 held = await self._take(again=again)
             except ConflictError:
@@ -199,7 +199,10 @@ class LeaderElection:
         return False
 
     async def _take(self, *, again: bool) -> bool:
-        """Read the lease unless it is our own, and write it unless somebody else holds it."""
+        """Take or renew the lease. Return False if another candidate holds it.
+
+        The lease is read first, unless this candidate holds it and `again` is not set.
+        """
         began = _loop_time()
         if not again and self._renewed is not None and self.leader == self._identity:
             try:
@@ -228,7 +231,7 @@ class LeaderElection:
         return True
 
     async def _release(self) -> None:
-        """Give the lease back, if it is held; what fails here, expiry heals."""
+        """Release the lease if this candidate holds it. If that fails, the lease expires by itself."""
         if self._renewed is None:
             return
         self._renewed = None
@@ -241,7 +244,7 @@ class LeaderElection:
             async with asyncio.timeout(_RELEASE_SECONDS):
                 try:
                     await self._patch(spec)
-                except ConflictError:  # a renewal was written whose answer has not come
+                except ConflictError:  # a renewal was stored, but its response was lost
                     self._observe(await self._client.get(LEASES, self._namespace, LEASE_NAME))
                     if self.leader == self._identity:
                         await self._patch(spec)
@@ -249,7 +252,7 @@ class LeaderElection:
             log.warning("lease release failed", lease=LEASE_NAME, error=str(error))
 
     async def _patch(self, spec: Mapping[str, Any]) -> None:
-        """Write the lease as it was last seen; ConflictError where somebody else has written it since."""
+        """Write the lease, bound to the version last seen. ConflictError if it has changed since."""
         body = {"metadata": {"resourceVersion": self._observed.version}, "spec": spec}
         self._observe(await self._client.merge_patch(LEASES, self._namespace, LEASE_NAME, body))
 
@@ -259,7 +262,7 @@ class LeaderElection:
         return spec | {"leaseTransitions": transitions} | ({"acquireTime": stamp} if taken else {})
 
     def _observe(self, lease: Mapping[str, Any]) -> None:
-        """Note the lease; one that has not changed goes on expiring."""
+        """Record the lease. If its version has not changed, its expiry stays the same."""
         version = text(value_at(lease, "metadata.resourceVersion"))
         if self._observed.version == version:
             return
@@ -270,7 +273,7 @@ class LeaderElection:
         self._observed = _ObservedLease(version, text(spec.get("holderIdentity")), count, expires)
 
     def _micro_time(self) -> str:
-        """The time of now as metav1.MicroTime writes it."""
+        """The current time in the format of metav1.MicroTime."""
         return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

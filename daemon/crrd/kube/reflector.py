@@ -1,7 +1,7 @@
-"""List and watch without end: tells a handler about every object of one kind as the API server has it.
+"""Lists and watches objects of one kind, and passes every object and every change to a handler.
 
 One concern per method: `run` reconnects, `_list` lists, `_watch` lives for one connection, `_deliver` handles one
-event. What the objects mean is the handler's business; so is that an event can be older than a write of its own.
+event. An event can be older than a write that crrd made itself; the handler must cope with that.
 """
 
 import asyncio
@@ -24,25 +24,25 @@ T = TypeVar("T")
 
 RECONNECT = Backoff(initial=0.25, factor=2.0, maximum=8.0, jitter=0.5)
 _STEADY_SECONDS = 5.0
-"""A connection that lived this long was a good one: its end is the first failure in a row, not one more."""
+"""The end of a connection that lived this long resets the count of failures in a row."""
 _FAILURES_WHILE_REACHABLE = 2
-"""A server that accepts watches and drops them is asked again after half a second or so, not ever more rarely."""
-_SHORT_SECONDS = 1.0  # A watch that ends before this, without an event, is a short one
+"""Limits the back-off to about half a second while the server accepts watches and drops them."""
+_SHORT_SECONDS = 1.0  # A watch that ends sooner than this, without an event, is a short watch
 _SHORT_WATCHES = 3
-"""After so many short watches in a row a list follows each of them: a server that ends every watch at once tells of no
-change otherwise. (client-go counts a "very short watch" as a failure, too.)"""
-SILENT_SECONDS = 200.0  # The longest that a watch is silent: the client gives it up before (`client.Deadlines.stall`)
+"""From this many short watches in a row, each is followed by a list, because a server that ends every watch at once
+reports no changes. (client-go counts a "very short watch" as a failure, too.)"""
+SILENT_SECONDS = 200.0  # Longest silence of a watch; the client ends it before that (`client.Deadlines.stall`)
 _CALL_SECONDS = 240.0
-"""The longest that a call takes to be answered, or one more page of a list to come: the client gives up before, and so
-does what gives credentials (`config`)."""
-APPLY = "kubectl apply -f install.yaml"  # What brings the CRD and the RBAC role
+"""Longest time of a call, or of one more page of a list; the client and the renewal of credentials (`config`) time out
+before that."""
+APPLY = "kubectl apply -f install.yaml"  # Installs the CRD and the RBAC role
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection(Generic[T]):
-    """What is watched, and how an object is read."""
+    """Which objects to watch, and how to parse one."""
 
     resource: Resource
     parse: Callable[[Mapping[str, Any]], T]
@@ -50,39 +50,38 @@ class Selection(Generic[T]):
     label_selector: str = ""
     field_selector: str = ""
     list_version: str = ""
-    """resourceVersion of the first list: "" for the newest, page by page; "0" for whatever the server has at hand, all
-    in one answer, so for small selections only. With "0", later lists are not older than what was seen before."""
-    pause: float = 0.0
-    """Seconds between a list and the watch that goes on from it: what follows from the list has the processor first."""
+    """resourceVersion of the first list: "" for the newest, page by page; "0" for any version in the server's cache, in
+    one response, so for small selections only. With "0", later lists are not older than the versions seen before."""
+    pause: float = 0.0  # Seconds between a list and its watch, so that the work that the list causes gets the CPU first
 
     @property
     def where(self) -> Where:
-        """For the client's calls."""
+        """The selection as arguments of the client's calls."""
         return Where(namespace=self.namespace, label_selector=self.label_selector, field_selector=self.field_selector)
 
 
 @dataclass(frozen=True, slots=True)
 class Handler(Generic[T]):
-    """Receives the objects of a watch. Calls are synchronous and quick."""
+    """Receives the objects of a watch. The callbacks must be quick."""
 
-    listed: Callable[[tuple[T, ...], str], None]  # The whole list, and its resourceVersion
+    listed: Callable[[tuple[T, ...], str], None]  # Called with the whole list, and its resourceVersion
     changed: Callable[[T], None]
     deleted: Callable[[T], None]
     expect_list: Callable[[], None] = lambda: None
-    """The newest list is asked for now, which is not older than any event before."""
+    """Called before the newest list is requested, which is not older than any event so far."""
 
 
 RestartObserver = Callable[[str, str], None]
-"""Called when a connection has ended: the resource's plural, and why: `ended` (in order), `expired` (410), `silent`,
-`refused` (4xx) or `error`."""
+"""Called when a connection has ended, with the resource's plural and the reason: `ended` (normally), `expired` (410),
+`silent`, `refused` (4xx) or `error`."""
 
 
 class Reflector(Generic[T]):
-    """Lists and watches one selection for as long as `run` runs; may be run again after it was cancelled."""
+    """Lists and watches one selection while `run` runs. After a cancellation, `run` may be called again."""
 
-    last_activity: float | None = None  # Monotonic time at which the API server last said anything, None before
-    last_list_time: float | None = None  # Monotonic time of the last whole list, None before
-    listed: bool = False  # Whether the handler has a whole list and is kept up to date from there
+    last_activity: float | None = None  # Monotonic time of the last response or event of the API server
+    last_list_time: float | None = None  # Monotonic time of the last whole list
+    listed: bool = False  # Whether the handler has received a whole list, and gets its changes
     last_error: str = ""  # Why there is no connection now, "" while there is one
 
     def __init__(
@@ -94,9 +93,9 @@ class Reflector(Generic[T]):
         strict: bool,
         on_restart: RestartObserver | None = None,
     ) -> None:
-        # `strict`: until the first watch is established, a refusal that only an administrator can heal is raised as
-        # ConfigurationError. Afterwards, or else, it is retried like any other.
-        self.plural = selection.resource.plural  # What it watches, as in URLs
+        # `strict`: until the first watch is established, raise ConfigurationError for errors that only an administrator
+        # can fix (400, 401, 403, 404). Later, and without `strict`, they are retried like all others.
+        self.plural = selection.resource.plural  # The watched resource, as in URLs
         self._client = client
         self._selection = selection
         self._handler = handler
@@ -104,10 +103,10 @@ class Reflector(Generic[T]):
         self._on_restart = on_restart
         self._version = ""
         self.list_version = selection.list_version
-        """What the next list must not be older than, "" for the newest; kept over a cancelled run."""
+        """The next list must not be older than this version; "" for the newest. It survives a cancelled run."""
         self._failures = 0
-        self._short_watches = 0  # In a row; the one that is open counts until it has proved to be none
-        self.heartbeat = Heartbeat()  # Resting while it does not run
+        self._short_watches = 0  # In a row; an open watch counts as short until `_lasts` is called
+        self.heartbeat = Heartbeat()  # Resting while `run` does not run
 
     async def run(self) -> NoReturn:
         """List, watch, reconnect, until cancelled. ConfigurationError: see `strict`."""
@@ -123,7 +122,7 @@ class Reflector(Generic[T]):
             self.listed = False
 
     async def _connect_once(self) -> float:
-        """One connection from its list or its version to its end; the seconds to wait before the next one."""
+        """List if needed, and watch until the connection ends. Return the seconds to wait before the next one."""
         began = time.monotonic()
         failures, short_watches, had_version = self._failures, self._short_watches, bool(self._version)
         ended_well, patience = False, 0.0
@@ -137,7 +136,7 @@ class Reflector(Generic[T]):
             self._ended("expired")
             log.debug("watch expired", resource=self.plural, error=str(error))
             self._forget_version()
-            if had_version:  # else a list expired before it was watched: that could go round and round
+            if had_version:  # else the version expired between list and watch: without a pause this could loop
                 return 0.0
         except (ApiUnavailableError, ApiRefusedError) as error:
             silent = isinstance(error.__cause__, TimeoutError)
@@ -201,13 +200,13 @@ class Reflector(Generic[T]):
             self._handler.deleted(self._selection.parse(event.object))
 
     def _seen(self, version: str) -> None:
-        """Go on from this version; what is listed after it must not be older (client-go's relistResourceVersion)."""
+        """Watch on from this version; later lists must not be older (client-go's relistResourceVersion)."""
         self._version = version
         if self._selection.list_version:
             self.list_version = version
 
     def _forget_version(self) -> None:
-        """The server has no way on from this version, or never had it: its newest list is never older."""
+        """Make the next list the newest one, because the server cannot watch from this version, or never had it."""
         self._version = self.list_version = ""
 
     def _established(self) -> None:
@@ -220,7 +219,7 @@ class Reflector(Generic[T]):
             self._available()
 
     def _lasts(self) -> None:
-        """The watch is not a short one."""
+        """Record that the open watch is not a short one."""
         self._short_watches = 0
         self._available()
 
@@ -234,7 +233,7 @@ class Reflector(Generic[T]):
         self.last_error = error
 
     def _failed(self, error: ApiUnavailableError | ApiRefusedError) -> float:
-        """Note a failure; the seconds that the server asked to wait."""
+        """Record a failure. Return the seconds to wait that the server asked for."""
         if isinstance(error, ApiUnavailableError):
             message, patience = str(error), error.retry_after
         else:
@@ -242,13 +241,13 @@ class Reflector(Generic[T]):
             if self._strict and error.status in (400, 401, 403, 404):
                 raise ConfigurationError(message) from error
         if isinstance(error, ApiRefusedError | MalformedAnswerError | FutureVersionError):
-            self._forget_version()  # asked the same way, the server would answer the same
+            self._forget_version()  # the same request would get the same answer
         self._unavailable(message)
         return patience
 
 
 def explain(error: ApiRefusedError, resource: str, credentials: str) -> str:
-    """What the server said, and what an administrator has to do about it."""
+    """Return the server's message, and what an administrator has to do."""
     if isinstance(error, ResourceMissingError):
         return f"the API server has no {resource}: install the CRD with `{APPLY}` ({error})"
     if error.status == 401:

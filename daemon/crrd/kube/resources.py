@@ -1,4 +1,4 @@
-"""Kinds of objects as they stand in URLs, and what lists and watches of them give."""
+"""Kinds of objects as they appear in URLs, and the results of lists and watches."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,28 +13,29 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of object, as it stands in URLs."""
+    """One kind of object, as it appears in URLs."""
 
     plural: str
     group: str = ""
     version: str = "v1"
     others: tuple[str, ...] = ()
-    """Versions with the same fields, which are asked for where the server does not serve that one."""
+    """Versions with the same fields, for servers that do not serve `version`."""
     page: int = field(default=250, compare=False)
-    """Objects in one page of a list: some 500 KB. A page is read in one go, and keeps the loop for 10 ms or so.
+    """Objects in one page of a list: about 500 KB. Parsing a page blocks the event loop for about 10 ms.
 
-    Of what any user may write as large as etcd takes it (1.5 MiB), a page has to fit the daemons' memory four times.
+    The page is smaller for objects that users can make as large as etcd allows (1.5 MiB): the daemons' memory must hold
+    a page of those four times.
     """
 
-    metadata_only: bool = False  # Whether lists and watches bring the objects' metadata alone (PartialObjectMetadata)
+    metadata_only: bool = False  # Whether lists and watches return only metadata (PartialObjectMetadata)
 
     @property
     def full_name(self) -> str:
-        """As kubectl names it: the plural and the group."""
+        """Plural and group, as kubectl prints it."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL's path, quoted: of one object, or without a name of the whole list."""
+        """Return the quoted URL path of one object, or of the list if there is no name."""
         root = ["apis", self.group, self.version] if self.group else ["api", self.version]
         scope = ["namespaces", namespace] if namespace else []
         parts = [*root, *scope, self.plural, *filter(None, (name, subresource))]
@@ -42,7 +43,7 @@ class Resource:
 
 
 def metadata_of(resource: Resource) -> Resource:
-    """The same kind, of which lists and watches bring metadata alone."""
+    """Return the same kind, with lists and watches that return only metadata."""
     return replace(resource, page=250, metadata_only=True)
 
 
@@ -58,15 +59,15 @@ CONFIGURATION: Mapping[Kind, Resource] = {Kind.CONFIG_MAP: CONFIG_MAPS, Kind.SEC
 WEBHOOKS = Resource("mutatingwebhookconfigurations", "admissionregistration.k8s.io")
 POLICIES = Resource(model.POLICY_PLURAL, model.POLICY_GROUP, "v1alpha1")
 BUDGETS = Resource("poddisruptionbudgets", "policy")
-DISCOVERY = Resource("discovery")  # Stands in for the documents that say what the API server serves
+DISCOVERY = Resource("discovery")  # A placeholder for the API server's discovery documents
 
 NODE_DAEMONS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=node"
-"""Selects the pods of the node daemon, by the labels that the manifests give them."""
-MANAGERS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"  # Likewise those of the manager
+"""Label selector for the node daemon's pods; the manifests set these labels."""
+MANAGERS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"  # The same for the manager's pods
 
 
 class Where(TypedDict, total=False):
-    """Which objects of a kind are meant."""
+    """Which objects of a kind to list or watch."""
 
     namespace: str  # "" for all
     label_selector: str
@@ -77,7 +78,7 @@ class ObjectReader(Protocol):
     """Reads single objects, as `client.KubeClient` does."""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
-        """One object; GoneError where there is none of that name."""
+        """Return one object; GoneError if it does not exist."""
         ...
 
 
@@ -85,7 +86,7 @@ class ObjectReader(Protocol):
 class Page:
     """A part of a list."""
 
-    items: Iterable[Mapping[str, Any]]  # To be gone through once, decoded on the way (or MalformedAnswerError raised)
+    items: Iterable[Mapping[str, Any]]  # Iterate only once: decodes on the way, and may raise MalformedAnswerError
     resource_version: str
 
 
@@ -94,7 +95,7 @@ class Listing(Generic[T]):
     """A whole list, parsed."""
 
     items: tuple[T, ...]
-    resource_version: str  # The version to watch from
+    resource_version: str  # The version from which to watch
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Cuts what API servers send into pieces: a watch's bytes into lines, one event each, and a list into its objects."""
+"""Splits the API server's responses: the bytes of a watch into lines (one event each), and a list into its objects."""
 
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
@@ -8,13 +8,13 @@ from crrd.kube.errors import MalformedAnswerError, decode
 from crrd.lib.jsonfields import items, mapping
 
 _ITEMS = re.compile(rb'"items"\s*:\s*\[')
-_TOKENS = re.compile(rb'[][{}]|"(?:[^"\\]++|\\.)*+"', re.DOTALL)  # Brackets, and strings, in which they mean nothing
-SMALL_BYTES = 256 * 2**10  # A list of so many bytes is decoded as a whole: that is quicker
-LONGEST_LINE = 16 * 2**20  # Bytes; etcd keeps no object above a few MiB, so a longer line is not an event
+_TOKENS = re.compile(rb'[][{}]|"(?:[^"\\]++|\\.)*+"', re.DOTALL)  # Brackets; and strings, to skip brackets in them
+SMALL_BYTES = 256 * 2**10  # A list up to this size is decoded as a whole, because that is faster
+LONGEST_LINE = 16 * 2**20  # Bytes; etcd stores no object above a few MiB, so a longer line is not an event
 
 
 async def lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """The lines in a stream of chunks, without newlines and empty ones; MalformedAnswerError above LONGEST_LINE."""
+    """Yield the non-empty lines of a stream, without newlines. MalformedAnswerError for a line above LONGEST_LINE."""
     pending = bytearray()
     async for chunk in chunks:
         start = 0
@@ -22,7 +22,7 @@ async def lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
             pending += chunk[start:end]
             if pending:
                 yield bytes(pending)
-                pending = bytearray()  # a new one gives back the memory of a long line
+                pending = bytearray()  # a new one frees the memory of a long line
             start = end + 1
         pending += chunk[start:]
         if len(pending) > LONGEST_LINE:
@@ -32,11 +32,11 @@ async def lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
 
 
 def listed(raw: bytes, what: str) -> tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]:
-    """A list's metadata, and its objects, each decoded when it is asked for: a whole list takes many times its size.
+    """Return a list's metadata, and an iterable that decodes one object at a time, because a whole list is much larger.
 
-    API servers write the keys of built-in kinds with the metadata first, those of custom resources in alphabetical
-    order. So the bytes are cut into objects before any is decoded; one character beyond ASCII would have a text take
-    up to four bytes for each of its characters. What is no list raises MalformedAnswerError, here or as it is iterated.
+    The metadata may come after the items (custom resources have their keys in alphabetical order), so the bytes are cut
+    into objects before any is decoded. Bytes and not text, because one non-ASCII character can make a Python text take
+    four bytes for each character. MalformedAnswerError if it is not a list, raised here or by the iterable.
     """
     begin = _ITEMS.search(raw) if len(raw) > SMALL_BYTES else None
     cut = None if begin is None else _objects(raw, begin.end())
@@ -49,7 +49,7 @@ def listed(raw: bytes, what: str) -> tuple[Mapping[str, Any], Iterable[Mapping[s
 
 
 def _objects(raw: bytes, at: int) -> tuple[list[tuple[int, int]], int] | None:
-    """Where each object of an array begins and ends, and where the array ends; None for an array of something else."""
+    """Return begin and end of each object of an array, and the array's end; None if it holds anything but objects."""
     found: list[tuple[int, int]] = []
     depth, start = 0, at
     for token in _TOKENS.finditer(raw, at):

@@ -1,4 +1,4 @@
-"""One HTTP exchange with the API server over aiohttp: the session, credentials, deadlines, errors translated."""
+"""HTTP calls to the API server over aiohttp: session, credentials, deadlines and the translation of errors."""
 
 import errno
 import json
@@ -23,27 +23,27 @@ from crrd.kube.resources import EVENTS, LEASES, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 
 CallObserver = Callable[[str, str, int, float], None]
-"""Called for each call: verb, resource, HTTP status (0 for no answer) and seconds until the answer began."""
+"""Called for each call: verb, resource, HTTP status (0 for no response) and seconds until the response headers."""
 DateObserver = Callable[[str, float, float], None]
-"""Called for each response: its Date header, and the two monotonic times between which it was sent."""
+"""Called for each response: its Date header, and the monotonic times before the request and after the response."""
 
 _KEEP_ALIVE_SECONDS = 60.0
-"""How long an unused connection is kept, so that a request that comes soon after another needs no TLS handshake before
-its stop: well under the 90 s after which API servers close theirs."""
+"""How long an idle connection is kept, so that requests in short succession need no TLS handshake before their stop.
+Well under the 90 s after which API servers close idle connections."""
 _CUT = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
 _CUT_NUMBERS = (errno.ECONNRESET, errno.EPIPE)
-"""As aiohttp tells the same where the other side did not close the connection, but knew nothing of it (RST)."""
+"""Numbers of an aiohttp error with the same meaning: the other side did not know the connection any more (RST)."""
 _WRITES = {"create": ("POST", "json"), "patch": ("PATCH", "merge-patch+json"), "delete": ("DELETE", "json")}
-"""HTTP method and media type of the verbs that write; the others are GET and have no body."""
+"""HTTP method and media type of the verbs that write; all others use GET, without a body."""
 _METADATA = {"list": "PartialObjectMetadataList", "watch": "PartialObjectMetadata"}
-"""What a verb is answered with where an object's metadata alone is wanted."""
+"""The kind to request for a verb if only metadata is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: what is sent, and how long it may take."""
+    """One call: the request, and how long it may take."""
 
-    verb: str  # As the rules of RBAC name it
+    verb: str  # As in RBAC rules
     resource: Resource
     path: str
     timeout: aiohttp.ClientTimeout
@@ -57,29 +57,29 @@ class Call:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The HTTP headers that say what is sent, and which form the answer should have."""
+        """The HTTP headers for the types of the request and of the response."""
         headers = {"Content-Type": f"application/{_WRITES[self.verb][1]}"} if self.verb in _WRITES else {}
-        if self.verb == "watch":  # a compressed event could be held back until the next one fills a block
+        if self.verb == "watch":  # compression could delay an event until a block is full
             headers["Accept-Encoding"] = "identity"
-        if self.resource.metadata_only and self.verb in _METADATA:  # servers that do not know it send whole objects
+        if self.resource.metadata_only and self.verb in _METADATA:  # servers without support return whole objects
             headers["Accept"] = f"application/json;as={_METADATA[self.verb]};g=meta.k8s.io;v=v1,application/json"
         return headers
 
     @property
     def lane(self) -> Lane:
-        """What the call is for, by its resource and verb. A leader that cannot renew its lease in time ends."""
+        """The call's lane, by resource and verb. Leases go first, because a leader must renew in time."""
         if self.resource == EVENTS:
             return Lane.EVENT
         return Lane.READ if self.method == "GET" or self.resource == LEASES else Lane.WRITE
 
     @property
     def what(self) -> str:
-        """The call in words, for errors."""
+        """Verb and path, for error messages."""
         return f"{self.verb} {self.path}"
 
 
 class Transport:
-    """Sends calls to one API server over one session, which is opened by the first of them."""
+    """Sends calls to one API server over one session. The first call opens it."""
 
     def __init__(self, access: AccessSource, on_call: CallObserver | None, on_date: DateObserver | None = None) -> None:
         self._access = access
@@ -87,7 +87,7 @@ class Transport:
         self._on_date = on_date
         self._session: aiohttp.ClientSession | None = None
         self._lanes = Lanes()
-        self._served: dict[Resource, str] = {}  # The version that was answered last, where that is not the usual one
+        self._served: dict[Resource, str] = {}  # The version that the server serves, if it is not the usual one
 
     async def close(self) -> None:
         """Close all connections."""
@@ -96,14 +96,14 @@ class Transport:
             self._session = None
 
     async def answer(self, call: Call) -> Mapping[str, Any]:
-        """Send a call and read its answer, one JSON object."""
+        """Send a call, and return the response: one JSON object."""
         return decode(await self.read(call), call.what)
 
     async def read(self, call: Call) -> bytes:
-        """Send a call and read its answer's bytes."""
+        """Send a call, and return the response's bytes."""
         try:
             release = await self._lanes.take(call.lane, call.timeout.total)
-        except TimeoutError as error:  # those before it may take as long: callers rely on an end
+        except TimeoutError as error:  # the calls before it may take long, but callers rely on the deadline
             unavailable(call, error)
         try:
             response = await self.open(call)
@@ -117,7 +117,7 @@ class Transport:
             release()
 
     async def open(self, call: Call) -> aiohttp.ClientResponse:
-        """Send a call, in the version that the server serves: one answers as well as another."""
+        """Send a call, in the API version that the server serves, and return its response with the body unread."""
         resource = call.resource
         served = self._served.get(resource, resource.version)
         try:
@@ -132,7 +132,7 @@ class Transport:
             raise
 
     async def _authorized(self, call: Call) -> aiohttp.ClientResponse:
-        """Send a call; when the credentials are refused, once more with new ones."""
+        """Send a call. If the server refuses the credentials, renew them and send it once more."""
         access = await self._access.current()
         try:
             return await self._send_twice(call, access)
@@ -145,10 +145,10 @@ class Transport:
         return await self._send(call, renewed)
 
     async def _send_twice(self, call: Call, access: Access) -> aiohttp.ClientResponse:
-        """Send a call once more when its connection is cut before the answer: it may have been an old one.
+        """Send a call. If the connection is cut before the response, send it once more: the connection may be stale.
 
-        No write here does harm when it is carried out twice: creations name their object, patches and deletions are
-        idempotent or bound to a version. (For reads, aiohttp does the same by itself.)
+        It does no harm if a write is carried out twice: creations name their object, and patches and deletions are
+        idempotent or bound to a version. (aiohttp itself retries reads.)
         """
         try:
             return await self._send(call, access)
@@ -160,7 +160,7 @@ class Transport:
         return await self._send(call, access)
 
     async def _send(self, call: Call, access: Access) -> aiohttp.ClientResponse:
-        """One HTTP exchange up to the answer's head; an answer that is not a success is raised."""
+        """Send a request, and return the response once its headers are here. Raises an error unless it is a success."""
         began = time.monotonic()
         status = 0
         try:
@@ -207,17 +207,17 @@ def _in_version(call: Call, version: str) -> Call:
     usual, other = (f"{call.resource.group}/{each}" for each in (call.resource.version, version))
     if usual == other:
         return call
-    # A whole object names its version too.
+    # The body of a create names the version, too.
     body = {**call.body, "apiVersion": other} if call.verb == "create" and call.body is not None else call.body
     return replace(call, path=call.path.replace(f"/{usual}/", f"/{other}/", 1), body=body)
 
 
 def unavailable(call: Call, error: Exception) -> NoReturn:
-    """Translate what aiohttp raises; its time-outs are OSErrors (TimeoutError) with or without words."""
+    """Raise ApiUnavailableError for an error of aiohttp. Its timeouts are TimeoutErrors, with or without a text."""
     reason = str(error) or "no answer in time"
-    if isinstance(error, aiohttp.ClientConnectorError):  # its own text has Python's objects in it
+    if isinstance(error, aiohttp.ClientConnectorError):  # its own text contains reprs of Python objects
         cause, number = error.os_error, error.os_error.errno or 0
-        # Numbers of TLS and of the resolver (negative) are not the system's.
+        # TLS and the resolver (negative) have numbers of their own, which are not errno values.
         own = number > 0 and not isinstance(cause, ssl.SSLError)
         why = os.strerror(number) if own else cause.strerror or str(cause)
         reason = f"cannot connect to {error.host}:{error.port}: {why}"
@@ -225,7 +225,7 @@ def unavailable(call: Call, error: Exception) -> NoReturn:
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket on which the kernel notices, after a minute, that the other side has vanished without a word."""
+    """Make a socket with TCP keep-alive, so that the kernel notices a dead peer after a minute."""
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,4 +1,4 @@
-"""Reflectors by key: a few objects are watched one by one, many with one watch of all of them, as the owner decides."""
+"""Reflectors by key. The owner decides whether to watch objects one by one, or with one watch for all of them."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -11,41 +11,41 @@ from crrd.lib.health import loop_check
 
 R = TypeVar("R", bound=Reflector[Any])
 
-EVERY = ""  # The key of the watch that has all objects
+EVERY = ""  # The key of the watch for all objects
 
 
 @dataclass(frozen=True, slots=True)
 class _Running(Generic[R]):
-    """A reflector that runs."""
+    """A running reflector."""
 
     reflector: R
     task: asyncio.Task[NoReturn]
-    began_with: str  # What its first list was not to be older than
+    began_with: str  # Its `list_version` at the start: its first list is not older than this
 
 
 class WatchSet(Generic[R]):
-    """The reflectors that run now, made by their keys. The constructor starts nothing."""
+    """The running reflectors, by key. The constructor starts nothing."""
 
     def __init__(self, make: Callable[[str], R], list_version: str = "") -> None:
         self._make = make
         self._running: dict[str, _Running[R]] = {}
         self._list_version = list_version
-        """What no list may be older than, "" for the newest: what was watched before must not go back in time."""
+        """No list may be older than this version ("": lists are the newest), so that objects never go back in time."""
         self._last_list_time: float | None = None
         self._last_activity: float | None = None
 
     @property
     def keys(self) -> set[str]:
-        """What is watched."""
+        """The keys that are watched."""
         return set(self._running)
 
     def get(self, key: str) -> R | None:
-        """The reflector of a key, None where it is not watched."""
+        """Return the reflector of a key, None if the key is not watched."""
         running = self._running.get(key)
         return None if running is None else running.reflector
 
     def begin(self, keys: Iterable[str], group: asyncio.TaskGroup) -> None:
-        """Start the watches of these keys; their lists are not older than what ended watches have told."""
+        """Start watches for these keys. Their lists are not older than what ended watches have seen."""
         for key in sorted(keys):
             reflector = self._make(key)
             reflector.list_version = self._list_version
@@ -53,42 +53,42 @@ class WatchSet(Generic[R]):
             self._running[key] = _Running(reflector, task, self._list_version)
 
     def cancel(self, keys: Iterable[str]) -> list[asyncio.Task[NoReturn]]:
-        """Cancel the watches of these keys; returns their tasks, for an owner that waits until they have ended."""
-        # What outlives a watch is remembered at once: the owner's wait for the task may be cut short.
+        """Cancel the watches of these keys, and return their tasks, so that the caller can wait for their end."""
+        # Save what outlives a watch now, because the caller's wait for the tasks may be cancelled.
         self._last_list_time, self._last_activity = self.last_list_time, self.last_activity
         ended = [self._running.pop(key) for key in sorted(keys)]
         for running in ended:
             running.task.cancel()
             version = running.reflector.list_version
             if not version or (not self._list_version and running.began_with):
-                self._list_version = ""  # a version was lost: only the newest list is sure to be new enough
+                self._list_version = ""  # the reflector has dropped its version: only the newest list is new enough
             elif not self._list_version or older(self._list_version, version):
                 self._list_version = version
         return [running.task for running in ended]
 
     def check(self) -> str:
-        """For health pages: what of it has ended or hangs."""
+        """For health pages: return which watch has ended or hangs, "" for none."""
         checks = (loop_check(each.task, each.reflector.heartbeat) for each in self._running.values())
         return next(filter(None, (check() for check in checks)), "")
 
     @property
     def listed(self) -> bool:
-        """Whether each of them has a whole list."""
+        """Whether every reflector has a whole list."""
         return all(each.reflector.listed for each in self._running.values())
 
     @property
     def last_error(self) -> str:
-        """Why one of them has no connection now, "" for nothing."""
+        """Why one of the reflectors has no connection now, "" if all have one."""
         return next(filter(None, (each.reflector.last_error for each in self._running.values())), "")
 
     @property
     def last_list_time(self) -> float | None:
-        """Monotonic time of the last list of any of them, None before."""
+        """Monotonic time of the last list of any reflector, None before the first."""
         return _latest(self._last_list_time, *(each.reflector.last_list_time for each in self._running.values()))
 
     @property
     def last_activity(self) -> float | None:
-        """Monotonic time at which the API server last said anything to one of them, None before."""
+        """Monotonic time of the API server's last response or event for any reflector, None before the first."""
         return _latest(self._last_activity, *(each.reflector.last_activity for each in self._running.values()))
 
 

@@ -1,7 +1,7 @@
-"""Writes requests: their status, the pins, and what the lifecycle wants of them.
+"""Writes requests: their status, their pins, and the changes that the lifecycle decides on.
 
-Every write is bound to the UID and the resourceVersion that was decided on, so that none of them lands on a newer
-version, or on another request of the same name. Whether to try again is the controllers' decision.
+Every write is bound to the UID and the resourceVersion that the decision was based on. So it never changes a newer
+version, or another request of the same name. The controllers decide whether to retry.
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ from crrd.kube.client import KubeClient
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 
-_INVALID = 422  # What a UID that is not the object's is answered with, unless the version is compared first (409)
+_INVALID = 422  # The API server's status for a wrong UID, unless it compares the version first (409)
 
 
 class RequestWriter:
-    """Every method returns the request as it is after the write; each is one call. Implements `ports.StatusWriter`.
+    """Each method makes one call, and returns the request after the write. Implements `ports.StatusWriter`.
 
     Raises:
-        ConflictError: the request is another version than the one that was decided on.
-        GoneError: the request is no more, or another one has its name (a deletion says ConflictError to the latter).
+        ConflictError: the request has changed since the version that the decision was based on.
+        GoneError: the request no longer exists, or another one has its name (a deletion raises ConflictError then).
         ApiUnavailableError, ApiRefusedError: see there.
     """
 
@@ -33,7 +33,7 @@ class RequestWriter:
 
     async def write_status(self, request: Request, status: Status) -> Request:
         """Merge-patch the status subresource."""
-        # Null takes a field away in a merge patch: a message of the last phase must not outlive it.
+        # Null removes a field in a merge patch, so the message of an earlier phase does not stay.
         body = {"status": {"message": None, "reason": None} | status_to_json(status)}
         return await self._patch(request, body, "status")
 
@@ -43,7 +43,7 @@ class RequestWriter:
         return await self._patch(request, {"metadata": {"annotations": {model.ANNOTATION_PINNED: text}}})
 
     async def carry_out(self, request: Request, action: lc.RequestAction) -> Request:
-        """Do what the lifecycle wants; one that was deleted may stay for somebody else's finalizer."""
+        """Carry out an action of the lifecycle. A deleted request may stay because of a foreign finalizer."""
         match action:
             case lc.Complete(status=status):
                 return await self.write_status(request, status)
@@ -68,7 +68,7 @@ class RequestWriter:
                 REQUESTS, request.namespace, request.name, bound, subresource=subresource
             )
         except GoneError as error:
-            if await self._is_there(request):  # an API server that is behind, or a proxy, said so: it is not final
+            if await self._is_there(request):  # the 404 came from an API server that lags, or from a proxy: retry
                 raise ApiUnavailableError(f"{error}, but the object exists") from error
             raise
         except ApiRefusedError as error:
@@ -78,7 +78,7 @@ class RequestWriter:
         return parse_request(answer)
 
     async def _is_there(self, request: Request) -> bool:
-        """Whether the newest list has the request; the node daemon may not `get` requests."""
+        """Whether the newest list has the request. A list, because the node daemon has no right to `get` requests."""
         where = f"metadata.name={request.name}"
         found = await self._client.list_all(REQUESTS, parse_request, namespace=request.namespace, field_selector=where)
         return any(each.uid == request.uid for each in found.items)
