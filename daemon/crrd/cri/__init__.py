@@ -1,10 +1,10 @@
-"""The container runtime's edge: finding its socket, speaking CRI v1 to it, and telling the core what it said.
+"""Access to the container runtime: finds its socket, calls CRI v1, and converts the responses to the core's values.
 
-Nothing outside of this package sees protobuf or gRPC; it knows neither requests nor the Kubernetes API.
+No other package uses gRPC. This package knows neither requests nor the Kubernetes API.
 """
 
 import os
 
-# Read when gRPC is first loaded. Without it, gRPC writes a line of its own to stderr whenever the runtime restarts,
-# between the lines of our log; what went wrong reaches the log through the errors all the same.
+# gRPC reads this when it is loaded. Without it, gRPC writes to stderr, between the lines of our log, whenever the
+# runtime restarts. Our log has the errors anyway.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -1,8 +1,8 @@
-"""From the CRI's protobuf messages to the core's `Instance`.
+"""Converts the CRI's protobuf messages to the core's `Instance`.
 
-What a container is (whose, how often restarted, with which hook) is read from the labels and annotations that kubelet
-writes on it. They are text that can hold anything: what cannot be read becomes its absence (or an invalid hook that
-says why), never an error. Whether an instance is the one that a request means is not decided here.
+A container's pod, restart count and preStop hook come from the labels and annotations that kubelet writes on it. Their
+text can be anything. A value that cannot be parsed counts as missing (a hook becomes an invalid hook with the reason),
+and never raises an error. This module does not decide whether an instance is the target of a request.
 
 Source of the names: Kubernetes' pkg/kubelet/types/labels.go and pkg/kubelet/kuberuntime/labels.go.
 """
@@ -25,7 +25,7 @@ _STATES = {
 
 
 def instance(container: api_pb2.Container, runtime: str) -> Instance:
-    """One entry of ListContainers; `runtime` is the runtime's name, as in front of container IDs."""
+    """Convert one entry of ListContainers; `runtime` is the runtime's name, the prefix of container IDs."""
     marks, annotations = container.labels, container.annotations
     restarts = _number(annotations.get(labels.ANNOTATION_RESTART_COUNT, ""), INT32_MAX)
     handler = annotations.get(labels.ANNOTATION_PRE_STOP)
@@ -46,16 +46,16 @@ def instance(container: api_pb2.Container, runtime: str) -> Instance:
 
 
 def named_ports(annotation: str) -> tuple[tuple[str, int], ...]:
-    """The named ports of the annotation's JSON list of container ports; what is no such port is left out."""
+    """Return the named ports in the annotation's JSON list of container ports. Skips invalid entries."""
     ports = [(text(port.get("name")), port.get("containerPort")) for port in map(mapping, items(_json(annotation)))]
     return tuple((name, number) for name, number in ports if name and _is_port(number))
 
 
 def hook(annotation: str) -> Hook:
-    """The preStop handler in the annotation's JSON: the pod spec's `lifecycle.preStop`.
+    """Parse the annotation's JSON: the pod spec's `lifecycle.preStop`.
 
-    Several handlers in one are refused by the API server; kubelet would take the first of exec, httpGet and sleep,
-    and so does this.
+    The API server rejects several handlers in one hook. kubelet would take the first of exec, httpGet and sleep, as
+    this function does.
     """
     handler = _json(annotation)
     if not isinstance(handler, dict):
@@ -124,13 +124,13 @@ def _invalid(error: str) -> Hook:
 def _json(annotation: str) -> object:
     try:
         value: object = json.loads(annotation)
-    except (ValueError, RecursionError):  # the second for a few thousand nested brackets
+    except (ValueError, RecursionError):  # RecursionError: thousands of nested brackets
         return None
     return value
 
 
 def _number(annotation: str, most: int) -> int | None:
-    """A decimal, not negative and not above `most`; None for anything else."""
+    """Parse a decimal number from 0 to `most`; None for anything else."""
     if not annotation.isascii() or not annotation.isdigit() or len(annotation) > 20:
         return None
     value = int(annotation)

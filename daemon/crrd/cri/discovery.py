@@ -1,7 +1,7 @@
-"""Where the node's container runtimes listen, and what answers there.
+"""Finds the sockets of the node's container runtimes.
 
-Each candidate is asked until it is clear which of five things it is: a CRI v1 runtime, missing, forbidden, down (which
-heals, so it is waited for), or something that never will be a CRI runtime.
+Each candidate is probed, with one of five outcomes: a CRI v1 runtime, missing, no permission, down (temporary, so
+discovery waits for it), or not a CRI v1 runtime at all.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ConfigurationError, RuntimeCallError, RuntimeUnavailableError
 from crrd.lib.plain import one_line
 
-KNOWN_SOCKETS = (  # Where the runtimes of the common distributions put their sockets
+KNOWN_SOCKETS = (  # The runtimes' sockets in common distributions
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",
     "/run/cri-dockerd.sock",
@@ -31,15 +31,15 @@ KNOWN_SOCKETS = (  # Where the runtimes of the common distributions put their so
     "/run/dockershim.sock",  # old Bottlerocket: its containerd under another name
 )
 
-PROBE_SECONDS = 3.0  # The longest that one candidate may take to say what it is; a busy one is asked again
-BACKOFF = Backoff(initial=0.5, factor=2.0, maximum=15.0, jitter=0.2)  # Between two looks for a runtime that is down
-PATH_BYTES = 107  # Of a unix socket's address on Linux (sun_path, unix(7), less the closing zero)
+PROBE_SECONDS = 3.0  # Timeout of one probe; a candidate that times out counts as down
+BACKOFF = Backoff(initial=0.5, factor=2.0, maximum=15.0, jitter=0.2)  # Between two probes of a runtime that is down
+PATH_BYTES = 107  # Longest path of a unix socket on Linux (sun_path in unix(7), without the final zero byte)
 
 _FRAME_HEADER = 9
 _SETTINGS = 4
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0))
-"""How an HTTP/2 client opens: the preface and an empty SETTINGS frame (RFC 9113, 3.4); a server answers with its own
-SETTINGS frame first."""
+"""The first bytes of an HTTP/2 client: the preface and an empty SETTINGS frame (RFC 9113, 3.4). The first frame of the
+server must be a SETTINGS frame, too."""
 
 log = structlog.get_logger()
 
@@ -50,23 +50,23 @@ class ProbeOutcome(StrEnum):
     OK = "a CRI v1 runtime"
     MISSING = "missing"
     PERMISSION = "no permission"
-    DOWN = "connection refused"  # Heals: the socket is there and the runtime is not, or not yet
+    DOWN = "connection refused"  # Temporary: the socket exists, but the runtime does not run, or not yet
     NOT_CRI = "not a CRI v1 runtime"
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What was found out about one endpoint."""
+    """The result of probing one endpoint."""
 
     endpoint: str
     outcome: ProbeOutcome
     reason: str = ""
-    runtime: str = ""  # OK: the runtime's name, as in front of container IDs
+    runtime: str = ""  # If OK: the runtime's name, the prefix of container IDs
     version: str = ""
 
 
 def parse(value: str) -> str:
-    """The endpoint `unix:///path` for what a user wrote. Raises ConfigurationError for what is no absolute path."""
+    """Convert a user's value to an endpoint `unix:///path`. Raises ConfigurationError if it is not an absolute path."""
     endpoint = value.strip()
     scheme, separator, rest = endpoint.partition("://")
     path = rest if separator and scheme == "unix" else endpoint.removeprefix("unix:")
@@ -81,12 +81,12 @@ def parse(value: str) -> str:
 
 
 def candidates(root: Path = Path("/")) -> tuple[str, ...]:
-    """The known sockets below `root`, the place where the node's own file system is mounted, as endpoints."""
+    """Return the endpoints of the known sockets below `root`, where the node's file system is mounted."""
     return tuple(f"unix://{root / known.lstrip('/')}" for known in KNOWN_SOCKETS)
 
 
 async def probe(endpoint: str) -> Probe:
-    """Find out what is at an endpoint, within PROBE_SECONDS; never raises for what it finds."""
+    """Probe an endpoint, within PROBE_SECONDS. Every failure is an outcome, not an exception."""
     path = endpoint.removeprefix("unix://")
     try:
         if fault := _unfit(path):
@@ -113,11 +113,11 @@ async def discover(
     *,
     wait_for_socket: bool = False,
 ) -> tuple[Probe, ...]:
-    """The node's CRI v1 runtimes, at least one; waits for one that is down, saying so in the log and to `on_down`.
+    """Return the node's CRI v1 runtimes, at least one. While a runtime is down, wait, log it and call `on_down`.
 
-    `values` are endpoints as the user gave them: each has to be a runtime. Without any, the known sockets below `root`
-    are looked at, and those that are runtimes are taken. With `wait_for_socket`, a socket that does not exist is waited
-    for, too: a runtime that restarts has none. Raises ConfigurationError where waiting would not change anything.
+    `values` are the user's endpoints; each must be a runtime. Without `values`, take all known sockets below `root`
+    that are runtimes. With `wait_for_socket`, wait for missing sockets, too, because a restarting runtime has none.
+    Raises ConfigurationError if waiting does not help.
     """
     explicit = bool(values)
     endpoints = tuple(dict.fromkeys(parse(value) for value in values)) or candidates(root)
@@ -153,7 +153,7 @@ async def discover(
 
 
 def _distinct(endpoints: Sequence[str]) -> list[str]:
-    """Without those that are another one's socket under a second name (/var/run is /run)."""
+    """Drop endpoints that are a second path to the same socket (/var/run is /run)."""
     distinct: dict[object, str] = {}
     for endpoint in endpoints:
         path = endpoint.removeprefix("unix://")
@@ -166,7 +166,7 @@ def _distinct(endpoints: Sequence[str]) -> list[str]:
 
 
 def _unfit(path: str) -> str:
-    """Why nobody can ever be reached at this path, "" where somebody might be. Raises OSError."""
+    """Return why no runtime can ever listen at this path, "" if one can. Raises OSError."""
     if not stat.S_ISSOCK(Path(path).stat().st_mode):
         return "it is not a socket"
     if len(os.fsencode(path)) > PATH_BYTES:
@@ -175,7 +175,7 @@ def _unfit(path: str) -> str:
 
 
 def _not_allowed(path: str) -> str:
-    """What keeps this process from a socket: a folder that it may not enter, or the socket itself."""
+    """Return which denied permission prevents the connection: a folder on the path, or the socket itself."""
     user = os.geteuid()
     for folder in reversed(Path(path).parents):
         if not os.access(folder, os.X_OK, effective_ids=True):
@@ -186,17 +186,17 @@ def _not_allowed(path: str) -> str:
 
 
 async def _greet(path: str) -> str:
-    """Open HTTP/2 on the socket: "" for a valid answer, else why this is not gRPC.
+    """Open HTTP/2 on the socket. Return "" if the server's response is valid, else why this is not gRPC.
 
-    gRPC's own error for this (UNAVAILABLE) is the same as for a runtime that is down. Raises OSError where nobody
-    listens, it is not allowed, or the connection was closed without a word.
+    gRPC cannot tell, because its error (UNAVAILABLE) is the same as for a runtime that is down. Raises OSError if no
+    process listens, permission is denied, or the server closes the connection without a response.
     """
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.setblocking(False)
         await loop.sock_connect(connection, path)
         answer = b""
-        # Who answers and hangs up without listening breaks the pipe, but what it has said can still be read.
+        # A server that responds and closes at once breaks the pipe, but its response can still be read.
         with suppress(BrokenPipeError, ConnectionResetError):
             await loop.sock_sendall(connection, _GREETING)
         with suppress(ConnectionResetError):
@@ -236,7 +236,7 @@ _ADVICE = {
 
 
 def _explain(probes: Sequence[Probe]) -> ConfigurationError:
-    """One line for all that is wrong, with the advice for the first."""
+    """Make one error for all these probes, with the advice for the first."""
     found = "; ".join(f"{each.endpoint}: {each.reason}" for each in probes)
     return ConfigurationError(f"no usable container runtime: {found}. To do: {_ADVICE[probes[0].outcome]}")
 

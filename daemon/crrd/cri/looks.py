@@ -1,7 +1,7 @@
-"""One look at a runtime for all who wait for one: a burst of requests asks for the node's containers a few times.
+"""Shares ListContainers calls between all waiters, so that a burst of requests makes only a few calls.
 
-ListContainers costs the runtime about the same for one pod and for all. So there is one call at a time, and whoever
-asks gets the answer of the next call that begins after their question: never an older one.
+ListContainers costs the runtime about the same for one pod as for all. So there is one call (a look) at a time, and
+each waiter gets the result of the next call that begins after it started to wait, never an older one.
 """
 
 import asyncio
@@ -13,16 +13,16 @@ from crrd.kubelet.labels import LABEL_POD_UID
 from crrd.lib.errors import RuntimeUnavailableError
 from crrd.lib.supervise import cancel
 
-PAUSE_FACTOR = 5.0  # Where several pods wait, the pause after a look is this many times what that look took
-URGENT_FACTOR = 1.0  # The same where a stop waits for the look
-PAUSE_LIMITS = (0.05, 1.0)  # Seconds that this pause lasts at least and at most
-SLOW_SECONDS = 2.0  # A look that has not been answered for so long holds up the next one no more
+PAUSE_FACTOR = 5.0  # If several pods wait, the pause after a look is this factor times its duration
+URGENT_FACTOR = 1.0  # The same if a stop waits for the look
+PAUSE_LIMITS = (0.05, 1.0)  # Least and greatest length of this pause, in seconds
+SLOW_SECONDS = 2.0  # A look that takes longer no longer delays the next one
 
-Waiting = dict[str, list["asyncio.Future[Sequence[api_pb2.Container]]"]]  # Pod UID -> who waits for its containers
+Waiting = dict[str, list["asyncio.Future[Sequence[api_pb2.Container]]"]]  # Pod UID -> waiters for its containers
 
 
 class Looks:
-    """Looks at one runtime, by its client's `list_containers`."""
+    """The looks at one runtime, made with its client's `list_containers`."""
 
     def __init__(self, list_containers: Callable[..., Awaitable[Sequence[api_pb2.Container]]]) -> None:
         self._list_containers = list_containers
@@ -30,13 +30,13 @@ class Looks:
         self._running: asyncio.Task[None] | None = None
         self._under_way: set[asyncio.Task[None]] = set()
         self._next = 0.0  # Monotonic time before which no look for several pods begins
-        self._next_urgent = 0.0  # The same for one that a stop waits for
-        self._urgent = asyncio.Event()  # A stop waits for the next look
+        self._next_urgent = 0.0  # The same if a stop waits for the look
+        self._urgent = asyncio.Event()  # Set if a stop waits for the next look
 
     async def of_pod(self, pod_uid: str, *, urgent: bool = False) -> Sequence[api_pb2.Container]:
-        """The containers of a pod as of a look that begins now or later; `urgent` where a stop waits for the answer.
+        """Return a pod's containers, from a look that begins now or later; `urgent` if a stop waits for it.
 
-        Raises RuntimeCallError or RuntimeUnavailableError where that look failed.
+        Raises RuntimeCallError or RuntimeUnavailableError if that look fails.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Sequence[api_pb2.Container]] = loop.create_future()
@@ -48,11 +48,11 @@ class Looks:
         return await answer
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel the looks under way."""
         await cancel([*self._under_way, *filter(None, [self._running])])
 
     async def _run(self) -> None:
-        """Look until nobody waits."""
+        """Make looks until there are no waiters."""
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
@@ -68,7 +68,7 @@ class Looks:
             self._running = None
 
     async def _pause(self) -> None:
-        """Wait until the next look may begin; one that a stop waits for may begin sooner."""
+        """Wait until the next look may begin, which is sooner if a stop waits for it."""
         loop = asyncio.get_running_loop()
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._next):
@@ -79,13 +79,13 @@ class Looks:
     async def _look(self, waiting: Waiting) -> None:
         loop = asyncio.get_running_loop()
         answers = [answer for each in waiting.values() for answer in each]
-        if all(answer.done() for answer in answers):  # who asked has given up
+        if all(answer.done() for answer in answers):  # all waiters were cancelled
             return
         began = loop.time()
         only = next(iter(waiting)) if len(waiting) == 1 else ""
         try:
             containers = await self._list_containers(pod_uid=only)
-        except (Exception, asyncio.CancelledError) as error:  # it is theirs who asked
+        except (Exception, asyncio.CancelledError) as error:  # pass the error to the waiters
             closed = isinstance(error, asyncio.CancelledError)
             for answer in answers:
                 if not answer.done():
@@ -100,7 +100,7 @@ class Looks:
                 now + min(most, max(least, factor * (now - began))) for factor in (PAUSE_FACTOR, URGENT_FACTOR)
             )
         found: dict[str, list[api_pb2.Container]] = {pod_uid: [] for pod_uid in waiting}
-        # A runtime that does not know the filter must not hand us another pod's containers.
+        # Filter here, too, because a runtime may ignore the filter and return other pods' containers.
         for container in containers:
             if (own := found.get(container.labels.get(LABEL_POD_UID, ""))) is not None:
                 own.append(container)

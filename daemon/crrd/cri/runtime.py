@@ -1,7 +1,7 @@
 """All container runtimes of the node behind one `crrd.ports.Runtime`.
 
-A node has one runtime as a rule; where it has several, this finds the one that a pod or a container ID belongs to.
-What is done to a container, and when, is the controller's business.
+Most nodes have one runtime. If there are several, this module finds the runtime of a pod or of a container ID. The
+controller decides what to do with a container, and when.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from crrd.cri.looks import Looks
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import CrrdError, RuntimeCallError, RuntimeUnavailableError
 
-CHECK_SECONDS = 2.0  # For how long a runtime may take to say that it is there
-REMEMBERED_PODS = 1024  # Pods whose runtime is remembered: several times what a node holds
+CHECK_SECONDS = 2.0  # Deadline of a runtime's response in `check`
+REMEMBERED_PODS = 1024  # Pods whose runtime is remembered: several times the pods of a node
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")  # A container ID or pod UID; a request may hold anything
 
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Connection:
-    """One runtime: its client, and what it said of itself."""
+    """One runtime: its client, and the name and version that it reports."""
 
     client: CriClient
     name: str
@@ -47,20 +47,20 @@ class Connection:
         self.looks = Looks(self.client.list_containers)
 
     async def instances(self, pod_uid: str, *, urgent: bool) -> tuple[Instance, ...]:
-        """Every instance of the pod's containers in this runtime."""
+        """Return all instances of the pod's containers in this runtime."""
         containers = await self.looks.of_pod(pod_uid, urgent=urgent)
         return tuple(convert.instance(container, self.name) for container in containers)
 
 
 async def connect(endpoints: Sequence[str] = (), root: Path = Path("/")) -> "NodeRuntime":
-    """A NodeRuntime that has found its runtimes. Raises as `NodeRuntime.discover`."""
+    """Return a NodeRuntime that has found its runtimes. Raises as `NodeRuntime.discover`."""
     runtime = NodeRuntime()
     await runtime.discover(endpoints, root, wait_for_socket=False)
     return runtime
 
 
 class NodeRuntime:
-    """Implements `crrd.ports.Runtime` over one or several CRI clients; until it has found one, none answers."""
+    """Implements `crrd.ports.Runtime` with one or several CRI clients. All calls fail until a runtime is found."""
 
     def __init__(self, connections: Sequence[Connection] = (), *, on_call: OnCall | None = None) -> None:
         self._connections = tuple(connections)
@@ -74,7 +74,7 @@ class NodeRuntime:
     async def discover(
         self, endpoints: Sequence[str] = (), root: Path = Path("/"), *, wait_for_socket: bool = True
     ) -> None:
-        """Find the node's runtimes and connect to them; may wait for one, and raises, as `discovery.discover` does."""
+        """Find the node's runtimes and connect to them. Waits and raises as `discovery.discover` does."""
         if self._connections:
             return
         probes = await discovery.discover(endpoints, root, self._note, wait_for_socket=wait_for_socket)
@@ -95,7 +95,7 @@ class NodeRuntime:
         return self._connections
 
     async def check(self) -> str:
-        """For readiness: why one of the runtimes does not answer now, "" while all do."""
+        """For readiness: return why one of the runtimes does not respond now, "" if all do."""
         try:
             await asyncio.gather(*(connection.client.version(CHECK_SECONDS) for connection in self._found()))
         except CrrdError as error:
@@ -104,16 +104,16 @@ class NodeRuntime:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of the runtimes behind it, as in front of container IDs."""
+        """Names of the node's runtimes, the prefixes of container IDs."""
         return frozenset(connection.name for connection in self._connections)
 
     @property
     def versions(self) -> tuple[tuple[str, str], ...]:
-        """Name and version of each runtime, as it says."""
+        """Name and version of each runtime, as it reports them."""
         return tuple((connection.name, connection.version) for connection in self._connections)
 
     async def instances(self, pod_uid: str, *, urgent: bool = False) -> tuple[Instance, ...]:
-        """Every instance of the pod's containers, exited ones too. One call where the pod's runtime is known."""
+        """Return all instances of the pod's containers, exited ones too; one call if the pod's runtime is known."""
         if not _ID.fullmatch(pod_uid):
             return ()
         connections = self._found()
@@ -123,13 +123,13 @@ class NodeRuntime:
             if len(connections) == 1 or not _over(found):
                 return found
             if found:
-                with suppress(RuntimeCallError, RuntimeUnavailableError):  # its home has answered
+                with suppress(RuntimeCallError, RuntimeUnavailableError):  # else use the response of its own runtime
                     return await self._search(pod_uid, urgent=urgent)
                 return found
         return await self._search(pod_uid, urgent=urgent)
 
     async def _search(self, pod_uid: str, *, urgent: bool) -> tuple[Instance, ...]:
-        """The instances in the runtime that has the newest of them; another one may still list what has ended."""
+        """Return the instances of the runtime with the newest one; another runtime may still list old, exited ones."""
         answers = await asyncio.gather(
             *(connection.instances(pod_uid, urgent=urgent) for connection in self._connections), return_exceptions=True
         )
@@ -140,7 +140,7 @@ class NodeRuntime:
             if not isinstance(answer, BaseException) and answer
         ]
         _, home, instances = max(found, key=lambda each: each[0], default=(0, None, ()))
-        if failures and _over(instances):  # the pod may live in the one that did not answer
+        if failures and _over(instances):  # the pod may run in a runtime that did not respond
             raise failures[0]
         if home is not None:
             self._homes[pod_uid] = home
@@ -150,17 +150,17 @@ class NodeRuntime:
         return instances
 
     async def containers(self) -> list[api_pb2.Container]:
-        """Every container of every runtime of the node, exited ones too, as the CRI lists them.
+        """Return all containers of all runtimes, exited ones too, as CRI messages.
 
-        Raises RuntimeUnavailableError or RuntimeCallError where one of the runtimes fails.
+        Raises RuntimeUnavailableError or RuntimeCallError if one of the runtimes fails.
         """
         answers = await asyncio.gather(*(connection.client.list_containers() for connection in self._found()))
         return [container for answer in answers for container in answer]
 
     async def find(self, pin: Pin) -> Instance | None:
-        """The instance with exactly this ID; None where the runtime that the ID names has none, or is not here.
+        """Return the instance with exactly this ID, None if it does not exist or the node does not have its runtime.
 
-        Runtimes complete truncated IDs, so what they return is compared with what was asked for.
+        The IDs in the response are compared with the pin's, because runtimes complete truncated IDs.
         """
         if not _ID.fullmatch(pin.bare_id):
             return None
@@ -172,7 +172,7 @@ class NodeRuntime:
         return None
 
     async def stop(self, instance: Instance, seconds: float) -> None:
-        """CRI StopContainer with this timeout; returns when the container has stopped. An unknown ID has stopped."""
+        """CRI StopContainer with this timeout; returns when the container has stopped. Not found counts as stopped."""
         try:
             await self._at_home(instance, lambda client: client.stop_container(instance.id, seconds))
         except RuntimeCallError as error:
@@ -184,7 +184,7 @@ class NodeRuntime:
         return await self._at_home(instance, lambda client: client.exec_sync(instance.id, command, seconds))
 
     async def _at_home(self, instance: Instance, call: Callable[[CriClient], Awaitable[_T]]) -> _T:
-        """Call the runtime that has the instance: the one that knows its pod, else any of its name, one by one."""
+        """Call the instance's runtime: that of its pod if known, else each with the instance's runtime name in turn."""
         home = self._homes.get(instance.pod_uid)
         named = [connection for connection in self._found() if connection.name == instance.runtime]
         missing: RuntimeCallError | None = None
@@ -201,11 +201,11 @@ class NodeRuntime:
         raise silent or missing or RuntimeCallError(f"this node has no runtime {instance.runtime!r}", code="NOT_FOUND")
 
     async def close(self) -> None:
-        """Give up all connections."""
+        """Close all connections."""
         await asyncio.gather(*(connection.client.close() for connection in self._connections))
         await asyncio.gather(*(connection.looks.close() for connection in self._connections))
 
 
 def _over(instances: Sequence[Instance]) -> bool:
-    """Whether none of them runs, or is to run."""
+    """Whether all instances have exited."""
     return all(instance.state is ContainerState.EXITED for instance in instances)
