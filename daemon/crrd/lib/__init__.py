@@ -1,1 +1,1 @@
-"""What every part may use and what knows nothing of crrd's own subject: errors, loops, logs, metrics, JSON."""
+"""General helpers for all packages, without knowledge of requests or pods: errors, loops, logs, metrics, JSON."""

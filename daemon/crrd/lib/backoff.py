@@ -1,4 +1,4 @@
-"""How long to wait between tries: data, the one helper that turns it into delays, and how tries of one thing stand."""
+"""Back-off between tries: its parameters, the delays computed from them, and the state of retries of one thing."""
 
 import random
 from collections.abc import Iterator
@@ -9,35 +9,35 @@ from math import inf
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays in seconds that grow by a factor up to a maximum, each made longer by a random share of itself."""
+    """Delays in seconds that grow by a factor up to a maximum, with random jitter added."""
 
     initial: float
     factor: float
     maximum: float  # Before jitter
-    jitter: float  # The largest random share that is added, 0.1 for up to ten per cent
+    jitter: float  # The largest random share added to a delay, 0.1 for up to ten per cent
 
     def delay(self, failures: int) -> float:
-        """Seconds to wait after this many failures in a row (at least 1)."""
+        """Return the seconds to wait after this many failures in a row (at least 1)."""
         base = min(self.maximum, self.initial * self.factor ** min(failures - 1, 64))
         return base * (1 + random.uniform(0, self.jitter))  # noqa: S311 - jitter is no secret
 
     def delays(self) -> Iterator[float]:
-        """The delays after the first, second, third ... failure in a row; never ends."""
+        """Yield the delays after the first, second, third ... failure in a row, without end."""
         return map(self.delay, count(1))
 
 
 @dataclass(slots=True)
 class Retry:
-    """How often one thing has failed in a row, and when it may be tried next; times are monotonic seconds."""
+    """How often an operation has failed in a row, and when to try it next. Times are monotonic seconds."""
 
     backoff: Backoff
-    forgiven: float = inf  # Seconds without a failure after which the next one counts as the first
+    forgiven: float = inf  # After so many seconds without a failure, the next one counts as the first
     failures: int = 0
     next_try: float = -inf
     failed_at: float = -inf
 
     def fail(self, now: float, at_least: float = 0.0) -> float:
-        """Note a failure; returns the seconds to wait, which are `at_least` so many."""
+        """Record a failure. Return the seconds to wait, never less than `at_least`."""
         if now - self.failed_at > self.forgiven:
             self.failures = 0
         self.failures += 1
@@ -46,15 +46,15 @@ class Retry:
         return delay
 
     def succeed(self) -> None:
-        """Note a success: the next failure is the first one again."""
+        """Record a success: the next failure counts as the first."""
         self.failures = 0
         self.release()
 
     def release(self) -> None:
-        """Let the next try come at once, whatever has failed before."""
+        """Allow the next try at once, in spite of earlier failures."""
         self.next_try = -inf
 
     @property
     def waiting(self) -> bool:
-        """Whether a try has failed, and was not released since."""
+        """Whether a try has failed, with neither a success nor a release since."""
         return self.next_try > -inf

@@ -1,10 +1,10 @@
 """Limits the number of a server's connections. An unused one is closed to make room for a new one.
 
-Anybody who reaches the port can open connections and say nothing. Each costs memory from the first byte on, so they are
-counted from when they are accepted, and above the limit the one that was used longest ago is closed: who asks on its
-connections, as an API server does, keeps them, and a new one is always taken. What is never closed is a connection
-whose call is being answered, or that has only just come, as many do when many calls are made at once. Where all are
-such, the next ones wait to be accepted.
+Every client that reaches the port can open connections and send nothing. Each costs memory at once, so connections
+count from the accept on. Above the limit, the least recently used one is closed. So clients that use their connections,
+like an API server, keep them, and a new connection is always accepted. Two kinds are never closed: connections whose
+call is being answered, and new ones, because many come at once if a client makes many calls. If only these are left,
+further connections wait to be accepted.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from aiohttp import web
 
 log = structlog.get_logger(__name__)
 
-CROWDED, SILENT = "crowded", "silent"  # Why a connection is closed: others came, or no call came on it in time
+CROWDED, SILENT = "crowded", "silent"  # Why a connection is closed: to make room, or no call came on it in time
 _BACKLOG = 256
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-_PAUSE_SECONDS = 1.0  # Until it is tried again where accepting failed and no room can be made, as asyncio does
-_BUSY_SECONDS = 0.05  # After which it is tried again where all calls are being answered
-_TELL_SECONDS = 60.0  # Between two lines of the log about connections that are closed for others
+_PAUSE_SECONDS = 1.0  # Pause after accept failed and no connection can be closed, as in asyncio
+_BUSY_SECONDS = 0.05  # Pause while the calls of all connections are being answered
+_TELL_SECONDS = 60.0  # Between two log lines about connections closed to make room
 
 CloseObserver = Callable[[str], None]  # Called for each connection that is closed early, with CROWDED or SILENT
 
@@ -34,9 +34,9 @@ CloseObserver = Callable[[str], None]  # Called for each connection that is clos
 class _Connection:
     handler: web.RequestHandler
     set_up: "asyncio.Task[None]"
-    since: float  # The loop's time at which it was accepted, or used last
-    timer: asyncio.TimerHandle | None = None  # Until the first call
-    busy: bool = False  # A call has arrived whole and is not answered yet
+    since: float  # The event loop's time at which it was accepted or last used
+    timer: asyncio.TimerHandle | None = None  # Closes the connection if no call comes in time
+    busy: bool = False  # Whether a call has arrived completely, and is not answered yet
 
     @property
     def ended(self) -> bool:
@@ -48,7 +48,7 @@ class _Connection:
 
 
 class Connections:
-    """Accepts, and sets up TLS. The constructor starts nothing."""
+    """Accepts connections, and sets up TLS. The constructor starts nothing."""
 
     def __init__(
         self,
@@ -60,35 +60,35 @@ class Connections:
         handshake_seconds: float | None = None,
         on_close: CloseObserver | None = None,
     ) -> None:
-        self._tls, self._handshake_seconds = tls, handshake_seconds  # For plain TCP, None
+        self._tls, self._handshake_seconds = tls, handshake_seconds  # None for plain TCP
         self._most = most
-        self._young_seconds = young_seconds  # For which a connection is left alone at least
-        self._head_seconds = head_seconds  # For the first call to arrive once a connection is set up
+        self._young_seconds = young_seconds  # A connection is not closed for this long after its last use
+        self._head_seconds = head_seconds  # Longest time from the set-up to the first call
         self._on_close = on_close
         self._bound: socket.socket | None = None
         self._make: Callable[[], web.RequestHandler] | None = None
-        self._known: OrderedDict[web.RequestHandler, _Connection] = OrderedDict()  # The one used longest ago first
-        self._waiting: asyncio.TimerHandle | None = None  # While nothing is accepted: until it is tried again
+        self._known: OrderedDict[web.RequestHandler, _Connection] = OrderedDict()  # Least recently used first
+        self._waiting: asyncio.TimerHandle | None = None  # Set during a pause; then accepts again
         self._logged_at = float("-inf")
 
     def __len__(self) -> int:
-        """How many are open, or being set up."""
+        """Number of connections that are open or being set up."""
         return sum(not one.ended for one in self._known.values())
 
     @property
     def listening(self) -> bool:
-        """Whether new ones are taken."""
+        """Whether the socket listens for new connections."""
         return self._bound is not None and self._bound.fileno() >= 0
 
     def listen(self, bound: socket.socket, make: Callable[[], web.RequestHandler]) -> None:
-        """Take connections on this socket, each for a protocol of its own. Raises OSError."""
+        """Accept connections on this socket, each with a protocol from `make`. Raises OSError."""
         bound.setblocking(False)
         bound.listen(_BACKLOG)
         self._bound, self._make = bound, make
         self._accept_again()
 
     def stop_accepting(self) -> None:
-        """Take no more; those that were taken are set up and served."""
+        """Accept no more connections. Those already accepted are still set up and served."""
         bound, self._bound = self._bound, None
         if bound is not None:
             asyncio.get_running_loop().remove_reader(bound)
@@ -97,17 +97,17 @@ class Connections:
             self._waiting.cancel()
 
     def close(self) -> None:
-        """Give up those that are not set up yet; the others are their server's to close."""
+        """Cancel the connections that are not set up yet. The server closes the others."""
         for one in self._known.values():
             one.set_up.cancel()
             one.stop_timer()
 
     def busy(self, handler: web.RequestHandler) -> None:
-        """A call has arrived."""
+        """Record that a call has arrived."""
         self._heard(handler, busy=True)
 
     def used(self, handler: web.RequestHandler) -> None:
-        """A call is answered."""
+        """Record that a call was answered."""
         self._heard(handler, busy=False)
 
     def _heard(self, handler: web.RequestHandler, *, busy: bool) -> None:
@@ -122,14 +122,14 @@ class Connections:
             asyncio.get_running_loop().add_reader(self._bound, self._accept)
 
     def _pause(self, seconds: float) -> None:
-        """Accept nothing for a while."""
+        """Stop accepting for a while."""
         loop = asyncio.get_running_loop()
         if self._bound is not None:
             loop.remove_reader(self._bound)
         self._waiting = loop.call_later(seconds, self._accept_again)
 
     def _accept(self) -> None:
-        """Take one connection, if there is room for it."""
+        """Accept one connection if there is room, else pause."""
         if self._bound is None or self._make is None:
             return
         if seconds := self._make_room():
@@ -144,7 +144,7 @@ class Connections:
             if retry is None:
                 retry = _PAUSE_SECONDS
                 log.warning("cannot accept connections", error=str(error), retry_in=retry)
-            self._pause(retry)  # if for no time, the loop still takes a turn, in which what was closed goes
+            self._pause(retry)  # even with 0 s the event loop takes a turn, which closes the dropped connection
             return
         made.setblocking(False)
         handler, loop = self._make(), asyncio.get_running_loop()
@@ -156,14 +156,14 @@ class Connections:
             await loop.connect_accepted_socket(
                 lambda: handler, made, ssl=self._tls, ssl_handshake_timeout=self._handshake_seconds
             )
-        except OSError:  # of TLS or of the network: the caller's
+        except OSError:  # an error of TLS or the network, caused by the client
             self._known.pop(handler, None)
             return
         if one := self._known.get(handler):
             one.timer = loop.call_later(self._head_seconds, self._drop, one, SILENT)
 
     def _make_room(self) -> float:
-        """Close the one that was used longest ago, if need be; the seconds after which to try again, 0 for room now."""
+        """Close the least recently used connection if needed. Return 0 if there is room, else the seconds to wait."""
         if len(self._known) >= self._most:
             for one in [one for one in self._known.values() if one.ended]:
                 self._forget(one)
@@ -173,7 +173,7 @@ class Connections:
         return _BUSY_SECONDS if seconds is None else seconds
 
     def _close_oldest(self, why: str) -> float | None:
-        """Close the one that was used longest ago; if it is too young, after how many seconds. None: all are busy."""
+        """Close the least recently used connection. Return 0, or the seconds until it may be closed; None: all busy."""
         one = next((each for each in self._known.values() if not each.busy and not each.ended), None)
         if one is None:
             return None

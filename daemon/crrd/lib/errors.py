@@ -1,24 +1,24 @@
-"""The errors that crrd raises on purpose. The edges translate foreign ones into these, with their cause kept."""
+"""The errors that crrd raises on purpose. `kube` and `cri` translate foreign errors to these, and keep the cause."""
 
 
 class CrrdError(Exception):
-    """The root of all errors that crrd raises on purpose."""
+    """The base class of all errors that crrd raises on purpose."""
 
 
 class ConfigurationError(CrrdError):
-    """Something that waiting does not heal: one line that says what is wrong, where, and what to do."""
+    """An error that waiting does not fix: one line that says what is wrong, where, and what to do."""
 
 
 class OutputError(CrrdError):
-    """Standard output takes nothing more."""
+    """Standard output cannot be written."""
 
     def __init__(self, message: str, *, reader_gone: bool) -> None:
         super().__init__(message)
-        self.reader_gone = reader_gone  # Nobody reads it any more, as after `| head`
+        self.reader_gone = reader_gone  # Whether the reader has closed it, as after `| head`
 
 
 class RuntimeUnavailableError(CrrdError):
-    """The container runtime cannot be reached now; trying again later may help."""
+    """The container runtime cannot be reached now; a retry may succeed."""
 
 
 class RuntimeCallError(CrrdError):
@@ -31,31 +31,31 @@ class RuntimeCallError(CrrdError):
 
 
 class ApiUnavailableError(CrrdError):
-    """The API server cannot be reached, or asks for patience (429, 5xx)."""
+    """The API server cannot be reached, or is overloaded or failing (429, 5xx)."""
 
-    LONGEST_PATIENCE_SECONDS = 30.0  # Whatever a server asks for: one answer must not silence a daemon for hours
+    LONGEST_PATIENCE_SECONDS = 30.0  # Limit for Retry-After, so that one response cannot stop a daemon for hours
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
-        # Seconds that the server asked to wait, as far as we do that for it; 0 where it did not say
+        # Seconds to wait that the server asked for, limited; 0 if it did not ask
         self.retry_after = min(retry_after or 0.0, self.LONGEST_PATIENCE_SECONDS)
 
 
 class ApiRefusedError(CrrdError):
-    """The API server understood and refused (4xx other than those below)."""
+    """The API server rejected the request (4xx; the subclasses below are for single statuses)."""
 
     def __init__(self, message: str, *, status: int = 0) -> None:
         super().__init__(message)
         self.status = status  # The HTTP status
-        self.resource = ""  # What the refused call was about, as kubectl names resources; "" where nobody knows
+        self.resource = ""  # The resource of the rejected call, as kubectl names it; "" if unknown
 
 
 class ConflictError(ApiRefusedError):
-    """The object has changed since it was read (409): decide again on the newer one."""
+    """The object has changed since it was read (409): decide again on the newer version."""
 
 
 class GoneError(ApiRefusedError):
-    """The object is no more (404)."""
+    """The object does not exist (404)."""
 
 
 class ExpiredError(ApiRefusedError):

@@ -1,4 +1,4 @@
-"""`/healthz` and `/readyz`: a check per loop, each named, and the small HTTP server that answers them."""
+"""`/healthz` and `/readyz`: a named check for each loop, and the small HTTP server for these pages."""
 
 import asyncio
 import os
@@ -15,20 +15,20 @@ from crrd.lib.errors import ConfigurationError
 from crrd.lib.heartbeat import Sign
 
 Check = Callable[[], str | Awaitable[str]]
-"""Returns "" when all is well, else what is wrong, in one line; one that has to ask somebody is awaited."""
+"""Returns "" if all is well, else what is wrong, in one line. A check that makes a call is a coroutine."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-CONNECTIONS = 64  # To the pages, all together: kubelet opens one for each probe, Prometheus keeps one
+CONNECTIONS = 64  # For all pages together: kubelet opens one for each probe, Prometheus keeps one open
 YOUNG_SECONDS = 0.1
-"""For which a connection is left alone: a thousand that say nothing are worked off within two seconds."""
-HEAD_SECONDS = 10.0  # For the first call on a connection to arrive
-IDLE_SECONDS = 75.0  # For an unused connection: more than a minute, Prometheus' own scrape interval
+"""A connection is not closed for this long after its last use. A thousand silent ones are closed within two seconds."""
+HEAD_SECONDS = 10.0  # Until the first call on a connection
+IDLE_SECONDS = 75.0  # For an idle connection: longer than Prometheus' default scrape interval of a minute
 ANSWER_SECONDS = 3.0
-"""For which a call that is being answered keeps its connection: pages that hang do not keep kubelet from /healthz."""
+"""How long a call that is being answered protects its connection. So hanging pages do not block kubelet's probes."""
 
 
 def loop_check(task: "asyncio.Task[Any]", *heartbeats: Sign) -> Callable[[], str]:
-    """A check that a loop's task still runs, and that none of its heartbeats is late."""
+    """Make a check that a loop's task still runs, and that none of its heartbeats is late."""
 
     def check() -> str:
         if not task.done():
@@ -42,13 +42,13 @@ def loop_check(task: "asyncio.Task[Any]", *heartbeats: Sign) -> Callable[[], str
 
 @dataclass(slots=True)
 class Health:
-    """Named checks; `live` ones decide about /healthz, `ready` ones about /readyz."""
+    """Named checks: `live` for /healthz, `ready` for /readyz."""
 
     live: dict[str, Check] = field(default_factory=dict)
     ready: dict[str, Check] = field(default_factory=dict)
 
     def routes(self) -> list[web.RouteDef]:
-        """The two pages, as kube-apiserver's: `[+]name ok`, `[-]name failed: why`, 503 where one fails."""
+        """The two pages, in kube-apiserver's format: `[+]name ok`, `[-]name failed: why`; 503 if a check fails."""
         return [web.get("/healthz", self._page(self.live)), web.get("/readyz", self._page(self.ready))]
 
     @staticmethod
@@ -67,7 +67,7 @@ class Health:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port`, `:port` (every interface, host "") or `[v6]:port`. Raises ConfigurationError for anything else."""
+    """Split `host:port`, `:port` (all interfaces, host "") or `[v6]:port`. Raises ConfigurationError if invalid."""
     host, separator, port = address.rpartition(":")
     try:
         host.encode("idna")  # as getaddrinfo does
@@ -80,10 +80,10 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A TCP socket to listen on. Without a host, or with `::`, it takes IPv4 and IPv6, as far as the machine has them.
+    """Bind a TCP socket. Without a host, or with `::`, it accepts IPv4 and IPv6, if the machine supports both.
 
-    Kubelet probes the pod's first IP, which is of either family. asyncio would open a socket for each family, each with
-    a port of its own where port 0 is asked for. Raises OSError.
+    Kubelet probes the pod's first IP, which can be of either family. asyncio would open one socket per family, with
+    different ports for port 0. Raises OSError.
     """
     both = host in ("", "::") and socket.has_dualstack_ipv6()
     wanted = "::" if both else "0.0.0.0" if host in ("", "::") else host  # noqa: S104 - as asked for
@@ -92,9 +92,9 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 async def listen(runner: web.AppRunner, connections: Connections, address: tuple[str, int], remedy: str) -> str:
-    """Serve an application at an address; returns it as `split_address` takes it, with the port that was picked.
+    """Serve an application at an address. Return the address in the form of `split_address`, with the actual port.
 
-    Raises ConfigurationError where the address cannot be bound; `remedy` says what to do.
+    Raises ConfigurationError if the address cannot be bound; `remedy` says what to do.
     """
     host, port = address
     await runner.setup()
@@ -104,7 +104,7 @@ async def listen(runner: web.AppRunner, connections: Connections, address: tuple
         bound = bound_socket(host, port)
         connections.listen(bound, server)
     except OSError as error:
-        # create_server repeats the address in the text of its errors; those of names have numbers of their own.
+        # create_server repeats the address in its messages; numbers of gaierror are not errno values.
         reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise ConfigurationError(f"cannot listen on {host}:{port}: {reason}; {remedy}") from error
     host, port = bound.getsockname()[:2]
@@ -112,7 +112,7 @@ async def listen(runner: web.AppRunner, connections: Connections, address: tuple
 
 
 class StatusServer:
-    """Serves the pages of one daemon to any client (see Connections); port 0 picks a free one."""
+    """Serves the pages of one daemon, with limited connections (see Connections). Port 0 picks a free port."""
 
     def __init__(self, address: str, routes: list[web.RouteDef]) -> None:
         self._address = split_address(address)
@@ -123,7 +123,7 @@ class StatusServer:
         self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=IDLE_SECONDS)
 
     async def start(self) -> str:
-        """Listen; returns the address, with the port that was picked. Raises ConfigurationError."""
+        """Listen, and return the address with the actual port. Raises ConfigurationError."""
         return await listen(self._runner, self._connections, self._address, "choose another with --bind-address")
 
     async def stop(self) -> None:

@@ -1,26 +1,26 @@
-"""How a loop shows that it goes on: it says how long its next step may take, or what it waits for, and a page looks.
+"""Heartbeats of loops: a loop states how long its next step may take, or which event it waits for; health pages check.
 
-Nothing here wakes anybody up: a loop that has nothing to do sleeps on, and is alive by definition. What follows from a
-loop that hangs is the reader's concern (`lib.health`, and kubelet's liveness probe behind it).
+A heartbeat starts no timer: a loop without work sleeps, and counts as alive. `lib.health` reports a loop that hangs,
+and kubelet's liveness probe acts on that.
 """
 
 import asyncio
 from typing import Protocol
 
-LATE_SECONDS = 30.0  # By how much a loop may be later than it said before it counts as hanging
-PATIENCE_SECONDS = 15.0  # For how long what a loop waits for may have come before the loop counts as hanging
+LATE_SECONDS = 30.0  # How late a loop may be before it counts as hanging
+PATIENCE_SECONDS = 15.0  # How long an event may be set before the loop that waits for it counts as hanging
 
 
 class Sign(Protocol):
-    """One sign of life, or several behind one."""
+    """One heartbeat, or several behind one interface."""
 
     def check(self) -> str:
-        """What is late, "" for nothing."""
+        """Return what is late, "" for nothing."""
         ...
 
 
 class Heartbeat:
-    """One loop's word. Before the first one, and after `rest`, nothing is expected of it."""
+    """The heartbeat of one loop. Before the first call, and after `rest`, nothing is expected of the loop."""
 
     def __init__(self) -> None:
         self._doing = ""
@@ -29,21 +29,21 @@ class Heartbeat:
         self._came: float | None = None
 
     def within(self, seconds: float, doing: str) -> None:
-        """The next word comes within this time, at the worst."""
+        """State that the next call comes within this time at the latest. `doing` describes the step."""
         self._doing, self._awaited = doing, None
         self._due = asyncio.get_running_loop().time() + seconds
 
     def until(self, event: asyncio.Event, doing: str) -> None:
-        """The next word comes soon after the event was set, however long that takes."""
+        """State that the next call comes soon after the event is set, however long that takes."""
         self._doing, self._due = doing, None
         self._awaited, self._came = event, None
 
     def rest(self) -> None:
-        """The loop does not run now."""
+        """State that the loop does not run now."""
         self._due = self._awaited = None
 
     def check(self) -> str:
-        """What is late, "" for nothing. Of an event it takes two looks to tell, the first of which sees it set."""
+        """Return what is late, "" for nothing. For an event this takes two checks: the first one only sees it set."""
         now = asyncio.get_running_loop().time()
         late, patience = 0.0, 0.0
         if self._awaited is not None:

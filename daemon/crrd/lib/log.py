@@ -1,6 +1,6 @@
-"""Log set-up: one line per event, for people or for machines, on standard error.
+"""Log set-up: one line per event on standard error, as text or JSON.
 
-Events are short constants with key-values. The level changes at run time: SIGUSR1 turns debug on and off.
+Events are short constants with key-values. SIGUSR1 switches the debug level on and off at run time.
 """
 
 import atexit
@@ -18,16 +18,16 @@ from typing import Any, Literal, TextIO, cast
 import structlog
 
 LogFormat = Literal["console", "json"]
-PENDING_BYTES = 2**20  # Of lines that are kept while the log's reader stalls
-PIECE_BYTES = 4096  # What a pipe that has room takes without blocking (PIPE_BUF, pipe(7))
-EXIT_SECONDS = 2.0  # For how long a process that ends waits for the log's reader
-LONGEST_VALUE = 2048  # Characters of one value that are kept: hook output and server answers are not ours
+PENDING_BYTES = 2**20  # Most bytes of lines that are kept while the log's reader stalls
+PIECE_BYTES = 4096  # Bytes that a pipe with room accepts without blocking (PIPE_BUF, pipe(7))
+EXIT_SECONDS = 2.0  # How long a process that ends waits for the log's reader
+LONGEST_VALUE = 2048  # Characters kept of one value, because hook output and server responses can be long
 
-_processors: list[Any] = []  # One list for the life of the process: loggers keep the one that they were first used with
+_processors: list[Any] = []  # One list for the whole process, because loggers keep the list of their first use
 
 
 class _Level:
-    """The level in force, changeable at run time."""
+    """The current log level, which can change at run time."""
 
     number = logging.INFO
     configured = logging.INFO
@@ -36,8 +36,8 @@ class _Level:
 class _StandardError(io.TextIOBase):
     """The current standard error. Its failures are ignored, because work must not stop when the log is not read.
 
-    A pipe whose reader has stalled would block the writer, which is the event loop. So only what the pipe takes
-    at once is written; the rest is kept for later, up to PENDING_BYTES, and lines beyond that are dropped and counted.
+    A pipe whose reader stalls would block the writer, which is the event loop. So only what the pipe accepts at once is
+    written. The rest is kept for later, up to PENDING_BYTES. Lines beyond that are dropped and counted.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class _StandardError(io.TextIOBase):
         self._reported = 0  # The number of dropped lines that the log has reported
 
     def write(self, text: str, /) -> int:
-        """Write, keep, or lose the line: the pipe may be full or broken, the disk full, the stream closed."""
+        """Write, keep or drop the line. The pipe may be full or broken, the disk full, or the stream closed."""
         line = text.encode(errors="backslashreplace")
         self._drain(0.0)
         if self._size + len(line) > PENDING_BYTES:
@@ -62,15 +62,15 @@ class _StandardError(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Write what can be written at once."""
+        """Write as much as possible without blocking."""
         self._drain(0.0)
 
     def close(self) -> None:
-        """Give the reader a last chance, for EXIT_SECONDS."""
+        """Write the kept lines, waiting for the reader for EXIT_SECONDS."""
         self._drain(EXIT_SECONDS)
 
     def _drain(self, seconds: float) -> None:
-        """Write what is kept, waiting so long at most for each piece."""
+        """Write the kept lines, waiting at most `seconds` for each piece."""
         try:
             number = sys.stderr.fileno()
             ready = select.poll()
@@ -81,7 +81,7 @@ class _StandardError(io.TextIOBase):
                 self._size -= written
                 if written < len(line):
                     self._pending.appendleft(line[written:])
-        except (OSError, ValueError, AttributeError):  # nobody will ever read it, or it is no file
+        except (OSError, ValueError, AttributeError):  # the reader is gone, or stderr is not a file
             with suppress(OSError, ValueError, AttributeError):
                 for line in self._pending:
                     sys.stderr.write(line.decode())
@@ -93,18 +93,18 @@ _stream = _StandardError()
 
 
 def dropped_lines() -> int:
-    """How many lines were dropped because nobody read the log."""
+    """Return how many lines were dropped because the log output was blocked."""
     return _stream.dropped
 
 
 def configure(log_format: LogFormat, level: str, **everywhere: str) -> None:
     """Set up structlog for this process: console for people (coloured on a terminal), or json for machines.
 
-    `everywhere` is what every line says, e.g. the node's name.
+    `everywhere` is added to every line, e.g. the node's name.
     """
 
     def prepare(_: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Drop events below the level in force, and values that are None; cut those that are too long for a line."""
+        """Drop events below the current level. Remove values that are None, and cut values that are too long."""
         name = {"exception": "error", "warn": "warning"}.get(method, method)
         if getattr(logging, name.upper(), logging.INFO) < _Level.number:
             raise structlog.DropEvent
@@ -140,14 +140,14 @@ def configure(log_format: LogFormat, level: str, **everywhere: str) -> None:
 
 
 def _for_libraries() -> logging.Handler:
-    """What asyncio and aiohttp log or warn of by themselves goes the same way, so that it never blocks."""
+    """Return a handler that writes logs and warnings of asyncio and aiohttp to the same stream, so they never block."""
     handler = logging.StreamHandler(cast("TextIO", _stream))
     handler.setLevel(logging.WARNING)
     return handler
 
 
 def toggle_debug_on_signal() -> None:
-    """SIGUSR1 switches between the configured level and debug. To be called inside the event loop's thread."""
+    """Make SIGUSR1 switch between the configured level and debug. Call it in the event loop's thread."""
 
     def toggled(*_: object) -> None:
         _Level.number = _Level.configured if _Level.number == logging.DEBUG else logging.DEBUG

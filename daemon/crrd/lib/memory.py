@@ -1,7 +1,7 @@
-"""Memory that a daemon need not pay: what libraries load for others, what the allocator keeps, what TLS sets aside.
+"""Saves memory: unused parts of libraries, freed heap that the allocator keeps, and large buffers of TLS.
 
 Measured on Python 3.11, glibc 2.36: rich 3 MiB, aiohttp's default SSL contexts 2 MiB, freed heap after a burst of
-30 requests 4 MiB. Nothing here changes what a library does; a platform without these knobs just keeps the memory.
+30 requests 4 MiB. The behaviour of the libraries does not change. Platforms without these settings use more memory.
 """
 
 import ctypes
@@ -22,12 +22,12 @@ _TLS_RECORD_BYTES = 16 * 1024
 
 @contextmanager
 def keep_imports_lean() -> Iterator[None]:
-    """Import without what the node never uses.
+    """Inside the context, imports do not load parts that the node never uses.
 
-    structlog imports rich, where it is installed, for tracebacks on terminals. aiohttp builds contexts with all of
-    the system's certificates when it is imported; the daemon makes its own context, with the cluster's CA.
+    structlog imports rich, if installed, for tracebacks on terminals. aiohttp creates contexts with all of the system's
+    certificates when it is imported, but the daemon makes its own context with the cluster's CA.
     """
-    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # None is how an import is switched off
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # None disables an import
     paths = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
     saved = {name: os.environ.get(name) for name in paths}
     os.environ.update(paths)
@@ -42,10 +42,10 @@ def keep_imports_lean() -> Iterator[None]:
 
 
 def tune_allocator() -> None:
-    """One arena for all threads, and a fixed threshold above which freed memory goes back at once.
+    """Use one arena for all threads, and a fixed threshold above which free memory is returned to the system at once.
 
-    glibc raises its threshold with the largest block that it has seen: one hook with 16 MiB of output would keep
-    a hundred MiB resident. To be called before any thread starts.
+    glibc raises its threshold with the largest block that it has freed, so one hook with 16 MiB of output would keep a
+    hundred MiB resident. Call it before any thread starts.
     """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
@@ -54,27 +54,27 @@ def tune_allocator() -> None:
 
 
 def small_tls_buffers() -> None:
-    """Have TLS connections read in pieces of 16 KiB, the most that a TLS record has.
+    """Make TLS connections read in pieces of 16 KiB, the size of the largest TLS record.
 
-    asyncio sets aside 256 KiB for each, filled with zeros, however little comes: more than all else of a connection.
+    asyncio allocates 256 KiB for each connection, filled with zeros, which is more than the rest of the connection.
     """
     sslproto.SSLProtocol.max_size = _TLS_RECORD_BYTES
 
 
 def keep_for_good() -> None:
-    """Spare the garbage collector what there is now, which lives as long as the process: its modules, above all.
+    """Exclude all present objects from garbage collection. They (mostly modules) live as long as the process.
 
-    A full collection would look at all of it each time, which keeps the manager's loop for 50 ms.
+    Otherwise each full collection visits them, which blocks the manager's event loop for 50 ms.
     """
     gc.collect()
     gc.freeze()
 
 
 def drop_code() -> None:
-    """Unmap what of the libraries' code and constants has been read so far: what is used again comes back by itself.
+    """Drop the pages of the libraries' code and constants that were loaded so far. The kernel reloads pages on use.
 
-    Only pages that the kernel has in files are dropped: those of mappings that this process cannot write and, as far
-    as it ever could (relocations), has not changed.
+    Only pages that the kernel can read from files again are dropped: those of mappings that are read-only, and that
+    this process has never changed (by relocations).
     """
     with suppress(OSError, AttributeError):
         madvise = ctypes.CDLL(None).madvise
@@ -84,7 +84,7 @@ def drop_code() -> None:
 
 
 def _unchanged_code() -> Iterator[tuple[int, int]]:
-    """Address ranges of read-only mappings of files none of whose pages is a copy of this process."""
+    """Yield the address ranges of read-only file mappings without any private copy of a page."""
     with Path("/proc/self/smaps").open(encoding="ascii", errors="replace") as lines:
         found: tuple[int, int] | None = None
         for line in lines:
@@ -98,7 +98,7 @@ def _unchanged_code() -> Iterator[tuple[int, int]]:
 
 
 def give_back() -> None:
-    """Collect garbage, and give freed memory back to the system (some ms; for idle moments)."""
+    """Collect garbage, and return free memory to the system. Takes some ms, so call it when idle."""
     gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

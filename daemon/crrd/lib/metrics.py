@@ -1,8 +1,7 @@
-"""What the metrics of every daemon have in common: a registry of their own, API calls, and the page `/metrics`.
+"""The common part of all daemons' metrics: their own registry, API calls, and the page `/metrics`.
 
-Names follow https://prometheus.io/docs/practices/naming/: base units, `_total` on counters. Labels are bounded: no
-pod, request or container is ever a label's value. What a daemon counts beyond this is the concern of
-`node.metrics` and `manager.metrics`.
+Names follow https://prometheus.io/docs/practices/naming/: base units, `_total` on counters. The number of label values
+is bounded: no pod, request or container is ever a label's value. `node.metrics` and `manager.metrics` have the rest.
 """
 
 import platform
@@ -20,18 +19,18 @@ from prometheus_client.registry import Collector
 from crrd import __version__
 from crrd.lib.log import dropped_lines
 
-# Seconds, for calls and answers
+# Seconds, for calls and responses
 FAST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-# Seconds, for stages of a recreate: from a container that obeys at once to a grace period of half an hour
+# Seconds, for stages of a recreate: from a container that stops at once to a grace period of half an hour
 STAGE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
-LONGEST_VALUE = 128  # Characters of a label's value that strangers may choose
+LONGEST_VALUE = 128  # Most characters of a label's value that clients can choose
 OTHER = "other"
 NONE = "none"
 
 
 def new_registry() -> CollectorRegistry:
-    """A registry with what every daemon tells of itself: its build and its process (CPU, memory, file descriptors)."""
-    # a third of all series, for a time that nobody asks for
+    """Make a registry with the metrics of every daemon: its build and its process (CPU, memory, file descriptors)."""
+    # `_created` series would be a third of all series, and have no use
     disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's own gap
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -42,7 +41,7 @@ def new_registry() -> CollectorRegistry:
 
 
 class _LogCollector(Collector):
-    """What the log could not take."""
+    """The number of dropped log lines."""
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
@@ -51,7 +50,7 @@ class _LogCollector(Collector):
 
 
 def metrics_route(registry: CollectorRegistry) -> web.RouteDef:
-    """`/metrics`: Prometheus' text format, or OpenMetrics (with exemplars) for those who accept it."""
+    """`/metrics`: Prometheus' text format, or OpenMetrics (with exemplars) if the client accepts it."""
 
     async def page(request: web.Request) -> web.StreamResponse:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
@@ -61,7 +60,7 @@ def metrics_route(registry: CollectorRegistry) -> web.RouteDef:
 
 
 class CallMetrics:
-    """Calls by labels, with their latency by the first of the labels alone, which keeps the series few."""
+    """Counts calls by all labels. Their latency has only the first label, to keep the number of series small."""
 
     def __init__(self, registry: CollectorRegistry, name: str, what: str, labels: tuple[str, ...]) -> None:
         self._calls = Counter(f"{name}s", f"{what}.", labels, registry=registry)
@@ -71,26 +70,26 @@ class CallMetrics:
         )
 
     def count(self, *labels_and_seconds: Any) -> None:
-        """Count one call: the labels' values, a number (0 for none) or a text each, then the seconds that it took."""
+        """Count one call: each label's value (a text or a number, 0 for none), then its duration in seconds."""
         *labels, seconds = labels_and_seconds
         self._calls.labels(*(value or NONE for value in labels)).inc()
         self._seconds.labels(labels[0]).observe(seconds)
 
 
 def api_call_metrics(registry: CollectorRegistry) -> Callable[[str, str, int, float], None]:
-    """Metrics of the calls to the API server: what tells of them is a `crrd.kube.transport.CallObserver`."""
+    """Make the metrics of calls to the API server. Returns a `crrd.kube.transport.CallObserver`."""
     return CallMetrics(registry, "crrd_api_call", "calls to the API server", ("verb", "resource", "code")).count
 
 
 def dropped_events_metric(registry: CollectorRegistry) -> Callable[[], None]:
-    """Counts Kubernetes events that were never written: for `crrd.kube.events.KubeEventSink`."""
+    """Make the counter of dropped Kubernetes events. Returns `on_drop` for `crrd.kube.events.KubeEventSink`."""
     return Counter("crrd_events_dropped", "Kubernetes events that were dropped.", registry=registry).inc
 
 
 class Capped:
-    """Keeps a label's values few and short: the first so many are themselves, all others "other".
+    """Limits a label's values: the first `most` values are used, all later ones become "other".
 
-    So are those that are too long, and those with characters that no page can show (half a surrogate pair).
+    So do values that are too long, or have unprintable characters (for example half of a surrogate pair).
     """
 
     def __init__(self, most: int) -> None:
@@ -98,7 +97,7 @@ class Capped:
         self._known: set[str] = set()
 
     def __call__(self, value: str) -> str:
-        """The value to use as a label's."""
+        """Return the value, or "other"."""
         if value in self._known:
             return value
         if len(self._known) >= self._most or len(value) > LONGEST_VALUE or not value.isprintable():
@@ -108,6 +107,6 @@ class Capped:
 
 
 def start_at_zero(counter: Counter, *labels: Iterable[str]) -> None:
-    """Make the series of every combination of these labels' values: a rate then sees the first event too."""
+    """Create the series of all combinations of these labels' values, so that a rate includes the first event, too."""
     for combination in product(*labels):
         counter.labels(*combination)

@@ -1,4 +1,4 @@
-"""Standard output as commands write it: a write that fails is an error of its own class."""
+"""Standard output for commands. A failed write raises an error class of its own."""
 
 import errno
 import io
@@ -12,10 +12,10 @@ from crrd.lib.errors import OutputError
 
 
 class Output:
-    """A stream whose errors are OutputErrors; what its encoding lacks is written as an escape."""
+    """A stream whose errors are OutputErrors. Characters that its encoding lacks are written as escapes."""
 
     def __init__(self, stream: TextIO | None) -> None:
-        """`stream` is None where the process was started without one: the first write says so."""
+        """`stream` is None if the process was started without one; then every write raises an error."""
         self._lost = None if stream is not None else _error(OSError(errno.EBADF, os.strerror(errno.EBADF)))
         self._stream: TextIO = io.StringIO() if stream is None else stream
         if isinstance(stream, io.TextIOWrapper):
@@ -25,14 +25,14 @@ class Output:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write. Raises OutputError, after the first time always."""
+        """Write. Raises OutputError; after one failure, every write raises it again."""
         if self._lost is not None:
             raise self._lost
         self._carry_out(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered. Raises OutputError, once."""
+        """Flush the buffer. Raises OutputError, but not again after a failure."""
         if self._lost is None:
             self._carry_out(self._stream.flush)
 
@@ -46,7 +46,7 @@ class Output:
 
 
 def complain(line: str) -> None:
-    """A line on stderr, where somebody may read it."""
+    """Print a line on stderr. Errors are ignored."""
     try:
         print(line, file=sys.stderr)
     except OSError:
@@ -58,7 +58,7 @@ def _error(error: OSError) -> OutputError:
 
 
 def _discard(stream: TextIO) -> None:
-    """What the stream still holds goes nowhere, so that the interpreter does not stumble over it at its end."""
+    """Redirect the stream to /dev/null, so that the interpreter's flush at exit does not fail."""
     with suppress(OSError):  # it has no file descriptor
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

@@ -1,11 +1,11 @@
-"""Signals that ask a daemon for its end."""
+"""Signals that stop a daemon."""
 
 import asyncio
 import signal
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM or Ctrl-C sets; a second one of them ends the process at once."""
+    """Return an event that SIGTERM or SIGINT sets. A second signal ends the process at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -1,4 +1,4 @@
-"""The loops of a daemon: started together, watched by name on its health page, ended together."""
+"""The loops of a daemon: started together, checked by name on /healthz, and stopped together."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from crrd.lib.heartbeat import Sign
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One loop: it runs until it is cancelled, and its heartbeats say that it goes on."""
+    """One loop: it runs until it is cancelled, and its heartbeats show that it is alive."""
 
     name: str
     run: Callable[[], Awaitable[Any]]
@@ -21,7 +21,7 @@ class Loop:
 
 
 class Supervised:
-    """Loops that run."""
+    """The running loops."""
 
     def __init__(self, tasks: dict[str, asyncio.Task[None]]) -> None:
         self._tasks = tasks
@@ -35,9 +35,9 @@ class Supervised:
 
 @asynccontextmanager
 async def supervise(loops: Sequence[Loop], health: Health) -> AsyncIterator[Supervised]:
-    """Run the loops while the body runs; a loop that fails ends the body, and /healthz reports it until then.
+    """Run the loops while the body runs. If a loop fails, the body is cancelled; /healthz reports the loop until then.
 
-    Raises ConfigurationError where a loop found what waiting does not heal, BaseExceptionGroup where one broke.
+    Raises ConfigurationError if a loop raised it, and BaseExceptionGroup for all other errors.
     """
     with configuration_errors_alone():
         async with asyncio.TaskGroup() as group:
@@ -50,7 +50,7 @@ async def supervise(loops: Sequence[Loop], health: Health) -> AsyncIterator[Supe
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and return when they have ended, however."""
+    """Cancel tasks, and return when all have ended, in whatever way."""
     running = list(tasks)
     for task in running:
         task.cancel()
@@ -63,7 +63,7 @@ async def _forever(loop: Loop) -> None:
 
 @contextmanager
 def configuration_errors_alone() -> Iterator[None]:
-    """Out of a TaskGroup's ExceptionGroup, raise the ConfigurationError itself."""
+    """Replace a TaskGroup's ExceptionGroup by the ConfigurationError in it, if there is one."""
     try:
         yield
     except BaseExceptionGroup as group:

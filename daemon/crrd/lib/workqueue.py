@@ -1,7 +1,7 @@
-"""One key per pod: serial within a key, parallel across keys, and a timer per key.
+"""A work queue with one key per pod: serial within a key, parallel across keys, and a timer per key.
 
-A key that is woken while its handler runs is handled once more afterwards, however often it was woken. There is no
-limit on how many keys run at once: a node has at most some hundred pods, and handlers wait more than they work.
+A key that is woken while its handler runs is handled once more afterwards, however often it was woken. The number of
+keys that run at once has no limit, because a node has at most some hundred pods, and handlers mostly wait.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from crrd.lib.supervise import cancel
 
 log = structlog.get_logger(__name__)
 
-RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)  # Between tries of a handler that failed
+RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)  # Before a failed handler runs again
 
 
 class WorkQueue:
     """Runs `handler(key)` for woken keys.
 
-    The handler returns the monotonic time of the event loop at which the key wants to be handled again, or None.
-    An exception of a handler is logged, and the key is handled again with back-off.
+    The handler returns the event loop's monotonic time at which to handle the key again, or None. An exception of a
+    handler is logged, and the key is handled again with back-off.
     """
 
     def __init__(self, handler: Callable[[str], Awaitable[float | None]]) -> None:
@@ -36,21 +36,21 @@ class WorkQueue:
 
     @property
     def depth(self) -> int:
-        """How many keys wait for their handler or are in it."""
+        """Number of keys that wait for their handler, or whose handler runs."""
         return len(self._dirty.keys() | self._tasks.keys())
 
     @property
     def oldest(self) -> float | None:
-        """Monotonic time since which the longest waiting key waits, None where none waits."""
+        """Monotonic time since when the longest waiting key has waited, None if none waits."""
         return min(self._dirty.values(), default=None)
 
     @property
     def longest(self) -> float | None:
-        """Monotonic time since which the longest running handler runs, None where none runs."""
+        """Monotonic time at which the longest running handler started, None if none runs."""
         return min(self._began.values(), default=None)
 
     def wake(self, key: str) -> None:
-        """Handle the key as soon as possible; not after `close`, when cancelled tasks may still wake it."""
+        """Handle the key as soon as possible. Ignored after `close`, because cancelled tasks may still call it."""
         if self._closed:
             return
         loop = asyncio.get_running_loop()
@@ -68,11 +68,11 @@ class WorkQueue:
         self._timers[key] = asyncio.get_running_loop().call_at(when, self._ring, key)
 
     async def settled(self) -> None:
-        """Return when no handler runs that runs now; timers may still be set."""
+        """Return when all handlers that run now have ended. Timers stay set."""
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def close(self) -> None:
-        """Cancel every timer and handler, for good."""
+        """Cancel all timers and handlers; the queue cannot be used again."""
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()
@@ -88,7 +88,7 @@ class WorkQueue:
             while key in self._dirty:
                 del self._dirty[key]
                 await self._handle(key)
-                await asyncio.sleep(0)  # what the handler has started goes before a further look
+                await asyncio.sleep(0)  # let tasks that the handler started run before the next round
         finally:
             del self._tasks[key]
 
