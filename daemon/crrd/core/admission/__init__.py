@@ -1,1 +1,1 @@
-"""What is let into the cluster, and what admission fills in."""
+"""Which objects admission accepts, and which fields it sets."""

@@ -1,7 +1,7 @@
-"""What a ContainerRecreateRequest has to be like to be let in, and what admission fills in; pods' readiness gates.
+"""The rules for admitting ContainerRecreateRequests, the fields that admission sets, and the readiness gates of pods.
 
-`review_create` judges new requests, `update` completes changed ones; what must not change is said by the CRD and by the
-policy crrd-admission. Nothing here raises for what somebody else wrote.
+`review_create` checks new requests, and `update` completes changed ones. The CRD and the policy crrd-admission forbid
+changes of immutable fields. Invalid input never raises an exception here.
 """
 
 from collections.abc import Mapping
@@ -27,24 +27,24 @@ from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 from crrd.lib.jsonfields import INT32_MAX, Reader, items, mapping, shown, text, value_at, with_values
 
 NAMING_LABELS = (LABEL_POD_UID, LABEL_NODE_NAME)
-"""The labels that say which pod a request is for, and which node's daemon serves it."""
+"""The labels with the UID of the request's pod, and with the node whose daemon serves the request."""
 WHILE_SERVED = (ANNOTATION_UNREADY_ACQUIRED, ANNOTATION_PINNED)
-"""What manager and node write on a request; on a new one it can only be left over from the one it was copied from."""
+"""Annotations that manager and node write on a request. A new request has them only if it is a copy of another one."""
 SET_BY_ADMISSION = tuple(
     field.name for field in FIELDS.values() if field.parent == "spec.containers[]" and field.set_by is not SetBy.USER
 )
-"""In an entry of spec.containers, what OpenKruise's admission sets included."""
+"""Fields of an entry of spec.containers that admission sets, those of OpenKruise's admission included."""
 Operation = dict[str, Any]  # Of a JSON patch (RFC 6902)
 _COMPLETED = ("metadata.labels", "metadata.annotations", "spec.containers")
-"""Where a new request shows that admission has completed it."""
+"""The fields that show whether admission has already completed a new request."""
 _LONGEST_LABEL = 63
 
 
 class DenialReason(StrEnum):
-    """Why a write is not let in, in one word: what denials are counted by."""
+    """Why a write is denied, as a label of the metric of denials."""
 
     INVALID_SPEC = "invalid_spec"
-    SET_BY_ADMISSION = "set_by_admission"  # The user gave what admission sets
+    SET_BY_ADMISSION = "set_by_admission"  # The user set a field that only admission may set
     POD_NOT_FOUND = "pod_not_found"
     POD_NOT_ACTIVE = "pod_not_active"
     POD_NOT_SCHEDULED = "pod_not_scheduled"
@@ -54,26 +54,26 @@ class DenialReason(StrEnum):
     CONTAINER_NEVER_RESTARTED = "container_never_restarted"
     CONTAINER_NOT_STARTED = "container_not_started"
     RESTARTS_POD = "restarts_whole_pod"
-    """Its restartPolicyRules may have kubelet restart the whole pod, and the request does not allow that."""
+    """The container's restartPolicyRules may make kubelet restart the whole pod; the request does not allow that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The object may not be written."""
+    """The write is denied."""
 
-    message: str  # One sentence that names the field and what would be right
+    message: str  # One sentence that names the field and the valid values
     reason: str  # One of DenialReason, or of the webhook's own reasons
     code: int = 422
-    """The HTTP status that the user gets. Judgments carry 422 (Invalid): a 404 or a 409 would be taken for the API
-    server's own word on the request that is being written, that its kind is not installed or its name is taken."""
-    retry_after: int | None = None  # Seconds after which the same write may succeed; None where it will not
+    """The HTTP status for the user. The rules use 422 (Invalid), because clients would take a 404 or 409 for the API
+    server's own answer about the request: that its kind is not installed, or its name is taken."""
+    retry_after: int | None = None  # Seconds after which the same write may succeed; None if it never will
 
 
 def wanted_pod(obj: Mapping[str, Any]) -> str | Denied:
-    """The name of the pod that the request is about, which is needed to judge it; Denied where it is wrong anyhow."""
+    """Return the name of the request's pod, which `review_create` needs; Denied if the spec itself is invalid."""
     spec = dict(mapping(mapping(obj).get("spec")))
     most, count = FIELDS["spec.containers[]"].high, len(items(spec.get("containers")))
-    if most is not None and count > most:  # before anything walks them
+    if most is not None and count > most:  # check this first, so that no code iterates over a huge list
         return Denied(f"spec.containers must have at most {most} entries, not {count}", DenialReason.INVALID_SPEC)
     if isinstance(spec.get("containers"), list | tuple):
         spec["containers"] = [_bare(entry) for entry in spec["containers"]]
@@ -82,24 +82,24 @@ def wanted_pod(obj: Mapping[str, Any]) -> str | Denied:
 
 
 def container_names(obj: Mapping[str, Any]) -> list[str]:
-    """The containers that a request names."""
+    """Return the names of the request's containers."""
     return [text(mapping(entry).get("name")) for entry in items(value_at(obj, "spec.containers"))]
 
 
 def review_create(
     obj: Mapping[str, Any], pod: Mapping[str, Any] | None, user: str, kubelet_minor: int | None = None
 ) -> dict[str, Any] | Denied:
-    """Check and complete what a user wants to create; returns the request as it may be written.
+    """Check and complete a new request. Return the request to store, or Denied.
 
-    Labels and annotations that are admission's to set are set whatever the user gave; what only manager and node
-    write is taken away. Fields of the spec that are admission's to set are refused, unless all of them are as admission
-    would set them now: the API server asks again about its own work when another webhook has changed something since.
+    Admission overwrites its own labels and annotations, and removes those that only manager and node write. A request
+    with spec fields that only admission may set is denied, unless all of them are as admission would set them now: if
+    another webhook changes the request, the API server calls this one again with its own result.
 
     Args:
         obj: the request as the user wrote it.
-        pod: the pod that `wanted_pod` named, from the request's namespace; None where there is none.
-        user: name of the user who asks.
-        kubelet_minor: of the version of the kubelet on the pod's node; None where nobody knows it.
+        pod: the pod with the name from `wanted_pod`, in the request's namespace; None if it does not exist.
+        user: name of the user who creates the request.
+        kubelet_minor: minor version of the kubelet on the pod's node; None if unknown.
     """
     name = wanted_pod(obj)
     if isinstance(name, Denied):
@@ -120,9 +120,9 @@ def review_create(
 
 
 def mutate_pod(pod: Mapping[str, Any]) -> list[Operation]:
-    """The patch that gives a new pod the readiness gate KruisePodReady; empty where it has it or cannot use it.
+    """Return the patch that adds the readiness gate KruisePodReady to a new pod; empty if not needed or not possible.
 
-    A pod whose shape is wrong is left to the API server's own checks.
+    Malformed pods get no patch, because the API server rejects them itself.
     """
     spec, gates = value_at(pod, "spec"), value_at(pod, "spec.readinessGates")
     mirror = ANNOTATION_MIRROR in of_meta(pod, "annotations")
@@ -133,14 +133,14 @@ def mutate_pod(pod: Mapping[str, Any]) -> list[Operation]:
 
 
 def of_meta(obj: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    """The labels or annotations of an object."""
+    """Return the labels or annotations of an object."""
     return mapping(value_at(obj, f"metadata.{field}"))
 
 
 def json_patch(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> list[Operation]:
-    """The operations that turn the object `before`, which lies at `path`, into `after`; none where they are equal.
+    """Return the operations that change the object `before` at `path` into `after`; none if they are equal.
 
-    Only `add`, `replace` and `remove` are used. Lists are replaced whole: none that admission changes is long.
+    Uses only `add`, `replace` and `remove`. Replaces whole lists, because the lists that admission changes are short.
     """
     operations: list[Operation] = []
     for key in [*(key for key in before if key not in after), *after]:
@@ -157,13 +157,13 @@ def json_patch(before: Mapping[str, Any], after: Mapping[str, Any], path: str = 
 
 
 def _spec_error(spec: Mapping[str, Any]) -> str:
-    """What is wrong with a spec by itself: the same rules by which the node reads it."""
+    """Return what is wrong with the spec itself, by the same rules as on the node; "" for nothing."""
     identity = {"namespace": "any", "name": "any", "uid": "any"}
     return parse_request({"metadata": identity, "spec": spec}).error
 
 
 def _bare(entry: object) -> object:
-    """An entry of spec.containers without what admission sets."""
+    """Return an entry of spec.containers without the fields that admission sets."""
     if not isinstance(entry, Mapping):
         return entry
     return {key: value for key, value in entry.items() if key not in SET_BY_ADMISSION}
@@ -174,7 +174,7 @@ def _containers(obj: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
 
 
 def _too_long(obj: Mapping[str, Any], pod: Mapping[str, Any]) -> Denied | None:
-    """A duration beyond reason; the pod's own grace period, which admission fills in, may be what it is."""
+    """Deny a duration above its limit. A value copied from the pod (its grace period) has no limit."""
     for field in FIELDS.values():
         if field.longest is None:
             continue
@@ -187,7 +187,7 @@ def _too_long(obj: Mapping[str, Any], pod: Mapping[str, Any]) -> Denied | None:
 
 
 def _of_pod(field: Field, pod: Mapping[str, Any]) -> int | None:
-    """The number of the same name in the pod's spec."""
+    """Return the number with the field's name in the pod's spec, None if missing."""
     return Reader().integer(mapping(pod.get("spec")).get(field.name), "")
 
 
@@ -210,7 +210,7 @@ def _unfit_pod(name: str, pod: Mapping[str, Any] | None) -> Denied | None:
 
 
 def _unfit_container(obj: Mapping[str, Any], pod: Pod, kubelet_minor: int | None) -> Denied | None:
-    """What is wrong with the first container of the request that cannot be recreated, None where all can."""
+    """Deny the first container of the request that cannot be recreated; None if all can be."""
     for index, entry in _containers(obj):
         name = text(entry.get("name"))
         container, known = shown(name), pod.containers.get(name)
@@ -237,7 +237,7 @@ def _unfit_container(obj: Mapping[str, Any], pod: Pod, kubelet_minor: int | None
 
 
 def _completed(obj: Mapping[str, Any], pod: Mapping[str, Any], user: str) -> dict[str, Any]:
-    """The request with all that admission sets, whatever stood there before."""
+    """Return the request with all fields that admission sets, replacing earlier values."""
     naming = {LABEL_POD_UID: text(value_at(pod, "metadata.uid")), LABEL_NODE_NAME: text(value_at(pod, "spec.nodeName"))}
     annotations = {key: value for key, value in of_meta(obj, "annotations").items() if key not in WHILE_SERVED}
     left_out = (field for field in FIELDS.values() if field.filled_in and field.absent(value_at(obj, field.path)))
@@ -257,10 +257,10 @@ def _completed(obj: Mapping[str, Any], pod: Mapping[str, Any], user: str) -> dic
 
 
 def _status_context(name: str, pod: Mapping[str, Any]) -> dict[str, Any]:
-    """The container's instance as the pod's status has it now.
+    """Return container ID and restart count from the pod's present status.
 
-    Nothing else of the container goes into the request, its preStop hook least of all: hook, ports and environment
-    may hold secrets, the response goes to the client, and the node takes them from what kubelet recorded anyway.
+    Nothing else of the container is copied into the request. Hook, ports and environment may contain secrets, and the
+    client gets the response. The node reads the hook and the ports from what kubelet recorded on the container.
     """
     status = mapping(pod.get("status"))
     entries = [*items(status.get("containerStatuses")), *items(status.get("initContainerStatuses"))]

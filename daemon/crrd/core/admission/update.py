@@ -1,8 +1,8 @@
-"""What is put back into a ContainerRecreateRequest that somebody changes.
+"""Restores fields that admission had set, if an update of a ContainerRecreateRequest leaves them out.
 
-Who applies the same file again (`kubectl apply`, GitOps tools) leaves out what admission had filled in: the webhook
-puts that back, so that nothing has changed. What is then still different is somebody's wish; the CRD and the policies
-say whether it is allowed. Nothing here raises for what somebody else wrote.
+A tool that applies the same file again (`kubectl apply`, GitOps tools) leaves out the fields that admission has set.
+The webhook restores them, so that nothing changes. Other differences are intended, and the CRD and the policies decide
+whether they are allowed. Invalid input never raises an exception here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,13 +15,13 @@ from crrd.lib.jsonfields import items, value_at, with_values
 
 
 def put_back(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The request as somebody wants it now, with what admission had filled in and they do not mention.
+    """Return the new object, with the fields that admission had set in the old one and that the new one leaves out.
 
-    A whole object that mentions neither the pod's UID nor its node comes from a file: it gets the label active back as
-    well. One without the user who asked has lost the annotations of those who serve it, and gets them back. Who takes
-    one of these away by itself means it.
+    An object with neither the label of the pod's UID nor that of its node comes from a file, and gets the label active
+    back, too. An object without the annotation of the requesting user also gets back the annotations that manager and
+    node write. An update that removes only that label, or one of these annotations, is intended, and is not undone.
 
-    Nobody knows whether a grace period in the old object was the user's or the pod's: one that is left out stays.
+    A missing grace period is always restored, because the old one may be the user's or the pod's.
     """
     from_file = all(of_meta(new, "labels").get(key) is None for key in NAMING_LABELS)
     whole = of_meta(new, "annotations").get(ANNOTATION_REQUESTED_BY) is None
@@ -43,14 +43,14 @@ def put_back(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kept(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """What of these the new one does not mention, as the old one has it."""
+    """Return the old values of those keys that the new object leaves out."""
     return {key: old[key] for key in keys if old.get(key) is not None and new.get(key) is None}
 
 
 def _containers(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, object]:
-    """The containers with what admission set in them, by their path; none where they have it all."""
+    """Return the completed `spec.containers` by its path; empty if the new object's entries are complete."""
     before, after = (items(value_at(obj, "spec.containers")) for obj in (old, new))
-    if len(after) > len(before):  # a spec cannot be changed: what is refused anyhow need not be walked
+    if len(after) > len(before):  # a spec is immutable, so this update is rejected anyway
         return {}
     filled = list(after)
     for index, (ours, theirs) in enumerate(zip(before, after, strict=False)):
