@@ -1,1 +1,1 @@
-"""What the manager does about requests and the readiness of their pods."""
+"""The manager's decisions about requests and about the readiness of their pods."""

@@ -1,12 +1,12 @@
-"""What the manager has to do next about one request, whatever its node's daemon does: that it ends, and leaves nothing.
+"""The manager's next steps for a request, so that it ends and is cleaned up whatever its node's daemon does.
 
-`next_steps` and `pod_steps` take what is known (the request, its pod, the API server's time) and return what to do, in
-this order, and when to look again. They keep no state: after a crash between any two actions, the same objects give
-the rest of them. What happens to containers is `decide`'s concern, on the node.
+`next_steps` and `pod_steps` take the request, its pod and the API server's time, and return the actions in order, and
+when to decide again. They keep no state: after a crash between two actions, the same objects give the remaining ones.
+The containers are the concern of `decide`, on the node.
 
-The invariant, checked by the property tests at every step: a pod is unready for a request only while the request
-carries the finalizer, or has yet to be cleaned up after by `pod_steps`; and the finalizer goes only after that. A
-Completed status is never followed by another.
+The invariant, checked by the property tests at every step: a pod is unready for a request only while the request has
+the finalizer, or until `pod_steps` cleans up. The finalizer is removed only after the pod's readiness is released. A
+Completed status is final.
 """
 
 from collections.abc import Iterable
@@ -23,23 +23,23 @@ from crrd.core.recreate.messages import Message
 from crrd.core.recreate.settle import failed_status
 
 ENDS = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING, Reason.NO_ANSWER, Reason.DEADLINE)
-"""Why the manager completes a request that its node does not bring to an end."""
+"""The reasons for which the manager completes a request that its node has not completed."""
 GOING_SECONDS = 30
-"""How long after the grace period of a pod that is being deleted the node's daemon may leave its requests open."""
+"""How long the node's daemon may take to complete a deleted pod's requests, after the pod's grace period has ended."""
 DEFAULT_SLACK_SECONDS = 3600
-"""What a request without a deadline has above what it asks for: for kubelet, images, and requests before it."""
+"""Added to the durations in a request without a deadline: for kubelet, image pulls, and earlier requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Write the last status of a request that its node does not bring to an end; its reason says why."""
+    """Write the final status of a request that its node has not completed. The status has the reason."""
 
     status: Status
 
 
 @dataclass(frozen=True, slots=True)
 class AddFinalizer:
-    """From now on the request cannot vanish before the pod's readiness is released."""
+    """Add the finalizer, so that the request cannot disappear before the pod's readiness is released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,14 @@ class AcquireUnready:
 
 @dataclass(frozen=True, slots=True)
 class RecordUnready:
-    """Tell the node that the pod is unready."""
+    """Record in an annotation, for the node, that the pod is unready."""
 
     at: str  # RFC 3339, the API server's time
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseUnready:
-    """Take this request from the reasons for which the pod is unready."""
+    """Remove this request's entry from the pod's readiness condition."""
 
     pod: PodMeta
     key: str  # `namespace/name` of the request
@@ -67,24 +67,24 @@ class ReleaseUnready:
 
 @dataclass(frozen=True, slots=True)
 class InitReadiness:
-    """Set the condition True on a pod that has the gate and no condition yet."""
+    """Set the condition to True on a pod with the gate and no condition yet."""
 
     pod: PodMeta
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveFinalizer:
-    """The readiness is released: the request may vanish."""
+    """Remove the finalizer after the readiness is released."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveActive:
-    """Take the active label: nodes need not watch the request any more."""
+    """Remove the label active, so that nodes no longer watch the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a completed request whose time to live is over."""
+    """Delete a completed request whose TTL has expired."""
 
 
 PodAction = AcquireUnready | ReleaseUnready | InitReadiness
@@ -94,7 +94,7 @@ LifecycleAction = PodAction | RequestAction | EmitEvent
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What to do now, in this order, and when to look again if nothing happens before (None for never)."""
+    """The actions to carry out now, in order, and when to decide again if nothing changes (None: never)."""
 
     actions: tuple[LifecycleAction, ...] = ()
     wake_at: datetime | None = None
@@ -113,20 +113,20 @@ def next_steps(
 
     Args:
         request: the request.
-        pod: the pod of that name, None where there is none for certain: that completes the request, which is final.
-        now: the API server's time, aware of its zone.
-        known: False where the pod could not be looked up, and is None. What time alone decides happens all the same;
-            the pod's readiness, and the finalizer that guards it, wait.
-        since: since when the request counts as it is, open or completed, by the same clock. None for an open request
-            that is as old as its creationTimestamp says (that may be another API server's time, and their clocks may
-            differ by minutes), and for a completed one where that is now.
-        slack: seconds that a request without a deadline has above what it asks for.
+        pod: the pod of that name. None only if it certainly does not exist, because the request is then completed.
+        now: the API server's time, with its time zone.
+        known: False if the pod could not be read; `pod` is then None. Decisions that depend only on time are still
+            made. The pod's readiness and the finalizer wait.
+        since: when the request was created (if open) or seen to be completed, by the same clock as `now`. None: the
+            creationTimestamp of an open request (maybe by another API server, whose clock may differ by minutes), and
+            `now` for a completed one.
+        slack: seconds added to the durations in a request without a deadline.
     """
     own = pod if pod is not None and request.pod_uid in ("", pod.uid) else None
     release = _release(request, own) if known else ()
     deactivate = (RemoveActive(),) if request.active else ()
     if request.deleting:
-        held = request.finalizers and not request.has_finalizer  # by somebody else: it does not vanish, released or not
+        held = request.finalizers and not request.has_finalizer  # only foreign finalizers keep it
         return Steps(deactivate if held else release)
     if request.completed:
         return _clean_up(request, release + deactivate, now, since or now)
@@ -154,9 +154,9 @@ def next_steps(
 
 
 def default_deadline(request: Request, slack: int) -> int:
-    """Seconds after its creation until a request without a deadline ends: all that it asks for, and `slack`.
+    """Return the deadline of a request without one, in seconds after its creation: its own durations plus `slack`.
 
-    A node whose daemon is dead must not keep a pod unready for ever, nor any request open.
+    If the node's daemon is dead, the pod must not stay unready for ever, and the request must not stay open.
     """
     strategy = request.strategy
     grace = DEFAULT_GRACE_SECONDS if strategy.grace_seconds is None else strategy.grace_seconds
@@ -165,11 +165,11 @@ def default_deadline(request: Request, slack: int) -> int:
 
 
 def pod_steps(pod: PodMeta, requests: Iterable[Request]) -> Steps:
-    """Decide about the readiness of one pod beyond its requests: nobody else would repair it.
+    """Decide about a pod's readiness where `next_steps` does not.
 
-    A pod with the gate and no condition yet gets it, or it would never be ready. A reason to be unready whose request
-    is not there any more (the finalizer was taken by force) is removed; one whose request carries the finalizer is
-    `next_steps`' concern. `requests`: all those for this pod.
+    A pod with the gate and without the condition gets the condition, else it would never be ready. An entry of the
+    condition is removed if its request no longer exists (the finalizer was removed by force). If its request has the
+    finalizer, `next_steps` decides. `requests`: all requests for this pod.
     """
     if not pod.readiness_gate or pod.deleting or pod.ended:
         return Steps()
@@ -180,10 +180,10 @@ def pod_steps(pod: PodMeta, requests: Iterable[Request]) -> Steps:
 
 
 def wants_unready(request: Request, pod: PodMeta) -> bool:
-    """Whether the pod has to be unready for the request now.
+    """Whether the pod must be unready for the request now.
 
-    Only from when the node serves the request: while it waits behind another one of its pod, traffic is not taken
-    from the pod. Without the gate nothing would come of it; the node says so and does not wait.
+    Only while the node serves the request. While the request waits for another one of its pod, the pod keeps its
+    traffic. Without the gate the condition has no effect; the node reports that and does not wait.
     """
     return (
         request.live
@@ -196,7 +196,7 @@ def wants_unready(request: Request, pod: PodMeta) -> bool:
 
 
 def _acquire(request: Request, pod: PodMeta, now: datetime) -> tuple[LifecycleAction, ...]:
-    """Make the pod unready: the finalizer goes first, so that a crash afterwards cannot leave the pod so for ever."""
+    """Make the pod unready. The finalizer comes first, so that a crash cannot leave the pod unready for ever."""
     actions: list[LifecycleAction] = []
     if not request.has_finalizer:
         actions.append(AddFinalizer())
@@ -208,7 +208,7 @@ def _acquire(request: Request, pod: PodMeta, now: datetime) -> tuple[LifecycleAc
 
 
 def _release(request: Request, own: PodMeta | None) -> tuple[LifecycleAction, ...]:
-    """Give the pod its readiness back, then let the request go; a pod that has gone took its condition along."""
+    """Release the pod's readiness, then remove the finalizer. A pod that no longer exists needs no release."""
     if not request.has_finalizer:
         return ()
     if own is None or not own.readiness_gate:
@@ -217,10 +217,10 @@ def _release(request: Request, own: PodMeta | None) -> tuple[LifecycleAction, ..
 
 
 def _clean_up(request: Request, actions: tuple[LifecycleAction, ...], now: datetime, ended_at: datetime) -> Steps:
-    """What is left to do about a completed request: these actions, and its end.
+    """Return these actions for a completed request, and its deletion if the TTL has expired.
 
-    Its time to live counts from when it was seen to be completed. The completionTime is of a node's clock: one that is
-    ahead would keep the request for ever, one that is behind would delete it before anybody has read what became of it.
+    The TTL counts from when the completion was seen. The completionTime is from a node's clock: if that is ahead, the
+    request would stay too long, and if it is behind, the request would be deleted before a user has read its result.
     """
     expires = None if request.ttl_seconds is None else ended_at + timedelta(seconds=request.ttl_seconds)
     if expires is not None and expires <= now:
@@ -229,13 +229,13 @@ def _clean_up(request: Request, actions: tuple[LifecycleAction, ...], now: datet
 
 
 def _last_wait(request: Request) -> str:
-    """What its first unfinished container waited for, as the end of a sentence."""
+    """Return what the first unfinished container waited for, as the end of a sentence."""
     waits = (state for state in request.status.states if state.message and not state.phase.final)
     return next((f"; container {state.name} was still waiting: {state.message}" for state in waits), "")
 
 
 def _end(request: Request, reason: Reason, now: datetime, **values: object) -> Steps:
-    """Complete a request that nobody else completes. The cleaning up follows once that is written."""
+    """Complete a request that the node has not completed. The clean-up follows after that write."""
     why = Message.of(reason, **values)
     status = failed_status(request, why, rfc3339(now))
     check_move(request.status, status)
