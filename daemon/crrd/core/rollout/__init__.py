@@ -1,1 +1,1 @@
-"""Which pods of a workload are recreated next, and why the others wait: `crrd recreate` without its I/O."""
+"""The decisions of `crrd recreate`, without I/O: which pods of a workload are next, and why the others wait."""

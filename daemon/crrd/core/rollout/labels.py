@@ -1,6 +1,6 @@
-"""Label selectors as objects carry them (`matchLabels`, `matchExpressions`), and as a query.
+"""Label selectors of objects (`matchLabels`, `matchExpressions`), and their conversion to a query parameter.
 
-As k8s.io/apimachinery's `LabelSelectorAsSelector`: no selector selects nothing, an empty one everything.
+As in k8s.io/apimachinery's `LabelSelectorAsSelector`, no selector selects nothing, and an empty one everything.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any
 from crrd.lib.jsonfields import items, mapping, text
 
 _OPERATORS = {"In": (False, True), "NotIn": (True, True), "Exists": (False, False), "DoesNotExist": (True, False)}
-"""By name: whether it is the negation of another one, and whether it takes values."""
+"""Operator -> whether it is negated, and whether it takes values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +18,17 @@ class Requirement:
     """One condition on one label."""
 
     key: str
-    values: tuple[str, ...] = ()  # One of these; empty for any value
-    negated: bool = False  # Whether the label must not be so; one that is missing meets that
+    values: tuple[str, ...] = ()  # The label must have one of these; empty for any value
+    negated: bool = False  # Whether the condition is inverted; then a missing label matches
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels meet it."""
+        """Whether the labels meet the condition."""
         there = labels.get(self.key) in self.values if self.values else self.key in labels
         return there is not self.negated
 
     @property
     def query(self) -> str:
-        """As the query parameter labelSelector has it."""
+        """The condition in the syntax of the query parameter labelSelector."""
         if not self.values:
             return f"!{self.key}" if self.negated else self.key
         if len(self.values) == 1 and not self.negated:
@@ -38,7 +38,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """All of its requirements have to be met."""
+    """A label selector: all of its requirements must be met."""
 
     requirements: tuple[Requirement, ...] = ()
 
@@ -48,12 +48,12 @@ class LabelSelector:
 
     @property
     def query(self) -> str:
-        """As the query parameter labelSelector has it."""
+        """The selector in the syntax of the query parameter labelSelector."""
         return ",".join(each.query for each in self.requirements)
 
 
 def read_selector(found: object) -> LabelSelector | None:
-    """A selector out of a spec, or a plain map of labels as ReplicationControllers have; None for an unreadable one."""
+    """Parse a spec's selector, or a plain map of labels as in ReplicationControllers. None if it is invalid."""
     if not isinstance(found, Mapping):
         return None
     structured = "matchLabels" in found or "matchExpressions" in found

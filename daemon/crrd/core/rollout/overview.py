@@ -1,4 +1,4 @@
-"""How a run stands for those who do not carry it out: by its requests, and by what its process wrote on them."""
+"""The state of a run as other processes see it: from its requests, and from the progress written on them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,32 +10,32 @@ from crrd.core.rollout.run import Progress, Run
 from crrd.core.rollout.standing import count_done
 from crrd.core.rollout.state import RunRequest
 
-LIVE_SECONDS = 60.0  # A process that has written no progress for so long is gone
+LIVE_SECONDS = 60.0  # A process that has written no progress for this long counts as ended
 RUNNING, WAITING, STOPPED = "running", "waiting", "stopped"  # States of a run that has not ended
 _NO_PROGRESS = Progress("", "", STOPPED, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A run, as `status` shows it."""
+    """The state of a run, as `status` shows it."""
 
     run: Run
     requests: Sequence[RunRequest]
     state: str  # RUNNING, WAITING, STOPPED, or how it ended
-    host: str  # Where its process runs, or ran
+    host: str  # The host where its process runs, or ran
     done: int
     total: int
-    active_at: datetime | None  # When something happened to a pod of it last
+    active_at: datetime | None  # When a request of the run was last created or completed
     idle: float  # Seconds since then
-    waits: str  # What it waits for; "" for nothing
+    waits: str  # What the run waits for; "" for nothing
 
 
 def run_status(
     run: Run, requests: Sequence[RunRequest], now: datetime, is_gone: Callable[[str], bool], plan: Plan | None = None
 ) -> RunStatus:
-    """How a run stands by its requests, and by its pods where the plan is known that others see (`seen_by_others`).
+    """Compute a run's state from its requests, and from its pods if `plan` (of `seen_by_others`) is given.
 
-    `is_gone` says of a process (`Progress.by`) whether it is known to have ended.
+    `is_gone` returns whether a process (`Progress.by`) is known to have ended.
     """
     own = sorted(requests, key=lambda each: each.age, reverse=True)
     written = [each.progress for each in own if each.progress is not None]

@@ -1,6 +1,6 @@
-"""What a run does next: which pods get their request now, why nothing more may begin, or how it has ended.
+"""The next step of a run: which pods get their request now, why no more pods may start, or how the run has ended.
 
-`make_plan` keeps no state: after a crash at any moment the same objects give the rest of the run. Property tests check
+`make_plan` keeps no state: after a crash at any moment, the same objects give the rest of the run. Property tests check
 at every step that no pod gets two requests of one run, and that the run takes no more pods down than its budgets allow.
 """
 
@@ -16,48 +16,48 @@ from crrd.core.rollout.standing import Row, Stage, standings, tally
 from crrd.core.rollout.state import Budget, Member, RunRequest, World
 from crrd.core.rollout.waits import NO_WAIT, Wait, describe_pod
 
-_NAMED = 3  # Pods that a sentence names; the others are counted
+_NAMED = 3  # Most pods that a message names; the others are counted
 
 
 class End(StrEnum):
-    """How a run ends, or stops for somebody to look at it."""
+    """How a run ends, or stops until a user acts."""
 
     DONE = "done"
-    FAILED = "failed"  # As many pods have failed as may
-    PAUSED = "paused"  # The first part is done; the rest begins when somebody says so
-    RIVAL = "rival"  # Another run on the same target was first
+    FAILED = "failed"  # The limit of failed pods is reached
+    PAUSED = "paused"  # The first part is done; a user must confirm the rest
+    RIVAL = "rival"  # Another run on the same target started first
     ABORTED = "aborted"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, and how things stand."""
+    """What to do now, and the state of all pods."""
 
     rows: tuple[Row, ...]
     create: tuple[Row, ...] = ()  # Pods that get their request now
-    wait: Wait = NO_WAIT  # Why nothing goes on; empty while a pod is under way, or none waits. Each row has its own.
+    wait: Wait = NO_WAIT  # Why no pod is under way or starts; empty if one does, or none waits. Each row has its own.
     end: End | None = None
-    message: str = ""  # What there is to say of the end
-    wake_at: datetime | None = None  # When time alone changes something
+    message: str = ""  # Details about the end
+    wake_at: datetime | None = None  # When to plan again if nothing changes
 
     @property
     def outcome(self) -> End | None:
-        """How it ends; one that is done with some pods that have failed, fewer than end it, has failed."""
+        """How the run ends. A run that is done has failed if any pod has failed, even below the limit."""
         return End.FAILED if self.end is End.DONE and tally(self.rows)[Stage.FAILED] else self.end
 
     @property
     def waits(self) -> list[str]:
-        """What the run waits for: why nothing goes on, or else each pod that is under way."""
+        """What the run waits for: why it makes no progress, or else each pod that is under way."""
         if self.wait.why:
             return [self.wait.with_command]
         return [f"{row.pod} {row.wait.with_command or row.stage.value}" for row in self.rows if row.stage.under_way]
 
 
 def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False) -> Plan:
-    """Decide by what is known now.
+    """Decide the next step from the present state.
 
-    `world` has to hold the requests that were created, `now` is the API server's time, and `confirmed` means that the
-    rest may follow the first part.
+    `world` must contain all requests created so far. `now` is the API server's time. `confirmed` means that the user
+    has allowed the rest after the first part.
     """
     rows = standings(world, run, now)
     wake = min((row.settled_at for row in rows if row.settled_at is not None), default=None)
@@ -77,10 +77,10 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False)
 
 
 def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
-    """The plan as others see it, who wait for no pod to be ready: the run is done once no more is to begin.
+    """Return the plan as other processes see it: the run is done once no more pods will start.
 
-    Nobody else can tell whether a pod has yet to be ready or was, and is not any more. Only for as long as pods have to
-    be ready, from their requests' completion on (the node's clock), the run is taken to go on.
+    Other processes do not wait until pods are ready, because they cannot know whether an unready pod was ready before.
+    The run only counts as going on for `min_ready` seconds after a request's completion (by the node's clock).
     """
     plan = make_plan(world, run, now)
     if plan.end is not None or any(_goes_on(row, run, now) for row in plan.rows):
@@ -111,7 +111,7 @@ def _end(world: World, run: Run, rows: tuple[Row, ...]) -> tuple[End | None, str
 
 
 def _held(world: World, run: Run) -> Wait | None:
-    """Why nothing at all may begin."""
+    """Return why no pod at all may start, None if pods may."""
     if world.workload is None or not world.workload.rolling or run.options.force:
         return None
     why = f"the rollout of {run.target.words} is not finished: {world.workload.rolling} (to continue anyway: --force)"
@@ -119,13 +119,13 @@ def _held(world: World, run: Run) -> Wait | None:
 
 
 def first_rival(world: World, run: Run) -> Run | None:
-    """A run on the same target, or on a pod of it, that began before this one and has something under way."""
+    """Return a run on the same target, or on one of its pods, that is older than this one and has open requests."""
     first = min(_at_work(world, run), key=_age, default=None)
     return first if first is not None and _age(first) < _age(run) else None
 
 
 def unfinished(world: World, run: Run, now: datetime) -> Run | None:
-    """Another run on the same target that has something left to do, under way or not: a new one has to wait for it."""
+    """Return another unfinished run on the same target, with or without open requests. A new run must wait for it."""
     if others := _at_work(world, run):
         return min(others, key=_age)
     for other in {each.run.name: each.run for each in world.requests}.values():
@@ -136,7 +136,7 @@ def unfinished(world: World, run: Run, now: datetime) -> Run | None:
 
 
 def _at_work(world: World, run: Run) -> list[Run]:
-    """Other runs with a request under way for the same target, or for a pod of it."""
+    """Return other runs with an open request for the same target, or for one of its pods."""
     pods = {member.pod.uid for member in world.members}
     others = [each for each in world.requests if each.run.name != run.name and not each.request.completed]
     own = run.target.identity
@@ -144,12 +144,12 @@ def _at_work(world: World, run: Run) -> list[Run]:
 
 
 def _age(run: Run) -> tuple[str, str]:
-    """What runs are ordered by: the oldest first."""
+    """Sort key of runs, the oldest first."""
     return run.started, run.name
 
 
 def _left_of_first(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> int | None:
-    """How many more pods the first part takes; None where there is no such part, or it is over."""
+    """Return how many pods of the first part are left to start; None if there is no first part, or it is over."""
     first = run.options.first
     started = sum(1 for row in rows if row.stage not in (Stage.WAITING, Stage.SKIPPED))
     return None if confirmed or not first or started > first else first - started
@@ -160,7 +160,7 @@ def _with_reasons(rows: tuple[Row, ...], waits: Mapping[str, Wait]) -> tuple[Row
 
 
 class _Round:
-    """One choice of pods, under all budgets at once."""
+    """Chooses the pods to start now, within all budgets."""
 
     def __init__(self, world: World, run: Run, rows: tuple[Row, ...]) -> None:
         self._world, self._run, self._rows = world, run, rows
@@ -175,7 +175,7 @@ class _Round:
         self._under_way = [row.member for row in rows if row.stage.under_way and row.member is not None]
         members = {member.pod.uid: member for member in world.members}
         at_work = [members[uid] for uid in self._busy if uid in members]
-        # Requests, of any run, that are under way for pods that are not the target's.
+        # Open requests, of any run, for pods that do not belong to the target.
         elsewhere = [each for each in requests if each.request.pod_uid not in members]
         self._others = {budget.uid: self._spending(budget, elsewhere) for budget in world.budgets}
         self._left = {
@@ -186,7 +186,7 @@ class _Round:
         }
 
     def choose(self, most: int | None) -> tuple[list[Row], dict[str, Wait]]:
-        """The pods that begin now, at most so many, and why each other waits."""
+        """Return the pods that start now, at most `most` (None: no limit), and why each other pod waits."""
         chosen: list[Row] = []
         waits: dict[str, Wait] = {}
         first = Wait(f"waiting for the first {self._run.options.first} pods")
@@ -205,7 +205,7 @@ class _Round:
         return chosen, waits
 
     def _candidates(self) -> list[tuple[Row, Member]]:
-        """Pods whose turn can come: by ordinal where the workload counts, else those first that are unready anyway."""
+        """Return the pods that could start: in order of their ordinals if required, else unready pods first."""
 
         def place(pair: tuple[Row, Member]) -> tuple[int, str]:
             row, member = pair
@@ -215,7 +215,7 @@ class _Round:
         return sorted(waiting, key=place)
 
     def _reasons(self, row: Row, member: Member) -> Iterator[Wait]:
-        """Why a pod may not begin now. One that is unready already costs nobody anything but its place in the run."""
+        """Yield why a pod may not start now. A pod that is already unready costs no budget, only a place in the run."""
         uid, options = member.pod.uid, self._run.options
         if uid in self._busy:
             yield Wait("another request for this pod is in progress")
@@ -239,20 +239,23 @@ class _Round:
         yield from _full("zone", zones.get(node, ""), options.max_per_zone, [zones.get(each, "") for each in others])
 
     def _missing_config(self, row: Row, member: Member) -> Iterator[str]:
-        """What kubelet could not start the containers without. It sets up the volumes of all containers first."""
+        """Yield missing objects and keys without which kubelet cannot start the containers.
+
+        The volumes of all containers count, because kubelet sets them up first.
+        """
         for name, uses in member.config.items():
             for use in uses:
                 if use.object in self._world.config and (name in row.containers or use.use.mounted):
                     yield from filter(None, [missing(use, self._world.config[use.object])])
 
     def _spending(self, budget: Budget, elsewhere: Iterable[RunRequest]) -> list[RunRequest]:
-        """Requests for pods of other targets that spend a budget; a pod whose labels are not known may be of any."""
+        """Return the requests for other targets' pods that use up a budget. A pod with unknown labels counts, too."""
         known = self._world.labels
         pods = [(each, each.request.pod_uid) for each in elsewhere]
         return [each for each, uid in pods if uid not in known or _selects(budget, known[uid])]
 
     def _beside(self, budget: Budget) -> str:
-        """Who else may have spent a disruption budget."""
+        """Return, as the end of a sentence, which other run may have used up a budget; "" for none."""
         others = self._others[budget.uid]
         if not others or budget.allowed < 1:
             return ""
@@ -278,7 +281,7 @@ class _Round:
         return Wait(why, describe_pod(first))
 
     def _take(self, member: Member) -> None:
-        """Count a pod that begins now."""
+        """Count a pod that starts now."""
         for budget in self._world.budgets:
             if _selects(budget, member.labels) and member.pod.uid not in self._down:
                 self._left[budget.uid] -= 1
@@ -291,7 +294,7 @@ def _selects(budget: Budget, labels: Mapping[str, str]) -> bool:
 
 
 def _full(what: str, name: str, most: int, others: list[str]) -> Iterator[Wait]:
-    """Why a node or a zone takes no more pods; one whose name is not known has no limit."""
+    """Yield why a node or zone has reached its limit. One without a known name has no limit."""
     if most and name and others.count(name) >= most:
         yield Wait(f"{what} {name} has reached the limit of {most} pods in progress or unready (--max-per-{what})")
 

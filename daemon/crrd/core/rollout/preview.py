@@ -1,4 +1,4 @@
-"""What a run would do if all went well, batch by batch: one plan after the other, with each batch taken as done."""
+"""What a run would do if every request succeeded: plans in sequence, each with the batch before it done."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,16 +16,16 @@ from crrd.core.rollout.waits import NO_WAIT, Wait
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The batches, and how it goes on after them."""
+    """The batches, and what follows them."""
 
     batches: tuple[tuple[Row, ...], ...]
-    plan: Plan  # Of the world as it is
-    stopped: Wait = NO_WAIT  # Why not all pods are in a batch; empty where they are
-    later: tuple[tuple[Row, ...], ...] = ()  # The batches that follow when it is over
-    asks_after: int = 0  # After so many batches somebody would be asked; 0 for never
+    plan: Plan  # Of the present state
+    stopped: Wait = NO_WAIT  # Why not all pods are in a batch; empty if all are
+    later: tuple[tuple[Row, ...], ...] = ()  # The batches once `stopped` no longer applies
+    asks_after: int = 0  # After this many batches the run asks the user; 0 for never
     may_stay_down: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By the version of their kubelet: pods of the batches whose containers it may not restart, by a defect."""
-    stale: tuple["Stale", ...] = ()  # What a run with `stale` would recreate, whether or not its turn comes
+    """Kubelet version -> pods of the batches whose containers it may not restart, because of a bug."""
+    stale: tuple["Stale", ...] = ()  # Containers that a run with `stale` would recreate, in a batch or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Stale:
 
 
 def make_preview(world: World, run: Run, now: datetime) -> Preview:
-    """The batches of a run that has not begun, or of the rest of one that has; what is under way ends before it."""
-    run = replace(run, options=replace(run.options, min_ready=0))  # what counts is the order
+    """Return the batches of a new run, or of the rest of a run; pods under way are done before the first batch."""
+    run = replace(run, options=replace(run.options, min_ready=0))  # a preview shows the order, not the time
     plan = make_plan(world, run, now)
     batches, asks_after, last, after = _batches(replace(world, refused={}), run, now)
     later = _batches(_unblocked(after, run), run, now)[0] if last.end is None else ()
@@ -50,7 +50,7 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
 
 
 def _batches(world: World, run: Run, now: datetime) -> tuple[tuple[tuple[Row, ...], ...], int, Plan, World]:
-    """The batches, after how many somebody is asked, the last plan, and the world then."""
+    """Return the batches, after how many of them the run asks the user, the last plan, and the world then."""
     current, confirmed, asks_after = make_plan(world, run, now), False, 0
     batches: list[tuple[Row, ...]] = []
     while True:
@@ -66,7 +66,7 @@ def _batches(world: World, run: Run, now: datetime) -> tuple[tuple[tuple[Row, ..
 
 
 def _unblocked(world: World, run: Run) -> World:
-    """The world once budgets, roll-outs, other runs and unready pods hold no pod back."""
+    """Return the world without budgets, rollouts, other runs and unready pods, so that no pod is held back."""
     members = tuple(replace(each, ready=True) for each in world.members)
     workload = replace(world.workload, rolling="", desired=0) if world.workload is not None else None
     return replace(world, members=members, workload=workload, requests=tuple(world.requests_of(run)), budgets=())
@@ -83,7 +83,7 @@ def _stale(world: World, plan: Plan) -> Iterator[Stale]:
 
 
 def _left_down(rows: Iterable[Row], kubelets: Mapping[str, str]) -> Mapping[str, tuple[str, ...]]:
-    """The pods that may stay down, by the version of their kubelet."""
+    """Return the pods that may stay down, by the version of their kubelet."""
     found: dict[str, tuple[str, ...]] = {}
     for row in rows:
         version = kubelets.get(row.node, "")
@@ -93,7 +93,7 @@ def _left_down(rows: Iterable[Row], kubelets: Mapping[str, str]) -> Mapping[str,
 
 
 def _done(world: World, run: Run, batch: tuple[Row, ...]) -> World:
-    """The world once these pods are recreated and ready again."""
+    """Return the world after these pods were recreated and are ready again."""
     uids = {row.uid for row in batch}
     members = tuple(replace(each, ready=True) if each.pod.uid in uids else each for each in world.members)
     done = {run.request_name(row.uid): row for row in batch}

@@ -1,6 +1,6 @@
-"""A run: what it recreates and how. It is kept only on the requests that it made, so any process can go on with it.
+"""A run: what it recreates, and how. It is stored only on its requests, so any process can continue it.
 
-A request's name follows from the run's name and the pod's UID, so it cannot be created twice.
+A request's name is computed from the run's name and the pod's UID, so it cannot be created twice.
 """
 
 import hashlib
@@ -17,23 +17,23 @@ ANNOTATION_TARGET = "crr.apps.kruise.io/run-target"
 ANNOTATION_REASON = "crr.apps.kruise.io/run-reason"
 ANNOTATION_RUN = "crr.apps.kruise.io/run-options"  # The whole run, as JSON
 ANNOTATION_ABORTED = "crr.apps.kruise.io/run-aborted"
-"""On any request of a run (RFC 3339): nothing more is begun for it."""
-ANNOTATION_PROGRESS = "crr.apps.kruise.io/run-progress"  # How far the run was when its process wrote last, as JSON
+"""The time of the abort (RFC 3339). On any request of a run, it means that the run starts no more pods."""
+ANNOTATION_PROGRESS = "crr.apps.kruise.io/run-progress"  # `Progress` as JSON
 KEPT_SECONDS = 86_400
-"""TTL of a run's requests: for `status`, and for whoever resumes it the next morning. A pod whose request is gone is
-still known as done, by when its containers were started."""
-RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")  # A label's value that leaves room in an object's name
+"""TTL of a run's requests: for `status`, and to resume the run the next morning. A pod whose request was deleted still
+counts as done, because its containers started after the run."""
+RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")  # Fits in a label, and leaves room in an object's name
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number of pods, or a share of them in per cent."""
+    """A number or a percentage of pods."""
 
     number: int
     percent: bool = False
 
     def of(self, total: int) -> int:
-        """The number of pods, rounded down, at least one: with none, nothing would ever be done."""
+        """Return the number of pods, rounded down, but at least one, because a run with zero would never progress."""
         return max(1, self.number * total // 100 if self.percent else self.number)
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Amount:
 
 
 def read_amount(given: str) -> Amount:
-    """An amount as people write it: `2` or `20%`. Raises ValueError with what it has to be."""
+    """Parse `2` or `20%`. Raises ValueError with a description of valid values."""
     digits = given.removesuffix("%")
     if not (digits.isascii() and digits.isdigit()) or int(digits) < 1 or (given.endswith("%") and int(digits) > 100):
         raise ValueError("a number of at least 1, or a percentage from 1% to 100%")
@@ -50,54 +50,53 @@ def read_amount(given: str) -> Amount:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The pods that a run is about: those that a workload owns, one pod, or those that a label selector selects."""
+    """The pods of a run: those of a workload, one pod, or those that a label selector selects."""
 
-    words: str  # As messages name it: `deployment.apps/web`, `pod/web-1`, `pods app=web`
-    api_version: str = ""  # With `kind`, `name` and `uid` a workload's, "" for pods themselves
+    words: str  # Its name in messages: `deployment.apps/web`, `pod/web-1`, `pods app=web`
+    api_version: str = ""  # Of the workload, as `kind`, `name` and `uid`; "" for pods
     kind: str = ""
     name: str = ""
     uid: str = ""
-    selector: str = ""  # A query for the pods; "" where the workload has it
+    selector: str = ""  # A label selector for the pods; "" if the workload has it
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What tells it from other targets: the API group, kind, name and selector."""
+        """API group, kind, name and selector, which differ between targets."""
         return self.api_version.rpartition("/")[0], self.kind, self.name, self.selector
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a run goes on; seconds are whole."""
+    """The options of a run. Durations are whole seconds."""
 
-    containers: tuple[str, ...]  # Empty with `stale`, for all that can be recreated
+    containers: tuple[str, ...]  # Empty with `stale`: all that can be recreated
     max_unavailable: Amount = Amount(1)
-    max_per_node: int = 0  # 0 for no limit; the same for the next one
-    max_per_zone: int = 0
-    min_ready: int = 0  # For how long a pod has to be ready to count as back
-    first: int = 0  # After so many pods somebody is asked whether to go on; 0 for never
+    max_per_node: int = 0  # 0 for no limit
+    max_per_zone: int = 0  # 0 for no limit
+    min_ready: int = 0  # How long a pod must be ready to count as done
+    first: int = 0  # After this many pods, ask the user whether to continue; 0 for never
     ordered: bool = False
     unready_grace: int | None = None
     pod_timeout: int = 600
-    max_failures: int = 1  # With so many failed pods nothing more is begun
-    force: bool = False  # Go on while the workload is being rolled out
+    max_failures: int = 1  # After this many failed pods, start no more
+    force: bool = False  # Continue even while the workload is being rolled out
     allow_pod_restart: bool = False
-    """Recreate a container though its restartPolicyRules may have kubelet restart all containers of the pod."""
-    stale: bool = False  # Recreate only containers that use configuration which has changed since they started
-    stale_margin: int = START_MARGIN
-    """With `stale`: seconds that a change may take until a container that starts has it."""
+    """Recreate a container even if its restartPolicyRules may make kubelet restart all containers of the pod."""
+    stale: bool = False  # Recreate only containers whose configuration has changed since they started
+    stale_margin: int = START_MARGIN  # With `stale`: seconds until a change reaches containers that start
     preflight: bool = False
-    """Begin no pod that uses a ConfigMap, a Secret or a key that is gone; a run with `stale` does so, too."""
-    since: str = ""  # RFC 3339: containers started after that are left alone; "" for the run's start
+    """Start no pod that uses a missing ConfigMap, Secret or key; `stale` includes this."""
+    since: str = ""  # RFC 3339: containers started later are left alone; "" for the run's start
     reason: str = ""
 
     @property
     def reads_config(self) -> bool:
-        """Whether the run has to look at what the pods use of ConfigMaps and Secrets."""
+        """Whether the run must read the ConfigMaps and Secrets that the pods use."""
         return self.stale or self.preflight
 
     @property
     def what(self) -> str:
-        """The containers, in words."""
+        """The containers, for messages."""
         return ", ".join(self.containers) or "stale containers"
 
 
@@ -110,25 +109,25 @@ class Run:
     target: Target
     options: Options
     started: str  # RFC 3339, the API server's clock
-    revision: int = 0  # How often its options were changed since
+    revision: int = 0  # How often its options have changed
 
     def changed(self, **options: Any) -> "Run":
-        """The run with other options."""
+        """Return the run with changed options."""
         found = replace(self.options, **options)
         return self if found == self.options else replace(self, options=found, revision=self.revision + 1)
 
     def describe(self, pods: int) -> str:
-        """What it does to so many pods, in words."""
+        """Return a sentence about the run, for this number of pods."""
         reason = f" ({self.options.reason})" if self.options.reason else ""
         most = f"{pods} pod{'s' * (pods != 1)}, at most {self.options.max_unavailable} unready"
         return f"{self.options.what} of {self.target.words}, {most}{reason}"
 
     def request_name(self, pod_uid: str) -> str:
-        """The name of this run's request for a pod."""
+        """Return the name of this run's request for a pod."""
         return f"{self.name}-{hashlib.sha256(pod_uid.encode()).hexdigest()[:10]}"
 
     def request(self, pod_name: str, pod_uid: str, containers: tuple[str, ...]) -> dict[str, Any]:
-        """The request for a pod, in its Kubernetes shape; the rest is admission's to fill in."""
+        """Return the request for a pod as JSON; admission sets the other fields."""
         strategy: dict[str, Any] = {"failurePolicy": "Fail", "orderedRecreate": self.options.ordered}
         if self.options.allow_pod_restart:
             strategy["allowPodRestart"] = True
@@ -146,12 +145,12 @@ class Run:
         return {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec}
 
     def annotations(self) -> dict[str, str]:
-        """What each of its requests says of it."""
+        """Return the annotations that store the run on each of its requests."""
         reason = {ANNOTATION_REASON: self.options.reason} if self.options.reason else {}
         return {ANNOTATION_TARGET: self.target.words, ANNOTATION_RUN: self.to_json(), **reason}
 
     def to_json(self) -> str:
-        """The run as JSON; the same run always gives the same text."""
+        """Return the run as JSON. Equal runs give equal texts."""
         options = {**asdict(self.options), "max_unavailable": str(self.options.max_unavailable)}
         shape: dict[str, Any] = {"started": self.started, "target": asdict(self.target), "options": options}
         if self.revision:
@@ -161,15 +160,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run was when the process that carries it out wrote last."""
+    """The progress of a run, as last written by the process that carries it out."""
 
     at: str  # RFC 3339, the API server's clock
     by: str  # Host and process ID: `laptop/4711`
     state: str  # As `RunStatus.state`
     done: int
-    total: int  # Pods that are not left out
-    waits: str = ""  # What it waited for then
+    total: int  # Pods that are neither skipped nor deleted
+    waits: str = ""  # What the run waited for
 
     def annotation(self) -> dict[str, str]:
-        """As a request carries it."""
+        """Return the annotation that stores it on a request."""
         return {ANNOTATION_PROGRESS: json.dumps(asdict(self), separators=(",", ":"))}

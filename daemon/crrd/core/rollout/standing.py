@@ -1,4 +1,4 @@
-"""Where each pod of a run stands, and what is to be recreated of it; whether more may begin is `plan`'s concern."""
+"""The stage of each pod of a run, and its containers to recreate. `plan` decides whether more pods may start."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,31 +18,31 @@ from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 from crrd.kubelet.version import known_minor
 
 _GONE = {Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING}
-"""Ends of a request that are no failure: pods come and go."""
+"""Reasons of a failed request that do not count as a failure of the run, because pods come and go."""
 _NOT_READY = "the pod is not ready"
 _DELETED = Wait("the pod was deleted")
 
 
 class Stage(StrEnum):
-    """Where a pod stands in a run, in the order of time; the last four are ends."""
+    """The stages of a pod in a run, in order of time. The last four are final."""
 
-    WAITING = "waiting"  # Its turn has not come
-    REQUESTED = "requested"  # Its request is there, and nothing was done for it yet
+    WAITING = "waiting"  # Not started yet
+    REQUESTED = "requested"  # Its request exists, but the node has not started it
     RECREATING = "recreating"
-    SETTLING = "getting ready"  # Recreated, and not ready for long enough
+    SETTLING = "getting ready"  # Recreated, but not ready for long enough
     DONE = "done"
     SKIPPED = "skipped"
-    GONE = "deleted"  # The pod went before it was done
+    GONE = "deleted"  # The pod was deleted before it was done
     FAILED = "failed"
 
     @property
     def under_way(self) -> bool:
-        """Whether this run has something to do with it now."""
+        """Whether the run is working on the pod now."""
         return self in (Stage.REQUESTED, Stage.RECREATING, Stage.SETTLING)
 
 
 class Skip(StrEnum):
-    """Why a pod is left out."""
+    """Why a pod is skipped."""
 
     DELETING = "the pod is being deleted"
     ENDED = "the pod has ended"
@@ -59,7 +59,7 @@ class Skip(StrEnum):
 
     @property
     def normal(self) -> bool:
-        """Whether it is nothing that somebody would have to see to."""
+        """Whether the skip needs no action by a user."""
         return self in (Skip.DELETING, Skip.ENDED, Skip.NEW, Skip.RECENT, Skip.FRESH)
 
 
@@ -70,18 +70,17 @@ class Row:
     pod: str  # Its name
     uid: str
     stage: Stage
-    wait: Wait = NO_WAIT  # What is waited for, why it was left out, or why it failed
+    wait: Wait = NO_WAIT  # What the pod waits for, why it was skipped, or why it failed
     node: str = ""
-    member: Member | None = None  # None for one that is no more
+    member: Member | None = None  # None if the pod no longer exists
     request: RunRequest | None = None
-    containers: tuple[str, ...] = ()  # What is recreated
+    containers: tuple[str, ...] = ()  # The containers to recreate
     skip: Skip | None = None
-    settled_at: datetime | None = None
-    """SETTLING: when it counts as back if nothing happens, None where something has to."""
+    settled_at: datetime | None = None  # If SETTLING: when the pod is done if nothing changes, None if unknown
 
 
 def standings(world: World, run: Run, now: datetime) -> tuple[Row, ...]:
-    """Every pod that the run is about, those that have gone included."""
+    """Return a row for each pod of the run, deleted pods included."""
     own = {each.request.name: each for each in world.requests_of(run)}
     rows = []
     for member in world.members:
@@ -102,7 +101,7 @@ def _candidate(world: World, run: Run, member: Member) -> Row:
 
 
 def _skips(world: World, run: Run, member: Member) -> Iterator[tuple[Skip, str]]:
-    """Reasons to skip a pod. The first one is shown."""
+    """Yield reasons to skip a pod. The first one is shown."""
     pod = member.pod
     if pod.deleting:
         yield Skip.DELETING, ""
@@ -124,18 +123,18 @@ def _skips(world: World, run: Run, member: Member) -> Iterator[tuple[Skip, str]]
 
 
 def _wanted(run: Run, member: Member) -> tuple[PodContainer, ...]:
-    """The run's containers that the pod has, in the run's order."""
+    """Return the run's containers that exist in the pod, in the run's order."""
     there = recreatable(member.pod)
     return tuple(there[name] for name in run.options.containers or there if name in there)
 
 
 def recreatable(pod: Pod) -> Mapping[str, PodContainer]:
-    """The containers of a pod that can be recreated at all, by name: no ordinary init or ephemeral containers."""
+    """Return the pod's containers that can be recreated, by name: no ordinary init or ephemeral containers."""
     return {name: each for name, each in pod.containers.items() if each.kind.recreatable}
 
 
 def _fit(world: World, run: Run, member: Member, container: PodContainer) -> Skip | None:
-    """Why a container is left alone, by the rules of the kubelet there; None where it is to be recreated."""
+    """Return why a container is skipped, by the rules of its kubelet's version; None if it is to be recreated."""
     minor = known_minor(world.kubelets.get(member.pod.node_name, ""))
     if container.policy(minor) is RestartPolicy.NEVER:
         return Skip.NEVER
@@ -152,7 +151,7 @@ def _fit(world: World, run: Run, member: Member, container: PodContainer) -> Ski
 
 
 def _requested(world: World, run: Run, member: Member, asked: RunRequest, now: datetime) -> Row:
-    """A pod that has its request."""
+    """Return the row of a pod that has its request."""
     request, pod = asked.request, member.pod
     names = tuple(each.name for each in request.containers)
     row = Row(pod.name, pod.uid, Stage.REQUESTED, node=pod.node_name, member=member, request=asked, containers=names)
@@ -178,17 +177,17 @@ def _requested(world: World, run: Run, member: Member, asked: RunRequest, now: d
 
 
 def _absent(asked: RunRequest) -> Row:
-    """The request of a pod that is no more."""
+    """Return the row of a request whose pod no longer exists."""
     request, stage = asked.request, Stage.DONE if asked.succeeded else Stage.GONE
     names = tuple(each.name for each in request.containers)
     return Row(request.pod_name, request.pod_uid, stage, _DELETED, request.node_name, request=asked, containers=names)
 
 
 def _settled(run: Run, member: Member, asked: RunRequest, now: datetime) -> tuple[datetime | None, str]:
-    """From when on a recreated pod counts as back, as far as that is known; else what it waits for.
+    """Return when a recreated pod is done (None if unknown), and what it waits for.
 
-    As a Deployment's controller does for `minReadySeconds`, kubelet's times are held against the API server's; without
-    a time to wait for, none is looked at.
+    Kubelet's times are compared with the API server's, as a Deployment's controller does for `minReadySeconds`. Without
+    `min_ready`, no times are compared.
     """
     since = [member.ready_since]
     for each in asked.request.containers:
@@ -214,7 +213,7 @@ def _reasons(asked: RunRequest) -> set[Reason]:
 
 
 def failure(asked: RunRequest) -> str:
-    """Why a request failed, in its own words."""
+    """Return why a request failed, from its status."""
     status = asked.request.status
     failed = [each for each in status.states if each.phase is StatePhase.FAILED]
     cause = next((each for each in failed if each.reason is not Reason.EARLIER_FAILURE), None)
@@ -222,12 +221,12 @@ def failure(asked: RunRequest) -> str:
 
 
 def tally(rows: tuple[Row, ...]) -> Mapping[Stage, int]:
-    """How many pods there are of each stage."""
+    """Return the number of pods in each stage."""
     return dict.fromkeys(Stage, 0) | Counter(row.stage for row in rows)
 
 
 def count_done(rows: tuple[Row, ...]) -> tuple[int, int]:
-    """How many pods are through, and of how many; those that are left out are none of them."""
+    """Return how many pods are done or failed, and the total. Skipped and deleted pods do not count."""
     counts = tally(rows)
     left_out = counts[Stage.SKIPPED] + counts[Stage.GONE]
     return counts[Stage.DONE] + counts[Stage.FAILED], len(rows) - left_out

@@ -1,4 +1,4 @@
-"""What a pod that has its request waits for, by its status and kubelet's events, and the command that shows more."""
+"""What a pod with a request waits for, from its status and kubelet's events, and a command that shows more."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from crrd.core.recreate.messages import LATER_STEPS, held_back
 from crrd.core.rollout.state import Member, ProbeFailure, RunRequest, World
 from crrd.lib.jsonfields import mapping, text
 
-_CHARACTERS = 200  # Of a probe's output, which may be a whole page
+_CHARACTERS = 200  # Most characters of a probe's output, which may be a whole page
 _STILL_TRUE = (Reason.NOT_BACK, Reason.POD_RESTARTING)
-"""What a request says of a container whose next instance runs, and the pod's status does not show."""
+"""Reasons in a request that still apply when the next instance runs, and that the pod's status does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What is waited for."""
+    """What a pod or a run waits for."""
 
     why: str = ""
-    command: str = ""  # The command that shows more; "" for none
-    topic: str = ""  # `why` without its duration; "" where there is none in it
+    command: str = ""  # A command that shows more; "" for none
+    topic: str = ""  # `why` without its duration; "" if it has none
 
     @property
     def with_command(self) -> str:
-        """`why`, with the command."""
+        """`why`, followed by the command."""
         return f"{self.why} ({self.command})" if self.command else self.why
 
 
@@ -36,9 +36,9 @@ NO_WAIT = Wait()
 
 
 def wait_for(world: World, member: Member, asked: RunRequest, names: Iterable[str], now: datetime) -> Wait:
-    """What the first of these containers waits for; an empty one where none does, or nobody says.
+    """Return what the first waiting one of these containers waits for; an empty Wait if none waits, or it is unknown.
 
-    The pod's status counts before the request's message, which may be of an instance that has ended since.
+    The pod's status has priority over the request's message, which may be about an instance that has ended since.
     """
     old = {each.name: each.context.container_id for each in asked.request.containers if each.context is not None}
     for name in names:
@@ -55,7 +55,7 @@ def wait_for(world: World, member: Member, asked: RunRequest, names: Iterable[st
 
 
 def _not_ready(world: World, member: Member, container: PodContainer, now: datetime) -> Wait:
-    """The next instance runs: for how long it is not ready, and what its probe said last."""
+    """Return the wait for a new instance that runs: how long it has been unready, and its probe's last message."""
     started = parse_time(container.started_at)
     since = max((at for at in (started, None if member.ready else member.ready_since) if at is not None), default=now)
     seconds = (now - since).total_seconds()
@@ -75,12 +75,12 @@ def _logs(member: Member, container: str) -> str:
 
 
 def describe_pod(member: Member) -> str:
-    """The command that shows a pod."""
+    """Return the command that shows a pod."""
     return f"kubectl describe pod {member.pod.name} -n {member.pod.namespace}"
 
 
 def read_probe_failure(obj: Mapping[str, Any]) -> tuple[tuple[str, str], ProbeFailure] | None:
-    """Pod (UID) and container of kubelet's event `Unhealthy`, and what it says; None for one that is unreadable."""
+    """Return pod UID, container and message of kubelet's event `Unhealthy`; None if the event is malformed."""
     involved = mapping(obj.get("involvedObject"))
     container = text(involved.get("fieldPath")).partition("{")[2].removesuffix("}")
     times = (obj.get("lastTimestamp"), obj.get("eventTime"), mapping(obj.get("metadata")).get("creationTimestamp"))
