@@ -1,1 +1,1 @@
-"""ContainerRecreatePolicy: when containers are to be recreated without anybody asking for it."""
+"""ContainerRecreatePolicy: when to recreate containers automatically."""

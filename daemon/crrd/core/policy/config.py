@@ -1,9 +1,9 @@
-"""What a policy remembers of the configuration that its containers use, and which of them are due for a change of it.
+"""What a policy records about the configuration of its containers, and which containers are due after a change.
 
-A change that is taken back before a run has begun for it restarts nothing, because all containers still have that data,
-unless one of them started in between.
-Nothing is decided by a clock of the manager alone: `since` is when the API server noted the change, as far as it says
-so, and a container is due when it started before that and the change could not reach it.
+A change that is reverted before a run has started for it restarts nothing, because all containers still have the old
+data, unless one of them started in between.
+No decision depends on the manager's clock alone: `since` is the time of the change by the API server, if it recorded
+one. A container is due if it started too early to have the change.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,15 +21,15 @@ UseKey = tuple[str, Kind, str]  # Container, kind and name of the object
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The data of an object, as one container uses it."""
+    """The data of an object that one container uses."""
 
     hash: str
-    changed: datetime | None  # When it last changed by the object's managedFields: maybe too late, never too early
+    changed: datetime | None  # When it last changed, from managedFields: may be too late, but never too early
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """One container that runs."""
+    """One running container."""
 
     pod: str
     name: str
@@ -38,7 +38,7 @@ class Running:
 
 
 def merged_uses(running: Iterable[Running]) -> dict[UseKey, Reference]:
-    """What containers of one name use of one object, in all pods together."""
+    """Return what containers use, by container name and object, merged over all pods."""
     found: dict[UseKey, Reference] = {}
     for container in running:
         for use in container.uses:
@@ -52,7 +52,7 @@ def merged_uses(running: Iterable[Running]) -> dict[UseKey, Reference]:
 def remember(
     policy: Policy, data: Mapping[UseKey, Data], running: Sequence[Running], now: datetime
 ) -> tuple[UsedObject, ...]:
-    """What to remember from now on; objects that cannot be looked at now stay as they were."""
+    """Return the new records. Objects that cannot be read now keep their old records."""
     known = {(each.container, each.kind, each.name): each for each in policy.status.config}
     for key, found in data.items():
         old = known.get(key)
@@ -67,9 +67,9 @@ def remember(
 
 
 def _first(policy: Policy, key: UseKey, found: Data, running: Iterable[Running], now: datetime) -> UsedObject:
-    """An object that was not seen before. It has changed already only if a container surely started before that.
+    """Make the record of a new object. Its change is open only if a container certainly started before the change.
 
-    What changed before the policy was created is not its concern.
+    Changes before the policy's creation do not count.
     """
     created, changed = parse_time(policy.created), found.changed
     if changed is None:
@@ -80,7 +80,7 @@ def _first(policy: Policy, key: UseKey, found: Data, running: Iterable[Running],
 
 
 def _pending(policy: Policy, old: UsedObject, running: Iterable[Running], now: datetime) -> bool:
-    """Whether a container may have what was there before a change was taken back."""
+    """Whether a container may still have the data of a change that was reverted."""
     since, left = parse_time(old.since), parse_time(old.left)
     if old.hash != old.done or since is None or left is None or (limit := _limit(policy, since)) > now:
         return True
@@ -88,7 +88,7 @@ def _pending(policy: Policy, old: UsedObject, running: Iterable[Running], now: d
 
 
 def _changed(old: UsedObject, found: Data, now: datetime) -> UsedObject:
-    """An object whose data is other than before."""
+    """Make the record of an object whose data has changed."""
     noted, known_since = found.changed, parse_time(old.since)
     trusted = noted is not None and known_since is not None and known_since <= noted <= now
     since = rfc3339(noted if noted is not None and trusted else now)
@@ -96,23 +96,23 @@ def _changed(old: UsedObject, found: Data, now: datetime) -> UsedObject:
 
 
 def _limit(policy: Policy, since: datetime) -> datetime:
-    """When a change has settled; a container that started later has it."""
+    """Return when a change has settled. A container that started later has it."""
     return since + timedelta(seconds=policy.settle)
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Containers that are to be recreated for one change."""
+    """Containers to recreate for one change."""
 
     containers: tuple[str, ...]
     limit: datetime  # Containers that started after this time are not recreated
-    reason: str  # For people: `ConfigMap web-cfg changed`
+    reason: str  # For messages: `ConfigMap web-cfg changed`
 
 
 def due(
     policy: Policy, remembered: Iterable[UsedObject], running: Sequence[Running], now: datetime
 ) -> tuple[list[Due], datetime | None]:
-    """The changes that containers are due for, the earliest first, and when the next one will have settled."""
+    """Return the settled changes with containers to recreate, the earliest first, and when the next change settles."""
     by_limit: dict[datetime, list[UsedObject]] = {}
     waits: list[datetime] = []
     for each in remembered if policy.config is not None else ():
@@ -125,7 +125,7 @@ def due(
             waits.append(limit)
             continue
         started = [one.started for one in running if one.name == each.container]
-        if each.hash == each.done and left is not None:  # taken back
+        if each.hash == each.done and left is not None:  # the change was reverted
             started = [moment for moment in started if moment >= left - _MARGIN]
         if any(moment <= limit for moment in started):
             by_limit.setdefault(limit, []).append(each)
@@ -137,7 +137,7 @@ def due(
 
 
 def covered(policy: Policy, remembered: Iterable[UsedObject], run: RunRecord, *, done: bool) -> tuple[UsedObject, ...]:
-    """What to remember once a run has begun, or is done: it is for all changes that had settled when it began."""
+    """Return the records after a run has started, or is done. It covers all changes that had settled at its start."""
     limit = parse_time(run.since)
     found = []
     for each in remembered:

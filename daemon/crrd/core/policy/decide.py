@@ -1,4 +1,4 @@
-"""What a policy does next: begin a run, go on with one, or wait, and what its status says. It keeps no state."""
+"""The next step of a policy (start a run, continue one, or wait), and its new status. Keeps no state."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from crrd.core.policy.config import Data, Running, UseKey, covered, due, remembe
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
 from crrd.core.rollout.run import Options, Run, Target
 
-AGE_RETRY = timedelta(minutes=10)  # After a run for maxAge: containers that it could not recreate are tried again then
+AGE_RETRY = timedelta(minutes=10)  # After a run for maxAge, until the containers that it could not recreate are retried
 
 
 class Trigger(StrEnum):
-    """Why a run begins."""
+    """Why a run starts."""
 
     CONFIG = "configChange"
     SCHEDULE = "schedule"
@@ -41,35 +41,35 @@ class PolicyReason(StrEnum):
 
 
 _BEFORE_READING = (PolicyReason.INVALID, PolicyReason.SUSPENDED, PolicyReason.TARGET)
-"""Where it is not known whether configuration can be read."""
+"""With these reasons it is unknown whether configuration can be read."""
 _NOT_READY = (*_BEFORE_READING, PolicyReason.UNREADABLE, PolicyReason.MISSING, PolicyReason.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was seen of a policy's target."""
+    """The observed state of a policy's target."""
 
     running: tuple[Running, ...] = ()
     data: Mapping[UseKey, Data] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()  # What containers could not start again without, in words
-    problem: str = ""  # Why there is no target, "" where there is one
+    missing: tuple[str, ...] = ()  # Messages about missing objects and keys that containers need to start
+    problem: str = ""  # Why there is no target, "" if there is one
     unreadable: str = ""  # Why configuration cannot be read, and what to do about it
-    progress: str = ""  # What the run that goes on waits for
+    progress: str = ""  # What the active run waits for
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to write, what to carry out, and when to look again."""
+    """The status to write, the run to carry out, and when to decide again."""
 
     status: PolicyStatus
     conditions: tuple[Mapping[str, Any], ...]
-    run: RunRecord | None = None  # The run that goes on now, None for none; the status names it already
+    run: RunRecord | None = None  # The active run, None for none; `status` already contains it
     run_until: datetime | None = None  # When its window closes
     wake_at: datetime | None = None
 
 
 def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
-    """Decide by what is known now; `now` is the API server's time."""
+    """Decide the next step; `now` is the API server's time."""
     obstacles = (
         (PolicyReason.INVALID, policy.error),
         (PolicyReason.SUSPENDED, "spec.suspend is true" if policy.suspended else ""),
@@ -84,7 +84,7 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
 
 
 def ended(policy: Policy, run: RunRecord, *, failed: bool, message: str, now: datetime) -> PolicyStatus:
-    """The status once the run has ended."""
+    """Return the status after the end of a run."""
     over = replace(run, finished=rfc3339(now), failed=failed, message=message)
     config = policy.status.config
     if not failed and run.trigger == Trigger.CONFIG and policy.config is not None:
@@ -93,7 +93,7 @@ def ended(policy: Policy, run: RunRecord, *, failed: bool, message: str, now: da
 
 
 def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
-    """The run as `kubectl recreate` knows it."""
+    """Return the run in the form of `kubectl recreate`."""
     budget = policy.budget
     options = Options(
         record.containers,
@@ -110,13 +110,13 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
 
 
 class _Round:
-    """One decision. `status` changes on the way."""
+    """One decision. It updates `_status` in steps."""
 
     def __init__(self, policy: Policy, found: Observed, now: datetime, status: PolicyStatus) -> None:
         self._policy, self._observed, self._now, self._status = policy, found, now, status
         self._wakes: list[datetime] = []
         self._settles_at: datetime | None = None
-        """When changed configuration has settled; None where none is still changing."""
+        """When changed configuration will have settled; None if all has."""
 
     def decide(self) -> Decision:
         """See `decide`."""
@@ -150,7 +150,7 @@ class _Round:
         return replace(self.rest(PolicyReason.RUNNING, message), run=run, run_until=closes)
 
     def _begin(self, run: RunRecord) -> None:
-        """Put a run into the status; after one for a change, some containers have the new data from now on."""
+        """Put a run into the status. Once a run for a change starts, containers may have the new data."""
         self._status = replace(self._status, run=run)
         if run.trigger == Trigger.SCHEDULE:
             self._status = replace(self._status, scheduled=run.since)
@@ -159,7 +159,7 @@ class _Round:
             self._status = replace(self._status, config=config)
 
     def _wanted(self) -> list[RunRecord]:
-        """The runs that should begin, those for the earliest changes first."""
+        """Return the runs that should start, those for the earliest changes first."""
         policy, found = self._policy, self._observed
         changes, self._settles_at = due(policy, self._status.config, found.running, self._now)
         self._wakes += [self._settles_at] if self._settles_at is not None else []
@@ -196,7 +196,7 @@ class _Round:
         return self._record(Trigger.AGE, old, now - age)
 
     def _window(self) -> tuple[datetime | None, datetime | None]:
-        """When the window opens, None where runs may begin pods now; and when it closes then, None for never."""
+        """Return when the window opens (None: it is open or there is none), and when it closes (None: never)."""
         window, now = self._policy.window, self._now
         if window is None:
             return None, None
@@ -214,11 +214,11 @@ class _Round:
         return self.rest(PolicyReason.IDLE, "no container has to be restarted")
 
     def rest(self, reason: PolicyReason, message: str) -> Decision:
-        """Begin and continue nothing."""
+        """Return a decision that starts or continues no run."""
         return Decision(self._status, self._conditions(reason, message), wake_at=min(self._wakes, default=None))
 
     def _conditions(self, reason: PolicyReason, message: str) -> tuple[Mapping[str, Any], ...]:
-        """The conditions, each with the time of its last transition."""
+        """Return the conditions, each with the time of its last transition."""
         policy, unreadable = self._policy, self._observed.unreadable
         wanted = [("Ready", reason not in _NOT_READY, reason, message)]
         if policy.config is not None and reason not in _BEFORE_READING:
@@ -234,7 +234,7 @@ class _Round:
         return tuple(made)
 
     def _record(self, trigger: Trigger, containers: tuple[str, ...], since: datetime, reason: str = "") -> RunRecord:
-        """A run, with the trigger as its reason if no other is given. Every process computes the same name for it."""
+        """Make the record of a run. Its default reason is the trigger. Every process computes the same name for it."""
         policy, at, started = self._policy, rfc3339(since), self._now if trigger is Trigger.AGE else since
         identity = "|".join([policy.uid, str(policy.generation), trigger, at, *containers])
         readable = policy.name.replace(".", "-")[:28].rstrip("-")
@@ -244,6 +244,6 @@ class _Round:
 
 
 def _supersedes(wanted: RunRecord, active: RunRecord) -> bool:
-    """Whether a change came after the one that the run is for, to a container that it recreates."""
+    """Whether `wanted` is for a newer change than the active run, to a container that the active run recreates."""
     changes = wanted.trigger == active.trigger == Trigger.CONFIG
     return changes and wanted.since > active.since and not {*wanted.containers}.isdisjoint(active.containers)

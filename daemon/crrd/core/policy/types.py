@@ -1,4 +1,4 @@
-"""A ContainerRecreatePolicy and its status as values, read from JSON. Bad input raises nothing."""
+"""A ContainerRecreatePolicy and its status as values, read from JSON. Invalid input raises no exception."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,12 +19,12 @@ KIND = "ContainerRecreatePolicy"
 API_VERSION = f"{POLICY_GROUP}/v1alpha1"
 DEFAULT_SETTLE = 10
 ONE = Amount(1)
-LEAST_MAX_AGE = 60  # Seconds; what is restarted more often is never ready
+LEAST_MAX_AGE = 60  # Seconds; a container that restarts more often would hardly ever be ready
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRef:
-    """The workload whose pods are meant."""
+    """The workload that owns the policy's pods."""
 
     api_version: str
     kind: str
@@ -33,9 +33,9 @@ class TargetRef:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """Recreate after a change of configuration."""
+    """The trigger configChange: recreate after a change of configuration."""
 
-    settle: int = DEFAULT_SETTLE  # Seconds without a further change, after which one counts
+    settle: int = DEFAULT_SETTLE  # A change counts after this many seconds without a further one
     secrets: bool = False  # Whether Secrets count, too
 
     def includes(self, reference: Reference) -> bool:
@@ -45,17 +45,17 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A cron expression of five fields, and its time zone. A change of clocks is handled as in Debian's cron."""
+    """A cron expression of five fields, and its time zone. Daylight saving time is handled as in Debian's cron."""
 
     cron: str
     zone: str = "UTC"
 
     def next_after(self, moment: datetime) -> datetime:
-        """The first time after a moment. `read_policy` takes no expression that has none."""
+        """Return the first time after `moment`. It exists, because `read_policy` rejects expressions without any."""
         return next(CronSim(self.cron, moment.astimezone(ZoneInfo(self.zone)))).astimezone(UTC)
 
     def latest(self, after: datetime, until: datetime) -> datetime | None:
-        """The last time after a moment and not after another one."""
+        """Return the last time that is later than `after` and not later than `until`, None for none."""
         beyond = (until + timedelta(seconds=1)).astimezone(ZoneInfo(self.zone))
         found = next(CronSim(self.cron, beyond, reverse=True)).astimezone(UTC)
         return found if found > after else None
@@ -63,7 +63,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """When runs may begin pods."""
+    """The times at which runs may start pods."""
 
     opens: Schedule
     duration: int  # Seconds
@@ -71,53 +71,53 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many at once, and how often; seconds are whole."""
+    """How many pods at once, and how often. Durations are whole seconds."""
 
     max_unavailable: Amount = ONE
     min_ready: int = 0
     max_per_node: int = 0  # 0 for no limit
-    min_interval: int = 0  # Between the starts of two runs
+    min_interval: int = 0  # Least time between the starts of two runs
 
 
 @dataclass(frozen=True, slots=True)
 class UsedObject:
-    """One object as one container uses it: what the policy remembers of its data."""
+    """The policy's record of the data of one object that one container uses."""
 
     container: str
     kind: Kind
     name: str
     hash: str
-    since: str  # RFC 3339: since when the data is as it is. A container that started later has it.
+    since: str  # RFC 3339: when the data got this hash. A container that started later has it.
     done: str = ""
-    """The hash of what all containers have; "" while that is not so, because a run has begun and not succeeded yet."""
+    """The hash of the data that all containers have; "" if they differ, as a run has started and not succeeded yet."""
     left: str = ""
-    """RFC 3339: when the data became other than that, though it may be the same again by now. A container that started
-    since then may have what was there in between."""
+    """RFC 3339: when the data changed from `done`, even if it is the same again now. A container that started later may
+    have the data from in between."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """The last run of a policy, or the one that goes on."""
+    """The active or last run of a policy."""
 
     name: str
     trigger: str  # configChange, schedule or maxAge
     containers: tuple[str, ...]
     since: str  # RFC 3339: containers that started later are left alone
     started: str
-    generation: int  # The policy's, when the run began
+    generation: int  # The policy's generation at the start of the run
     reason: str = ""
-    finished: str = ""  # "" while it goes on
+    finished: str = ""  # "" while the run is active
     failed: bool = False
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyStatus:
-    """What survives the manager, apart from conditions."""
+    """The stored state of a policy, without its conditions. It survives a restart of the manager."""
 
     config: tuple[UsedObject, ...] = ()
     run: RunRecord | None = None
-    scheduled: str = ""  # RFC 3339: the newest time of the schedule that a run has begun for
+    scheduled: str = ""  # RFC 3339: the newest time of the schedule for which a run has started
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,8 @@ class Policy:
     generation: int
     created: str  # creationTimestamp, RFC 3339
     target: TargetRef | None = None
-    selector: str = ""  # A query for pods, where there is no target
-    containers: tuple[str, ...] = ()  # Empty for those that use what has changed, or for all
+    selector: str = ""  # A label selector for pods, if there is no target
+    containers: tuple[str, ...] = ()  # Empty: those that use the changed object, or all
     config: ConfigChange | None = None
     schedule: Schedule | None = None
     max_age: int | None = None  # Seconds
@@ -140,8 +140,8 @@ class Policy:
     budget: Budget = Budget()
     suspended: bool = False
     status: PolicyStatus = PolicyStatus()
-    conditions: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)  # As they stand in the status
-    error: str = ""  # What is wrong with the spec, "" for nothing; such a policy does nothing
+    conditions: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)  # As in the status
+    error: str = ""  # What is wrong with the spec, "" for nothing; an invalid policy has no effect
 
     @property
     def key(self) -> str:
@@ -150,12 +150,12 @@ class Policy:
 
     @property
     def settle(self) -> int:
-        """Seconds without a further change, after which a change of configuration counts."""
+        """A change of configuration counts after this many seconds without a further one."""
         return 0 if self.config is None else self.config.settle
 
 
 def read_policy(obj: Mapping[str, Any]) -> Policy:
-    """A policy in its Kubernetes shape."""
+    """Parse a policy from its JSON."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     reader = Reader()
     triggers = reader.mapping(spec.get("triggers"), "spec.triggers")
@@ -223,7 +223,7 @@ def _schedule(reader: Reader, value: object, path: str) -> Schedule | None:
 
 
 def _wrong_schedule(cron: str, zone: str) -> str:
-    """What is wrong with a schedule in words, "" for nothing."""
+    """Return what is wrong with a schedule, "" for nothing."""
     try:
         ZoneInfo(zone)
     except (KeyError, ValueError, OSError):
@@ -289,7 +289,7 @@ def _status(status: Mapping[str, Any]) -> PolicyStatus:
 
 
 def write_status(status: PolicyStatus) -> dict[str, Any]:
-    """The status in its Kubernetes shape, without conditions, for a merge patch: null clears what is empty."""
+    """Return the status without conditions as JSON for a merge patch: null clears empty fields."""
     used, run = map(asdict, status.config), status.run
     config = [{key: value for key, value in each.items() if value or key not in ("done", "left")} for each in used]
     record = run and {**asdict(run), "finished": run.finished or None, "message": run.message or None}
