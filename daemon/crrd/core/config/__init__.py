@@ -1,1 +1,1 @@
-"""What containers use of ConfigMaps and Secrets, and whether it has changed since they started."""
+"""Which ConfigMaps and Secrets containers use, and whether these have changed since the containers started."""

@@ -1,8 +1,8 @@
-"""A ConfigMap or a Secret: when its data last changed, and whether a container could start with it. Never its data.
+"""A ConfigMap or a Secret: when its data last changed, and whether a container can start with it. No data is kept.
 
-The time comes from `managedFields`: the API server notes there, for each writer, which fields it owns and when it last
-wrote. A writer that has changed something else in the same call moves that time, too. So a time may be too late, and
-the container then counts as stale without need; it is never too early.
+The time comes from `managedFields`, where the API server records for each writer which fields it owns, and when it last
+wrote. A writer that changes another field of its own updates that time, too. So the time may be too late, and a
+container then counts as stale without need, but the time is never too early.
 """
 
 import hashlib
@@ -19,24 +19,24 @@ from crrd.lib.jsonfields import items, mapping, text
 
 _DATA_FIELDS = ("data", "binaryData", "stringData")
 START_MARGIN = 2
-"""Seconds. kubelet reads the environment shortly before the time that it reports as the start, in whole seconds."""
+"""Seconds. kubelet reads the environment shortly before the start time that it reports, in whole seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigObject:
-    """What is kept of an object."""
+    """A ConfigMap or Secret without its data."""
 
     keys: frozenset[str]
-    changed: datetime | None = None  # When its data last changed, whichever key; None where nothing says so
-    changed_keys: Mapping[str, datetime] = field(default_factory=dict)  # Likewise by key, for keys that a writer owns
+    changed: datetime | None = None  # When any of its data last changed; None if unknown
+    changed_keys: Mapping[str, datetime] = field(default_factory=dict)  # The same by key, for keys that a writer owns
 
     def changed_at(self, reference: Reference) -> datetime | None:
-        """When what the reference uses last changed, as far as the object says so."""
+        """Return when the data that the reference uses last changed, None if unknown."""
         if reference.keys is None:
             return self.changed
         owned = [self.changed_keys[key] for key in reference.keys & self.keys if key in self.changed_keys]
         if len(owned) < len(reference.keys):
-            return self.changed  # the writer that took a key away no longer owns it
+            return self.changed  # a key is missing, and no writer owns a key that was removed
         return max(owned, default=self.changed)
 
 
@@ -49,7 +49,7 @@ class Change:
 
 
 def read_object(obj: Mapping[str, Any]) -> ConfigObject:
-    """An object in its Kubernetes shape. Bad input raises nothing."""
+    """Parse an object from its JSON. Invalid input raises no exception."""
     meta = mapping(obj.get("metadata"))
     keys = frozenset(key for field_name in _DATA_FIELDS for key in mapping(obj.get(field_name)))
     times: dict[str, datetime] = {}
@@ -64,13 +64,13 @@ def read_object(obj: Mapping[str, Any]) -> ConfigObject:
 
 
 def _owned_keys(fields: Mapping[str, Any]) -> set[str] | None:
-    """The data keys that a writer owns; None for a writer of something else."""
+    """Return the data keys that a writer owns; None if it owns no data field."""
     owners = [mapping(fields.get(f"f:{name}")) for name in _DATA_FIELDS if f"f:{name}" in fields]
     return {name.removeprefix("f:") for owner in owners for name in owner} if owners else None
 
 
 def missing(reference: Reference, found: ConfigObject | None) -> str:
-    """What kubelet could not start the container without, in words; "" where nothing is missing."""
+    """Return a message about a missing object or key that kubelet needs to start the container; "" for none."""
     if found is None:
         return "" if reference.optional else f"{reference.kind} {reference.name} not found"
     absent = sorted(reference.required - found.keys)
@@ -83,10 +83,10 @@ def changes(
     known: Mapping[tuple[Kind, str], ConfigObject | None],
     margin: int = START_MARGIN,
 ) -> tuple[Change, ...]:
-    """What the container uses that has changed since it started, the latest change first.
+    """Return the changes since the container's start to the objects that it uses, the latest change first.
 
-    `margin` is how many seconds a change may take until a container that starts has it.
-    Objects that are not in `known`, or that are gone (None), have not changed.
+    `margin` is how many seconds a change may take to reach a container that starts.
+    Objects that are not in `known`, or that do not exist (None), count as unchanged.
     """
     started = parse_time(container.started_at)
     found = []
@@ -99,9 +99,9 @@ def changes(
 
 
 def data_hash(obj: Mapping[str, Any], reference: Reference) -> str:
-    """SHA-256 over the data of an object that the reference uses, in hexadecimal digits.
+    """Return the SHA-256, in hexadecimal, of the object's data that the reference uses.
 
-    Equal data gives equal hashes, in whatever order the API server sends it.
+    Equal data gives equal hashes, whatever its order in the API server's response.
     """
     used = {}
     for name in ("data", "binaryData"):

@@ -1,6 +1,6 @@
 """Which ConfigMaps and Secrets each container of a pod uses: env, envFrom, volumes and projected volumes.
 
-imagePullSecrets are not among them, because a change of theirs does not reach a container. Bad input raises nothing.
+imagePullSecrets do not count, because their changes do not reach a container. Invalid input raises no exception.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ from crrd.lib.jsonfields import items, mapping, text, value_at
 
 
 class Kind(StrEnum):
-    """The kind of an object that holds configuration."""
+    """The kinds of objects that hold configuration."""
 
     CONFIG_MAP = "ConfigMap"
     SECRET = "Secret"  # noqa: S105 - a kind of object
 
 
 class Use(StrEnum):
-    """The way in which a container uses an object."""
+    """How a container uses an object."""
 
     ENV = "env"
     ENV_FROM = "envFrom"
@@ -29,7 +29,7 @@ class Use(StrEnum):
 
     @property
     def mounted(self) -> bool:
-        """Whether it is a part of a volume."""
+        """Whether the container mounts the object as a volume, or as a part of one."""
         return self in (Use.VOLUME, Use.SUB_PATH)
 
 
@@ -55,7 +55,7 @@ class Reference:
 
 
 def references(pod: Mapping[str, Any]) -> dict[str, tuple[Reference, ...]]:
-    """By container that can be recreated: what it uses, from a pod or a pod template in its Kubernetes shape."""
+    """Return what each container that can be recreated uses, by name, from the JSON of a pod or a pod template."""
     spec = mapping(pod.get("spec"))
     volumes = {text(each.get("name")): tuple(_of_volume(each)) for each in map(mapping, items(spec.get("volumes")))}
     return {
@@ -82,11 +82,10 @@ def _of_env(container: Mapping[str, Any]) -> Iterator[Reference]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one source puts into a volume."""
+    """The files of one source in a volume."""
 
     reference: Reference
-    paths: Mapping[str, str]
-    """Path in the volume -> key, where the source names its keys; otherwise each key is its own path."""
+    paths: Mapping[str, str]  # Path in the volume -> key, if the source lists its keys; else each key is its own path
 
 
 def _of_volume(volume: Mapping[str, Any]) -> Iterator[_Part]:
@@ -118,7 +117,7 @@ def _of_mounts(container: Mapping[str, Any], volumes: Mapping[str, tuple[_Part, 
 
 
 def _below(part: _Part, path: str) -> Iterator[Reference]:
-    """What a mount of one path of a volume uses; a path that is not known ("", an expression) may be any."""
+    """Yield what a mount of one path of a volume uses. An unknown path ("", an expression) may use all keys."""
     whole = part.reference
     keys = whole.keys
     if path and part.paths:
