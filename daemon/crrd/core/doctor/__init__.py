@@ -1,1 +1,1 @@
-"""What `crrd doctor` makes of a cluster: objects of the API in, findings out."""
+"""The checks of `crrd doctor`: objects of the API in, findings out."""

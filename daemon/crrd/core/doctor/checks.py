@@ -1,7 +1,7 @@
 """The checks of `crrd doctor`: facts in, findings out.
 
-A check yields all that is wrong, then what it could not see, then that all is well. The first of the last two counts
-where nothing is wrong.
+A check yields all problems first, then what it could not read, and at last that all is well. If there is no problem,
+only the first of the others counts.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -17,15 +17,15 @@ from crrd.lib.jsonfields import items, mapping, text, value_at
 HOOK = "mutate-crr.apps.kruise.io"  # The webhook of crrd's manager that requests need
 POLICIES_OF_NODE = ("crrd-node", "crrd-requests")
 POLICIES_OF_MANAGER = ("crrd-admission", "crrd-manager", "crrd-manager-webhooks", "crrd-manager-secrets")
-SKEW_SECONDS = 10.0  # By how much clocks may differ: whole seconds in headers, and calls that take a while
+SKEW_SECONDS = 10.0  # By how much clocks may differ: headers have whole seconds, and calls take some time
 NODE_LEASE_SECONDS = 60.0  # Kubelet renews its Lease every 10 s, and a node whose Lease is 40 s old is no longer Ready
-_SHOWN = 3  # Names that a sentence lists
+_SHOWN = 3  # Most names in a list; the others are counted
 
 Seen = tuple[State, Topic, Mapping[str, Any]]
 
 
 def examine(facts: Facts) -> tuple[Finding, ...]:
-    """All findings, in the order of the checks; each check has at least one."""
+    """Return all findings, in the order of the checks; each check has at least one."""
     places = {
         "managers": next((each.namespace for each in facts.managers), "crrd-system"),
         "daemons": next((each.namespace for each in facts.daemons), "crrd-node"),
@@ -39,7 +39,7 @@ def examine(facts: Facts) -> tuple[Finding, ...]:
 
 
 def _unread(facts: Facts, *names: str) -> Iterator[Seen]:
-    """That the first of these facts that could not be read is missing."""
+    """Yield the first of these facts that could not be read."""
     for name in names:
         if name in facts.unread:
             yield State.NOT_CHECKED, Topic.UNREAD, {"why": facts.unread[name]}
@@ -47,7 +47,7 @@ def _unread(facts: Facts, *names: str) -> Iterator[Seen]:
 
 
 def _listed(names: Iterable[str]) -> dict[str, Any]:
-    """Values for a sentence that lists names."""
+    """Return the values for a message that lists names."""
     ordered = sorted(names)
     more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
     return {"names": ", ".join(ordered[:_SHOWN]) + more, "count": len(ordered)}
@@ -64,9 +64,9 @@ def _server(facts: Facts) -> Iterator[Seen]:
 
 
 def dropped_fields(schema: Json) -> list[Field]:
-    """The fields of our table that a CRD's schema does not have, so that the API server drops them.
+    """Return the fields of `FIELDS` that a CRD's schema lacks, so that the API server drops them.
 
-    Of an object that is missing, its fields are not listed. Fields that only other programs use do not count.
+    If an object is missing, its fields are not listed. Fields that only other programs use do not count.
     """
     missing: list[Field] = []
     for path, field in FIELDS.items():
@@ -96,7 +96,7 @@ def _needed(field: Field) -> bool:
 
 
 def _crd(facts: Facts) -> Iterator[Seen]:
-    """Whether the CRD is served and keeps all fields."""
+    """Check that the CRD is served and keeps all fields."""
     if facts.crd is None:
         yield State.PROBLEM, Topic.CRD_MISSING, {}
         return
@@ -113,17 +113,17 @@ def _crd(facts: Facts) -> Iterator[Seen]:
 
 
 def _own_hooks(facts: Facts) -> list[Hook]:
-    """The webhooks of crrd's manager."""
+    """Return the webhooks of crrd's manager."""
     return [each for each in facts.hooks if each.name == HOOK]
 
 
 def _other_hooks(facts: Facts) -> set[str]:
-    """The configurations of other webhooks."""
+    """Return the names of other webhooks' configurations."""
     return {each.configuration for each in facts.hooks if each.name != HOOK}
 
 
 def _webhooks(facts: Facts) -> Iterator[Seen]:
-    """Whether the webhooks for requests are there and trusted."""
+    """Check that the webhooks for requests exist and have a CA bundle."""
     ours, others = _own_hooks(facts), _other_hooks(facts)
     if ours:
         yield from _if_any(State.PROBLEM, Topic.NO_CA_BUNDLE, {each.name for each in ours if not each.trusted})
@@ -136,8 +136,8 @@ def _webhooks(facts: Facts) -> Iterator[Seen]:
 
 
 def _admission(facts: Facts) -> Iterator[Seen]:
-    """Whether admission answers."""
-    # crrd's manager denies with 422, OpenKruise's with 400, which is also what a webhook gets that allows no dry runs
+    """Check that admission denies an invalid request."""
+    # crrd's manager denies with 422, OpenKruise's with 400 (as does the API server if a webhook allows no dry run)
     if facts.trial.status in ((422,) if _own_hooks(facts) else (400, 422)):
         yield State.OK, Topic.ADMISSION, {}
     elif 200 <= facts.trial.status < 300:
@@ -149,9 +149,9 @@ def _admission(facts: Facts) -> Iterator[Seen]:
 
 
 def _policies(facts: Facts) -> Iterator[Seen]:
-    """Whether the ValidatingAdmissionPolicies are there and bound."""
+    """Check that the ValidatingAdmissionPolicies exist and are bound."""
     wanted = POLICIES_OF_NODE + (POLICIES_OF_MANAGER if _own_hooks(facts) else ())
-    there = {each: {name for name in facts.policies if name.endswith(each)} for each in wanted}  # past a namePrefix
+    there = {each: {name for name in facts.policies if name.endswith(each)} for each in wanted}  # allows a namePrefix
     unbound = [each for each, names in there.items() if names and names.isdisjoint(facts.bound)]
     yield from _if_any(State.PROBLEM, Topic.POLICIES_MISSING, [each for each in wanted if not there[each]])
     yield from _if_any(State.PROBLEM, Topic.POLICIES_UNBOUND, unbound)
@@ -163,7 +163,7 @@ def _shown(pod: PodSeen) -> str:
 
 
 def _manager(facts: Facts) -> Iterator[Seen]:
-    """Whether the manager is ready and has a leader."""
+    """Check that the manager is ready and has a leader."""
     down = [_shown(each) for each in facts.managers if not each.ready]
     if not facts.managers and _other_hooks(facts):
         yield State.OK, Topic.OTHER_MANAGER, {}
@@ -186,7 +186,7 @@ def _has_leader(facts: Facts) -> bool:
 
 
 def _daemons(facts: Facts) -> Iterator[Seen]:
-    """Whether each node has a ready daemon, and all have one version."""
+    """Check that each node has a ready daemon, and that all daemons have the same version."""
     if not facts.daemons:
         yield State.PROBLEM, Topic.NO_DAEMONS, {}
         return
@@ -203,7 +203,7 @@ def _daemons(facts: Facts) -> Iterator[Seen]:
 
 
 def _runtime(facts: Facts) -> Iterator[Seen]:
-    """Whether daemons reach the runtime and kubelet."""
+    """Check that the daemons reach the runtime and kubelet."""
     for reason, topic in (
         (Reason.RUNTIME_UNAVAILABLE, Topic.RUNTIME_UNAVAILABLE),
         (Reason.KUBELET_SILENT, Topic.KUBELET_SILENT),
@@ -214,7 +214,7 @@ def _runtime(facts: Facts) -> Iterator[Seen]:
 
 
 def _clocks(facts: Facts) -> Iterator[Seen]:
-    """Whether this machine and the nodes have the API server's time."""
+    """Check that the clocks of this machine and of the nodes agree with the API server's time."""
     ahead = (facts.here - facts.now).total_seconds()
     if abs(ahead) > SKEW_SECONDS:
         yield State.WARNING, Topic.CLOCK_HERE, {"seconds": abs(ahead), "way": _way(ahead)}
@@ -247,7 +247,7 @@ def _accounts(facts: Facts) -> Iterator[Seen]:
 
 
 def _openkruise(facts: Facts) -> Iterator[Seen]:
-    """Whether OpenKruise and crrd do the same work."""
+    """Check that OpenKruise and crrd do not do the same work."""
     others = _other_hooks(facts)
     yield from _if_any(State.PROBLEM, Topic.TWO_ADMISSIONS, others if _own_hooks(facts) else ())
     if any(facts.kruise_daemons) and facts.daemons:
@@ -269,4 +269,4 @@ _CHECKS: Mapping[Check, tuple[Callable[[Facts], Iterator[Seen]], tuple[str, ...]
     Check.ACCOUNTS: (_accounts, ("accounts",)),
     Check.OPENKRUISE: (_openkruise, ("hooks", "kruise_daemons", "daemons")),
 }
-"""Each check, with the facts that it cannot do without."""
+"""Each check, with the facts that it needs."""

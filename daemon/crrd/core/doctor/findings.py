@@ -1,4 +1,4 @@
-"""What `crrd doctor` finds, as values. `cli.doctor` has a sentence for each."""
+"""The results of `crrd doctor`, as values. `cli.doctor_sentences` has a sentence for each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,16 +7,16 @@ from typing import Any
 
 
 class State(StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     OK = "ok"
-    WARNING = "warning"  # Requests are served, but not as they should be, or not everywhere
+    WARNING = "warning"  # Requests are served, but not correctly, or not on all nodes
     PROBLEM = "problem"
     NOT_CHECKED = "not checked"
 
 
 class Check(StrEnum):
-    """What is looked at, in the order in which it is shown."""
+    """The checks, in the order of the output."""
 
     SERVER = "API server"
     CRD = "CRD"
@@ -45,7 +45,7 @@ Topic = StrEnum(
     "RIGHTS RIGHTS_MISSING ACCOUNTS ACCOUNT_LACKS "
     "NO_OPENKRUISE OPENKRUISE_MANAGES TWO_DAEMONS TWO_ADMISSIONS",
 )
-"""What a check found."""
+"""The possible results of checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,4 +55,4 @@ class Finding:
     check: Check
     state: State
     topic: Topic
-    values: Mapping[str, Any] = field(default_factory=dict)  # For the sentence
+    values: Mapping[str, Any] = field(default_factory=dict)  # For the message
