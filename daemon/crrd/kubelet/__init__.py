@@ -1,1 +1,1 @@
-"""What kubelet does, as pure functions: which containers it starts, keeps, restarts, and how it hashes them."""
+"""The behaviour of kubelet, as pure functions: which containers it starts, keeps and restarts, and their hashes."""

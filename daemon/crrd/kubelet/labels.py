@@ -1,10 +1,10 @@
-"""What kubelet leaves on pods and containers: the keys of labels and annotations.
+"""The keys of labels and annotations that kubelet writes on pods and containers.
 
 Source: Kubernetes' pkg/kubelet/types (labels.go, pod_update.go) and pkg/kubelet/kuberuntime/labels.go.
 """
 
-ANNOTATION_MIRROR = "kubernetes.io/config.mirror"  # On the mirror that kubelet makes of a static pod in the API
-ANNOTATION_CONFIG_HASH = "kubernetes.io/config.hash"  # On both of them: the UID that the pod has on its node
+ANNOTATION_MIRROR = "kubernetes.io/config.mirror"  # On the mirror pod that kubelet creates in the API for a static pod
+ANNOTATION_CONFIG_HASH = "kubernetes.io/config.hash"  # On both pods: the UID of the static pod on its node
 LABEL_POD_NAME = "io.kubernetes.pod.name"
 LABEL_POD_NAMESPACE = "io.kubernetes.pod.namespace"
 LABEL_POD_UID = "io.kubernetes.pod.uid"

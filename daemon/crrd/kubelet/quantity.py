@@ -1,8 +1,8 @@
-"""Resource quantities ("500m", "1.5Gi"): read, compared and written as Kubernetes does, with what Go keeps of them.
+"""Resource quantities ("500m", "1.5Gi"), parsed, compared and written as in Kubernetes, with Go's internal fields.
 
-The rules are those of k8s.io/apimachinery, pkg/api/resource; they were the same from 1.7 to 1.30. A quantity that
-is small enough is kept as a number and a power of ten, any other as a decimal with at most nine digits after the point;
-the text is kept as well where it was canonical already. All that matters, because kubelets up to 1.15 hashed it.
+The rules are those of k8s.io/apimachinery, pkg/api/resource, which were the same from 1.7 to 1.30. A small quantity is
+stored as an int64 and a power of ten, a larger one as a decimal with at most nine digits after the point. The text is
+stored, too, if it is canonical. These details matter, because kubelets up to 1.15 hashed them.
 """
 
 import re
@@ -24,21 +24,21 @@ _LARGEST_EXPONENT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A quantity as Go keeps it: `unscaled` times ten to the power of `scale`."""
+    """A quantity as Go stores it: `unscaled` times ten to the power of `scale`."""
 
     unscaled: int
     scale: int
-    format: str  # DecimalSI, BinarySI or DecimalExponent; "" for one that was never set
-    text: str = ""  # The text it came from where that was canonical, else ""
-    big: bool = False  # Whether Go keeps it as a decimal of any size rather than as an int64
+    format: str  # DecimalSI, BinarySI or DecimalExponent; "" if it was never set
+    text: str = ""  # The original text if it was canonical, else ""
+    big: bool = False  # Whether Go stores it as a decimal of any size instead of an int64
 
     @property
     def value(self) -> Fraction:
-        """The number itself."""
+        """The numeric value."""
         return self.unscaled * Fraction(10) ** self.scale
 
     def canonical(self) -> str:
-        """As Kubernetes writes it in JSON: "0.5" is "500m". Raises ValueError where it is too large for any suffix."""
+        """Return it as Kubernetes writes it in JSON: "0.5" is "500m". Raises ValueError if too large for any suffix."""
         if self.text:
             return self.text
         if not self.unscaled:
@@ -69,7 +69,7 @@ def _without_factors(number: int, base: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def parse(quantity: str) -> Quantity:
-    """The value of a quantity as it is written. Raises ValueError."""
+    """Parse a quantity. Raises ValueError."""
     if quantity == "0":
         return Quantity(0, 0, "DecimalSI", "0")
     match = _TEXT.fullmatch(quantity) if len(quantity) <= _LONGEST else None
@@ -90,7 +90,7 @@ def parse(quantity: str) -> Quantity:
 
 
 def _suffix(suffix: str) -> tuple[str, int]:
-    """The format and the exponent (of ten, of two for BinarySI) that a suffix stands for."""
+    """Return the format and the exponent (of ten; of two for BinarySI) of a suffix."""
     if suffix in _DECIMAL:
         return "DecimalSI", _DECIMAL[suffix]
     if suffix in _BINARY:
@@ -103,7 +103,7 @@ def _suffix(suffix: str) -> tuple[str, int]:
 
 
 def _fast(digits: str, rest: int, kind: str, exponent: int) -> tuple[int, int] | None:
-    """Number and scale where Go keeps an int64, else None. `rest` counts the digits after the point."""
+    """Return number and scale if Go stores an int64, else None. `rest` is the number of digits after the point."""
     if kind == "BinarySI":
         if rest or 15 - len(digits) - exponent * 3 // 10 - 1 < 0:
             return None
@@ -116,7 +116,7 @@ def _fast(digits: str, rest: int, kind: str, exponent: int) -> tuple[int, int] |
 
 
 def _big(unscaled: int, rest: int, kind: str, exponent: int, *, negative: bool) -> Quantity:
-    """A decimal of any size: rounded up to nine digits after the point, and for binary suffixes cut to an int64."""
+    """Make a decimal of any size, rounded up to nine digits after the point; with a binary suffix, at most an int64."""
     value = Fraction(unscaled, 10**rest)
     value *= Fraction(2) ** exponent if kind == "BinarySI" else Fraction(10) ** exponent
     nanos = value * 10**9

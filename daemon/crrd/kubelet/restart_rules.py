@@ -1,4 +1,4 @@
-"""Whether kubelet starts a container again that has ended: its restartPolicy, and its restartPolicyRules.
+"""Whether kubelet restarts a container that has ended: restartPolicy and restartPolicyRules.
 
 Source: `ContainerShouldRestart` and `FindMatchingContainerRestartRule` in pkg/api/v1/pod/util.go.
 """
@@ -10,32 +10,32 @@ from typing import Any
 
 # Minor version from which an init container with restartPolicy Always is a native sidecar (SidecarContainers)
 SIDECARS_SINCE = 29
-SIDECAR_HASH_SINCE = 32  # Minor version from which a sidecar whose definition has changed is replaced
+SIDECAR_HASH_SINCE = 32  # Minor version from which kubelet replaces a sidecar whose definition has changed
 RESIZE_SINCE = 33
-"""Minor version from which kubelet compares the resources of running containers with those that it once set
-(InPlacePodVerticalScaling, on by default since then). Containers that an older one started have no such record."""
-# Minor versions from which, by default, a container's own restartPolicy and restartPolicyRules count
-# (ContainerRestartRules), and the action RestartAllContainers (RestartAllContainersOnContainerExits)
+"""Minor version from which kubelet compares the resources of running containers with those that it recorded
+(InPlacePodVerticalScaling, on by default since then). Containers started by an older kubelet have no such record."""
+# Minor versions with, by default, a container's own restartPolicy and restartPolicyRules (ContainerRestartRules),
+# and with the action RestartAllContainers (RestartAllContainersOnContainerExits)
 RULES_SINCE, RESTART_ALL_SINCE = 35, 36
-RESTART = "Restart"  # The action of a rule that has kubelet start the container again whatever its restartPolicy
+RESTART = "Restart"  # The action of a rule that makes kubelet restart the container whatever its restartPolicy
 RESTART_ALL = "RestartAllContainers"
-"""The action of a rule that has kubelet restart every container of the pod, without a grace period or preStop hooks."""
+"""The action of a rule that makes kubelet restart all containers of the pod, without grace period and preStop hooks."""
 
 _FORGETFUL = re.compile(r"v?1\.35\.[0-3](?!\d)", re.ASCII)
 
 
 def comes_back(policy: str | None, exit_code: int | None) -> bool:
-    """Whether kubelet starts a container again by this restartPolicy (absent is Always).
+    """Whether kubelet restarts a container with this restartPolicy (None is Always).
 
-    `exit_code` is None for a container that is being stopped: its code is not known yet.
+    `exit_code` is None for a container that is being stopped, because its code is not known yet.
     """
     return policy != RestartPolicy.NEVER and not (policy == RestartPolicy.ON_FAILURE and exit_code == 0)
 
 
 def effective_policy(of_pod: "RestartPolicy", own: "RestartPolicy | None", minor: int | None) -> "RestartPolicy":
-    """The restartPolicy that counts for a regular container: its own one where kubelet 1.`minor` knows that field.
+    """Return the restartPolicy of a regular container: its own if kubelet 1.`minor` supports that field, or the pod's.
 
-    `minor` is None where nobody knows it: then the one that restarts less counts.
+    If `minor` is unknown (None), return the one of both that restarts less.
     """
     if own is None or (minor is not None and minor < RULES_SINCE):
         return of_pod
@@ -43,10 +43,10 @@ def effective_policy(of_pod: "RestartPolicy", own: "RestartPolicy | None", minor
 
 
 def restart_all_code(rules: Sequence[Mapping[str, Any]], minor: int | None) -> int | None:
-    """An exit code with which a container has kubelet restart its whole pod; None where there is none.
+    """Return an exit code of a container that makes kubelet restart the whole pod, None if there is none.
 
-    A container that is stopped may end with any code: 143 and 137 are those of the signals, others those of a process
-    that handles its stop signal. The most likely one is given. Where nobody knows the version, the rules count.
+    A stopped container may exit with any code: 143 and 137 are from signals, others from a process that handles its
+    stop signal. The most likely code is returned. If the version is unknown (None), the rules count.
     """
     if minor is not None and minor < RESTART_ALL_SINCE:
         return None
@@ -57,7 +57,7 @@ def restart_all_code(rules: Sequence[Mapping[str, Any]], minor: int | None) -> i
 
 
 def matching_action(rules: Iterable[Mapping[str, Any]], exit_code: int) -> str:
-    """The action of the first of a container's restartPolicyRules that holds for the code; "" for none."""
+    """Return the action of the first of a container's restartPolicyRules that matches the exit code; "" for none."""
     for rule in rules:
         condition = rule.get("exitCodes") or {}
         listed = exit_code in (condition.get("values") or [])
@@ -67,17 +67,17 @@ def matching_action(rules: Iterable[Mapping[str, Any]], exit_code: int) -> str:
 
 
 def heeded_action(rules: Iterable[Mapping[str, Any]], exit_code: int, minor: int | None) -> str:
-    """The same where kubelet 1.`minor` knows the action, else ""; a kubelet whose version nobody knows has them all."""
+    """Return the matching action if kubelet 1.`minor` supports it, else "". An unknown version supports all."""
     action = matching_action(rules, exit_code)
     since = {RESTART: RULES_SINCE, RESTART_ALL: RESTART_ALL_SINCE}.get(action)
     return action if since is not None and (minor is None or minor >= since) else ""
 
 
 def forgets_startup(version: str) -> bool:
-    """Whether such a kubelet, when it is restarted, forgets that a sidecar's startupProbe has succeeded.
+    """Whether a kubelet of this version, when restarted, forgets that a sidecar's startupProbe has succeeded.
 
-    It then takes the pod for one that is not initialized while none of its regular containers runs, and restarts none
-    of them. A vendor's build may have the fix earlier.
+    If then no regular container of the pod runs, kubelet treats the pod as not initialized, and restarts none of them.
+    A vendor's build may have the fix earlier.
 
     Source: kubernetes#137146, a regression of 1.35.0; CHANGELOG-1.35.md has the fix under 1.35.4 (kubernetes#137885).
     `computeInitContainerActions` in pkg/kubelet/kuberuntime/kuberuntime_container.go.
@@ -86,7 +86,7 @@ def forgets_startup(version: str) -> bool:
 
 
 class RestartPolicy(StrEnum):
-    """When kubelet starts an exited container again (of a pod, or of one container of it)."""
+    """When kubelet restarts a container that has exited (of a pod, or of one of its containers)."""
 
     ALWAYS = "Always"
     ON_FAILURE = "OnFailure"

@@ -1,4 +1,4 @@
-"""Which instance of a container is the current one, and the states that one can have."""
+"""The states of container instances, and which instance of a container is the current one."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 
 class ContainerState(StrEnum):
-    """CRI's states of a container."""
+    """The states of a container in the CRI."""
 
     CREATED = "created"
     RUNNING = "running"
@@ -27,6 +27,6 @@ I = TypeVar("I", bound=_Instance)  # noqa: E741 - an instance
 
 
 def newest(instances: Iterable[I], name: str) -> I | None:
-    """The current instance of a container: the newest by creation, as kubelet takes it."""
+    """Return the current instance of a container: the newest by creation time, as in kubelet."""
     own = (each for each in instances if each.name == name)
     return max(own, key=lambda each: (each.created_at, each.restart_count), default=None)

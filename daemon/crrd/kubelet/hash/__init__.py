@@ -1,1 +1,1 @@
-"""The hash that kubelet keeps of a container, in each of its eras."""
+"""The hash that kubelet stores for a container. Its algorithm has changed with the versions of kubelet."""

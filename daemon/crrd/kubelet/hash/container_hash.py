@@ -1,7 +1,7 @@
-"""The hash that a kubelet of a given version computes of a container, and compares with the one it once stored.
+"""The hash of a container that a kubelet of a given version computes, and compares with the stored one.
 
-Each era of kubelet hashes another text, all of them by FNV-1a with 32 bits: ERAS is the table. Source: `HashContainer`
-in pkg/kubelet/container/helpers.go and `DeepHashObject` in pkg/util/hash/hash.go.
+All versions of kubelet use FNV-1a with 32 bits, but each era of versions hashes a different text (see ERAS). Source:
+`HashContainer` in pkg/kubelet/container/helpers.go and `DeepHashObject` in pkg/util/hash/hash.go.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,20 +17,20 @@ from crrd.kubelet.version import OLDEST_MINOR, parse_minor
 
 @dataclass(frozen=True, slots=True)
 class Hash:
-    """A container's hash, or why it cannot be told."""
+    """A container's hash, or why it cannot be computed."""
 
     value: int | None
-    why: str = ""  # Where there is no value: one line that says why
+    why: str = ""  # The reason in one line if there is no value
 
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """Versions of kubelet that hash containers in one way."""
+    """A range of kubelet versions with the same hash algorithm."""
 
     since: int  # The first minor version
-    hashed: str  # What is hashed, in words
-    hash: Callable[[Mapping[str, Any], int], int]  # Of a container for a minor version; raises InexpressibleError
-    absent_counts: bool = False  # Whether each version with a new field hashes differently, even where it is not set
+    hashed: str  # What is hashed, for messages
+    hash: Callable[[Mapping[str, Any], int], int]  # (container, minor version) -> hash; raises InexpressibleError
+    absent_counts: bool = False  # Whether each version with a new field has different hashes, even if it is not set
 
 
 def _hash_dump(container: Mapping[str, Any], minor: int) -> int:
@@ -58,20 +58,20 @@ ERAS = (  # The oldest first
 
 
 def era_of(minor: int) -> Era:
-    """The era of kubelet 1.`minor`; the oldest for versions before it."""
+    """Return the era of kubelet 1.`minor`; the oldest era for older versions."""
     return next((era for era in reversed(ERAS) if era.since <= minor), ERAS[0])
 
 
 def container_hash(container: Mapping[str, Any], kubelet_version: str) -> int | None:
-    """The hash that a kubelet of that version ("1.26", "v1.9.11") computes; None where that cannot be told.
+    """Return the hash that a kubelet of this version ("1.26", "v1.9.11") computes; None if unknown.
 
-    `container` is as in the pod's JSON, with the API server's defaults. Raises ValueError for a bad version.
+    `container` is as in the pod's JSON, with the API server's defaults. Raises ValueError for an invalid version.
     """
     return hash_of(container, parse_minor(kubelet_version)).value
 
 
 def hash_of(container: Mapping[str, Any], minor: int) -> Hash:
-    """The same for 1.`minor`, with the reason where it cannot be told."""
+    """Return the hash that kubelet 1.`minor` computes, or the reason why it is unknown."""
     if minor < OLDEST_MINOR:
         oldest = f"the oldest known version is 1.{OLDEST_MINOR}"
         return Hash(None, f"crrd does not know how kubelet 1.{minor} computes hashes: {oldest}")

@@ -1,8 +1,7 @@
-"""The Go structs that make a container in Kubernetes 1.7 to 1.30: their fields, in order, and since when each is there.
+"""The Go structs of a container in Kubernetes 1.7 to 1.30: their fields in order, and the first version of each.
 
-Facts from k8s.io/api, core/v1 (1.7: client-go's pkg/api/v1), release by release. Kubelets of these versions hashed
-every field, so that a field that came, or moved, changed the hash of every container. From 1.31 on none of this
-matters: only name and image are hashed.
+Source: all releases of k8s.io/api, core/v1 (1.7: client-go's pkg/api/v1). Kubelets of these versions hashed every
+field, so a new or moved field changed the hash of every container. From 1.31 on, kubelet hashes only name and image.
 """
 
 import re
@@ -14,8 +13,8 @@ from typing import Any
 
 INT_BITS = {"int32": 32, "int64": 64}
 
-# One line per field: Go's name, Go's type, the name in JSON ("?" where an empty value is left out, "<" where the
-# fields of the embedded struct stand in its place), and the minor version that the field came with.
+# One line per field: Go's name, Go's type, the name in JSON ("?": empty values are omitted; "<": an embedded struct,
+# whose fields take its place), and the first minor version with the field.
 _TABLE = """
 Container
   Name string name
@@ -178,16 +177,16 @@ AppArmorProfile
   LocalhostProfile *string localhostProfile?
 """
 
-# What a struct was called up to 1.15, the last version whose hash has names of types in it
+# Names of structs up to 1.15, the last version that hashed the names of types
 _GO_NAMES = {"LifecycleHandler": "Handler"}
 
 
 class InexpressibleError(ValueError):
-    """A container that the structs of a version have no room for; the message names the field."""
+    """The container does not fit the structs of a version. The message names the field."""
 
 
 class Kind(Enum):
-    """How a value is kept and written."""
+    """How a value is stored and written."""
 
     STRING = auto()
     BOOL = auto()
@@ -206,15 +205,15 @@ _KINDS |= {"resource.Quantity": Kind.QUANTITY, "ResourceList": Kind.QUANTITIES}
 class Field:
     """One field of a struct."""
 
-    name: str  # Go's
-    key: str  # The one in JSON; "" for an embedded struct, whose fields stand in its place
+    name: str  # The name in Go
+    key: str  # The name in JSON; "" for an embedded struct, whose fields take its place
     kind: Kind
     type: str  # The type's name in the table, without `*` and `[]`
     go_type: str  # The whole type as Go prints it, with its package
     pointer: bool
     many: bool
     omit_empty: bool
-    since: int  # The minor version it came with
+    since: int  # The first minor version with the field
 
 
 def _field(line: str, structs: frozenset[str]) -> Field:
@@ -247,13 +246,13 @@ _STRUCTS = _read()
 
 @cache
 def fields(struct: str, minor: int) -> tuple[Field, ...]:
-    """The fields of a struct in 1.`minor`, in order."""
+    """Return the fields of a struct in 1.`minor`, in order."""
     return tuple(field for field in _STRUCTS[struct] if field.since <= minor)
 
 
 @cache
 def flat_fields(struct: str, minor: int) -> tuple[Field, ...]:
-    """The same, with the fields of embedded structs in their place, as in JSON."""
+    """Return the fields of a struct in 1.`minor`, with embedded structs replaced by their fields, as in JSON."""
     found: list[Field] = []
     for field in fields(struct, minor):
         found += [field] if field.key else flat_fields(field.type, minor)
@@ -262,12 +261,12 @@ def flat_fields(struct: str, minor: int) -> tuple[Field, ...]:
 
 @cache
 def keys(struct: str, minor: int) -> frozenset[str]:
-    """The keys that JSON may have for a struct."""
+    """Return the JSON keys of a struct."""
     return frozenset(field.key for field in flat_fields(struct, minor))
 
 
 def require_known(value: Any, struct: str, minor: int, path: str) -> Mapping[str, Any]:
-    """The value, an object that the struct of 1.`minor` can keep. Raises InexpressibleError for anything else."""
+    """Return the value if it is an object that fits the struct of 1.`minor`, else raise InexpressibleError."""
     if not isinstance(value, Mapping):
         raise InexpressibleError(f"{path} is no object")
     if not value.keys() <= keys(struct, minor):
@@ -278,6 +277,6 @@ def require_known(value: Any, struct: str, minor: int, path: str) -> Mapping[str
 
 
 def added_fields(older: int, newer: int) -> tuple[str, ...]:
-    """Go's names of the fields that came after 1.`older`, up to 1.`newer`."""
+    """Return the Go names of fields that were added after 1.`older`, up to 1.`newer`."""
     found = (field for struct in _STRUCTS.values() for field in struct if older < field.since <= newer)
     return tuple(dict.fromkeys(field.name for field in found))

@@ -1,7 +1,7 @@
-"""A container as Go's spew library prints it with `%#v`: every field with its type, nil values too, maps sorted.
+"""Prints a container as Go's spew library does with `%#v`: each field with its type, also nil values, and sorted maps.
 
-Kubelets up to 1.15 hashed this text. Pointers are followed, strings stand as they are, and elements of lists and maps
-have no type in front. Big numbers are printed as 64-bit machines keep them.
+Kubelets up to 1.15 hashed this text. Pointers are followed, strings are printed as they are, and elements of lists
+and maps have no type. Big numbers are printed in 64-bit words.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _texts = go_values.Texts()
 
 
 def dump(container: Mapping[str, Any], minor: int) -> str:
-    """The text for the container in the structs of 1.`minor`. Raises InexpressibleError where it does not fit."""
+    """Print the container with the structs of 1.`minor`. Raises InexpressibleError if it does not fit them."""
     return f"(v1.Container){_struct(container, 'Container', minor, 'container')}"
 
 
@@ -29,7 +29,7 @@ def _struct(value: Any, struct: str, minor: int, path: str) -> str:
 def _fields(shape: Mapping[str, Any], struct: str, minor: int, path: str) -> str:
     parts = []
     for field, label, absent in _layout(struct, minor):
-        if not field.key:  # its keys were checked with those of the struct around it
+        if not field.key:  # an embedded struct; its keys were checked with those of the outer struct
             parts.append(f"{label}{{{_fields(shape, field.type, minor, path)}}}")
         elif (value := shape.get(field.key)) is None:
             parts.append(absent)
@@ -40,7 +40,7 @@ def _fields(shape: Mapping[str, Any], struct: str, minor: int, path: str) -> str
 
 @cache
 def _layout(struct: str, minor: int) -> tuple[tuple[Field, str, str], ...]:
-    """Each field with its name and type as they are printed, and with all that is printed where it is absent."""
+    """Return each field with its printed name and type, and with the text that is printed if it is absent."""
     labels = ((field, f"{field.name}:({field.go_type})") for field in fields(struct, minor))
     return tuple((field, label, label + _absent(field, minor)) for field, label in labels)
 
@@ -48,7 +48,7 @@ def _layout(struct: str, minor: int) -> tuple[tuple[Field, str, str], ...]:
 def _field(field: Field, value: Any, minor: int, path: str) -> str:
     if field.many:
         listed = go_values.elements(value, path)
-        if not listed:  # nil, because pods come to kubelet as protobuf, which has no empty lists
+        if not listed:  # nil, because kubelet gets pods as protobuf, which has no empty lists
             return "<nil>"
         return f"[{' '.join(_value(field, each, minor, f'{path}[{n}]') for n, each in enumerate(listed))}]"
     if field.kind is Kind.QUANTITIES:
@@ -57,7 +57,7 @@ def _field(field: Field, value: Any, minor: int, path: str) -> str:
 
 
 def _absent(field: Field, minor: int) -> str:
-    """What stands for a field that is not there."""
+    """Return the text for the value of an absent field."""
     if field.pointer or field.many or field.kind is Kind.QUANTITIES:
         return "<nil>"
     if field.kind is Kind.STRUCT:

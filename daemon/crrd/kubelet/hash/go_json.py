@@ -1,4 +1,4 @@
-"""A container as Go's encoding/json writes it: fields in the struct's order, empty ones left out, HTML escaped."""
+"""Writes a container as Go's encoding/json does: fields in the struct's order, without empty ones, HTML escaped."""
 
 import json
 import re
@@ -11,9 +11,10 @@ from crrd.kubelet.quantity import Quantity
 
 _ESCAPED = re.compile(r"""[<>&\u2028\u2029"\\\x00-\x1f]""")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
-_GO_1_22 = {"\b": "\\b", "\f": "\\f"}  # Go writes these so since 1.22, and `\u0008` before
+_GO_1_22 = {"\b": "\\b", "\f": "\\f"}  # Since Go 1.22; before, they were `\u0008` and `\u000c`
 _BEFORE_GO_1_22, _SINCE_GO_1_22 = 26, 30
-"""Minor versions whose every patch release was built with a Go before 1.22, and after; between, it changed midway."""
+"""The last minor version built only with Go before 1.22, and the first built only with Go 1.22 or later. The minor
+versions in between changed to it with a patch release."""
 
 _texts = go_values.Texts()
 
@@ -25,7 +26,7 @@ class Writer:
         self._minor = minor
 
     def text(self, value: str, path: str = "text") -> str:
-        """A string with its quotes."""
+        """Return a string in quotes, with escapes."""
         if _ESCAPED.search(value) is None:
             return f'"{value}"'
 
@@ -41,7 +42,7 @@ class Writer:
         return f'"{_ESCAPED.sub(escape, value)}"'
 
     def struct(self, value: Any, struct: str = "Container", path: str = "container") -> str:
-        """The JSON of a struct. Raises InexpressibleError where the version's structs have no room for the value."""
+        """Return the JSON of a struct. Raises InexpressibleError if the value does not fit the version's structs."""
         shape = require_known(value, struct, self._minor, path)
         parts = []
         for field, label, absent in _layout(struct, self._minor):
@@ -54,7 +55,7 @@ class Writer:
         return f"{{{','.join(parts)}}}"
 
     def _field(self, field: Field, value: Any, path: str) -> str | None:
-        """The value of a field that is there; None where it is left out."""
+        """Return the JSON of a field's value; None if it is omitted."""
         if field.many:
             listed = go_values.elements(value, path)
             if not listed:
@@ -92,13 +93,13 @@ class Writer:
 
 @cache
 def _layout(struct: str, minor: int) -> tuple[tuple[Field, str, str], ...]:
-    """Each field with its key, and with what is written where it is absent: "" for nothing."""
+    """Return each field with its key, and with the text that is written if it is absent ("" for nothing)."""
     labels = ((field, f'"{field.key}":', _absent(field, minor)) for field in flat_fields(struct, minor))
     return tuple((field, label, label + absent if absent else "") for field, label, absent in labels)
 
 
 def _absent(field: Field, minor: int) -> str:
-    """What is written of a field that is not there: structs are, whatever `omitempty` says."""
+    """Return the text for an absent field, "" for nothing. Go writes structs even with `omitempty`."""
     if field.pointer or field.many or field.kind is Kind.QUANTITIES:
         return "" if field.omit_empty else "null"
     if field.kind is Kind.STRUCT:

@@ -1,6 +1,6 @@
-"""What Go would read out of a value of JSON: text, truth, a whole number, a quantity; or why it could not.
+"""Converts JSON values as Go does, to strings, booleans, integers and quantities. Raises InexpressibleError if invalid.
 
-Texts remembers what parts of containers were written as: probes, mounts and limits are the same over and over.
+`Texts` caches the texts of parts of containers, because many containers have the same probes, mounts and limits.
 """
 
 import json
@@ -11,27 +11,27 @@ from typing import Any
 from crrd.kubelet import quantity
 from crrd.kubelet.hash.container_types import INT_BITS, Field, InexpressibleError, Kind
 
-_MOST_KEPT = 4096  # Texts that are kept, of some hundred bytes each; then it begins anew
-_NEVER_ALIKE = frozenset({"EnvVar"})  # Structs that are seldom found twice: to remember them costs more than it saves
+_MOST_KEPT = 4096  # Most cached texts, of some hundred bytes each; then the cache is cleared
+_NEVER_ALIKE = frozenset({"EnvVar"})  # Structs that are not cached, because they seldom occur twice
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def text(value: Any, path: str) -> str:
-    """A string; half a surrogate pair becomes U+FFFD, as Go's decoder has it."""
+    """Return a string. A lone surrogate becomes U+FFFD, as in Go's decoder."""
     if not isinstance(value, str):
         raise InexpressibleError(f"{path} is no text")
     return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
 
 
 def whole(value: Any, bits: int, path: str) -> int:
-    """A whole number of so many bits."""
+    """Return a signed integer of this many bits."""
     if isinstance(value, bool) or not isinstance(value, int) or not -(1 << bits - 1) <= value < 1 << bits - 1:
         raise InexpressibleError(f"{path} is no whole number of {bits} bits")
     return value
 
 
 def amount(value: Any, path: str) -> quantity.Quantity:
-    """A quantity, which may be written as a number."""
+    """Return a quantity, from a string or a number."""
     written = json.dumps(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
     stripped = text(written, path).strip()
     try:
@@ -41,7 +41,7 @@ def amount(value: Any, path: str) -> quantity.Quantity:
 
 
 def scalar(field: Field, value: Any, path: str) -> str | bool | int:
-    """A string, boolean or whole number, as the field's type wants it."""
+    """Return a string, boolean or integer, according to the field's type."""
     if field.kind is Kind.STRING:
         return text(value, path)
     if field.kind is Kind.BOOL:
@@ -52,14 +52,14 @@ def scalar(field: Field, value: Any, path: str) -> str | bool | int:
 
 
 def elements(value: Any, path: str) -> list[Any]:
-    """A list."""
+    """Return a list."""
     if not isinstance(value, list | tuple):
         raise InexpressibleError(f"{path} is no list")
     return list(value)
 
 
 def amounts(value: Any, path: str) -> list[tuple[str, quantity.Quantity]]:
-    """A map of quantities, in the order that Go writes it."""
+    """Return the entries of a map of quantities, in Go's order of keys."""
     if not isinstance(value, dict):
         raise InexpressibleError(f"{path} is no object")
     found = [(text(key, path), amount(each, f"{path}[{key}]")) for key, each in value.items() if each is not None]
@@ -67,13 +67,13 @@ def amounts(value: Any, path: str) -> list[tuple[str, quantity.Quantity]]:
 
 
 class Texts:
-    """Texts by part."""
+    """A cache of the texts of parts of containers."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str, int], str] = {}
 
     def __call__(self, part: Any, struct: str, minor: int, write: Callable[[], str]) -> str:
-        """What `write` returns, or returned for such a part before. Raises as `write` does, each time."""
+        """Return the cached text of an equal part, else that of `write`. Errors of `write` are not cached."""
         if type(part) is not dict or struct in _NEVER_ALIKE:
             return write()
         key = (repr(part), struct, minor)
