@@ -29,7 +29,7 @@ STOP_MARGIN_SECONDS = 120.0  # Deadline of StopContainer beyond its timeout, as 
 EXEC_MARGIN_SECONDS = 2.0
 """Deadline of ExecSync beyond its timeout. The runtime's own timeout must come first, because containerd kills the
 command then, but may leave it running if the client cancels the call."""
-MAX_TIMEOUT_SECONDS = 2**31 - 1  # More would overflow in runtimes, which count in 64-bit nanoseconds
+MAX_TIMEOUT_SECONDS = 2**31 - 1  # Runtimes count in 64-bit nanoseconds, which a large int64 of seconds would overflow
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024  # The largest response that is read, as in kubelet (cri/remote, maxMsgSize)
 MAX_EXEC_BYTES = 4 * 1024 * 1024
 """The largest ExecSync response that is read, gRPC's own default. gRPC holds three copies of a response for a moment,

@@ -45,7 +45,7 @@ log = structlog.get_logger()
 
 
 class ProbeOutcome(StrEnum):
-    """What is at a candidate's path."""
+    """The outcome of probing a candidate."""
 
     OK = "a CRI v1 runtime"
     MISSING = "missing"

@@ -53,7 +53,7 @@ class KubeClient:
         on_call: CallObserver | None = None,
         on_date: DateObserver | None = None,
     ) -> None:
-        self.description = access.description  # Whose credentials are used, for messages
+        self.description = access.description  # Names the source of the credentials, for messages
         self._deadlines = deadlines or Deadlines()
         self._transport = Transport(access, on_call, on_date)
 
@@ -132,7 +132,7 @@ class KubeClient:
             ApiUnavailableError: the connection broke or went silent, or an event cannot be read.
         """
         deadlines = self._deadlines
-        seconds = random.randint(*deadlines.watch)  # noqa: S311 - spreads load, guards nothing
+        seconds = random.randint(*deadlines.watch)  # noqa: S311 - spreads load, not for security
         path, selectors = _selected(resource, where)
         params = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
         params |= {"resourceVersion": resource_version, **selectors}

@@ -27,8 +27,8 @@ _RENEWAL_SECONDS = 10.0
 class Access:
     """What a call needs to reach the API server."""
 
-    server: str  # Base URL without a slash at its end
-    authorization: str = field(default="", repr=False)  # The header of that name, "" for none
+    server: str  # Base URL without a trailing slash
+    authorization: str = field(default="", repr=False)  # The value of the HTTP header, "" for none
     tls: ssl.SSLContext | None = None  # None for plain HTTP
     server_hostname: str | None = None  # The name in the server's certificate, if it is not the URL's host
     proxy: str | None = None
@@ -51,7 +51,7 @@ class AccessSource(Protocol):
 
     @property
     def description(self) -> str:
-        """Whose credentials these are, for messages."""
+        """The source of the credentials, for messages."""
         ...
 
     async def current(self) -> Access:
@@ -107,7 +107,7 @@ class ServiceAccountAccess:
                 return self._access  # kubelet is replacing the folder's content right now
             raise ConfigurationError(f"the service account of this pod cannot be read: {error}") from error
         if self._access is not None and ca == self._ca:
-            tls = self._access.tls  # another context would open new connections for nothing
+            tls = self._access.tls  # a new context would need new connections
         else:
             try:
                 if not ca.strip():  # do not trust the system's CAs with the token instead

@@ -10,7 +10,7 @@ from typing import Any
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, ExpiredError, GoneError
 from crrd.lib.jsonfields import items, mapping, text
 
-_SENTENCE = 500  # Characters of a server's answer that an error repeats
+_SENTENCE = 500  # Most characters of a server's message in an error
 
 
 class MalformedAnswerError(ApiUnavailableError):

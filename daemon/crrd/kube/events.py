@@ -2,7 +2,7 @@
 
 `emit` only queues. One worker writes the events one by one, with a pause before each, so that container stops get the
 connection and the CPU first. Events that cannot be written are dropped, counted and logged. `decide` chooses the
-events. Each event is a write for the API server, so a successful recreate has two: its begin on the request, its end on
+events. Each event is a write for the API server, so a successful recreate has two: its start on the request, its end on
 the pod. All other events are written on both objects.
 """
 
@@ -74,7 +74,7 @@ class KubeEventSink:
             if len(self._queue) >= CAPACITY:
                 self._queue.popleft()
                 self._on_drop()
-                if not self._overflowed:  # log only the begin and the end of an overflow
+                if not self._overflowed:  # log only the start and the end of an overflow
                     log.warning("events dropped", error="too many events wait")
                 self._overflowed += 1
             self._queue.append(json.dumps(self._shape(event, involved, now)))

@@ -143,7 +143,7 @@ class Reflector(Generic[T]):
             self._ended("refused" if isinstance(error, ApiRefusedError) else "silent" if silent else "error")
             patience = self._failed(error)
             if isinstance(error, MalformedAnswerError):
-                self._failures = failures  # the server that accepted the watch is not an API server
+                self._failures = failures  # not an API server, so the watch that it accepted is no success
         if self._short_watches > short_watches and self._short_watches >= _SHORT_WATCHES:
             self._forget_version()
             self._unavailable(f"the API server ends each watch of {self.plural} at once")

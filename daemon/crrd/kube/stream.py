@@ -49,7 +49,7 @@ def listed(raw: bytes, what: str) -> tuple[Mapping[str, Any], Iterable[Mapping[s
 
 
 def _objects(raw: bytes, at: int) -> tuple[list[tuple[int, int]], int] | None:
-    """Return begin and end of each object of an array, and the array's end; None if it holds anything but objects."""
+    """Return start and end of each object of an array, and the array's end; None if it holds anything but objects."""
     found: list[tuple[int, int]] = []
     depth, start = 0, at
     for token in _TOKENS.finditer(raw, at):

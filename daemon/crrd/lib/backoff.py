@@ -19,7 +19,7 @@ class Backoff:
     def delay(self, failures: int) -> float:
         """Return the seconds to wait after this many failures in a row (at least 1)."""
         base = min(self.maximum, self.initial * self.factor ** min(failures - 1, 64))
-        return base * (1 + random.uniform(0, self.jitter))  # noqa: S311 - jitter is no secret
+        return base * (1 + random.uniform(0, self.jitter))  # noqa: S311 - not for security
 
     def delays(self) -> Iterator[float]:
         """Yield the delays after the first, second, third ... failure in a row, without end."""

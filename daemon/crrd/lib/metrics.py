@@ -31,7 +31,7 @@ NONE = "none"
 def new_registry() -> CollectorRegistry:
     """Make a registry with the metrics of every daemon: its build and its process (CPU, memory, file descriptors)."""
     # `_created` series would be a third of all series, and have no use
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's own gap
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the library lacks an annotation
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     build = Gauge("crrd_build_info", "Version of this crrd.", ["version", "python_version"], registry=registry)

@@ -42,7 +42,7 @@ class ConfigObject:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Why a container is stale."""
+    """A change that makes a container stale."""
 
     reference: Reference
     at: datetime

@@ -90,7 +90,7 @@ def _has(schema: Json, path: str) -> bool:
 
 
 def _needed(field: Field) -> bool:
-    """Whether no request can be served without the field."""
+    """Whether requests cannot be served without the field."""
     phase = isinstance(field.default, RequestPhase | StatePhase)
     return field.required or phase or field.type in (Type.OBJECT, Type.LIST)
 
