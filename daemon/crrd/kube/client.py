@@ -1,8 +1,8 @@
 """Calls to the API server over aiohttp: list, watch, get, create, merge patch, delete; each with a deadline.
 
 Results are plain JSON objects. Callers parse them into the core's values at once and drop them. `reflector` and the
-controllers retry, reconnect and re-list. Only two retries are made here: a call whose credentials were refused is sent
-again with renewed ones, and a list whose version has expired starts again.
+controllers retry, reconnect and re-list, with two exceptions that are made here: a call whose credentials were refused
+is sent again with renewed ones, and a list whose version has expired starts again.
 """
 
 import asyncio

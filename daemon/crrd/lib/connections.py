@@ -2,9 +2,9 @@
 
 Every client that reaches the port can open connections and send nothing. Each costs memory at once, so connections
 count from the accept on. Above the limit, the least recently used one is closed. So clients that use their connections,
-like an API server, keep them, and a new connection is always accepted. Two kinds are never closed: connections whose
-call is being answered, and new ones, because many come at once if a client makes many calls. If only these are left,
-further connections wait to be accepted.
+like an API server, keep them, and new connections are accepted. Two kinds are not closed to make room: connections
+whose call is being answered, and new ones, because many come at once if a client makes many calls. If only these are
+left, further connections wait to be accepted.
 """
 
 import asyncio

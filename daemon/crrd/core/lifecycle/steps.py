@@ -117,7 +117,7 @@ def next_steps(
         now: the API server's time, with its time zone.
         known: False if the pod could not be read; `pod` is then None. Decisions that depend only on time are still
             made. The pod's readiness and the finalizer wait.
-        since: when the request was created (if open) or seen to be completed, by the same clock as `now`. None: the
+        since: when the request counts as created (if open) or completed, by the same clock as `now`. None: the
             creationTimestamp of an open request (maybe by another API server, whose clock may differ by minutes), and
             `now` for a completed one.
         slack: seconds added to the durations in a request without a deadline.
