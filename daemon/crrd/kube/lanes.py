@@ -32,10 +32,9 @@ class Lanes:
         self._waiting: dict[Lane, deque[asyncio.Future[None]]] = {lane: deque() for lane in Lane}
 
     async def take(self, lane: Lane, patience: float | None) -> Callable[[], None]:
-        """Wait for a place for one call, and return a function that releases it.
+        """Wait for a place for one call. Return a function that releases it; it is also released after SLOW_SECONDS.
 
-        The place is released after SLOW_SECONDS in any case. TimeoutError: no place was free for `patience` seconds
-        (None: wait without a limit).
+        TimeoutError: no place was free for `patience` seconds (None: wait without a limit).
         """
         loop = asyncio.get_running_loop()
         granted: asyncio.Future[None] = loop.create_future()

@@ -199,10 +199,7 @@ class LeaderElection:
         return False
 
     async def _take(self, *, again: bool) -> bool:
-        """Take or renew the lease. Return False if another candidate holds it.
-
-        The lease is read first, unless this candidate holds it and `again` is not set.
-        """
+        """Take or renew the lease; read it first unless it is our own. Return False if another candidate holds it."""
         began = _loop_time()
         if not again and self._renewed is not None and self.leader == self._identity:
             try:

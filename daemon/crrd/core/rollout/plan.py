@@ -35,7 +35,7 @@ class Plan:
 
     rows: tuple[Row, ...]
     create: tuple[Row, ...] = ()  # Pods that get their request now
-    wait: Wait = NO_WAIT  # Why no pod is under way or starts; empty if one does, or none waits. Each row has its own.
+    wait: Wait = NO_WAIT  # Why the run cannot go on; empty while a pod is under way or none waits. Rows have their own.
     end: End | None = None
     message: str = ""  # Details about the end
     wake_at: datetime | None = None  # When to plan again if nothing changes
@@ -239,10 +239,7 @@ class _Round:
         yield from _full("zone", zones.get(node, ""), options.max_per_zone, [zones.get(each, "") for each in others])
 
     def _missing_config(self, row: Row, member: Member) -> Iterator[str]:
-        """Yield missing objects and keys without which kubelet cannot start the containers.
-
-        The volumes of all containers count, because kubelet sets them up first.
-        """
+        """Yield objects and keys that kubelet lacks to start the containers. The volumes of all containers count."""
         for name, uses in member.config.items():
             for use in uses:
                 if use.object in self._world.config and (name in row.containers or use.use.mounted):

@@ -13,8 +13,7 @@ _ESCAPED = re.compile(r"""[<>&\u2028\u2029"\\\x00-\x1f]""")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
 _GO_1_22 = {"\b": "\\b", "\f": "\\f"}  # Since Go 1.22; before, they were `\u0008` and `\u000c`
 _BEFORE_GO_1_22, _SINCE_GO_1_22 = 26, 30
-"""The last minor version built only with Go before 1.22, and the first built only with Go 1.22 or later. The minor
-versions in between changed to it with a patch release."""
+"""The last minor version with Go before 1.22 in all patch releases, and the first with a later Go in all of them."""
 
 _texts = go_values.Texts()
 
