@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Metric, parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from crrd import __version__
+from crrd.core.api.reasons import Reason
 from crrd.lib.health import StatusServer
 from crrd.lib.metrics import Capped, metrics_route, new_registry
 from crrd.node.metrics import NodeMetrics, NodeState, WatchState
@@ -82,31 +83,10 @@ CONTRACT: dict[str, set[str]] = {
 STAGES = {"queued", "unready_grace", "pre_stop", "stop", "new_container_seen", "ready", "total"}
 REASONS = {
     *(("succeeded", reason) for reason in ("stopped", "already_recreated")),
-    *(
-        ("failed", reason)
-        for reason in (
-            "InvalidRequest",
-            "ContainerNotFound",
-            "NotRecreatable",
-            "ContainerMismatch",
-            "NotRestartable",
-            "LeftDown",
-            "StopFailed",
-            "StillRuns",
-            "PinLost",
-            "PodGone",
-            "PodReplaced",
-            "PodElsewhere",
-            "PodDeleting",
-            "PodEnded",
-            "RestartsWholePod",
-            "EarlierFailure",
-            "NoDaemonAnswered",
-            "DeadlineExceeded",
-            "CompletedElsewhere",
-        )
-    ),
+    *(("failed", reason.value) for reason in Reason if reason.final),
+    ("failed", "CompletedElsewhere"),
 }
+"""tests/core/api/test_reasons.py writes out the names of those with which a container fails."""
 
 
 async def test_names_and_labels_are_as_promised(registry: CollectorRegistry, address: str) -> None:
