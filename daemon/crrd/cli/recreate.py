@@ -76,6 +76,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("arguments", nargs="*", metavar="TYPE/NAME", help=targets)
     add("-l", "--selector", metavar="SELECTOR", default="", help="label selector of the pods, instead of a workload")
     add("-c", "--container", metavar="NAMES", action="append", default=[], help="containers to restart, in this order")
+    _add_options(parser)
+    dry = partial(add, dest="dry_run", action="store_const", default="")
+    dry("--dry-run", "--dry-run=client", const="client", help="print the batches and change nothing")
+    dry("--dry-run=server", const="server", help="also send the requests to the API server as a dry run")
+    switch("-w", "--watch", help="with status RUN: show the progress of the run until it ends")
+    add("-o", "--output", choices=("text", "json"), default="text", help="format (default: %(default)s)")
+    namespace = "namespace of the run (default: that of the kubeconfig's context)"
+    add("-n", "--namespace", metavar="NAME", default="", help=namespace)
+    switch("-A", "--all-namespaces", help="not supported: a run covers one namespace")
+    add("--context", metavar="NAME", default="", help="context of the kubeconfig")
+    add_kubeconfig_flag(parser)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how a run goes on."""
+    add = parser.add_argument
+    switch = partial(add, action="store_true")
     flag = partial(add_flag, parser)
     pods = partial(flag, convert=_optional(read_amount), metavar="N|N%")
     pods("--max-unavailable", "maximum unready pods, a number or a percentage", shown="1")
@@ -105,16 +122,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     switch("--preflight", help=preflight)
     add("--reason", metavar="WORDS", default="", help="reason for the restart, shown in events and status")
     add("--run", metavar="NAME", default="", help="name of the run; resumes the run of this name if it exists")
-    dry = partial(add, dest="dry_run", action="store_const", default="")
-    dry("--dry-run", "--dry-run=client", const="client", help="print the batches and change nothing")
-    dry("--dry-run=server", const="server", help="also send the requests to the API server as a dry run")
-    switch("-w", "--watch", help="with status RUN: show the progress of the run until it ends")
-    add("-o", "--output", choices=("text", "json"), default="text", help="format (default: %(default)s)")
-    namespace = "namespace of the run (default: that of the kubeconfig's context)"
-    add("-n", "--namespace", metavar="NAME", default="", help=namespace)
-    switch("-A", "--all-namespaces", help="not supported: a run covers one namespace")
-    add("--context", metavar="NAME", default="", help="context of the kubeconfig")
-    add_kubeconfig_flag(parser)
 
 
 def _optional(convert: Convert) -> Convert:
