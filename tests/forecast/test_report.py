@@ -12,6 +12,7 @@ from crrd.forecast.render import draw, report_from, shape, to_text
 from crrd.forecast.report import Change, ForecastInput, Outcome, Report, make_report, parse_stored
 from crrd.kubelet.hash.container_hash import container_hash
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
+from crrd.kubelet.version import NEWEST_MINOR
 
 Json = dict[str, Any]
 SPEC: Json = {"name": "app", "image": "nginx:1.25", "resources": {}, "terminationMessagePath": "/dev/termination-log"}
@@ -45,8 +46,8 @@ NO_POD = "the pods that were read do not include this container"
 INIT, SIDECAR, EPHEMERAL = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.EPHEMERAL
 SINCE_1_32 = "kubelet 1.32 compares the hash of a sidecar, but 1.31 does not"
 UNKNOWN_VERSION = (
-    "this version of crrd does not know kubelet 1.40, only versions up to 1.36. The report assumes that kubelet "
-    "1.40 computes the same hashes as 1.36. Use a newer crrd, or drain the node first"
+    f"this version of crrd does not know kubelet 1.99, only versions up to 1.{NEWEST_MINOR}. The report assumes that "
+    f"kubelet 1.99 computes the same hashes as 1.{NEWEST_MINOR}. Use a newer crrd, or drain the node first"
 )
 NO_RECORD = (
     "the hash stays the same, but kubelet 1.33 may take the container's resources for a resize, and its resizePolicy "
@@ -157,7 +158,7 @@ def test_what_is_no_version(from_version: str, to_version: str) -> None:
 
 def test_a_version_that_is_newer_than_what_is_known_is_said_to_be() -> None:
     assert make_report([], "1.36", "1.36").notes == ()
-    assert make_report([], "1.36", "1.40").notes == (UNKNOWN_VERSION,)
+    assert make_report([], "1.36", "1.99").notes == (UNKNOWN_VERSION,)
 
 
 @pytest.mark.parametrize(
@@ -236,8 +237,8 @@ def test_table() -> None:
 
 def test_a_table_without_containers_and_without_a_report() -> None:
     failed = make_report([], "1.30", "1.31", node="n2").failing("no daemon")
-    assert to_text([make_report([], "1.30", "1.40"), failed], "table") == (
-        f"0 keep, 0 restart, 0 unknown (kubelet 1.30 to 1.40)\n{UNKNOWN_VERSION}\n\nnode n2: no report\nno daemon"
+    assert to_text([make_report([], "1.30", "1.99"), failed], "table") == (
+        f"0 keep, 0 restart, 0 unknown (kubelet 1.30 to 1.99)\n{UNKNOWN_VERSION}\n\nnode n2: no report\nno daemon"
     )
 
 
