@@ -32,6 +32,14 @@ def test_the_map_names_files() -> None:
     assert {"daemon/crrd/core/recreate/decide.py", "manifests/base/crd.yaml", "tests/node/test_hooks.py"} <= named
 
 
+def test_names_that_the_map_has_from_the_code_are_there() -> None:
+    named = re.findall(r"`(\w*(?:_|[A-Z])\w*|\w+\.py)`", text_of(ROOT / "docs" / "architecture.md"))
+    assert {"HookKind", "_FIELD_ORDER", "default_deadline", "stop.py"} <= set(named)
+    code = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    words = {word for path in code for word in (path.name, *re.findall(r"\w+", text_of(path)))}
+    assert set(named) - words == set()
+
+
 def test_the_map_has_every_room() -> None:
     text = text_of(ROOT / "docs" / "architecture.md")
     rooms = {f"{each.name}/" for each in (ROOT / "daemon" / "crrd").iterdir() if (each / "__init__.py").is_file()}
