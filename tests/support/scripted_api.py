@@ -87,7 +87,7 @@ class FixedAccess:
 
 
 def echo(status: int = 201) -> Reply:
-    """The object that the request sent, as a create is answered."""
+    """Return the object that the request sent, like the response to a create."""
 
     async def send(request: web.Request) -> web.StreamResponse:
         return web.json_response(await request.json(), status=status)
