@@ -57,7 +57,7 @@ class ApiServer:
 
     async def start(self) -> None:
         """Create missing CRDs and the default namespaces, and listen."""
-        await self._controllers.lay_ground(self.crds)
+        await self._controllers.create_defaults(self.crds)
         server = web.Server(self.front.handle, request_factory=make_request, handler_cancellation=True)
         self._runner = web.ServerRunner(server, shutdown_timeout=1)
         await self._runner.setup()

@@ -223,12 +223,12 @@ async def test_one_whose_headers_come_early_holds_up_no_other_for_long(
     client: CriClient, runtime: ScriptedRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server may send them before it has its answer."""
-    monkeypatch.setattr(client_module, "TAKE_SECONDS", 0.05)
+    monkeypatch.setattr(client_module, "EXEC_RESPONSE_SECONDS", 0.05)
     runtime.headers_first = True
     runtime.hang.add("ExecSync")
     long = asyncio.create_task(client.exec_sync("a1", ["sleep", "60"], 60))
     async with asyncio.timeout(PATIENCE):
-        while not client._taking_in.locked():
+        while not client._exec_response_lock.locked():
             await asyncio.sleep(0.01)
         runtime.hang.clear()
         assert (await client.exec_sync("a1", ["true"], 5)).exit_code == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crrd.kubelet.restart_rules import forgets_startup
+from crrd.kubelet.restart_rules import has_startup_probe_bug
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ from crrd.kubelet.restart_rules import forgets_startup
     ],
 )
 def test_versions_that_forget_a_sidecars_startup(version: str, *, forgets: bool) -> None:
-    assert forgets_startup(version) is forgets
+    assert has_startup_probe_bug(version) is forgets

@@ -8,13 +8,13 @@ import pytest
 
 SCRIPT = """
 import grpc.aio, ssl
-from crrd.lib.memory import drop_code
+from crrd.lib.memory import drop_code_pages
 
 def resident():
     return int(open("/proc/self/status").read().split("RssFile:")[1].split()[0])
 
 before = resident()
-drop_code()
+drop_code_pages()
 after = resident()
 ssl.create_default_context()
 print(before, after, grpc.StatusCode.OK.name)

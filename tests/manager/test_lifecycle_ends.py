@@ -324,7 +324,7 @@ class TestTimes:
         await cluster.node_says("done", "Completed", "Succeeded")
         await cluster.request("kept", pod, **asked)
         await cluster.node_says("kept", "Completed", "Succeeded")
-        cluster.jump(lifecycle.CLOCKS_SECONDS + 120)
+        cluster.jump(lifecycle.CLOCK_SKEW_SECONDS + 120)
         cluster.manager()
         await cluster.settle("empty", "served")
         assert cluster.message("empty").startswith("no node daemon answered the request")

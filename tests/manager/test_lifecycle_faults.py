@@ -211,7 +211,7 @@ async def test_trouble_before_the_manager_completes(cluster: LifecycleCluster, t
             await trouble(cluster, manager)
 
     manager.client.before = before
-    cluster.jump(controller_module.CLOCKS_SECONDS + 61)  # a manager that is new takes the request for younger
+    cluster.jump(controller_module.CLOCK_SKEW_SECONDS + 61)  # a manager that is new takes the request for younger
     await cluster.settle("one")
     assert cluster.condition() == READY
     by_node = trouble is complete

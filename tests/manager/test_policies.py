@@ -164,8 +164,8 @@ async def test_an_edit_of_what_only_new_pods_use_goes_live_at_once(managed: Mana
 def test_an_unused_object_is_checked_now_and_then() -> None:
     memory = Memory()
     times = (0.0, 1.0, UNUSED_SECONDS - 1, UNUSED_SECONDS, UNUSED_SECONDS + 1)
-    assert [memory.wants_look(Kind.CONFIG_MAP, "noisy", now) for now in times] == [True, False, False, True, False]
-    assert memory.wants_look(Kind.SECRET, "noisy", UNUSED_SECONDS + 1)
+    assert [memory.should_observe(Kind.CONFIG_MAP, "noisy", now) for now in times] == [True, False, False, True, False]
+    assert memory.should_observe(Kind.SECRET, "noisy", UNUSED_SECONDS + 1)
 
 
 async def test_metadata_and_a_change_that_is_taken_back_restart_nothing(managed: Managed) -> None:

@@ -231,7 +231,7 @@ async def test_a_loop_that_does_not_hear_of_a_request(name: str, boards: list[Po
 async def test_memory_is_given_back_after_the_start_and_after_every_busy_time(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr(node_daemon, "give_back", lambda: done.append("memory"))
-    monkeypatch.setattr(node_daemon, "drop_code", lambda: done.append("code"))
+    monkeypatch.setattr(node_daemon, "drop_code_pages", lambda: done.append("code"))
     cache, wanted = Pods(lambda _: None, asyncio.get_running_loop().time), []
     tidy = asyncio.create_task(node_daemon._tidy(cache, Heartbeat()))
     for number in range(CODE_TIMES + 2):

@@ -58,7 +58,7 @@ EQUIVALENT: dict[str, str] = {
         "a pod whose turn can come is one itself",
     "core/rollout/state.py: False -> True: ready: bool = False": "who reads a pod always says it",
     "core/rollout/state.py: 0 -> 1: desired: int = 0": "who reads a workload always says it",
-    "core/rollout/preview.py: 0 -> 1: asks_after: int = 0": "preview always says it",
+    "core/rollout/preview.py: 0 -> 1: pause_after: int = 0": "preview always says it",
     "core/recreate/draft.py: Lt -> LtE: if self.wake_at is None or at < self.wake_at:":
         "the same time once more",
     "core/recreate/decide.py: 0.0 -> 1.0: if observed.listed_at < observed.first_seen.get(request.uid,":
@@ -107,7 +107,7 @@ EQUIVALENT: dict[str, str] = {
     "node/records.py: 0.1 -> 1.1: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
     "node/daemon.py: False -> True: serve_forecast: bool = False": "the command line always says it",
     "node/daemon.py: 3.0 -> 4.0: EVENT_FLUSH_SECONDS = 3.0": "nobody is promised a second of it",
-    "node/daemon.py: statement left out: keep_for_good()": "memory and speed only",
+    "node/daemon.py: statement left out: freeze_objects()": "memory and speed only",
     "node/writes.py: Lt -> LtE: if now < retry.next_try and retry.version in ('', request.re":
         "one instant, which nobody hits",
     "node/pods.py: 0.0 -> 1.0: until = max(work.stop_until, (work.hook_began or 0.0) + LEFT":

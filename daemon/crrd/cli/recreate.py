@@ -34,7 +34,7 @@ _CHANGEABLE = (
 )
 """Fields of Options that can be changed when a run is resumed."""
 _FIXED = ("since", "partition", "stale", "run")  # Flags that cannot be changed after a run has started
-_OF_A_PROCESS = ("timeout", "yes", "retry_failed")  # Flags of the process that carries out a run
+_PROCESS_FLAGS = ("timeout", "yes", "retry_failed")  # Flags of the process that carries out a run
 _TIMES = ("min_ready", "unready_grace", "pod_timeout", "timeout")  # In seconds
 _KRUISE = tuple(Resource(each, REQUESTS.group) for each in ("clonesets", "statefulsets", "daemonsets"))
 IN_ROLE = {
@@ -195,7 +195,7 @@ def _check(args: argparse.Namespace, verb: str) -> None:
 
 def _check_flags(args: argparse.Namespace, verb: str) -> None:
     """Raise ConfigurationError for a flag that the verb does not support, instead of ignoring it."""
-    names: tuple[str, ...] = (*_FIXED, *_CHANGEABLE, *_OF_A_PROCESS)
+    names: tuple[str, ...] = (*_FIXED, *_CHANGEABLE, *_PROCESS_FLAGS)
     why = f"is not supported with {verb}"
     if verb == "resume":
         names, why = _FIXED, "cannot be changed on resume: start a new run"
@@ -244,7 +244,7 @@ def requested(args: argparse.Namespace) -> Command:
         changed_options=changed,
         since=_since(args.since) if not verb else None,
         access_flags=tuple(word for flag, value in access_flags if value for word in (flag, value)),
-        resume_flags=(*_as_flags(_given(args, (*_CHANGEABLE, *_OF_A_PROCESS))), *output),
+        resume_flags=(*_as_flags(_given(args, (*_CHANGEABLE, *_PROCESS_FLAGS))), *output),
     )
 
 

@@ -34,7 +34,7 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024  # The largest response that is read, as in
 MAX_EXEC_BYTES = 4 * 1024 * 1024
 """The largest ExecSync response that is read, gRPC's own default. gRPC holds three copies of a response for a moment,
 but does not read one above this limit. The runtime may send 16 MiB."""
-TAKE_SECONDS = 1.0  # How long a response that does not come together with its headers delays the others
+EXEC_RESPONSE_SECONDS = 1.0  # How long a response that does not come together with its headers delays the others
 LARGE_BYTES = 256 * 1024  # After a response of this size, free memory is returned to the system at once
 OUTPUT_BYTES = 64 * 1024  # How much of each output stream of a command is kept
 
@@ -90,7 +90,8 @@ class CriClient:
         self._exec: UnaryStreamMultiCallable[api_pb2.ExecSyncRequest, tuple[ExecResult, int]] = channel.unary_stream(
             f"/{_SERVICE}/ExecSync", api_pb2.ExecSyncRequest.SerializeToString, _cut_result
         )
-        self._taking_in = asyncio.Lock()  # One ExecSync response at a time, because gRPC holds three copies of it
+        # One ExecSync response at a time, because gRPC holds three copies of it
+        self._exec_response_lock = asyncio.Lock()
 
     async def version(self, seconds: float = CALL_SECONDS) -> api_pb2.VersionResponse:
         """Return the runtime's name and version. Raises ConfigurationError if it does not serve CRI v1."""
@@ -102,7 +103,7 @@ class CriClient:
         The response has labels and annotations, so one call is enough before a stop.
         """
         selector = {LABEL_POD_UID: pod_uid} if pod_uid else None
-        with _sendable():
+        with _translating_encoding_errors():
             wanted = api_pb2.ContainerFilter(id=container_id, label_selector=selector)
         request = api_pb2.ListContainersRequest(filter=wanted)
         return (await self._call("ListContainers", self._list, request, CALL_SECONDS)).containers
@@ -113,7 +114,7 @@ class CriClient:
         Raises RuntimeCallError with `not_found` if there is no such container; some runtimes report success instead.
         """
         timeout = _whole(seconds)
-        with _sendable():
+        with _translating_encoding_errors():
             request = api_pb2.StopContainerRequest(container_id=container_id, timeout=timeout)
         await self._call("StopContainer", self._stop, request, timeout + STOP_MARGIN_SECONDS)
 
@@ -126,7 +127,7 @@ class CriClient:
         more than the runtime can send or MAX_EXEC_BYTES (code RESOURCE_EXHAUSTED: it ran, but its result is unknown).
         """
         timeout = max(1, _whole(seconds))  # 0 would mean no limit
-        with _sendable():
+        with _translating_encoding_errors():
             request = api_pb2.ExecSyncRequest(container_id=container_id, cmd=command, timeout=timeout)
         result, size = await self._call("ExecSync", self._read_answer, request, timeout + EXEC_MARGIN_SECONDS)
         if size > LARGE_BYTES:
@@ -142,9 +143,9 @@ class CriClient:
         reading: asyncio.Future[object] | None = None
         try:
             await call.initial_metadata()  # usually comes together with the response
-            async with self._taking_in:
+            async with self._exec_response_lock:
                 reading = asyncio.ensure_future(call.read())
-                await asyncio.wait((reading,), timeout=TAKE_SECONDS)
+                await asyncio.wait((reading,), timeout=EXEC_RESPONSE_SECONDS)
             answer = await reading
         finally:
             call.cancel()
@@ -185,7 +186,7 @@ class CriClient:
 
 
 @contextmanager
-def _sendable() -> Iterator[None]:
+def _translating_encoding_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as error:  # text with lone surrogates, which JSON allows and protobuf does not

@@ -92,7 +92,7 @@ async def probe(endpoint: str) -> Probe:
         if fault := _unfit(path):
             return Probe(endpoint, ProbeOutcome.NOT_CRI, fault)
         async with asyncio.timeout(PROBE_SECONDS):
-            if fault := await _greet(path):
+            if fault := await _check_http2(path):
                 return Probe(endpoint, ProbeOutcome.NOT_CRI, fault)
             return await _ask(endpoint)
     except (FileNotFoundError, NotADirectoryError):
@@ -185,7 +185,7 @@ def _not_allowed(path: str) -> str:
     return f"not allowed to connect as user {user}"
 
 
-async def _greet(path: str) -> str:
+async def _check_http2(path: str) -> str:
     """Open HTTP/2 on the socket. Return "" if the server's response is valid, else why this is not gRPC.
 
     gRPC cannot tell, because its error (UNAVAILABLE) is the same as for a runtime that is down. Raises OSError if no

@@ -65,8 +65,8 @@ class NodeRuntime:
     def __init__(self, connections: Sequence[Connection] = (), *, on_call: OnCall | None = None) -> None:
         self._connections = tuple(connections)
         self._on_call = on_call
-        self._homes: OrderedDict[str, Connection] = OrderedDict()
-        self._trouble = "no container runtime has answered yet"
+        self._runtimes_by_pod: OrderedDict[str, Connection] = OrderedDict()
+        self._discovery_error = "no container runtime has answered yet"
         self.found = asyncio.Event()  # Set once there is a runtime
         if connections:
             self.found.set()
@@ -87,11 +87,11 @@ class NodeRuntime:
         self.found.set()
 
     def _note(self, trouble: str) -> None:
-        self._trouble = trouble
+        self._discovery_error = trouble
 
     def _found(self) -> tuple[Connection, ...]:
         if not self._connections:
-            raise RuntimeUnavailableError(self._trouble)
+            raise RuntimeUnavailableError(self._discovery_error)
         return self._connections
 
     async def check(self) -> str:
@@ -117,7 +117,7 @@ class NodeRuntime:
         if not _ID.fullmatch(pod_uid):
             return ()
         connections = self._found()
-        home = connections[0] if len(connections) == 1 else self._homes.get(pod_uid)
+        home = connections[0] if len(connections) == 1 else self._runtimes_by_pod.get(pod_uid)
         if home is not None:
             found = await home.instances(pod_uid, urgent=urgent)
             if len(connections) == 1 or not _over(found):
@@ -143,10 +143,10 @@ class NodeRuntime:
         if failures and _over(instances):  # the pod may run in a runtime that did not respond
             raise failures[0]
         if home is not None:
-            self._homes[pod_uid] = home
-            self._homes.move_to_end(pod_uid)
-            if len(self._homes) > REMEMBERED_PODS:
-                self._homes.popitem(last=False)
+            self._runtimes_by_pod[pod_uid] = home
+            self._runtimes_by_pod.move_to_end(pod_uid)
+            if len(self._runtimes_by_pod) > REMEMBERED_PODS:
+                self._runtimes_by_pod.popitem(last=False)
         return instances
 
     async def containers(self) -> list[api_pb2.Container]:
@@ -174,18 +174,18 @@ class NodeRuntime:
     async def stop(self, instance: Instance, seconds: float) -> None:
         """CRI StopContainer with this timeout; returns when the container has stopped. Not found counts as stopped."""
         try:
-            await self._at_home(instance, lambda client: client.stop_container(instance.id, seconds))
+            await self._call_runtime_of(instance, lambda client: client.stop_container(instance.id, seconds))
         except RuntimeCallError as error:
             if not error.not_found:
                 raise
 
     async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
         """CRI ExecSync with this timeout."""
-        return await self._at_home(instance, lambda client: client.exec_sync(instance.id, command, seconds))
+        return await self._call_runtime_of(instance, lambda client: client.exec_sync(instance.id, command, seconds))
 
-    async def _at_home(self, instance: Instance, call: Callable[[CriClient], Awaitable[_T]]) -> _T:
+    async def _call_runtime_of(self, instance: Instance, call: Callable[[CriClient], Awaitable[_T]]) -> _T:
         """Call the instance's runtime: that of its pod if known, else each with the instance's runtime name in turn."""
-        home = self._homes.get(instance.pod_uid)
+        home = self._runtimes_by_pod.get(instance.pod_uid)
         named = [connection for connection in self._found() if connection.name == instance.runtime]
         missing: RuntimeCallError | None = None
         silent: RuntimeUnavailableError | None = None

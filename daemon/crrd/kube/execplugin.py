@@ -94,14 +94,14 @@ class _Plugin(asyncio.SubprocessProtocol):
 
     def __init__(self) -> None:
         self.output = bytearray()
-        self.complaints = bytearray()
+        self.stderr_lines = bytearray()
         self.exited = asyncio.Event()
         self.closed = asyncio.Event()  # Set when it has exited, and its child processes have closed the output, too
         self._terminal = sys.stderr.buffer if sys.stderr is not None and sys.stderr.isatty() else None
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """See SubprocessProtocol."""
-        (self.output if fd == 1 else self.complaints).extend(data)
+        (self.output if fd == 1 else self.stderr_lines).extend(data)
         if fd != 1 and self._terminal is not None:
             with suppress(OSError):  # the terminal is gone
                 self._terminal.write(data)
@@ -126,7 +126,7 @@ async def _output(command: list[str], environment: Mapping[str, str]) -> bytes:
         async with asyncio.timeout(_DEADLINE_SECONDS):
             await plugin.closed.wait()
     except TimeoutError as error:
-        last = "".join(plugin.complaints.decode("utf-8", "replace").strip().splitlines()[-1:])
+        last = "".join(plugin.stderr_lines.decode("utf-8", "replace").strip().splitlines()[-1:])
         message = f"no credentials after {_DEADLINE_SECONDS:.0f}s"
         raise ApiUnavailableError(": ".join(filter(None, (message, last)))) from error
     finally:
@@ -136,7 +136,7 @@ async def _output(command: list[str], environment: Mapping[str, str]) -> bytes:
             await plugin.exited.wait()
         transport.close()
     if code := transport.get_returncode():
-        reason = " ".join(plugin.complaints.decode("utf-8", "replace").split())
+        reason = " ".join(plugin.stderr_lines.decode("utf-8", "replace").split())
         raise ApiUnavailableError(". ".join(filter(None, (f"exec: process returned {code}", reason))))
     return bytes(plugin.output)
 

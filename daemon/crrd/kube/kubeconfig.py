@@ -48,7 +48,7 @@ async def read_kubeconfig(paths: str, context: str = "") -> Login:
         ApiUnavailableError: the plugin failed, or the system has no free file descriptor or memory; retry later.
     """
     merged = _merged(paths)
-    chosen, cluster, user = _chosen(merged, context or text(merged["current-context"]))
+    chosen, cluster, user = _select_context(merged, context or text(merged["current-context"]))
     reader = Reader()
     server = reader.text(cluster.get("server"), "the cluster's server").rstrip("/")
     proxy = reader.text(cluster.get("proxy-url"), "the cluster's proxy-url")
@@ -88,7 +88,7 @@ def _merged(paths: str) -> dict[str, Any]:
                 name = mapping(entry).get("name") or ""
                 _require(isinstance(name, str), f"{file}: each name in {listed} must be a string")
                 _require(name not in own, f"{file} names {name!r} twice in its {listed}")
-                own[name] = _located(_given(mapping(entry).get(key)), file.absolute().parent)
+                own[name] = _with_absolute_paths(_given(mapping(entry).get(key)), file.absolute().parent)
             merged[listed] = own | merged[listed]
     return merged
 
@@ -109,7 +109,7 @@ def _given(value: Any) -> dict[str, Any]:
     return {key: _given(given) if isinstance(given, dict) else given for key, given in kept.items()}
 
 
-def _located(section: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _with_absolute_paths(section: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return a section with absolute paths. A plugin's command without a slash stays, to be looked up in PATH."""
     located: dict[str, Any] = {key: str(folder / section[key]) for key in _PATHS if text(section.get(key))}
     plugin = mapping(section.get("exec"))
@@ -118,7 +118,7 @@ def _located(section: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {**section, **located}
 
 
-def _chosen(merged: Mapping[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def _select_context(merged: Mapping[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return the sections of the context, its cluster and its user. A user without a section has no credentials."""
     _require(bool(name), "it has no current-context: set one with kubectl config use-context")
     _require(name in merged["contexts"], f"it has no context named {name!r}")

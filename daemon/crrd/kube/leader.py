@@ -132,13 +132,13 @@ class LeaderElection:
         watch = self._client.watch(LEASES, observed.version, namespace=self._namespace, field_selector=where)
         try:
             async with asyncio.timeout_at(observed.expires) as limit, watch as events:
-                self._followed()
+                self._extend_heartbeat()
                 async for event in events:
                     if event.kind == "DELETED":
                         return True
                     if event.kind != "BOOKMARK":
                         self._observe(event.object)
-                        self._followed()
+                        self._extend_heartbeat()
                     if not self.leader:
                         return True
                     limit.reschedule(self._observed.expires)
@@ -149,7 +149,7 @@ class LeaderElection:
             return False
         return True
 
-    def _followed(self) -> None:
+    def _extend_heartbeat(self) -> None:
         left = self._observed.expires - _loop_time()
         self.heartbeat.within(max(0.0, left) + _LEASE_MARGIN_SECONDS, "watching the lease")
 

@@ -105,7 +105,7 @@ class Reflector(Generic[T]):
         self.list_version = selection.list_version
         """The next list must not be older than this version; "" for the newest. It survives a cancelled run."""
         self._failures = 0
-        self._short_watches = 0  # In a row; an open watch counts as short until `_lasts` is called
+        self._short_watches = 0  # In a row; an open watch counts as short until `_mark_long_lived` is called
         self.heartbeat = Heartbeat()  # Resting while `run` does not run
 
     async def run(self) -> NoReturn:
@@ -182,10 +182,10 @@ class Reflector(Generic[T]):
         self.heartbeat.within(_CALL_SECONDS, "opening a watch")
         async with self._client.watch(selection.resource, self._version, **selection.where) as events:
             self._established()
-            lasting = asyncio.get_running_loop().call_later(_SHORT_SECONDS, self._lasts)
+            lasting = asyncio.get_running_loop().call_later(_SHORT_SECONDS, self._mark_long_lived)
             try:
                 async for event in events:
-                    self._lasts()
+                    self._mark_long_lived()
                     self._deliver(event)
             finally:
                 lasting.cancel()
@@ -218,7 +218,7 @@ class Reflector(Generic[T]):
             self._failures = min(self._failures, _FAILURES_WHILE_REACHABLE)
             self._available()
 
-    def _lasts(self) -> None:
+    def _mark_long_lived(self) -> None:
         """Record that the open watch is not a short one."""
         self._short_watches = 0
         self._available()

@@ -30,8 +30,8 @@ DateObserver = Callable[[str, float, float], None]
 _KEEP_ALIVE_SECONDS = 60.0
 """How long an idle connection is kept, so that requests in short succession need no TLS handshake before their stop.
 Well under the 90 s after which API servers close idle connections."""
-_CUT = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
-_CUT_NUMBERS = (errno.ECONNRESET, errno.EPIPE)
+_CONNECTION_LOST = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
+_CONNECTION_LOST_ERRNOS = (errno.ECONNRESET, errno.EPIPE)
 """Numbers of an aiohttp error with the same meaning: the other side did not know the connection any more (RST)."""
 _WRITES = {"create": ("POST", "json"), "patch": ("PATCH", "merge-patch+json"), "delete": ("DELETE", "json")}
 """HTTP method and media type of the verbs that write; all others use GET, without a body."""
@@ -154,7 +154,7 @@ class Transport:
             return await self._send(call, access)
         except ApiUnavailableError as error:
             cause = error.__cause__
-            was_cut = isinstance(cause, _CUT) or getattr(cause, "errno", None) in _CUT_NUMBERS
+            was_cut = isinstance(cause, _CONNECTION_LOST) or getattr(cause, "errno", None) in _CONNECTION_LOST_ERRNOS
             if call.method == "GET" or not was_cut:
                 raise
         return await self._send(call, access)

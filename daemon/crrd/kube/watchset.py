@@ -11,7 +11,7 @@ from crrd.lib.health import loop_check
 
 R = TypeVar("R", bound=Reflector[Any])
 
-EVERY = ""  # The key of the watch for all objects
+ALL_OBJECTS = ""  # The key of the watch for all objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class _Running(Generic[R]):
 
     reflector: R
     task: asyncio.Task[NoReturn]
-    began_with: str  # Its `list_version` at the start: its first list is not older than this
+    first_list_version: str  # Its `list_version` at the start: its first list is not older than this
 
 
 class WatchSet(Generic[R]):
@@ -60,7 +60,7 @@ class WatchSet(Generic[R]):
         for running in ended:
             running.task.cancel()
             version = running.reflector.list_version
-            if not version or (not self._list_version and running.began_with):
+            if not version or (not self._list_version and running.first_list_version):
                 self._list_version = ""  # the reflector has dropped its version: only the newest list is new enough
             elif not self._list_version or older(self._list_version, version):
                 self._list_version = version

@@ -21,7 +21,7 @@ RESTART = "Restart"  # The action of a rule that makes kubelet restart the conta
 RESTART_ALL = "RestartAllContainers"
 """The action of a rule that makes kubelet restart all containers of the pod, without grace period and preStop hooks."""
 
-_FORGETFUL = re.compile(r"v?1\.35\.[0-3](?!\d)", re.ASCII)
+_STARTUP_PROBE_BUG = re.compile(r"v?1\.35\.[0-3](?!\d)", re.ASCII)
 
 
 def comes_back(policy: str | None, exit_code: int | None) -> bool:
@@ -66,14 +66,14 @@ def matching_action(rules: Iterable[Mapping[str, Any]], exit_code: int) -> str:
     return ""
 
 
-def heeded_action(rules: Iterable[Mapping[str, Any]], exit_code: int, minor: int | None) -> str:
+def supported_action(rules: Iterable[Mapping[str, Any]], exit_code: int, minor: int | None) -> str:
     """Return the matching action if kubelet 1.`minor` supports it, else "". An unknown version supports all."""
     action = matching_action(rules, exit_code)
     since = {RESTART: RULES_SINCE, RESTART_ALL: RESTART_ALL_SINCE}.get(action)
     return action if since is not None and (minor is None or minor >= since) else ""
 
 
-def forgets_startup(version: str) -> bool:
+def has_startup_probe_bug(version: str) -> bool:
     """Whether a kubelet of this version, when restarted, forgets that a sidecar's startupProbe has succeeded.
 
     If then no regular container of the pod runs, kubelet treats the pod as not initialized, and restarts none of them.
@@ -82,7 +82,7 @@ def forgets_startup(version: str) -> bool:
     Source: kubernetes#137146, a regression of 1.35.0; CHANGELOG-1.35.md has the fix under 1.35.4 (kubernetes#137885).
     `computeInitContainerActions` in pkg/kubelet/kuberuntime/kuberuntime_container.go.
     """
-    return _FORGETFUL.match(version) is not None
+    return _STARTUP_PROBE_BUG.match(version) is not None
 
 
 class RestartPolicy(StrEnum):

@@ -25,7 +25,7 @@ _BACKLOG = 256
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _PAUSE_SECONDS = 1.0  # Pause after accept failed and no connection can be closed, as in asyncio
 _BUSY_SECONDS = 0.05  # Pause while the calls of all connections are being answered
-_TELL_SECONDS = 60.0  # Between two log lines about connections closed to make room
+_LOG_INTERVAL_SECONDS = 60.0  # Between two log lines about connections closed to make room
 
 CloseObserver = Callable[[str], None]  # Called for each connection that is closed early, with CROWDED or SILENT
 
@@ -55,14 +55,14 @@ class Connections:
         tls: ssl.SSLContext | None,
         *,
         most: int,
-        young_seconds: float,
+        min_open_seconds: float,
         head_seconds: float,
         handshake_seconds: float | None = None,
         on_close: CloseObserver | None = None,
     ) -> None:
         self._tls, self._handshake_seconds = tls, handshake_seconds  # None for plain TCP
         self._most = most
-        self._young_seconds = young_seconds  # A connection is not closed for this long after its last use
+        self._young_seconds = min_open_seconds  # A connection is not closed for this long after its last use
         self._head_seconds = head_seconds  # Longest time from the set-up to the first call
         self._on_close = on_close
         self._bound: socket.socket | None = None
@@ -104,13 +104,13 @@ class Connections:
 
     def busy(self, handler: web.RequestHandler) -> None:
         """Record that a call has arrived."""
-        self._heard(handler, busy=True)
+        self._record_use(handler, busy=True)
 
     def used(self, handler: web.RequestHandler) -> None:
         """Record that a call was answered."""
-        self._heard(handler, busy=False)
+        self._record_use(handler, busy=False)
 
-    def _heard(self, handler: web.RequestHandler, *, busy: bool) -> None:
+    def _record_use(self, handler: web.RequestHandler, *, busy: bool) -> None:
         if one := self._known.get(handler):
             one.busy, one.since = busy, asyncio.get_running_loop().time()
             one.stop_timer()
@@ -180,7 +180,7 @@ class Connections:
         now = asyncio.get_running_loop().time()
         if now - one.since < self._young_seconds:
             return self._young_seconds - (now - one.since)
-        if now - self._logged_at > _TELL_SECONDS:
+        if now - self._logged_at > _LOG_INTERVAL_SECONDS:
             log.warning("too many connections, closing the oldest", why=why)
             self._logged_at = now
         self._drop(one, CROWDED)

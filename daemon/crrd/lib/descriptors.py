@@ -3,8 +3,8 @@
 import resource
 from contextlib import suppress
 
-_KEPT = 256  # Reserved for everything else: the API server, the runtime, the status port, files
-_LEAST = 16
+_RESERVED = 256  # Reserved for everything else: the API server, the runtime, the status port, files
+_MINIMUM = 16
 
 
 def raise_limit() -> None:
@@ -20,4 +20,4 @@ def raise_limit() -> None:
 def room_for_connections(wanted: int) -> int:
     """Return the number of connections that the limit allows now, at most `wanted`."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if soft == resource.RLIM_INFINITY else min(wanted, max(soft - _KEPT, _LEAST))
+    return wanted if soft == resource.RLIM_INFINITY else min(wanted, max(soft - _RESERVED, _MINIMUM))

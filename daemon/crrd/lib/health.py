@@ -116,7 +116,9 @@ class StatusServer:
 
     def __init__(self, address: str, routes: list[web.RouteDef]) -> None:
         self._address = split_address(address)
-        self._connections = Connections(None, most=CONNECTIONS, young_seconds=YOUNG_SECONDS, head_seconds=HEAD_SECONDS)
+        self._connections = Connections(
+            None, most=CONNECTIONS, min_open_seconds=YOUNG_SECONDS, head_seconds=HEAD_SECONDS
+        )
         app = web.Application(middlewares=[self._answer])
         app.add_routes(routes)
         app.on_response_prepare.append(self._answered)

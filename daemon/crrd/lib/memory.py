@@ -61,7 +61,7 @@ def small_tls_buffers() -> None:
     sslproto.SSLProtocol.max_size = _TLS_RECORD_BYTES
 
 
-def keep_for_good() -> None:
+def freeze_objects() -> None:
     """Exclude all present objects from garbage collection. They (mostly modules) live as long as the process.
 
     Otherwise each full collection visits them, which blocks the manager's event loop for 50 ms.
@@ -70,7 +70,7 @@ def keep_for_good() -> None:
     gc.freeze()
 
 
-def drop_code() -> None:
+def drop_code_pages() -> None:
     """Drop the pages of the libraries' code and constants that were loaded so far. The kernel reloads pages on use.
 
     Only pages that the kernel can read from files again are dropped: those of mappings that are read-only, and that

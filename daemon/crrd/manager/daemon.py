@@ -18,7 +18,7 @@ from crrd.kube.events import KubeEventSink
 from crrd.kube.leader import LeaderElection
 from crrd.lib.health import Health, StatusServer
 from crrd.lib.log import LogFormat, configure, toggle_debug_on_signal
-from crrd.lib.memory import keep_for_good, small_tls_buffers
+from crrd.lib.memory import freeze_objects, small_tls_buffers
 from crrd.lib.metrics import metrics_route
 from crrd.lib.signals import stop_on_signals
 from crrd.lib.supervise import Loop, supervise
@@ -76,7 +76,7 @@ def run_manager(config: ManagerConfig) -> int:
     """Run the manager until SIGTERM or Ctrl-C. Return the exit code. Raises ConfigurationError."""
     configure(config.log_format, config.log_level)
     small_tls_buffers()
-    keep_for_good()
+    freeze_objects()
     return asyncio.run(_run(config))
 
 

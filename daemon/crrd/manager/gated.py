@@ -16,7 +16,7 @@ from crrd.core.api.types import LABEL_READINESS_GATE
 from crrd.kube.client import KubeClient
 from crrd.kube.reflector import Handler, Reflector, Selection
 from crrd.kube.resources import NAMESPACES, PODS
-from crrd.kube.watchset import EVERY, WatchSet
+from crrd.kube.watchset import ALL_OBJECTS, WatchSet
 from crrd.lib.health import loop_check
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.jsonfields import mapping, text
@@ -32,7 +32,7 @@ class GatedPods:
         self._client, self._cache = client, cache
         self._wanted: set[str] = set()  # Namespaces with the label
         self._changed = asyncio.Event()
-        self._pods = WatchSet(self._reflector)  # By namespace; `EVERY` is the whole cluster
+        self._pods = WatchSet(self._reflector)  # By namespace; `ALL_OBJECTS` is the whole cluster
         self._shared: set[str] = set()
         """Namespaces that the watch of the whole cluster reports. Pods of other namespaces in its list were dropped."""
         labelled = Selection(NAMESPACES, _name, label_selector=f"{LABEL_READINESS_GATE}=enabled")
@@ -54,7 +54,7 @@ class GatedPods:
 
     def covers(self, namespace: str) -> bool:
         """Whether the pods of this namespace are listed, and their changes are watched."""
-        found = self._pods.get(EVERY if namespace in self._shared else namespace)
+        found = self._pods.get(ALL_OBJECTS if namespace in self._shared else namespace)
         return found is not None and found.listed and not found.last_error
 
     def check(self) -> str:
@@ -80,32 +80,32 @@ class GatedPods:
             self._cache.forget_namespace(namespace)
         self._shared = set() if few else self._shared & self._wanted
         apart = self._wanted - self._shared
-        whole = self._pods.get(EVERY)
+        whole = self._pods.get(ALL_OBJECTS)
         if few:
             watched = apart
         elif whole is None or not whole.listed:
-            watched = {EVERY}  # its list will include all wanted namespaces
+            watched = {ALL_OBJECTS}  # its list will include all wanted namespaces
         elif len(apart) <= MOST_WATCHES:
-            watched = {EVERY, *apart}
+            watched = {ALL_OBJECTS, *apart}
         else:
-            watched = {EVERY}
+            watched = {ALL_OBJECTS}
             self._pods.cancel(watched)  # so that it lists again
         unwanted = self._pods.keys - watched
         self._pods.cancel(unwanted)
-        for namespace in unwanted - {EVERY}:
+        for namespace in unwanted - {ALL_OBJECTS}:
             self._cache.forget_namespace(namespace)
         self._pods.begin(watched - self._pods.keys, group)
 
     def _reflector(self, namespace: str) -> Reflector[PodMeta]:
         cache = self._cache
         handler = Handler(partial(cache.pods_listed, namespace=namespace), cache.pod_changed, cache.pod_deleted)
-        if namespace == EVERY:
+        if namespace == ALL_OBJECTS:
             handler = Handler(self._all_listed, self._one_changed, self._one_deleted)
         return Reflector(self._client, Selection(PODS, parse_meta, namespace), handler, strict=False)
 
     def _all_listed(self, pods: tuple[PodMeta, ...], version: str) -> None:
         """Report the pods of all wanted namespaces and end the namespaces' own watches. Leave other pods unchanged."""
-        apart = self._pods.keys - {EVERY}
+        apart = self._pods.keys - {ALL_OBJECTS}
         self._pods.cancel(apart)
         self._shared |= apart | self._wanted  # `_follow` forgets those that are not wanted any more
         known = (pod if pod.namespace in self._shared else self._cache.pod(pod.key) for pod in pods)

@@ -40,33 +40,33 @@ REFUSED_SECONDS = 30  # Time until a write that the API server refused is retrie
 POD_SECONDS = 30.0  # How long the result of getting a pod is used while a request waits for something
 PATIENCE_SECONDS = 30.0
 """Time until the first get of a pod whose readiness does not matter to its requests. Most have ended by then."""
-CLOCKS_SECONDS = 120.0
+CLOCK_SKEW_SECONDS = 120.0
 """The largest assumed difference between the clocks of API servers. A listed open request may be younger by this."""
 LOOK_SECONDS = 300.0  # Limit for the work on one request of a pod; every call has a deadline
-_RING_AFTER_SECONDS = 0.05  # Delay added to every timer, so that it never fires just before its time
+_TIMER_DELAY_SECONDS = 0.05  # Delay added to every timer, so that it never fires just before its time
 
 log = structlog.get_logger(__name__)
 ActionObserver = Callable[[lc.LifecycleAction], None]
 
 
-class _Since(NamedTuple):
+class _StateSince(NamedTuple):
     """The time since which a request has been in its state."""
 
     moment: float  # The clock's monotonic time
     watched: bool  # Whether a watch reported it at that time
 
 
-class _Ages:
+class _StateTimes:
     """The times since which requests have been in their state (open or completed)."""
 
     def __init__(self, clock: ServerClock) -> None:
         self._clock = clock
-        self._since: dict[str, dict[tuple[str, bool], _Since]] = {}
+        self._since: dict[str, dict[tuple[str, bool], _StateSince]] = {}
         """Pod -> (UID of a request, whether it is completed) -> the time since which this is so."""
 
     def begin(self, request: Request) -> None:
         """Record a request that a watch reports as new. It was created just now, whatever its creationTimestamp."""
-        since = _Since(self._clock.monotonic(), watched=True)
+        since = _StateSince(self._clock.monotonic(), watched=True)
         self._since.setdefault(request.pod_key, {})[request.uid, False] = since
 
     def watched_seconds(self, key: str, requests: Iterable[Request]) -> float:
@@ -75,7 +75,7 @@ class _Ages:
         first = min(each.moment if each is not None and each.watched else float("-inf") for each in known)
         return self._clock.monotonic() - first
 
-    def of(self, key: str, requests: Sequence[Request]) -> Mapping[tuple[str, bool], _Since]:
+    def of(self, key: str, requests: Sequence[Request]) -> Mapping[tuple[str, bool], _StateSince]:
         """Return the times of a pod's requests that are open, or completed with a TTL. Drop those of other requests."""
         before, now = self._since.pop(key, {}), self._clock.monotonic()
         after = {}
@@ -85,7 +85,7 @@ class _Ages:
                 after[state] = before[state]
             elif not request.completed or request.ttl_seconds is not None:
                 age = 0.0 if request.completed else self._least_age(request)
-                after[state] = _Since(now - age, watched=False)
+                after[state] = _StateSince(now - age, watched=False)
         if after:
             self._since[key] = after
         return after
@@ -97,7 +97,7 @@ class _Ages:
         """
         created = parse_time(request.created)
         age = 0.0 if created is None else (self._clock.now() - created).total_seconds()
-        return max(0.0, age - CLOCKS_SECONDS)
+        return max(0.0, age - CLOCK_SKEW_SECONDS)
 
 
 class LifecycleController:
@@ -128,7 +128,7 @@ class LifecycleController:
         self._queue = WorkQueue(self._handle)
         self._slots = asyncio.Semaphore(PARALLEL)
         self._began: dict[str, float] = {}  # Pod -> the loop's time at which its work began or last made progress
-        self._ages = _Ages(self._clock)
+        self._ages = _StateTimes(self._clock)
         self._heartbeat = Heartbeat()
         self._watching: list[Callable[[], str]] = []
         self._requests: Reflector[Request] | None = None
@@ -214,14 +214,14 @@ class LifecycleController:
                 seconds = await self._look(key)
             finally:
                 del self._began[key]
-        return None if seconds is None else loop.time() + max(0.0, seconds) + _RING_AFTER_SECONDS
+        return None if seconds is None else loop.time() + max(0.0, seconds) + _TIMER_DELAY_SECONDS
 
     async def _look(self, key: str) -> float | None:
         """Decide and act. Return the seconds until the next round, or None if none is needed."""
         requests, loop = self._cache.requests(key), asyncio.get_running_loop()
         pod: PodMeta | None = None
         failure: CrrdError | None = None
-        spare = self._spare(key, requests)
+        spare = self._seconds_until_pod_needed(key, requests)
         known = not spare
         try:
             pod = await self._pod(key, requests) if known else None
@@ -256,7 +256,7 @@ class LifecycleController:
         waits += [(at - self._clock.now()).total_seconds() for at in wakes]
         return min(waits, default=None)
 
-    def _spare(self, key: str, requests: Sequence[Request]) -> float:
+    def _seconds_until_pod_needed(self, key: str, requests: Sequence[Request]) -> float:
         """Return for how many seconds a pod that is not known yet does not need to be read."""
         open_ = [request for request in requests if not request.completed and not request.deleting]
         idle = all(request.strategy.unready_grace_seconds is None for request in open_)

@@ -23,7 +23,7 @@ from crrd.kube.writer import RequestWriter
 from crrd.lib.health import Health, StatusServer
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.log import LogFormat, configure, toggle_debug_on_signal
-from crrd.lib.memory import drop_code, give_back, keep_for_good, small_tls_buffers
+from crrd.lib.memory import drop_code_pages, freeze_objects, give_back, small_tls_buffers
 from crrd.lib.metrics import metrics_route, new_registry
 from crrd.lib.signals import stop_on_signals
 from crrd.lib.supervise import Loop, supervise
@@ -83,7 +83,7 @@ async def _tidy(pods: Pods, heartbeat: Heartbeat) -> NoReturn:
         if pods.none_live.is_set():
             give_back()
             if code_times:
-                drop_code()
+                drop_code_pages()
                 code_times -= 1
         heartbeat.until(pods.any_live, "waiting for a request")
         await pods.any_live.wait()
@@ -174,7 +174,7 @@ class NodeDaemon:
             loops.append(Loop("forecast", look, (forecast.heartbeat,)))
         try:
             async with supervise(loops, self._health):
-                keep_for_good()
+                freeze_objects()
                 await stop.wait()
                 log.info("draining", stops=controller.executor.working)
                 await controller.drain()

@@ -17,7 +17,7 @@ from crrd.node.pods import Pods
 from crrd.node.records import PodRecord, RuntimeState
 from crrd.ports import Edges, RequestRecorder
 
-SHORT_LOOK_SECONDS = 2.0
+SHORT_TIMEOUT_SECONDS = 2.0
 """Limit for observing before a hook's end or a stop is recorded: a restarted daemon would repeat hook or timeout."""
 WAITED_SECONDS = 0.01  # A wait longer than this makes the runtime's earlier response too old
 
@@ -51,13 +51,14 @@ class PodInspector:
             runtime_state.error = ""
             try:
                 async with asyncio.timeout(_patience(pod_record)):
-                    listed_at, instances = await self._as_of_now(pod_record, requests, current, silent)
+                    listed_at, instances = await self._list_current(pod_record, requests, current, silent)
             except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:  # reset by time alone
-                runtime_state.error = str(failure) or f"it has not answered within {SHORT_LOOK_SECONDS:.0f}s"
+                runtime_state.error = str(failure) or f"it has not answered within {SHORT_TIMEOUT_SECONDS:.0f}s"
                 runtime_state.retry.fail(loop.time())
             else:
                 _note_running(current, instances, runtime_state)
-        if runtime_state.error:  # on success `_as_of_now` has awaited it, and another await would make the list stale
+        # On success `_list_current` has awaited it, and another await would make the list stale.
+        if runtime_state.error:
             await asyncio.wait((silent,))
         if recorder is not None:
             _count_successors(recorder, pod_record, current, instances)
@@ -81,7 +82,7 @@ class PodInspector:
             kubelet_silent_since=silent.result(),
         )
 
-    async def _as_of_now(
+    async def _list_current(
         self,
         pod_record: PodRecord,
         requests: Sequence[Request],
@@ -148,7 +149,7 @@ def _patience(pod_record: PodRecord) -> float | None:
     now, live = asyncio.get_running_loop().time(), {each.request.uid: each.request for each in pod_record.live}
     own = [(live[uid], work) for (uid, _), work in pod_record.works.items() if uid in live]
     unrecorded = (work.hook_unrecorded(request) or work.stop_unrecorded(request, now) for request, work in own)
-    return SHORT_LOOK_SECONDS if any(unrecorded) else None
+    return SHORT_TIMEOUT_SECONDS if any(unrecorded) else None
 
 
 def _note_running(request: Request, instances: Sequence[Instance], runtime_state: RuntimeState) -> None:

@@ -51,14 +51,14 @@ class Reconciler:
             live = {each.request.uid for each in pod_record.live if pod_record.runtime.error}
             works = pod_record.works.items()
             hooked = {uid for (uid, _), work in works if work.hook_result is not None and work.stop_sent is None}
-            if live & hooked or self._hooked(pod_record):
+            if live & hooked or self._ended_before_stop(pod_record):
                 return True
         return False
 
     async def _round(self, pod_key: str) -> tuple[float | None, bool]:
         """Return the time of the next round, and whether a stop waits for a slot."""
         pod_record = self._pods.ensure(pod_key)
-        requests = self._refresh_live(pod_record) or self._hooked(pod_record)
+        requests = self._refresh_live(pod_record) or self._ended_before_stop(pod_record)
         if not requests:
             pod_record.forget_observations()
             return None, False
@@ -67,7 +67,7 @@ class Reconciler:
         if decision.ask_api:
             answer = await self._ask(pod_record)
             # Requests may have changed meanwhile, and the answer may be about another pod than the listed one.
-            requests = self._refresh_live(pod_record) or self._hooked(pod_record)
+            requests = self._refresh_live(pod_record) or self._ended_before_stop(pod_record)
             if answer is not None and requests:
                 observation = replace(await self._inspector.observe(pod_record, requests), api_answer=answer)
             decision = self._decide(pod_record, observation)
@@ -87,7 +87,7 @@ class Reconciler:
         live = pod_record.live
         observation = replace(
             observation,
-            ended=tuple(self._hooked(pod_record)),
+            ended=tuple(self._ended_before_stop(pod_record)),
             first_seen={each.request.uid: each.first_seen for each in live},
             unready_seen={each.request.uid: each.unready_seen for each in live if each.unready_seen is not None},
             unpinned=frozenset(each.request.uid for each in live if each.unpinned),
@@ -122,7 +122,7 @@ class Reconciler:
 
     def _answer_by(self, pod_record: PodRecord, now: float) -> float | None:
         """Return until when (monotonic) to wait for the API server. A due stop or a shutdown cannot wait longer."""
-        if not self._hooked(pod_record):
+        if not self._ended_before_stop(pod_record):
             return None
         ends = (work.hook_until for work in pod_record.works.values() if work.hook_until and work.stop_still_due(now))
         return now + ANSWER_SECONDS if self.draining else max(min(ends), now + ANSWER_SECONDS)
@@ -141,7 +141,7 @@ class Reconciler:
             self._pods.pod_changed(found)
         return found
 
-    def _hooked(self, pod_record: PodRecord) -> list[Request]:
+    def _ended_before_stop(self, pod_record: PodRecord) -> list[Request]:
         """Return the requests of `PodRecord.ended_before_stop`."""
         return [each.request for each in pod_record.ended_before_stop(asyncio.get_running_loop().time())]
 

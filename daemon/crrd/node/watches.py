@@ -12,7 +12,7 @@ from crrd.core.api.v1alpha1 import parse_request
 from crrd.kube.client import KubeClient
 from crrd.kube.reflector import Handler, Reflector, RestartObserver, Selection
 from crrd.kube.resources import PODS, REQUESTS
-from crrd.kube.watchset import EVERY, WatchSet
+from crrd.kube.watchset import ALL_OBJECTS, WatchSet
 from crrd.lib.errors import ApiUnavailableError
 from crrd.lib.heartbeat import Heartbeat
 from crrd.node.pods import Pods
@@ -47,7 +47,7 @@ def pod_source(
     observer: Observer,
     on_restart: RestartObserver | None = None,
     *,
-    key: str = EVERY,
+    key: str = ALL_OBJECTS,
 ) -> Reflector[Pod]:
     """Return the watch of the pod `namespace/name`, or of all pods of the node. The owner runs and cancels it.
 
@@ -112,8 +112,8 @@ class PodWatches(WatchSet[Reflector[Pod]]):
     async def _adjust(self, wanted: set[str], group: asyncio.TaskGroup) -> None:
         """End the watches that are not wanted any more, and start the wanted ones."""
         running = self.keys
-        if EVERY in running or len(wanted) > SINGLE_WATCHES:
-            wanted = {EVERY}
+        if ALL_OBJECTS in running or len(wanted) > SINGLE_WATCHES:
+            wanted = {ALL_OBJECTS}
             await self._end(running - wanted)
         else:
             await self._end(running - wanted, forget=True)

@@ -102,7 +102,7 @@ class RequestWrites:
         """Send a write. Return the request after it, and why it had no effect ("" if it had)."""
         if isinstance(write, WriteStatus):
             written = await self._edges.writer.write_status(write.request, write.status)
-            return written, self._lacks(written, write.status)
+            return written, self._missing_fields(written, write.status)
         written = await self._edges.writer.pin(write.request, write.pins, write.start_times)
         stored = written.pinned == write.pins and written.start_times == write.start_times
         return written, "" if stored else "the API server did not store the annotation"
@@ -117,7 +117,7 @@ class RequestWrites:
             retry.succeed()
             retry.error = ""
             if isinstance(write, WriteStatus):
-                _note_undone(record, write.status)
+                _note_overwritten(record, write.status)
         if record.recorder is not None:  # the CRD may prune `reason`, so the metrics use the wanted status
             meant = isinstance(write, WriteStatus) and not ineffective
             after = replace(written, status=write.status) if meant else written  # type: ignore[union-attr]
@@ -129,7 +129,7 @@ class RequestWrites:
             for key in [key for key in pod_record.works if key[0] == request.uid]:
                 drop_unneeded(self._pods, pod_record, key, completed=True)
 
-    def _lacks(self, written: Request, wanted: Status) -> str:
+    def _missing_fields(self, written: Request, wanted: Status) -> str:
         """Return why the API server has not stored the status, or "" if nothing important is missing."""
         if written.uid and written.status != wanted:
             killed = tuple(replace(state, is_killed=False) for state in wanted.states)
@@ -154,7 +154,7 @@ def _next_try(records: Iterable[RequestRecord]) -> float | None:
     return min(times, default=None)
 
 
-def _note_undone(record: RequestRecord, status: Status) -> None:
+def _note_overwritten(record: RequestRecord, status: Status) -> None:
     """Record a written status. If it is the same as the last one, another client had replaced that.
 
     Two daemons on one node would each restore their own status, as fast as the API server accepts it. So the same

@@ -141,7 +141,7 @@ class Cluster:
             self._pods.put(found)
             uid = found.uid
             if _kubelet_matters(found.value):
-                await self._ask_for_kubelet(found.value.pod.node_name)
+                await self._read_kubelet_version(found.value.pod.node_name)
             if self._config is not None:
                 await self._config.learn([found.value], max_age=0.0)
         self._pods.forget(lambda member: member.pod.name == name and member.pod.uid != uid)
@@ -153,7 +153,7 @@ class Cluster:
         """
         await self._learn_owners()
         nodes = {each.pod.node_name for each in self._pods if _kubelet_matters(each) and self._belongs(each)}
-        await asyncio.gather(*map(self._ask_for_kubelet, nodes - self._kubelets.keys() - {""}))
+        await asyncio.gather(*map(self._read_kubelet_version, nodes - self._kubelets.keys() - {""}))
         if self._config is not None:
             await self._config.learn(filter(self._belongs, self._pods))
         watched = {each.pod.uid for each in self._pods}
@@ -180,7 +180,7 @@ class Cluster:
             self._probes = dict(sorted(filter(None, listing.items), key=lambda found: found[1].at))
         return True
 
-    async def _ask_for_kubelet(self, node: str) -> None:
+    async def _read_kubelet_version(self, node: str) -> None:
         """Read the kubelet version of a node. It is unknown after a refusal. Raises ApiUnavailableError."""
         try:
             self._kubelets[node] = reported_version(await self._client.get(NODES, "", node))

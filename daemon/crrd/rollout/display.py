@@ -60,7 +60,7 @@ class Display:
             elif row.wait.why:
                 parts.append(f"- {row.wait.with_command}")
             self.print_line("  ".join(parts))
-        if self._waits_anew(plan):
+        if self._has_new_wait(plan):
             self.print_line(f"{passed}  waiting: {plan.wait.with_command}")
         for reminder in self._reminders(plan):
             self.print_line(f"{passed}  still waiting: {reminder}")
@@ -79,7 +79,7 @@ class Display:
                 changed.append(row)
         return changed
 
-    def _waits_anew(self, plan: Plan) -> bool:
+    def _has_new_wait(self, plan: Plan) -> bool:
         """Whether there is no progress, for another reason than before."""
         before, self._waiting = self._waiting, plan.wait.why
         return self._waiting not in ("", before)
@@ -148,8 +148,8 @@ class Display:
         batches = [", ".join(f"{row.pod} ({row.node})" for row in each) for each in (*preview.batches, *preview.later)]
         numbered = [f"batch {number}: {pods}" for number, pods in enumerate(batches, start=1)]
         now = len(preview.batches)
-        asks = ["then asks whether to continue"] if preview.asks_after else []
-        lines += [*numbered[: preview.asks_after], *asks, *numbered[preview.asks_after : now]]
+        asks = ["then asks whether to continue"] if preview.pause_after else []
+        lines += [*numbered[: preview.pause_after], *asks, *numbered[preview.pause_after : now]]
         if preview.stopped.why:
             lines.append(f"then waits: {preview.stopped.with_command}")
         lines += numbered[now:]

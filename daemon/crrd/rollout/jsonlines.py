@@ -45,7 +45,7 @@ class JsonLines(Display):
         for row in self._changed(plan):
             seconds = self._seconds(row)
             self._line("pod", **_pod(row), seconds=None if seconds is None else round(seconds, 1))
-        if self._waits_anew(plan):
+        if self._has_new_wait(plan):
             self._line("waiting", message=plan.wait.why, command=plan.wait.command)
         for reminder in self._reminders(plan):
             self._line("waiting", message=reminder)
@@ -72,7 +72,7 @@ class JsonLines(Display):
         shape = {
             "target": target,
             "batches": _batches(preview.batches),
-            "asksAfter": preview.asks_after,
+            "asksAfter": preview.pause_after,
             "stopped": preview.stopped.why,
             "command": preview.stopped.command,
             "later": _batches(preview.later),

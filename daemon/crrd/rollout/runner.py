@@ -68,7 +68,7 @@ class Runner:
 
         Raises ConfigurationError if waiting cannot help.
         """
-        await self._let_a_second_pass(run)
+        await self._wait_for_next_second(run)
         while True:
             self._cluster.changed.clear()
             trouble = self._cluster.problem or await self._learn()
@@ -84,7 +84,7 @@ class Runner:
                 # The state may be out of date, so begin nothing and do not end the run.
                 plan = replace(plan, create=(), end=None, wait=Wait(trouble))
             self._display.show(plan)
-            self._see_progress(run, plan)
+            self._extend_time_limit(run, plan)
             if plan.end is None and not trouble:
                 await self.write_progress(run, plan)
             if plan.end is End.PAUSED and await self._display.ask(plan.message):
@@ -99,7 +99,7 @@ class Runner:
             else:
                 await self._wait(plan)
 
-    def _see_progress(self, run: Run, plan: Plan) -> None:
+    def _extend_time_limit(self, run: Run, plan: Plan) -> None:
         """Extend the time limit after progress, unless the user gave one for the whole run."""
         stages = [row.stage for row in plan.rows]
         if self._patient and stages != self._stages:
@@ -124,7 +124,7 @@ class Runner:
             name = own[-1].request.name
             self._cluster.written(await self._client.merge_patch(REQUESTS, run.namespace, name, body))
 
-    async def _let_a_second_pass(self, run: Run) -> None:
+    async def _wait_for_next_second(self, run: Run) -> None:
         """Wait until the second of the run's start is over, because kubelet reports start times in whole seconds.
 
         So containers that this run restarts start after it, and are known as done even if their request was deleted.
@@ -166,7 +166,7 @@ class Runner:
                 await self._take_over(run, row)
                 return
             except ApiRefusedError as error:
-                await self._not_let_in(run, row, error)
+                await self._handle_denial(run, row, error)
                 return
             except ApiUnavailableError as error:
                 failures += 1
@@ -174,7 +174,7 @@ class Runner:
                 self._display.show(replace(plan, create=(), wait=Wait(reason)))
                 await asyncio.sleep(max(_RETRY.delay(failures), error.retry_after))
             else:
-                await self._seen_by_admission(run, made)
+                await self._check_admission_labels(run, made)
                 self._cluster.written(made)
                 return
 
@@ -198,7 +198,7 @@ class Runner:
                 self._cluster.refused(row.uid, why)
             self._cluster.written(found)
 
-    async def _not_let_in(self, run: Run, row: Row, error: ApiRefusedError) -> None:
+    async def _handle_denial(self, run: Run, row: Row, error: ApiRefusedError) -> None:
         """Handle a rejection by admission: the pod was deleted (which is normal), or the rejection is final."""
         if error.status in (401, 403, 404):
             raise ConfigurationError(str(error)) from error
@@ -207,7 +207,7 @@ class Runner:
         if any(each.uid == row.uid and each.stage is Stage.WAITING for each in again.rows):
             self._cluster.refused(row.uid, str(error))
 
-    async def _seen_by_admission(self, run: Run, made: object) -> None:
+    async def _check_admission_labels(self, run: Run, made: object) -> None:
         """Check that admission has set its labels. Without them no daemon would serve the request."""
         meta = mapping(mapping(made).get("metadata"))
         if mapping(meta.get("labels")).get(LABEL_ACTIVE) == "true":

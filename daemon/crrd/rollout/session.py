@@ -35,7 +35,7 @@ from crrd.rollout.runs import EXIT_FAILED, Command, Runs, conclude, has_started
 from crrd.rollout.target import Aim, check_run, find_target, split_targets
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # The letters of Kubernetes' generated names, which cannot form words
-_LAST_WORDS_SECONDS = 5.0  # Time limit for the last writes of an interrupted run, because the user waits after Ctrl-C
+_FINAL_WRITES_SECONDS = 5.0  # Time limit for the last writes of an interrupted run, because the user waits after Ctrl-C
 Explainer = Callable[[KubeClient, ServerClock, Mapping[str, Any]], Awaitable[str]]
 """Explains the state of a request in a few lines."""
 
@@ -196,7 +196,7 @@ class Session(Runs):
             message = f"{summary(plan.rows)}; {again if has_started(plan) else 'no pod was restarted'}"
             self._end("interrupted", message)
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                async with asyncio.timeout(_FINAL_WRITES_SECONDS):
                     await self._record(run, WorkloadEvent.INTERRUPTED, message)
                     await runner.write_progress(run, plan, STOPPED)
             raise asyncio.CancelledError from error

@@ -27,7 +27,7 @@ class Controllers:
         store.subscribe(CRD.key, self._crd_changed)
         store.subscribe(None, self._changed)
 
-    async def lay_ground(self, crds: Sequence[Object]) -> None:
+    async def create_defaults(self, crds: Sequence[Object]) -> None:
         """Create the default namespaces and these CRDs, if missing."""
         asking = Asking(_SELF)
         namespaces: list[Object] = [{"metadata": {"name": name}} for name in NAMESPACES]

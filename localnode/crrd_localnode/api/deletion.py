@@ -74,7 +74,7 @@ class Deletion:
             if asking.dry_run:
                 return old, True
             if target.kind.graceful:  # mark it first, so that watchers see the deletion before it is gone
-                old = self._store.put(target.kind.key, old, self._going(old.obj, self._writes.clock(), 0))
+                old = self._store.put(target.kind.key, old, self._with_deletion_time(old.obj, self._writes.clock(), 0))
             return self._store.delete(target.kind.key, old), True
         if asking.dry_run or marked == old.obj:
             return old, False
@@ -111,10 +111,10 @@ class Deletion:
             return None
         if meta.get("deletionTimestamp") and meta.get("deletionGracePeriodSeconds") == period:
             return obj
-        return self._going(obj, moment, period)
+        return self._with_deletion_time(obj, moment, period)
 
     @staticmethod
-    def _going(obj: Object, moment: datetime, period: int) -> Object:
+    def _with_deletion_time(obj: Object, moment: datetime, period: int) -> Object:
         """Return the object with its deletion time."""
         meta = metadata(obj)
         changes: Object = {"deletionTimestamp": rfc3339(moment), "deletionGracePeriodSeconds": period}

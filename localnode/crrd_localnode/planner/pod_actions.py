@@ -52,7 +52,7 @@ class _Planner(InitPlanner):
                 return self.end(f"{fault}; {why}", new_sandbox=True)
             return PodActions(attempt=self._attempt(), remove=to_remove, why=why)
         if fault:
-            return self._begin_anew(fault)
+            return self._restart_pod(fault)
         failed, initialized = self._look_at_init()
         if failed:
             return self.end(failed)
@@ -86,7 +86,7 @@ class _Planner(InitPlanner):
         sandbox = self._status.sandbox
         return 0 if sandbox is None else sandbox.attempt + new
 
-    def _begin_anew(self, fault: str) -> PodActions:
+    def _restart_pod(self, fault: str) -> PodActions:
         """Start again in a new sandbox, if there is anything to start."""
         never = self._spec.get("restartPolicy") == RestartPolicy.NEVER
         if never and self._attempt(new=True) != 0 and self._status.containers:

@@ -13,7 +13,7 @@ from crrd.kubelet.restart_rules import (
     SIDECARS_SINCE,
     RestartPolicy,
     comes_back,
-    heeded_action,
+    supported_action,
 )
 
 Spec = Mapping[str, Any]  # A container or a pod's spec, in the pod's JSON
@@ -27,7 +27,7 @@ def is_sidecar(init_container: Spec, minor: int) -> bool:
 def restarts(container: Spec, pod_spec: Spec, exit_code: int, minor: int) -> bool:
     """Whether a container with this exit code is restarted."""
     own = minor >= RULES_SINCE and container.get("restartPolicy")
-    if own and heeded_action(container.get("restartPolicyRules") or [], exit_code, minor):
+    if own and supported_action(container.get("restartPolicyRules") or [], exit_code, minor):
         return True
     return comes_back(_policy(container, pod_spec, minor) or RestartPolicy.ALWAYS, exit_code)
 
@@ -50,4 +50,4 @@ def runs_once(container: Spec, pod_spec: Spec, minor: int) -> bool:
 
 def restarts_all(container: Spec, exit_code: int, minor: int) -> bool:
     """Whether this exit code restarts all containers of the pod."""
-    return heeded_action(container.get("restartPolicyRules") or [], exit_code, minor) == RESTART_ALL
+    return supported_action(container.get("restartPolicyRules") or [], exit_code, minor) == RESTART_ALL

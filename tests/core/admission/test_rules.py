@@ -13,8 +13,8 @@ from crrd.core.admission.rules import (
     Denied,
     json_patch,
     mutate_pod,
+    pod_name_or_denied,
     review_create,
-    wanted_pod,
 )
 from crrd.core.admission.update import put_back
 from crrd.core.api.reasons import Reason, say
@@ -166,7 +166,7 @@ def test_so_many_containers_are_not_even_looked_at() -> None:
             raise AssertionError
 
     request = new_request(containers=[Unread()] * 257)
-    for denied in (wanted_pod(request), review_create(request, new_pod(), USER)):
+    for denied in (pod_name_or_denied(request), review_create(request, new_pod(), USER)):
         assert isinstance(denied, Denied)
         assert denied.message == "spec.containers must have at most 256 entries, not 257"
 
@@ -192,7 +192,7 @@ def test_every_refusal_of_a_new_request(refusal: Refusal) -> None:
 
 @pytest.mark.parametrize("request_", [new_request(), {}, {"spec": None}])
 def test_the_pod_is_known_before_it_is_fetched(request_: JsonObject) -> None:
-    wanted = wanted_pod(request_)
+    wanted = pod_name_or_denied(request_)
     assert wanted == "web-0" if "metadata" in request_ else isinstance(wanted, Denied)
 
 
@@ -245,7 +245,7 @@ def test_a_default_that_another_webhook_has_taken_off_is_filled_in_again() -> No
 
 def test_what_admission_sets_is_not_judged_as_the_users_spec() -> None:
     odd = new_request(containers=[{"name": "app", "statusContext": "odd", "ports": 3, "preStop": []}])
-    assert wanted_pod(odd) == "web-0"
+    assert pod_name_or_denied(odd) == "web-0"
 
 
 def test_a_container_that_was_never_restarted_may_have_no_count() -> None:

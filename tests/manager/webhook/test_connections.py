@@ -50,7 +50,7 @@ class Door:
 @pytest.fixture
 async def door() -> AsyncIterator[Door]:
     pods, closed = Pods({("shop", "web-0"): new_pod()}), list[str]()
-    limits = replace(QUICK, connections=MOST, young_seconds=0.0)
+    limits = replace(QUICK, connections=MOST, min_open_seconds=0.0)
     async with webhook(pods, limits=limits, on_close=closed.append) as served:
         made = Door(served, pods, closed)
         yield made
@@ -95,7 +95,7 @@ async def test_nobody_is_closed_while_being_answered_or_before() -> None:
         await go_on.wait()
 
     pods.before = wait
-    limits = replace(QUICK, connections=MOST, young_seconds=2.0)
+    limits = replace(QUICK, connections=MOST, min_open_seconds=2.0)
     async with webhook(pods, limits=limits, on_close=closed.append) as served:
         calls = [asyncio.create_task(served.ask("/mutate-crr", REVIEW)) for _ in range(MOST + 2)]
         async with asyncio.timeout(20):
@@ -158,7 +158,7 @@ async def test_a_call_that_takes_longer_to_answer_is_not_cut(door: Door) -> None
 async def test_fewer_where_descriptors_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "room_for_connections", lambda wanted: min(wanted, MOST))
     closed = list[str]()
-    async with webhook(Pods(), limits=replace(QUICK, young_seconds=0.0), on_close=closed.append) as served:
+    async with webhook(Pods(), limits=replace(QUICK, min_open_seconds=0.0), on_close=closed.append) as served:
         door = Door(served, Pods())
         strangers = [await door.knock() for _ in range(MOST + 1)]
         assert await is_closed(strangers[0])

@@ -26,9 +26,9 @@ from crrd.kubelet.labels import ANNOTATION_MIRROR
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 from crrd.lib.jsonfields import INT32_MAX, Reader, items, mapping, shown, text, value_at, with_values
 
-NAMING_LABELS = (LABEL_POD_UID, LABEL_NODE_NAME)
+LABELS_OF_POD_AND_NODE = (LABEL_POD_UID, LABEL_NODE_NAME)
 """The labels with the UID of the request's pod, and with the node whose daemon serves the request."""
-WHILE_SERVED = (ANNOTATION_UNREADY_ACQUIRED, ANNOTATION_PINNED)
+ANNOTATIONS_OF_DAEMONS = (ANNOTATION_UNREADY_ACQUIRED, ANNOTATION_PINNED)
 """Annotations that manager and node write on a request. A new request has them only if it is a copy of another one."""
 SET_BY_ADMISSION = tuple(
     field.name for field in FIELDS.values() if field.parent == "spec.containers[]" and field.set_by is not SetBy.USER
@@ -69,14 +69,14 @@ class Denied:
     retry_after: int | None = None  # Seconds after which the same write may succeed; None if it never will
 
 
-def wanted_pod(obj: Mapping[str, Any]) -> str | Denied:
+def pod_name_or_denied(obj: Mapping[str, Any]) -> str | Denied:
     """Return the name of the request's pod, which `review_create` needs; Denied if the spec itself is invalid."""
     spec = dict(mapping(mapping(obj).get("spec")))
     most, count = FIELDS["spec.containers[]"].high, len(items(spec.get("containers")))
     if most is not None and count > most:  # check this first, so that no code iterates over a huge list
         return Denied(f"spec.containers must have at most {most} entries, not {count}", DenialReason.INVALID_SPEC)
     if isinstance(spec.get("containers"), list | tuple):
-        spec["containers"] = [_bare(entry) for entry in spec["containers"]]
+        spec["containers"] = [_without_admission_fields(entry) for entry in spec["containers"]]
     error = _spec_error(spec)
     return Denied(error, DenialReason.INVALID_SPEC) if error else text(spec.get("podName"))
 
@@ -97,22 +97,26 @@ def review_create(
 
     Args:
         obj: the request as the user wrote it.
-        pod: the pod with the name from `wanted_pod`, in the request's namespace; None if it does not exist.
+        pod: the pod with the name from `pod_name_or_denied`, in the request's namespace; None if it does not exist.
         user: name of the user who creates the request.
         kubelet_minor: minor version of the kubelet on the pod's node; None if unknown.
     """
-    name = wanted_pod(obj)
+    name = pod_name_or_denied(obj)
     if isinstance(name, Denied):
         return name
     view = parse_pod(mapping(pod))
-    if denied := _unfit_pod(name, pod) or _too_long(obj, mapping(pod)) or _unfit_container(obj, view, kubelet_minor):
+    if (
+        denied := _unfit_pod(name, pod)
+        or _deny_long_durations(obj, mapping(pod))
+        or _unrecreatable_container(obj, view, kubelet_minor)
+    ):
         return denied
     completed = _completed(obj, mapping(pod), user)
     given = ((i, key) for i, entry in _containers(obj) for key in SET_BY_ADMISSION if entry.get(key) is not None)
     index, key = next(given, (0, ""))
     if key and any(value_at(obj, path) != value_at(completed, path) for path in _COMPLETED):
         sentence = f"spec.containers[{index}].{key} must be left out: admission takes it from the pod"
-        if any(key in of_meta(obj, "labels") for key in NAMING_LABELS):
+        if any(key in of_meta(obj, "labels") for key in LABELS_OF_POD_AND_NODE):
             sentence += " (if you left it out, another webhook has changed the request)"
         return Denied(sentence, DenialReason.SET_BY_ADMISSION)
     error = _spec_error(mapping(completed["spec"]))
@@ -162,7 +166,7 @@ def _spec_error(spec: Mapping[str, Any]) -> str:
     return parse_request({"metadata": identity, "spec": spec}).error
 
 
-def _bare(entry: object) -> object:
+def _without_admission_fields(entry: object) -> object:
     """Return an entry of spec.containers without the fields that admission sets."""
     if not isinstance(entry, Mapping):
         return entry
@@ -173,20 +177,20 @@ def _containers(obj: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
     return list(enumerate(map(mapping, items(mapping(obj.get("spec")).get("containers")))))
 
 
-def _too_long(obj: Mapping[str, Any], pod: Mapping[str, Any]) -> Denied | None:
+def _deny_long_durations(obj: Mapping[str, Any], pod: Mapping[str, Any]) -> Denied | None:
     """Deny a duration above its limit. A value copied from the pod (its grace period) has no limit."""
     for field in FIELDS.values():
         if field.longest is None:
             continue
         longest, duration = field.longest
         seconds = Reader().integer(value_at(obj, field.path), "") or 0
-        if seconds > longest and not (field.of_pod and seconds == _of_pod(field, pod)):
+        if seconds > longest and not (field.of_pod and seconds == _value_in_pod(field, pod)):
             sentence = f"{field.path} must be at most {longest} ({duration}), not {seconds}"
             return Denied(sentence, DenialReason.INVALID_SPEC)
     return None
 
 
-def _of_pod(field: Field, pod: Mapping[str, Any]) -> int | None:
+def _value_in_pod(field: Field, pod: Mapping[str, Any]) -> int | None:
     """Return the number with the field's name in the pod's spec, None if missing."""
     return Reader().integer(mapping(pod.get("spec")).get(field.name), "")
 
@@ -209,7 +213,7 @@ def _unfit_pod(name: str, pod: Mapping[str, Any] | None) -> Denied | None:
     return Denied(f"spec.podName must name {rule}", reason)
 
 
-def _unfit_container(obj: Mapping[str, Any], pod: Pod, kubelet_minor: int | None) -> Denied | None:
+def _unrecreatable_container(obj: Mapping[str, Any], pod: Pod, kubelet_minor: int | None) -> Denied | None:
     """Deny the first container of the request that cannot be recreated; None if all can be."""
     for index, entry in _containers(obj):
         name = text(entry.get("name"))
@@ -239,16 +243,21 @@ def _unfit_container(obj: Mapping[str, Any], pod: Pod, kubelet_minor: int | None
 def _completed(obj: Mapping[str, Any], pod: Mapping[str, Any], user: str) -> dict[str, Any]:
     """Return the request with all fields that admission sets, replacing earlier values."""
     naming = {LABEL_POD_UID: text(value_at(pod, "metadata.uid")), LABEL_NODE_NAME: text(value_at(pod, "spec.nodeName"))}
-    annotations = {key: value for key, value in of_meta(obj, "annotations").items() if key not in WHILE_SERVED}
+    annotations = {
+        key: value for key, value in of_meta(obj, "annotations").items() if key not in ANNOTATIONS_OF_DAEMONS
+    }
     left_out = (field for field in FIELDS.values() if field.filled_in and field.absent(value_at(obj, field.path)))
-    defaults = ((field.path, _of_pod(field, pod) if field.of_pod else field.default) for field in left_out)
+    defaults = ((field.path, _value_in_pod(field, pod) if field.of_pod else field.default) for field in left_out)
     return with_values(
         obj,
         {
             "metadata.labels": {**of_meta(obj, "labels"), **naming, LABEL_ACTIVE: "true"},
             "metadata.annotations": {**annotations, ANNOTATION_REQUESTED_BY: user},
             "spec.containers": [
-                {**mapping(_bare(entry)), "statusContext": _status_context(text(entry.get("name")), pod)}
+                {
+                    **mapping(_without_admission_fields(entry)),
+                    "statusContext": _status_context(text(entry.get("name")), pod),
+                }
                 for _, entry in _containers(obj)
             ],
             **{path: default for path, default in defaults if default is not None},

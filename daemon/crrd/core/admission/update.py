@@ -8,7 +8,7 @@ whether they are allowed. Invalid input never raises an exception here.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from crrd.core.admission.rules import NAMING_LABELS, SET_BY_ADMISSION, WHILE_SERVED, of_meta
+from crrd.core.admission.rules import ANNOTATIONS_OF_DAEMONS, LABELS_OF_POD_AND_NODE, SET_BY_ADMISSION, of_meta
 from crrd.core.api.schema import FIELDS
 from crrd.core.api.types import ANNOTATION_REQUESTED_BY, LABEL_ACTIVE
 from crrd.lib.jsonfields import items, value_at, with_values
@@ -23,11 +23,11 @@ def put_back(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
     A missing grace period is always restored, because the old one may be the user's or the pod's.
     """
-    from_file = all(of_meta(new, "labels").get(key) is None for key in NAMING_LABELS)
+    from_file = all(of_meta(new, "labels").get(key) is None for key in LABELS_OF_POD_AND_NODE)
     whole = of_meta(new, "annotations").get(ANNOTATION_REQUESTED_BY) is None
     ours = {
-        "labels": (*NAMING_LABELS, *([LABEL_ACTIVE] if from_file else [])),
-        "annotations": (ANNOTATION_REQUESTED_BY, *(WHILE_SERVED if whole else ())),
+        "labels": (*LABELS_OF_POD_AND_NODE, *([LABEL_ACTIVE] if from_file else [])),
+        "annotations": (ANNOTATION_REQUESTED_BY, *(ANNOTATIONS_OF_DAEMONS if whole else ())),
     }
     values = _containers(old, new)
     for kind, keys in ours.items():

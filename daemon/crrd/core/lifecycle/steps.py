@@ -24,7 +24,7 @@ from crrd.core.recreate.settle import failed_status
 
 ENDS = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING, Reason.NO_ANSWER, Reason.DEADLINE)
 """The reasons for which the manager completes a request that its node has not completed."""
-GOING_SECONDS = 30
+POD_DELETION_SECONDS = 30
 """How long the node's daemon may take to complete a deleted pod's requests, after the pod's grace period has ended."""
 DEFAULT_SLACK_SECONDS = 3600
 """Added to the durations in a request without a deadline: for kubelet, image pulls, and earlier requests."""
@@ -133,7 +133,7 @@ def next_steps(
     if known and own is None:
         values = {"wanted": request.pod_uid, "key": request.pod_key, "found": pod.uid if pod else ""}
         return _end(request, Reason.POD_GONE if pod is None else Reason.POD_REPLACED, now, **values)
-    times = [(after(own.grace_ends if own else "", GOING_SECONDS), Reason.POD_DELETING)]
+    times = [(after(own.grace_ends if own else "", POD_DELETION_SECONDS), Reason.POD_DELETING)]
     created = request.created if since is None else since.isoformat()
     seconds, deadline = request.deadline_seconds, f"{request.deadline_seconds}s"
     if seconds is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from crrd.core.api.pod import ContainerKind, Pod, PodContainer
 from crrd.core.api.reasons import Reason, say
 from crrd.core.recreate.observation import Ending, Instance
-from crrd.kubelet.restart_rules import forgets_startup
+from crrd.kubelet.restart_rules import has_startup_probe_bug
 
 STARTUP_FORGOTTEN = (
     "kubelet {kubelet} has a defect (kubernetes#137146, fixed in 1.35.4): if it was restarted after the pod "
@@ -41,7 +41,7 @@ NO_MESSAGE = Message()
 
 
 def may_stay_down(pod: Pod, stopped: Collection[str], kubelet: str) -> bool:
-    """Whether a regular container may stay down by a defect of this version of kubelet (see `forgets_startup`).
+    """Whether a regular container may stay down by a defect of this version of kubelet (see `has_startup_probe_bug`).
 
     That is once the containers of the names `stopped` are stopped, and no other regular one runs. Nobody can tell
     whether kubelet was restarted: people are warned of it, and no decision depends on it.
@@ -49,7 +49,7 @@ def may_stay_down(pod: Pod, stopped: Collection[str], kubelet: str) -> bool:
     regular = [each for each in pod.containers.values() if each.kind is ContainerKind.REGULAR]
     named = any(each.name in stopped for each in regular)
     another_runs = any(each.running and each.name not in stopped for each in regular)
-    return pod.waits_for_startup and named and not another_runs and forgets_startup(kubelet)
+    return pod.waits_for_startup and named and not another_runs and has_startup_probe_bug(kubelet)
 
 
 def waited(since: float, now: float, steps: Sequence[int] = STEPS) -> tuple[int, float | None]:

@@ -26,8 +26,8 @@ from crrd.core.recreate.observation import NO_WORK, Instance, Observation, Work
 from crrd.kubelet.restart_rules import (
     RestartPolicy,
     comes_back,
-    heeded_action,
     restart_all_code,
+    supported_action,
 )
 from crrd.kubelet.runtime_status import ContainerState, newest
 
@@ -196,7 +196,7 @@ class ContainerView:
         policy = self._policy
         ends = self.newest is not None and status.terminated and status.container_id == self.newest.pin.container_id
         code = status.exit_code if ends else None
-        ruled = code is not None and heeded_action(status.restart_rules, code, minor)
+        ruled = code is not None and supported_action(status.restart_rules, code, minor)
         if not ruled and (ends or self.newest is None) and not comes_back(policy, code):
             if policy is RestartPolicy.NEVER:
                 return Message(Reason.LEFT_DOWN, say(Reason.NOT_RESTARTABLE))

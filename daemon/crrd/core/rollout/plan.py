@@ -177,7 +177,7 @@ class _Round:
         at_work = [members[uid] for uid in self._busy if uid in members]
         # Open requests, of any run, for pods that do not belong to the target.
         elsewhere = [each for each in requests if each.request.pod_uid not in members]
-        self._others = {budget.uid: self._spending(budget, elsewhere) for budget in world.budgets}
+        self._others = {budget.uid: self._requests_using(budget, elsewhere) for budget in world.budgets}
         self._left = {
             budget.uid: budget.allowed
             - sum(1 for member in at_work if _selects(budget, member.labels))
@@ -235,8 +235,10 @@ class _Round:
                 yield Wait(why, command)
         node, zones = member.pod.node_name, self._world.zones
         others = [each.pod.node_name for each in (self._down.values() if costs else self._under_way)]
-        yield from _full("node", node, options.max_per_node, others)
-        yield from _full("zone", zones.get(node, ""), options.max_per_zone, [zones.get(each, "") for each in others])
+        yield from _limit_reached("node", node, options.max_per_node, others)
+        yield from _limit_reached(
+            "zone", zones.get(node, ""), options.max_per_zone, [zones.get(each, "") for each in others]
+        )
 
     def _missing_config(self, row: Row, member: Member) -> Iterator[str]:
         """Yield objects and keys that kubelet lacks to start the containers. The volumes of all containers count."""
@@ -245,7 +247,7 @@ class _Round:
                 if use.object in self._world.config and (name in row.containers or use.use.mounted):
                     yield from filter(None, [missing(use, self._world.config[use.object])])
 
-    def _spending(self, budget: Budget, elsewhere: Iterable[RunRequest]) -> list[RunRequest]:
+    def _requests_using(self, budget: Budget, elsewhere: Iterable[RunRequest]) -> list[RunRequest]:
         """Return the requests for other targets' pods that use up a budget. A pod with unknown labels counts, too."""
         known = self._world.labels
         pods = [(each, each.request.pod_uid) for each in elsewhere]
@@ -290,7 +292,7 @@ def _selects(budget: Budget, labels: Mapping[str, str]) -> bool:
     return budget.selector is not None and budget.selector.matches(labels)
 
 
-def _full(what: str, name: str, most: int, others: list[str]) -> Iterator[Wait]:
+def _limit_reached(what: str, name: str, most: int, others: list[str]) -> Iterator[Wait]:
     """Yield why a node or zone has reached its limit. One without a known name has no limit."""
     if most and name and others.count(name) >= most:
         yield Wait(f"{what} {name} has reached the limit of {most} pods in progress or unready (--max-per-{what})")

@@ -22,7 +22,7 @@ class Preview:
     plan: Plan  # Of the present state
     stopped: Wait = NO_WAIT  # Why not all pods are in a batch; empty if all are
     later: tuple[tuple[Row, ...], ...] = ()  # The batches once `stopped` no longer applies
-    asks_after: int = 0  # After this many batches the run asks the user; 0 for never
+    pause_after: int = 0  # After this many batches the run asks the user; 0 for never
     may_stay_down: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Kubelet version -> pods of the batches whose containers it may not restart, because of a bug."""
     stale: tuple["Stale", ...] = ()  # Containers that a run with `stale` would recreate, in a batch or not
@@ -42,26 +42,26 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
     """Return the batches of a new run, or of the rest of a run; pods under way are done before the first batch."""
     run = replace(run, options=replace(run.options, min_ready=0))  # a preview shows the order, not the time
     plan = make_plan(world, run, now)
-    batches, asks_after, last, after = _batches(replace(world, refused={}), run, now)
+    batches, pause_after, last, after = _batches(replace(world, refused={}), run, now)
     later = _batches(_unblocked(after, run), run, now)[0] if last.end is None else ()
     left_down = _left_down([row for batch in (*batches, *later) for row in batch], world.kubelets)
     stopped = last.wait if last.end is None else Wait(last.message)
-    return Preview(batches, plan, stopped, later, asks_after, left_down, tuple(_stale(after, plan)))
+    return Preview(batches, plan, stopped, later, pause_after, left_down, tuple(_stale(after, plan)))
 
 
 def _batches(world: World, run: Run, now: datetime) -> tuple[tuple[tuple[Row, ...], ...], int, Plan, World]:
     """Return the batches, after how many of them the run asks the user, the last plan, and the world then."""
-    current, confirmed, asks_after = make_plan(world, run, now), False, 0
+    current, confirmed, pause_after = make_plan(world, run, now), False, 0
     batches: list[tuple[Row, ...]] = []
     while True:
         under_way = tuple(row for row in current.rows if row.stage.under_way)
         if current.end is End.PAUSED:
-            confirmed, asks_after = True, len(batches)
+            confirmed, pause_after = True, len(batches)
         elif current.end is None and (current.create or under_way):
             batches += [current.create] if current.create else []
             world = _done(world, run, (*current.create, *under_way))
         else:
-            return tuple(batches), asks_after, current, world
+            return tuple(batches), pause_after, current, world
         current = make_plan(world, run, now, confirmed=confirmed)
 
 

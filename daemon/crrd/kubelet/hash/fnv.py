@@ -14,7 +14,7 @@ _QUOTE = b" 34"  # The quotation mark as printed; it separates the pieces of JSO
 _steps: dict[tuple[bytes, int], tuple[int, int]] = {}
 
 
-def _go_on(value: int, data: bytes) -> int:
+def _update_hash(value: int, data: bytes) -> int:
     """Continue a hash with more bytes."""
     for byte in data:
         value = ((value ^ byte) * PRIME) & _MASK
@@ -24,11 +24,11 @@ def _go_on(value: int, data: bytes) -> int:
 def fnv32a(data: bytes, separator: bytes = b" ") -> int:
     """Return the hash of the bytes (http://www.isthe.com/chongo/tech/comp/fnv/). Pieces begin with the separator."""
     first, *rest = data.split(separator)
-    value = _go_on(OFFSET, first)
+    value = _update_hash(OFFSET, first)
     for piece in rest:
         key = (separator + piece, value & 0xFF)
         if (step := _steps.get(key)) is None:
-            factor, after = pow(PRIME, len(key[0]), 1 << 32), _go_on(value, key[0])
+            factor, after = pow(PRIME, len(key[0]), 1 << 32), _update_hash(value, key[0])
             step = (factor, (after - value * factor) & _MASK)
             if len(_steps) < _MOST_KEPT:
                 _steps[key] = step

@@ -12,7 +12,7 @@ from crrd.kubelet import quantity
 from crrd.kubelet.hash.container_types import INT_BITS, Field, InexpressibleError, Kind
 
 _MOST_KEPT = 4096  # Most cached texts, of some hundred bytes each; then the cache is cleared
-_NEVER_ALIKE = frozenset({"EnvVar"})  # Structs that are not cached, because they seldom occur twice
+_UNCACHED_STRUCTS = frozenset({"EnvVar"})  # Structs that are not cached, because they seldom occur twice
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -74,7 +74,7 @@ class Texts:
 
     def __call__(self, part: Any, struct: str, minor: int, write: Callable[[], str]) -> str:
         """Return the cached text of an equal part, else that of `write`. Errors of `write` are not cached."""
-        if type(part) is not dict or struct in _NEVER_ALIKE:
+        if type(part) is not dict or struct in _UNCACHED_STRUCTS:
             return write()
         key = (repr(part), struct, minor)
         text = self._kept.get(key)

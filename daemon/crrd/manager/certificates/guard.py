@@ -46,7 +46,7 @@ class CaBundleGuard:
 
     def _reflector(self, api: KubeClient, name: str) -> Reflector[Json]:
         def changed(obj: Json) -> None:
-            if self._trust.stands_in(name, obj) or self._changed.is_set():
+            if self._trust.check_bundle(name, obj) or self._changed.is_set():
                 return
             self._changed.set()
             client = _last_writer(obj)

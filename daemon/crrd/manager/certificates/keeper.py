@@ -34,7 +34,7 @@ SYNC_SECONDS = 60.0  # Interval of checking the Secret and the webhook configura
 FILES_SECONDS = 10.0  # Interval of checking mounted files
 _RETRIES = Backoff(initial=1, factor=2, maximum=30, jitter=0.2)
 _SYNC_SECONDS_AT_MOST = 300.0  # Limit for one round; every call has a deadline
-_LAST = timedelta(seconds=2 * _SYNC_SECONDS_AT_MOST)
+_EXPIRY_MARGIN = timedelta(seconds=2 * _SYNC_SECONDS_AT_MOST)
 """If the certificate in use ends within this time, another one is better, even if no CA of it is published."""
 _CONFLICTS = 5  # Conflicts in a row after which a write is left to the next round
 
@@ -59,10 +59,10 @@ class CaBundlePublisher:
         """The number of configurations that had another caBundle than the wanted one when they were last seen."""
         return len(self._wrong)
 
-    def stands_in(self, name: str, configuration: Mapping[str, Any]) -> bool:
+    def check_bundle(self, name: str, configuration: Mapping[str, Any]) -> bool:
         """Whether all webhooks of a configuration trust the bundle, or there is none yet. Updates `wrong`."""
         webhooks = [mapping(webhook) for webhook in items(configuration.get("webhooks"))]
-        stands = not self._wanted or all(_trusting(webhook, self._wanted) == webhook for webhook in webhooks)
+        stands = not self._wanted or all(_with_ca_bundle(webhook, self._wanted) == webhook for webhook in webhooks)
         (self._wrong.discard if stands else self._wrong.add)(name)
         return stands
 
@@ -88,10 +88,10 @@ class CaBundlePublisher:
 
     async def _publish(self, name: str) -> None:
         found = await self._api.get(WEBHOOKS, "", name)
-        if not self.stands_in(name, found):
-            trusting = [_trusting(mapping(webhook), self._wanted) for webhook in items(found.get("webhooks"))]
+        if not self.check_bundle(name, found):
+            trusting = [_with_ca_bundle(mapping(webhook), self._wanted) for webhook in items(found.get("webhooks"))]
             body = {"metadata": _version(found), "webhooks": trusting}
-            self.stands_in(name, await self._api.merge_patch(WEBHOOKS, "", name, body))
+            self.check_bundle(name, await self._api.merge_patch(WEBHOOKS, "", name, body))
             log.info("caBundle written", name=name)
             self._on_write()
 
@@ -122,7 +122,7 @@ class SecretCertificates:
         """Do one round. After ApiUnavailableError or ApiRefusedError, the loaded certificate stays in use."""
         self._read = pki.Certificates()
         try:
-            self._known = await _unless_conflict(self._agreed)
+            self._known = await _unless_conflict(self._sync_secret)
         except (ApiUnavailableError, ApiRefusedError):
             # The write failed: the Secret may be immutable, or a right is missing. Its certificate may serve for weeks.
             serving, now = self._read.inventory.serving, self.now()
@@ -133,16 +133,16 @@ class SecretCertificates:
 
     async def _serve(self, certificates: pki.Certificates) -> None:
         data = pki.to_data(certificates)
-        await _put_in_force(self.tls, data[pki.CERTIFICATE], data[pki.KEY], self.trust, certificates.bundle)
+        await _publish_and_load(self.tls, data[pki.CERTIFICATE], data[pki.KEY], self.trust, certificates.bundle)
 
-    async def _agreed(self) -> pki.Certificates:
+    async def _sync_secret(self) -> pki.Certificates:
         """Return the content of the Secret, after renewing what is due. ConflictError if another replica was faster."""
         try:
             secret = await self.api.get(SECRETS, self.namespace, self.secret)
         except GoneError:
             secret = None
         read = pki.from_data(_decoded(mapping((secret or {}).get("data"))), self.names)
-        self._read = found = pki.or_remembered(read, self._known)
+        self._read = found = pki.merge_remembered(read, self._known)
         now = self.now()
         due = find_due(found.inventory, now, self.lifetimes)
         if due.nothing:
@@ -188,13 +188,13 @@ class MountedCertificates:
             return
         authority = _content(self.ca_file)
         if not pki.certificates_in(authority):
-            if not self.tls.lasts(_LAST):  # better than nothing, because the authority may be published by others
+            if not self.tls.lasts(_EXPIRY_MARGIN):  # better than nothing: others may have published the CA
                 _load(self.tls, certificate, key)
             raise ConfigurationError(f"the file {self.ca_file} contains no certificate")
         now = asyncio.get_running_loop().time()
         due = self.trust.lost.is_set() or now - self._published >= SYNC_SECONDS
         if due or self._known != (certificate, key, authority):
-            await _put_in_force(self.tls, certificate, key, self.trust, authority)
+            await _publish_and_load(self.tls, certificate, key, self.trust, authority)
             self._known, self._published = (certificate, key, authority), now
 
 
@@ -232,14 +232,15 @@ class CallerAuthorities:
             log.info("client certificates required", authorities=str(self.file))
 
 
-async def _put_in_force(
+async def _publish_and_load(
     tls: ServingTls, certificate: bytes, key: bytes, trust: CaBundlePublisher, bundle: bytes
 ) -> None:
     """Publish the CA bundle, then serve with the certificate. Raises the errors of both."""
     try:
         await trust.publish(bundle)
     except (ApiUnavailableError, ApiRefusedError):
-        if trust.trusted(certificate) or not tls.lasts(_LAST):  # better than nothing: others may have published the CA
+        # If not trusted, it is better than nothing: others may have published the CA.
+        if trust.trusted(certificate) or not tls.lasts(_EXPIRY_MARGIN):
             _load(tls, certificate, key, bundle)
         raise
     _load(tls, certificate, key, bundle)
@@ -283,7 +284,7 @@ async def _unless_conflict(attempt: Callable[[], Awaitable[T]]) -> T:
     return await attempt()
 
 
-def _trusting(webhook: Mapping[str, Any], bundle: str) -> dict[str, Any]:
+def _with_ca_bundle(webhook: Mapping[str, Any], bundle: str) -> dict[str, Any]:
     return {**webhook, "clientConfig": {**mapping(webhook.get("clientConfig")), "caBundle": bundle}}
 
 

@@ -21,7 +21,7 @@ from crrd.manager.certificates.rotation import Inventory, Lifetimes, Renewal, Va
 CA_CERTIFICATES, CA_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
 """Keys of the Secret's data. `ca.crt` is the whole bundle, and `ca.key` is the key of its newest certificate."""
 _EXTENSION_ERRORS = (x509.DuplicateExtension, x509.ExtensionNotFound, x509.UnsupportedGeneralNameType)
-_ODD = (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion, *_EXTENSION_ERRORS)
+_PARSE_ERRORS = (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion, *_EXTENSION_ERRORS)
 """Errors of other libraries when they parse a certificate or a key (TypeError: an encrypted key)."""
 
 
@@ -102,7 +102,7 @@ def from_data(data: Mapping[str, bytes], names: Sequence[str]) -> Certificates:
     return Certificates(authority, trusted[1:] if authority else trusted, serving)
 
 
-def or_remembered(found: Certificates, known: Certificates) -> Certificates:
+def merge_remembered(found: Certificates, known: Certificates) -> Certificates:
     """If the authority in the Secret was lost, add the certificates that this replica remembers.
 
     Other replicas still serve with certificates of the lost authority. So it stays trusted, and the serving certificate
@@ -116,7 +116,7 @@ def or_remembered(found: Certificates, known: Certificates) -> Certificates:
 
 def certificates_in(pem: bytes) -> list[x509.Certificate]:
     """Return the certificates in a PEM file, or none if one of them cannot be parsed."""
-    with suppress(*_ODD):
+    with suppress(*_PARSE_ERRORS):
         return x509.load_pem_x509_certificates(pem)
     return []
 
@@ -160,7 +160,7 @@ def _validity(certificate: x509.Certificate) -> Validity:
 
 
 def _pair(certificate: x509.Certificate, key: bytes) -> Pair | None:
-    with suppress(*_ODD):
+    with suppress(*_PARSE_ERRORS):
         loaded = load_pem_private_key(key, password=None)
         if isinstance(loaded, EllipticCurvePrivateKey) and loaded.public_key() == certificate.public_key():
             return Pair(certificate, loaded)
@@ -168,13 +168,13 @@ def _pair(certificate: x509.Certificate, key: bytes) -> Pair | None:
 
 
 def _readable(certificate: x509.Certificate) -> bool:
-    with suppress(*_ODD):
+    with suppress(*_PARSE_ERRORS):
         return certificate.public_key() is not None and certificate.extensions is not None
     return False
 
 
 def _covers(certificate: x509.Certificate, names: Sequence[str]) -> bool:
-    with suppress(*_ODD):
+    with suppress(*_PARSE_ERRORS):
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return all(name in found for name in map(_general_name, names))
     return False
@@ -182,7 +182,7 @@ def _covers(certificate: x509.Certificate, names: Sequence[str]) -> bool:
 
 def _signed_by_one_of(certificate: x509.Certificate, authorities: Sequence[x509.Certificate]) -> bool:
     for authority in authorities:
-        with suppress(*_ODD):
+        with suppress(*_PARSE_ERRORS):
             certificate.verify_directly_issued_by(authority)
             return True
     return False

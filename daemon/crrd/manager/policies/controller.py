@@ -139,7 +139,7 @@ class PolicyController:
         for key, policy in self._by_key.items():
             if policy.namespace == namespace and policy.config is not None:
                 memory = self._memories.get(key)
-                if not name or memory is None or memory.wants_look(kind, name, now):
+                if not name or memory is None or memory.should_observe(kind, name, now):
                     self._queue.wake(key)
 
     async def _handle(self, key: str) -> float | None:

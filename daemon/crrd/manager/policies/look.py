@@ -28,7 +28,7 @@ from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
 from crrd.lib.jsonfields import mapping, text
 from crrd.rollout.target import Aim, find_workload
 
-_STRETCH = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
+_SCRYPT_COST = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
 """Cost of the hash of a Secret, because all readers of the policy can read it: 4 MiB and some ms for each guess."""
 UNUSED_SECONDS = 300.0
 """How long an object counts as unused. Some objects change every few seconds, and a look reads all pods."""
@@ -43,7 +43,7 @@ class Memory:
     unused: dict[tuple[Kind, str], float] = field(default_factory=dict)
     """Objects that changed and that no container used -> the loop's time of the observation that the change caused."""
 
-    def wants_look(self, kind: Kind, name: str, now: float) -> bool:
+    def should_observe(self, kind: Kind, name: str, now: float) -> bool:
         """Whether to observe the target because an object has changed: it is used, or new pods may use it.
 
         If the object turns out to be unused, this is False for the next UNUSED_SECONDS.
@@ -196,7 +196,7 @@ class Looker:
         digest = data_hash(obj, reference)
         if reference.kind is Kind.SECRET:
             salt = f"{policy.uid}/{reference.name}".encode()
-            digest = hashlib.scrypt(digest.encode(), salt=salt, **_STRETCH).hex()
+            digest = hashlib.scrypt(digest.encode(), salt=salt, **_SCRYPT_COST).hex()
         return Data(digest, found.changed_at(reference)), missing(reference, found)
 
     def _grant(self, error: ApiRefusedError, namespace: str, role: str) -> str:

@@ -45,7 +45,7 @@ class AdmissionHandler:
             return json_patch(review.object, put_back(review.old, review.object))
         if review.operation != CREATE:
             return []
-        name = rules.wanted_pod(review.object)
+        name = rules.pod_name_or_denied(review.object)
         if isinstance(name, Denied):
             return name
         pod = await self._look_up(review, name, deadline)

@@ -64,7 +64,7 @@ class Limits:
     connections: int = 1024
     """In total. An API server uses one for each pending call. Each takes 40 KB. Fewer if the process may not have so
     many file descriptors."""
-    young_seconds: float = 1.0
+    min_open_seconds: float = 1.0
     """A new or just used connection is not closed within this time, because hundreds of handshakes take that long."""
     drain_seconds: float = 10.0  # From turning unready until accepting nothing, so that Services can notice
     stop_seconds: float = 10.0  # After that, for calls in flight to end
@@ -97,7 +97,7 @@ class WebhookServer:
         self.connections = Connections(
             tls.context,
             most=room_for_connections(limits.connections),
-            young_seconds=limits.young_seconds,
+            min_open_seconds=limits.min_open_seconds,
             handshake_seconds=limits.handshake_seconds,
             head_seconds=limits.head_seconds,
             on_close=on_close,
