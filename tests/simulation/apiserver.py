@@ -66,6 +66,7 @@ class ApiServer:
         self.store = Store(world.changed, world.loop.true_utc, world.loop.time)
         self.rules: list[Rule] = []
         self.opened: list[_Open] = []
+        self.late = False  # Whether the sender of the call that is carried out no longer waits for its answer
         self.behind: int | None = None  # The version at which a server that is behind has stopped
         self.pruning = False
         self.latency = world.setup.latency
@@ -172,6 +173,7 @@ class ApiServer:
         if sent.query.get("watch"):
             self._watch(life, sent, reply)
             return
+        self.late = reply.given_up
         status, answer = self._dispatch(life, sent)
         if status == 409 and life.judged and not reply.given_up:
             self._world.judge.conflicts(life, sent)

@@ -54,7 +54,10 @@ class Conduct(Promises):
         self._stops_at_once(life)
         earlier = [act for act in self._stops.get(container.id, ()) if act.life is life and act.owners & owners]
         kubelet, now = self._world.kubelet, self._now
-        silent = now - kubelet.down_since if kubelet.down else 0.0
+        # Kubelet was asked when the last look at the runtime began.
+        keys = ((container.runtime, container.pod_uid), (container.runtime, ""))
+        asked_at = max((life.looked[key] for key in keys if key in life.looked), default=now)
+        silent = asked_at - kubelet.down_since if kubelet.down else 0.0
         if not earlier and life.knows_kubelet and silent > NOTICED and not (kubelet.refuses and silent > MOVED):
             self.broken(f"a stop of {container.id}, and kubelet does not answer since {silent:.0f} s")
         if earlier and (len(earlier) > TRIES or now - earlier[0].at > grace + TRIED_SECONDS):

@@ -29,7 +29,8 @@ from tests.simulation.pace import Pace
 from tests.simulation.verdicts import PERSISTED, reason_in
 
 WINDOW = 10.0  # Window for rates, in seconds
-WRITES = 40  # Limit for writes of one request by one life of the daemon in a window
+WRITES = 30  # Limit for writes of one request by one life of the daemon in a window, in addition to CONTAINER_WRITES
+CONTAINER_WRITES = 8  # The same for each of its containers; a write whose connection breaks is sent twice
 EVENTS = 60
 READS = 40  # Limit for lists and watches in a window, in addition to a list and a watch for each pod
 RUNTIME_CALLS = 200  # Limit per pod and window: a call every half second, and ten times as many for events in between
@@ -66,7 +67,9 @@ class Judge(Pace):
         self.calls[sort] += 1
         if sort == "write":
             path = sent.path.removesuffix("/status")
-            self._rate(f"{path} by {id(life)}", WRITES, f"writes of {path.rpartition('/')[2]}")
+            name = path.rpartition("/")[2]
+            containers = max((len(each.names) for each in self.known.values() if each.name == name), default=1)
+            self._rate(f"{path} by {id(life)}", WRITES + CONTAINER_WRITES * containers, f"writes of {name}")
         elif sort == "events":
             self._rate(sort, EVENTS + 6 * len(self.known), "events")
         else:

@@ -12,7 +12,7 @@ from tests.simulation.conduct import Conduct
 from tests.simulation.containers import Container
 from tests.simulation.facts import Act, Known
 from tests.simulation.network import Reply, Sent
-from tests.simulation.store import Object, states
+from tests.simulation.store import states
 
 if TYPE_CHECKING:
     from tests.simulation.channel import Call
@@ -119,12 +119,13 @@ class Pace(Conduct):
             return
         if not self._was_free(act.life, known, since) or not self._world.could_look(since - 5.0) or known.unpinned:
             return
-        if _state(obj, container.name).get("phase") in ("Succeeded", "Failed"):
-            return
         # Another request that was served before, and got its label back, may be served instead.
-        others = (each for each in self.known.values() if each.pod_uid == known.pod_uid)
-        served = (one for each in others if (one := self._active(each.uid)) is not None)
-        if not any(_state(one, container.name).get("message") or one["status"].get("message") for one in served):
+        others = (each for each in self.known.values() if each.pod_uid == known.pod_uid and each is not known)
+        if any(each.away and self._active(each.uid) is not None for each in others):
+            return
+        state: Mapping[str, Any] = next((each for each in states(obj) if each["name"] == container.name), {})
+        told = state.get("message") or obj["status"].get("message")
+        if state.get("phase") not in ("Succeeded", "Failed") and not told:
             self.broken(f"{known.name}/{container.name} is down for {DOWN:.0f} s, and its status does not say why")
 
     def _was_free(self, life: "Life", known: Known, since: float) -> bool:
@@ -146,8 +147,3 @@ class Pace(Conduct):
                 self.broken(f"{known.name} goes on, and its pod has gone at least {GONE:.0f} s ago")
             elif left > 1:
                 self._world.loop.call_later(GONE, self._look_whether_gone, pod_uid, left - 1)
-
-
-def _state(obj: Object, name: str) -> Mapping[str, Any]:
-    """Return a container's state in a request's status."""
-    return next((state for state in states(obj) if state["name"] == name), {})

@@ -99,7 +99,8 @@ class Verdicts:
             elif phase == "Failed":
                 reason = reason_in(state)
                 self._failed(known, name, state.get("message", ""), reason, failed)
-                if reason is Reason.EARLIER_FAILURE and not self.pods.get(known.pod_uid):
+                # The stop follows if the daemon took the write for lost, and the hook began after that.
+                if reason is Reason.EARLIER_FAILURE and not (self.pods.get(known.pod_uid) or self._world.api.late):
                     self._hook_has_its_stop(life, known, name)
 
     def _hook_has_its_stop(self, life: "Life", known: Known, name: str) -> None:

@@ -272,7 +272,8 @@ class World(Happenings):
 
     def _patience(self) -> float:
         own = 0.0
-        given_up = [event.about["request"] for event in self._plan.events if event.kind == "delete"]
+        comes_back = any(event.kind == "restore" for event in self._plan.events)
+        given_up = [event.about["request"] for event in self._plan.events if event.kind == "delete" and not comes_back]
         for event in self._plan.events:
             if event.kind == "create" and event.about["request"] not in given_up:
                 strategy = event.about["strategy"]
