@@ -198,7 +198,7 @@ class Kubelet:
         if not pod.restarting:
             if not any(self._action(pod, shape) == RESTART_ALL for shape in pod.shape.containers):
                 return False
-            pod.restarting = True
+            pod.restarting, pod.restart_began = True, self._world.loop.time()
             self._world.say("kubelet", f"restarts all containers of {pod.name}")
             self._stop_all(pod, 0.0)
         found = [self._newest(pod, shape.name) for shape in pod.shape.containers]

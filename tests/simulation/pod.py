@@ -26,6 +26,7 @@ class Pod:
     """Container -> until when a created instance cannot be started."""
     ip_at: float = 0.0  # When its status gets its IP
     restarting: bool | None = None  # Whether kubelet is about to restart all its containers; None if it never was
+    restart_began: float = 0.0  # When it last began that
     due: dict[str, float] = field(default_factory=dict)
     replaced: set[str] = field(default_factory=set)
     """IDs that kubelet stops for an in-place update, which have no back-off."""
