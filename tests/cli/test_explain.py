@@ -280,7 +280,7 @@ async def test_what_cannot_be_had_is_one_line(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("kind", "meta"),
     [
-        (None, {}),
+        (None, {"namespace": "shop", "name": "one"}),
         ("Pod", {"namespace": "shop", "name": "one", "uid": "1"}),
         (model.KIND, {"namespace": "shop", "name": "one"}),
     ],

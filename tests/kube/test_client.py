@@ -148,7 +148,7 @@ async def test_a_success_that_is_not_about_the_object_is_no_answer(
 ) -> None:
     api.then(reply(body), reply(body), reply(body))
     async with KubeClient(FixedAccess(api.url)) as client:
-        with pytest.raises(MalformedAnswerError):
+        with pytest.raises(MalformedAnswerError, match=r": the response is not the object, but \w"):
             await client.get(PODS, "a", "b")
         with pytest.raises(MalformedAnswerError):
             await client.merge_patch(REQUESTS, "a", "b", {})

@@ -207,8 +207,8 @@ class KubeClient:
         found = await self._transport.answer(call)
         kind, given = text(found.get("kind")), mapping(found.get("metadata")).get("name")
         if kind == "Status" or kind.endswith("List") or (name and given != name):
-            message = f"{call.what}: the response is not the object, but {kind or 'JSON'} {given or ''}"
-            raise MalformedAnswerError(message)
+            other = f"{kind} {given or ''}".strip() or "other JSON"
+            raise MalformedAnswerError(f"{call.what}: the response is not the object, but {other}")
         return found
 
     def _call(
