@@ -1752,6 +1752,21 @@ class TestTheStopAfterAHookOfAnEndedRequest:
         assert stops(decision) == []
         assert decision.waits_for_slot
 
+    @pytest.mark.parametrize(
+        "seen",
+        [
+            {"pod": None, "api_answer": ApiAnswer(None, NOW)},
+            {"pod": pod(uid="another")},
+            {"pod": pod(deleting=True)},
+            {"pod": pod(phase="Failed")},
+            {"pod": None, "api_silent": True, "deleting_uid": "uid-of-web"},
+        ],
+    )
+    def test_is_left_to_kubelet_where_the_pod_goes_or_has_gone(self, seen: dict[str, Any]) -> None:
+        works = hooked(HookResult(2.0), until=NOW)
+        looked = replace(observed(instance("old"), ended=(request(),), works=works), **seen)
+        assert not stops(decide([], looked, NOW))
+
     def test_the_live_requests_are_looked_at_right_after_it(self) -> None:
         looked = observed(instance("old"), ended=(request(),), works=hooked(HookResult(2.0)))
         decision = decide([request(uid="r2")], looked, NOW)
