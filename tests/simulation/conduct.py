@@ -54,10 +54,7 @@ class Conduct(Promises):
         self._stops_at_once(life)
         earlier = [act for act in self._stops.get(container.id, ()) if act.life is life and act.owners & owners]
         kubelet, now = self._world.kubelet, self._now
-        # Kubelet was asked when the last look at the runtime began.
-        keys = ((container.runtime, container.pod_uid), (container.runtime, ""))
-        asked_at = max((life.looked[key] for key in keys if key in life.looked), default=now)
-        silent = asked_at - kubelet.down_since if kubelet.down else 0.0
+        silent = life.looked_at(container) - kubelet.down_since if kubelet.down else 0.0  # kubelet was asked then, too
         if not earlier and life.knows_kubelet and silent > NOTICED and not (kubelet.refuses and silent > MOVED):
             self.broken(f"a stop of {container.id}, and kubelet does not answer since {silent:.0f} s")
         if earlier and (len(earlier) > TRIES or now - earlier[0].at > grace + TRIED_SECONDS):

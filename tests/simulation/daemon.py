@@ -39,6 +39,7 @@ from tests.simulation.schedule import NODE, RUNTIME
 from tests.simulation.store import Object, Passes
 
 if TYPE_CHECKING:
+    from tests.simulation.containers import Container
     from tests.simulation.world import World
 
 KUBELET_PORT = 10248
@@ -96,8 +97,8 @@ class Life:
         self.writes: dict[str, tuple[Reply, bytes]] = {}  # Path of a request -> its last write
         self.answered: dict[str, str] = {}  # UID of a request -> the version in the response to its last write
         self.failures: dict[tuple[str, bool], int] = {}
-        """Path of a request, and whether it is about the status -> the number of failed writes in a row."""
-        self.failed_at: dict[str, float] = {}  # Path of a request -> when its last write ended
+        """Name of a request, and whether it is about the status -> the number of failed writes in a row."""
+        self.failed_at: dict[str, float] = {}  # Name of a request -> when its last write ended
         self.came: dict[str, float] = {}  # UID of a request -> when the daemon first received it
         self.looks: list[tuple[float, str, str]] = []  # Calls for containers: time, runtime, and pod ("" for all)
         self.looked: dict[tuple[str, str], float] = {}  # Runtime and pod -> the start of the last call that returned
@@ -188,6 +189,10 @@ class Life:
         """Whether the daemon has received that kubelet is about to restart all containers of a pod."""
         obj = self._known.get(("pods", uid))
         return obj is not None and parse_pod(obj).restarting
+
+    def looked_at(self, container: "Container") -> float:
+        """When the last call that returned this container's pod began; -1 if there was none."""
+        return max(self.looked.get((container.runtime, uid), -1.0) for uid in (container.pod_uid, ""))
 
     # Sent by the daemon.
 

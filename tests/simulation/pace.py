@@ -48,8 +48,7 @@ class Pace(Conduct):
     def _is_looked_at(self, container: Container, life: "Life", owners: frozenset[str]) -> None:
         """Step 4: an action on an instance is based on a list that began after its request was known."""
         came = min((life.came[uid] for uid in owners if uid in life.came), default=0.0)
-        pod_uid, runtime = container.pod_uid, container.runtime
-        if max(life.looked.get((runtime, uid), -1.0) for uid in (pod_uid, "")) < came:
+        if life.looked_at(container) < came:
             self.broken(f"work for {container.id}, and the runtime was not asked since its request came")
 
     def _is_asked_once(self, known: Known, name: str, life: "Life") -> None:

@@ -16,7 +16,7 @@ from tests.simulation.facts import Act, Known
 
 STOP_PATIENCE = 110.0  # Least time for which a failing stop is retried: 2 minutes, minus the last back-off
 PERSISTED = 6.0  # Seconds within which begun work is recorded, if the API server accepts writes
-SHOWN_SECONDS = 1.0  # Seconds after which the daemon knows that kubelet restarts all containers of a pod
+RESTART_SHOWN_SECONDS = 1.0  # Seconds after which the daemon knows that kubelet restarts all containers of a pod
 _ORDER = {"": 0, "Pending": 1, "Recreating": 2, "Completed": 3}
 _FINAL = ("Succeeded", "Failed")
 _FACTS = {
@@ -127,14 +127,9 @@ class Verdicts:
         if container is not None and container.state == "running":
             self.broken(f"{known.name}/{name} is Succeeded, and {container.id} runs on")
         pod = self._pod(known)
-        own = pod is not None and any(
-            known.uid in act.owners
-            for each in pod.shape.containers
-            for one in self._world.containers.history(pod.runtime_uid, each.name)
-            for act in self._stops.get(one.id, ())
-        )
+        own = any(known.uid in act.owners for acts in self._stops.values() for act in acts)
         # What another request's stop has begun, the daemon sees in the pod's status.
-        if pod is not None and pod.restarting and (own or self._now - pod.restart_began > SHOWN_SECONDS):
+        if pod is not None and pod.restarting and (own or self._now - pod.restart_began > RESTART_SHOWN_SECONDS):
             self.broken(f"{known.name}/{name} is Succeeded while kubelet restarts all containers of its pod")
         if not self._recreated(known, name):
             least = known.spec["strategy"].get("minStartedSeconds", 0)

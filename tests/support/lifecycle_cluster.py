@@ -137,7 +137,7 @@ class Replica:
         return election
 
     async def kill(self) -> None:
-        """Die at once: nothing more is sent."""
+        """Stop the manager at once, without any further call."""
         self.wire.cut = True
         await self.stop()
 

@@ -90,7 +90,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say how a run goes on."""
+    """Add the flags of a run's options."""
     add = parser.add_argument
     switch = partial(add, action="store_true")
     flag = partial(add_flag, parser)

@@ -12,7 +12,7 @@ import structlog
 from crrd.kube.resources import NODES, ObjectReader
 from crrd.kubelet.version import known_minor, reported_version
 from crrd.lib.errors import ApiUnavailableError, CrrdError
-from crrd.lib.jsonfields import condition
+from crrd.lib.jsonfields import condition_is_true
 
 FRESH_SECONDS = 60.0  # For how long an answer counts: a kubelet is replaced while its node's daemon lives on
 RETRY_SECONDS = 5.0
@@ -54,7 +54,7 @@ class KubeletVersions:
                 async with asyncio.timeout(None if minor is None else PATIENCE_SECONDS):
                     node = await self._read(node_name, patience=0.0 if minor is not None else TRY_SECONDS)
                 minor, wait = known_minor(reported_version(node)), FRESH_SECONDS
-                ready = condition(node, "Ready").get("status") == "True"
+                ready = condition_is_true(node, "Ready")
             except (CrrdError, TimeoutError) as error:
                 reason = str(error) or "no answer in time"
                 log.warning("kubelet version cannot be read", node_name=node_name, error=reason, known=minor)

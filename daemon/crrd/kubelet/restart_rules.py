@@ -32,6 +32,12 @@ def comes_back(policy: str | None, exit_code: int | None) -> bool:
     return policy != RestartPolicy.NEVER and not (policy == RestartPolicy.ON_FAILURE and exit_code == 0)
 
 
+def stays_down(policy: str, rules: Iterable[Mapping[str, Any]], exit_code: int | None, minor: int | None) -> bool:
+    """Whether kubelet 1.`minor` leaves a container down that has ended with this code (None if it is not known)."""
+    ruled = exit_code is not None and supported_action(rules, exit_code, minor)
+    return not ruled and not comes_back(policy, exit_code)
+
+
 def effective_policy(of_pod: "RestartPolicy", own: "RestartPolicy | None", minor: int | None) -> "RestartPolicy":
     """Return the restartPolicy of a regular container: its own if kubelet 1.`minor` supports that field, or the pod's.
 

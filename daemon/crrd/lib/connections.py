@@ -62,7 +62,7 @@ class Connections:
     ) -> None:
         self._tls, self._handshake_seconds = tls, handshake_seconds  # None for plain TCP
         self._most = most
-        self._young_seconds = min_open_seconds  # A connection is not closed for this long after its last use
+        self._min_open_seconds = min_open_seconds  # A connection is not closed for this long after its last use
         self._head_seconds = head_seconds  # Longest time from the set-up to the first call
         self._on_close = on_close
         self._bound: socket.socket | None = None
@@ -178,8 +178,8 @@ class Connections:
         if one is None:
             return None
         now = asyncio.get_running_loop().time()
-        if now - one.since < self._young_seconds:
-            return self._young_seconds - (now - one.since)
+        if now - one.since < self._min_open_seconds:
+            return self._min_open_seconds - (now - one.since)
         if now - self._logged_at > _LOG_INTERVAL_SECONDS:
             log.warning("too many connections, closing the oldest", why=why)
             self._logged_at = now

@@ -45,6 +45,11 @@ def condition(obj: object, kind: str) -> Mapping[str, Any]:
     return next((each for each in conditions if each.get("type") == kind), {})
 
 
+def condition_is_true(obj: object, kind: str) -> bool:
+    """Whether an object's condition of this type has the status True."""
+    return condition(obj, kind).get("status") == "True"
+
+
 def with_values(obj: object, values: Mapping[str, object]) -> dict[str, Any]:
     """A JSON object with these values at these paths; the objects around them are made where there are none."""
     result = dict(mapping(obj))

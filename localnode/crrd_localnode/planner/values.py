@@ -129,5 +129,5 @@ class PodActions:
     start: tuple[Start, ...] = ()  # Ephemeral containers, init containers in the spec's order, then regular ones
     keep: tuple[ContainerStatus, ...] = ()  # Instances that keep running, as far as known: see `unknown`
     remove: tuple[Remove, ...] = ()  # In order, for RestartAllContainers; then plan again at once
-    unknown: tuple[Unknown, ...] = ()  # What is unknown about containers of `keep`: none of them is safe
+    unknown: tuple[Unknown, ...] = ()  # Containers in `keep` for which facts are missing, so they may be restarted
     why: str = ""  # Why the pod is killed, gets a new sandbox or starts again; "" if not

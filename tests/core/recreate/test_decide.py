@@ -1649,6 +1649,12 @@ class TestOwnRestartPolicy:
         decision = one(request(), instance("old"), pod=pod(container), kubelet_minor=minor)
         assert stops(decision) == (["old"] if comes else [])
 
+    @staticmethod
+    def ended(of_pod: RestartPolicy, own: RestartPolicy, code: int) -> PodContainer:
+        """The container, whose instance `old` has ended."""
+        policies: dict[str, Any] = {"restart_policy": of_pod, "own_restart_policy": own}
+        return PodContainer("app", container_id="containerd://old", terminated=True, exit_code=code, **policies)
+
     def test_what_was_begun_is_ended_though_the_version_is_not_known_any_more(self) -> None:
         """The next daemon cannot read the Node yet."""
         policies: dict[str, Any] = {"restart_policy": RestartPolicy.NEVER, "own_restart_policy": RestartPolicy.ALWAYS}
@@ -1663,28 +1669,14 @@ class TestOwnRestartPolicy:
         assert stops(one(request(status=recreating(killed())), instance("old"), pod=pod(up))) == ["old"]
 
     def test_what_was_stopped_is_not_said_to_stay_down_before_the_version_is_known(self) -> None:
-        ended = PodContainer(
-            "app",
-            restart_policy=RestartPolicy.NEVER,
-            own_restart_policy=RestartPolicy.ALWAYS,
-            container_id="containerd://old",
-            terminated=True,
-            exit_code=143,
-        )
+        ended = self.ended(RestartPolicy.NEVER, RestartPolicy.ALWAYS, 143)
         req = request(status=recreating(killed()))
         assert not actions(one(req, exited("old"), pod=pod(ended)), WriteStatus)
         assert written(one(req, exited("old"), pod=pod(ended), kubelet_minor=34)).states[0].reason is Reason.LEFT_DOWN
 
     def test_what_ended_by_itself_is_not_awaited_for_ever(self) -> None:
         """Kubelet leaves it down, the version is not known, and nothing was stopped for the request."""
-        ended = PodContainer(
-            "app",
-            restart_policy=RestartPolicy.ALWAYS,
-            own_restart_policy=RestartPolicy.NEVER,
-            container_id="containerd://old",
-            terminated=True,
-            exit_code=137,
-        )
+        ended = self.ended(RestartPolicy.ALWAYS, RestartPolicy.NEVER, 137)
         req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)))
         assert written(one(req, exited("old"), pod=pod(ended))).states[0].reason is Reason.LEFT_DOWN
 
@@ -1696,14 +1688,7 @@ class TestOwnRestartPolicy:
         self, of_pod: RestartPolicy, own: RestartPolicy
     ) -> None:
         """Nobody ever learns the version, and kubelet leaves the container down: it ended with code 0."""
-        ended = PodContainer(
-            "app",
-            restart_policy=of_pod,
-            own_restart_policy=own,
-            container_id="containerd://old",
-            terminated=True,
-            exit_code=0,
-        )
+        ended = self.ended(of_pod, own, 0)
         decision = one(request(status=recreating(killed())), exited("old"), pod=pod(ended))
         assert written(decision).states[0].reason is Reason.LEFT_DOWN
 

@@ -12,7 +12,7 @@ from typing import Any
 from crrd.core.api.types import READINESS_GATE
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from crrd.kubelet.restart_rules import RestartPolicy, effective_policy
-from crrd.lib.jsonfields import INT32_MIN, Reader, condition, items, mapping, text
+from crrd.lib.jsonfields import INT32_MIN, Reader, condition, condition_is_true, items, mapping, text
 
 USER_AGENT = "ContainerRecreateRequest"  # `userAgent` of the entries that are made for requests
 
@@ -200,7 +200,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         pod_ip=text(status.get("podIP")),
         grace_seconds=Reader().integer(spec.get("terminationGracePeriodSeconds"), ""),
         static_uid=text(annotations.get(ANNOTATION_CONFIG_HASH)) if ANNOTATION_MIRROR in annotations else "",
-        restarting=condition(pod, CONDITION_RESTARTING).get("status") == "True",
+        restarting=condition_is_true(pod, CONDITION_RESTARTING),
     )
 
 

@@ -40,8 +40,8 @@ READINESS_GATE = "KruisePodReady"
 
 DEFAULT_GRACE_SECONDS = 30  # Kubernetes' default of a pod's terminationGracePeriodSeconds
 MINIMUM_GRACE_SECONDS = 2
-ANSWER_SECONDS = 60  # How long after its creation a request may be unanswered by its node's daemon
 """Kubelet's minimumGracePeriodInSeconds: the least that a container gets after its preStop hook."""
+UNANSWERED_SECONDS = 60  # How long after its creation a request may be unanswered by its node's daemon
 
 
 class RequestPhase(StrEnum):

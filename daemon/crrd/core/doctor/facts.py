@@ -7,7 +7,7 @@ from typing import Any
 
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import GROUP, LABEL_NODE_NAME, PLURAL
-from crrd.lib.jsonfields import condition, items, mapping, text, value_at
+from crrd.lib.jsonfields import condition_is_true, items, mapping, text, value_at
 
 Json = Mapping[str, Any]
 
@@ -114,7 +114,7 @@ def read_pod(obj: Json) -> PodSeen:
     return PodSeen(
         key=f"{namespace}/{read_name(obj)}",
         node=text(value_at(obj, "spec.nodeName")),
-        ready=condition(obj, "Ready").get("status") == "True",
+        ready=condition_is_true(obj, "Ready"),
         why=next(filter(None, waiting), text(value_at(obj, "status.reason"))),
         version=image.rpartition("/")[2].partition("@")[0].partition(":")[2] or image.partition("@")[2],
         account=f"{namespace}:{text(value_at(obj, 'spec.serviceAccountName')) or 'default'}",
@@ -125,7 +125,7 @@ def read_pod(obj: Json) -> PodSeen:
 def read_node(obj: Json) -> NodeSeen:
     """A node."""
     system = text(value_at(obj, "status.nodeInfo.operatingSystem"))
-    return NodeSeen(read_name(obj), condition(obj, "Ready").get("status") == "True", system in ("", "linux"))
+    return NodeSeen(read_name(obj), condition_is_true(obj, "Ready"), system in ("", "linux"))
 
 
 def read_lease(obj: Json) -> LeaseSeen:

@@ -18,7 +18,7 @@ from crrd.core.api.types import (
 from crrd.core.explain.findings import Finding
 from crrd.core.rollout.state import ProbeFailure
 from crrd.kubelet.version import reported_version
-from crrd.lib.jsonfields import condition, items, mapping, text, value_at
+from crrd.lib.jsonfields import condition, condition_is_true, items, mapping, text, value_at
 
 Json = Mapping[str, Any]
 
@@ -157,7 +157,7 @@ def read_ready_since(pod: Json) -> datetime | None:
 def read_daemon(obj: Json) -> DaemonFacts:
     """A pod of the node daemon."""
     key = f"{text(value_at(obj, 'metadata.namespace'))}/{text(value_at(obj, 'metadata.name'))}"
-    ready = condition(obj, "Ready").get("status") == "True"
+    ready = condition_is_true(obj, "Ready")
     return DaemonFacts(key, text(value_at(obj, "status.phase")) or "Pending", ready)
 
 

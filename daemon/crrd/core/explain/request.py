@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from crrd.core.api.reasons import Reason, reason_of
 from crrd.core.api.time import parse_time
-from crrd.core.api.types import ANSWER_SECONDS, LABEL_ACTIVE, LABEL_NODE_NAME, Request, RequestPhase, StatePhase
+from crrd.core.api.types import LABEL_ACTIVE, LABEL_NODE_NAME, UNANSWERED_SECONDS, Request, RequestPhase, StatePhase
 from crrd.core.explain.container import DAEMON_PATIENCE_SECONDS, find_container
 from crrd.core.explain.facts import Facts
 from crrd.core.explain.findings import Advice, ContainerReport, Explanation, Finding, Step, Topic
@@ -130,7 +130,7 @@ def _unanswered(facts: Facts) -> Finding:
     """The node's daemon has not answered."""
     if facts.age < ANSWER_PATIENCE_SECONDS:
         return Finding(Topic.JUST_CREATED)
-    left, advice = ANSWER_SECONDS - facts.age, _find_daemon(facts)
+    left, advice = UNANSWERED_SECONDS - facts.age, _find_daemon(facts)
     if left > 0:
         return Finding(Topic.NO_ANSWER, {"left": left}, facts.age, stuck=True, advice=advice)
     advice += check_manager(facts) if left < -MANAGER_PATIENCE_SECONDS else ()

@@ -17,7 +17,14 @@ from crrd.core.api.phases import check_move
 from crrd.core.api.pod import PodMeta
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.time import after, rfc3339
-from crrd.core.api.types import ANSWER_SECONDS, DEFAULT_GRACE_SECONDS, LABEL_NODE_NAME, Request, RequestPhase, Status
+from crrd.core.api.types import (
+    DEFAULT_GRACE_SECONDS,
+    LABEL_NODE_NAME,
+    UNANSWERED_SECONDS,
+    Request,
+    RequestPhase,
+    Status,
+)
 from crrd.core.recreate.actions import EmitEvent
 from crrd.core.recreate.messages import Message
 from crrd.core.recreate.settle import failed_status
@@ -141,7 +148,7 @@ def next_steps(
         deadline = f"{seconds}s, the manager's default"
     times.append((after(created, seconds), Reason.DEADLINE))
     if request.status.phase is RequestPhase.EMPTY:
-        times.append((after(created, ANSWER_SECONDS), Reason.NO_ANSWER))
+        times.append((after(created, UNANSWERED_SECONDS), Reason.NO_ANSWER))
     for at, reason in times:
         if at is not None and at <= now:
             no_label = f", because admission set no label {LABEL_NODE_NAME}"

@@ -7,7 +7,7 @@ from crrd.core.api.phases import check_move
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.api.types import (
-    ANSWER_SECONDS,
+    UNANSWERED_SECONDS,
     Pin,
     RecreateState,
     Request,
@@ -100,10 +100,9 @@ class Draft:
         return True
 
     def _answer_is_due(self, request: Request) -> bool:
-        """Whether any write counts, and at once: the manager ends a request that is unanswered for ANSWER_SECONDS."""
-        created = parse_time(request.created)
-        age = 0.0 if created is None else self.observed.wall - created.timestamp()
-        return request.status.phase is RequestPhase.EMPTY and age > ANSWER_SECONDS / 2
+        """Whether any write counts, and at once: the manager ends a request after UNANSWERED_SECONDS without one."""
+        created = parse_time(request.created) if request.status.phase is RequestPhase.EMPTY else None
+        return created is not None and self.observed.wall - created.timestamp() > UNANSWERED_SECONDS / 2
 
     def pod_lost(self, request: Request) -> Message | None:
         """Why the pod of the request is lost, by the API server's own answer.

@@ -27,7 +27,7 @@ from crrd.kubelet.restart_rules import (
     RestartPolicy,
     comes_back,
     restart_all_code,
-    supported_action,
+    stays_down,
 )
 from crrd.kubelet.runtime_status import ContainerState, newest
 
@@ -192,12 +192,11 @@ class ContainerView:
         ended it (a new image, a failed probe), and then it starts the next one whatever the exit code. Source:
         kubelet's ShouldContainerBeRestarted, computePodActions.
         """
-        status, minor = self.status, self.observed.kubelet_minor
-        policy = self._policy
+        status, policy = self.status, self._policy
         ends = self.newest is not None and status.terminated and status.container_id == self.newest.pin.container_id
         code = status.exit_code if ends else None
-        ruled = code is not None and supported_action(status.restart_rules, code, minor)
-        if not ruled and (ends or self.newest is None) and not comes_back(policy, code):
+        down = stays_down(policy, status.restart_rules, code, self.observed.kubelet_minor)
+        if down and (ends or self.newest is None):
             if policy is RestartPolicy.NEVER:
                 return Message(Reason.LEFT_DOWN, say(Reason.NOT_RESTARTABLE))
             return Message.of(Reason.LEFT_DOWN)

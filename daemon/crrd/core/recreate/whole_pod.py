@@ -6,7 +6,7 @@ from crrd.core.api.pod import PodContainer
 from crrd.core.api.types import RequestedContainer, StatePhase
 from crrd.core.recreate.observation import Instance
 from crrd.core.recreate.view import ContainerView
-from crrd.kubelet.restart_rules import RESTART_ALL, comes_back, matching_action, restart_all_code, supported_action
+from crrd.kubelet.restart_rules import RESTART_ALL, matching_action, restart_all_code, stays_down
 from crrd.kubelet.runtime_status import ContainerState, newest
 
 
@@ -94,6 +94,6 @@ def _code_for_good(view: ContainerView, other: PodContainer) -> int | None:
     if current is None or stop is None or not other.terminated or other.container_id != current.pin.container_id:
         return None
     code, stopped_at = other.exit_code, view.observed.wall - (view.now - stop.ended)
-    if code is None or current.created_at / 1e9 <= stopped_at or supported_action(other.restart_rules, code, minor):
+    if code is None or current.created_at / 1e9 <= stopped_at:
         return None
-    return None if comes_back(other.policy(minor), code) else code
+    return code if stays_down(other.policy(minor), other.restart_rules, code, minor) else None
