@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from crrd.core.api.types import LABEL_READINESS_GATE
+from crrd.core.api.types import LABEL_READINESS_GATE, READINESS_GATE
 from crrd.kube.resources import NAMESPACES, PODS
 from crrd.manager import gated as gated_module
 from crrd.manager import lifecycle as controller_module
@@ -38,7 +38,7 @@ async def labelled(cluster: LifecycleCluster, *names: str) -> None:
 
 async def expire(cluster: LifecycleCluster) -> None:
     """End all watches, and have the next ones list first."""
-    await cluster.client.create(NAMESPACES, "", {"metadata": {"name": "newer"}})
+    await cluster.client.create(NAMESPACES, "", {"metadata": {"generateName": "newer-"}})
     cluster.server.compact()
     cluster.server.drop_connections()
 
@@ -106,6 +106,25 @@ class TestElsewhere:
         await cluster.delete("one")
         await cluster.finalizers("one")
         await cluster.until("released", lambda: cluster.condition() == READY)
+
+    async def test_a_restored_etcd_can_bring_the_mark_back_alone(self, cluster: LifecycleCluster) -> None:
+        """The restored state has neither the request nor the release. Only the manager knows that there was one."""
+        manager = cluster.manager()
+        await cluster.request("one", await cluster.pod(), grace=5)
+        await cluster.node_says("one", "Recreating")
+        await cluster.until("acquired", lambda: cluster.acquired("one"))
+        await cluster.finalizers("one", "example.org/mine")
+        await cluster.delete("one")
+        await cluster.finalizers("one")
+        await cluster.until("released", lambda: cluster.condition() == READY)
+        for _ in range(2):
+            body = {"status": {"conditions": [{"type": READINESS_GATE, "status": "False", "message": entry("one")}]}}
+            await cluster.client.merge_patch(PODS, "default", "web-0", body, subresource="status")
+            await expire(cluster)
+            await cluster.until("released again", lambda: cluster.condition() == READY)
+        await cluster.remove_pod()
+        await expire(cluster)
+        await cluster.until("forgotten", lambda: not manager.controller._cache.repaired("default/web-0"))
 
     async def test_what_nobody_asks_for_any_more_is_forgotten(self, cluster: LifecycleCluster) -> None:
         manager = cluster.manager()

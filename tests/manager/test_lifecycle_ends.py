@@ -11,6 +11,7 @@ from crrd.core.api.time import rfc3339
 from crrd.core.lifecycle import steps as lc
 from crrd.kube.resources import PODS, REQUESTS
 from crrd.manager import lifecycle
+from crrd.manager.state_times import CLOCK_SKEW_SECONDS
 from crrd_localnode.api import meta
 from crrd_localnode.api.meta import new_metadata
 from tests.support.lifecycle_cluster import LifecycleCluster, Replica, lifecycle_cluster
@@ -324,7 +325,7 @@ class TestTimes:
         await cluster.node_says("done", "Completed", "Succeeded")
         await cluster.request("kept", pod, **asked)
         await cluster.node_says("kept", "Completed", "Succeeded")
-        cluster.jump(lifecycle.CLOCK_SKEW_SECONDS + 120)
+        cluster.jump(CLOCK_SKEW_SECONDS + 120)
         cluster.manager()
         await cluster.settle("empty", "served")
         assert cluster.message("empty").startswith("no node daemon answered the request")

@@ -15,6 +15,7 @@ from crrd.lib import workqueue as queue_module
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import GoneError
 from crrd.manager import lifecycle as controller_module
+from crrd.manager.state_times import CLOCK_SKEW_SECONDS
 from crrd_localnode.api.store import Event
 from tests.support.faulty_api import Call
 from tests.support.lifecycle_cluster import CRRS, LifecycleCluster, Replica, lifecycle_cluster
@@ -211,7 +212,7 @@ async def test_trouble_before_the_manager_completes(cluster: LifecycleCluster, t
             await trouble(cluster, manager)
 
     manager.client.before = before
-    cluster.jump(controller_module.CLOCK_SKEW_SECONDS + 61)  # a manager that is new takes the request for younger
+    cluster.jump(CLOCK_SKEW_SECONDS + 61)  # a manager that is new takes the request for younger
     await cluster.settle("one")
     assert cluster.condition() == READY
     by_node = trouble is complete

@@ -7,6 +7,8 @@ from crrd.core.api.pod import PodMeta
 from crrd.core.api.types import Request
 from crrd.kube.store import VersionedStore
 
+_MOST_REPAIRED = 256  # Pods remembered by `remember_repair`: the newest
+
 
 class ManagerCache:
     """All requests of a cluster that are not settled, and the pods that they are about or that have the readiness gate.
@@ -20,6 +22,7 @@ class ManagerCache:
         self._requests: VersionedStore[Request] = VersionedStore()
         self._by_pod: dict[str, set[str]] = {}  # Pod -> UIDs of its requests
         self._pods: dict[str, PodMeta] = {}
+        self._repaired: dict[str, None] = {}  # Pods of `remember_repair`, the last one last
 
     def requests(self, pod_key: str) -> list[Request]:
         """All known requests for a pod, the oldest first."""
@@ -78,6 +81,26 @@ class ManagerCache:
             self.request_deleted(replace(known, resource_version=version))
         for request in listed:
             self.request_changed(request)
+        for key in self._repaired:
+            self._on_change(key)
+
+    def remember_repair(self, pod_key: str) -> None:
+        """Record that a pod's condition was changed for no request. Each new list of requests reports the pod.
+
+        A restored etcd can lose that write, and then no request leads to the pod.
+        """
+        self._repaired.pop(pod_key, None)
+        self._repaired[pod_key] = None
+        if len(self._repaired) > _MOST_REPAIRED:
+            del self._repaired[next(iter(self._repaired))]
+
+    def repaired(self, pod_key: str) -> bool:
+        """Whether `remember_repair` was called for a pod."""
+        return pod_key in self._repaired
+
+    def forget_repair(self, pod_key: str) -> None:
+        """There is no pod of this name."""
+        self._repaired.pop(pod_key, None)
 
     def pod_changed(self, pod: PodMeta) -> None:
         """A pod was added or modified."""

@@ -9,13 +9,12 @@ checked with a get and never concluded from a watch, because what follows from i
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import structlog
 
 from crrd.core.api.pod import PodMeta, parse_meta
-from crrd.core.api.time import parse_time
 from crrd.core.api.types import Request
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.lifecycle import steps as lc
@@ -32,6 +31,7 @@ from crrd.lib.workqueue import WorkQueue
 from crrd.manager.cache import ManagerCache
 from crrd.manager.gated import GatedPods
 from crrd.manager.readiness import change_readiness
+from crrd.manager.state_times import StateTimes
 from crrd.ports import EventSink
 
 PARALLEL = 8
@@ -40,64 +40,11 @@ REFUSED_SECONDS = 30  # Time until a write that the API server refused is retrie
 POD_SECONDS = 30.0  # How long the result of getting a pod is used while a request waits for something
 PATIENCE_SECONDS = 30.0
 """Time until the first get of a pod whose readiness does not matter to its requests. Most have ended by then."""
-CLOCK_SKEW_SECONDS = 120.0
-"""The largest assumed difference between the clocks of API servers. A listed open request may be younger by this."""
 LOOK_SECONDS = 300.0  # Limit for the work on one request of a pod; every call has a deadline
 _TIMER_DELAY_SECONDS = 0.05  # Delay added to every timer, so that it never fires just before its time
 
 log = structlog.get_logger(__name__)
 ActionObserver = Callable[[lc.LifecycleAction], None]
-
-
-class _StateSince(NamedTuple):
-    """The time since which a request has been in its state."""
-
-    moment: float  # The clock's monotonic time
-    watched: bool  # Whether a watch reported it at that time
-
-
-class _StateTimes:
-    """The times since which requests have been in their state (open or completed)."""
-
-    def __init__(self, clock: ServerClock) -> None:
-        self._clock = clock
-        self._since: dict[str, dict[tuple[str, bool], _StateSince]] = {}
-        """Pod -> (UID of a request, whether it is completed) -> the time since which this is so."""
-
-    def begin(self, request: Request) -> None:
-        """Record a request that a watch reports as new. It was created just now, whatever its creationTimestamp."""
-        since = _StateSince(self._clock.monotonic(), watched=True)
-        self._since.setdefault(request.pod_key, {})[request.uid, False] = since
-
-    def watched_seconds(self, key: str, requests: Iterable[Request]) -> float:
-        """Return for how long a watch has known the oldest open request of a pod; infinity if one came from a list."""
-        known = [self._since.get(key, {}).get((request.uid, False)) for request in requests]
-        first = min(each.moment if each is not None and each.watched else float("-inf") for each in known)
-        return self._clock.monotonic() - first
-
-    def of(self, key: str, requests: Sequence[Request]) -> Mapping[tuple[str, bool], _StateSince]:
-        """Return the times of a pod's requests that are open, or completed with a TTL. Drop those of other requests."""
-        before, now = self._since.pop(key, {}), self._clock.monotonic()
-        after = {}
-        for request in requests:
-            state = request.uid, request.completed
-            if state in before:
-                after[state] = before[state]
-            elif not request.completed or request.ttl_seconds is not None:
-                age = 0.0 if request.completed else self._least_age(request)
-                after[state] = _StateSince(now - age, watched=False)
-        if after:
-            self._since[key] = after
-        return after
-
-    def _least_age(self, request: Request) -> float:
-        """Return the least age in seconds of a request that a list reported, whichever clock set its creationTimestamp.
-
-        So a new leader does not end a young request as if its node had not responded, but soon ends an overdue one.
-        """
-        created = parse_time(request.created)
-        age = 0.0 if created is None else (self._clock.now() - created).total_seconds()
-        return max(0.0, age - CLOCK_SKEW_SECONDS)
 
 
 class LifecycleController:
@@ -128,7 +75,7 @@ class LifecycleController:
         self._queue = WorkQueue(self._handle)
         self._slots = asyncio.Semaphore(PARALLEL)
         self._began: dict[str, float] = {}  # Pod -> the loop's time at which its work began or last made progress
-        self._ages = _StateTimes(self._clock)
+        self._ages = StateTimes(self._clock)
         self._heartbeat = Heartbeat()
         self._watching: list[Callable[[], str]] = []
         self._requests: Reflector[Request] | None = None
@@ -242,8 +189,12 @@ class LifecycleController:
             self._began[key] = loop.time()  # it has made progress
         pod = self._cache.pod(key)
         if known and pod is not None:
-            await self._carry_out(None, lc.pod_steps(pod, self._cache.requests(key)).actions)
-            if key not in self._asked and not self._gated.covers(pod.namespace):
+            repairs = lc.pod_steps(pod, self._cache.requests(key)).actions
+            await self._carry_out(None, repairs)
+            watched = self._gated.covers(pod.namespace)
+            if repairs and not watched:
+                self._cache.remember_repair(key)
+            if key not in self._asked and not watched:
                 self._cache.forget_pod(key)  # no request waits for it, and no watch would report its changes
         waits = [spare] if spare else []
         if isinstance(failure, ApiRefusedError) and not isinstance(failure, ConflictError):
@@ -271,8 +222,9 @@ class LifecycleController:
         waiting = [request for request in requests if request.has_finalizer or not request.completed]
         if not waiting:
             self._asked.pop(key, None)
-            return pod
-        namespace, name = waiting[0].namespace, waiting[0].pod_name
+            if pod is not None or not self._cache.repaired(key):
+                return pod
+        namespace, name = key.split("/")
         expected = pod is not None and all(request.pod_uid in ("", pod.uid) for request in waiting)
         now = asyncio.get_running_loop().time()
         up_to_date = now < self._asked[key] + POD_SECONDS if key in self._asked else self._gated.covers(namespace)
@@ -282,10 +234,12 @@ class LifecycleController:
             found = parse_meta(await self._client.get(PODS, namespace, name))
         except GoneError:
             self._asked.pop(key, None)
+            self._cache.forget_repair(key)
             if pod is not None:
                 self._cache.pod_deleted(pod)
             return None
-        self._asked[key] = now
+        if waiting:
+            self._asked[key] = now
         self._cache.pod_changed(found)
         return found
 
