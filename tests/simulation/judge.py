@@ -48,7 +48,7 @@ class Judge(Pace):
         super().__init__(world)
         self._rates: dict[str, deque[float]] = {}
         self._said: dict[str, str] = {}
-        self._hook_told: dict[str, tuple[str, float]] = {}
+        self._hook_told: dict[str, dict[str, float]] = {}
         """Container ID -> the request whose hook the log reported as started, and when."""
         self.foreign_pins: set[str] = set()  # Annotations that another client has written
         self.calls: Counter[str] = Counter()
@@ -179,15 +179,13 @@ class Judge(Pace):
         return frozenset({said} if said in found else found)
 
     def _hooked(self, container: Container) -> frozenset[str]:
-        """Return the request whose hook the log reported as started within its grace period. The stop follows.
+        """Return the requests whose hooks the log reported as started within their grace periods. The stop follows.
 
         This holds even if another client has ended the request since.
         """
-        uid, began = self._hook_told.get(container.id, ("", 0.0))
-        pod = self._world.kubelet.pods[container.pod_uid]
-        if not uid or self._now > began + self._grace(self.known[uid], pod) + AFTER_HOOK:
-            return frozenset()
-        return frozenset({uid})
+        told, pod = self._hook_told.get(container.id, {}), self._world.kubelet.pods[container.pod_uid]
+        late = {uid: began + self._grace(self.known[uid], pod) + AFTER_HOOK for uid, began in told.items()}
+        return frozenset(uid for uid in told if self._now <= late[uid])
 
     def said(self, event: Mapping[str, Any], life: "Life") -> None:
         """Read from the daemon's log for which request it is about to act."""
@@ -196,7 +194,7 @@ class Judge(Pace):
         if "request_uid" in event and "container_id" in event:
             self._said[event["container_id"]] = event["request_uid"]
             if event.get("event") == "preStop hook started":
-                self._hook_told[event["container_id"]] = event["request_uid"], self._now
+                self._hook_told.setdefault(event["container_id"], {})[event["request_uid"]] = self._now
                 self._begins(self.known[event["request_uid"]], event["container"], life)
                 self._starts(event["request_uid"], self._world.containers.all[event["container_id"]], life)
 
@@ -210,8 +208,10 @@ class Judge(Pace):
             return
         owners = self._owners(call.life, container)
         if call.method == "StopContainer":
-            hooked = self._hooked(container)
-            if self._said.get(container.id) in hooked - owners or not owners:
+            hooked, said = self._hooked(container), self._said.get(container.id)
+            if said in hooked - owners:
+                owners = frozenset({said})
+            elif not owners:
                 owners = hooked
         if not owners:
             self.broken(f"{call.method} of {container.id} ({container.name}), which no live request means")
@@ -260,6 +260,10 @@ class Judge(Pace):
     def http_hook(self, container: Container, life: "Life") -> Callable[[], None]:
         """A hook's GET has arrived. Return the function to call when it is answered."""
         owners = self._owners(life, container)
+        before = self._world.containers.history(container.pod_uid, container.name)[-2:-1]
+        unseen = (container.started or 0.0) > life.looked_at(container) - self._world.setup.list_lag
+        if not owners and before and unseen:  # no look has shown yet that another instance has the address now
+            owners = self._hooked(before[0])
         if not owners:
             self.broken(f"httpGet hook of {container.id} ({container.name}), which no live request means")
         self._hook(container, life, owners)
