@@ -10,7 +10,8 @@ RESOURCE=containerrecreaterequests.apps.kruise.io
 FINALIZER=crr.apps.kruise.io/unready-acquired
 TAB=$(printf '\t')
 # An entry of ours in the message, for sed. Each goes with a comma beside it: other commas belong to entries of others.
-ENTRY='{\\"userAgent\\":\\"ContainerRecreateRequest\\",\\"key\\":\\"[^"\]*\\"}'
+AGENT='\\"userAgent\\": *\\"ContainerRecreateRequest\\"'
+ENTRY="{ *$AGENT, *"'\\"key\\": *\\"[^"\]*\\" *}'
 # namespace, name, version and readiness condition of all pods. The condition is JSON, on one line whatever its message
 # holds: anybody who may write a pod's status wrote that message, and it must not become a line of its own.
 PODS='{range .items[*]}{.metadata.namespace}{"\t"}{.metadata.name}{"\t"}{.metadata.resourceVersion}{"\t"}'\
@@ -36,7 +37,7 @@ defined() {
 # Pods that a request holds unready; "" where there are none.
 held_pods() {
   all=$(kubectl get pods -A -o jsonpath="$PODS")
-  printf '%s\n' "$all" | grep -F '\"userAgent\":\"ContainerRecreateRequest\"' || :
+  printf '%s\n' "$all" | grep "$AGENT" || :
 }
 
 # A CRD that is being deleted may go between two questions; kubectl then says that it knows no such resource.
@@ -49,7 +50,7 @@ requests() {
 release_pods() {
   while IFS="$TAB" read -r namespace name version condition; do
     test -n "$name" || continue
-    rest=$(printf '%s' "$condition" | sed -e "s/,$ENTRY//g" -e "s/$ENTRY,//g" -e "s/$ENTRY//g")
+    rest=$(printf '%s' "$condition" | sed -e "s/, *$ENTRY//g" -e "s/$ENTRY, *//g" -e "s/$ENTRY//g")
     case "$rest" in *'"message":"[]"'*)
       rest=$(printf '%s' "$rest" | sed -e 's/"message":"\[\]"/"message":""/' -e 's/"status":"False"/"status":"True"/') ;;
     esac

@@ -172,6 +172,10 @@ MESSAGES = {
     ),
     "commas in another entry": (f"[{OUR_ENTRY},{COMMAS},{OUR_ENTRY},{OUR_ENTRY}]", f"[{COMMAS}]"),
     "commas after ours": (f"[{OUR_ENTRY},{OUR_ENTRY},{COMMAS}]", f"[{COMMAS}]"),
+    "spaces": (
+        json.dumps([entry("default/one"), entry("a", "b"), entry("default/two")]),
+        f"[{json.dumps(entry('a', 'b'))}]",
+    ),
     "quotes": (f"[{OUR_ENTRY},{OTHERS_ENTRY}]'\"\\$(exit 1)`exit 1`", f"[{OTHERS_ENTRY}]'\"\\$(exit 1)`exit 1`"),
 }
 """A message, which anybody may have written who may write a pod's status, and what is left of it."""
