@@ -52,6 +52,15 @@ async def test_a_new_request_wakes_its_pod() -> None:
     assert made.live_pods() == {"default/web"}
 
 
+async def test_a_changed_request_keeps_its_times() -> None:
+    """Waits count from them, and would not end while the request changes again and again."""
+    times = iter((1.0, 2.0, 3.0))
+    made = Pods(lambda _: None, lambda: next(times))
+    made.request_changed(request(unready_acquired=True))
+    made.request_changed(request(unready_acquired=True, resource_version="11", status=recreating()))
+    assert (first_seen(made), unready_seen(made)) == ({"r1": 1.0}, {"r1": 1.0})
+
+
 async def test_the_same_version_wakes_nobody() -> None:
     made, woken = cache()
     made.request_changed(request())
