@@ -1,1 +1,1 @@
-"""Where a request stands, in words, from what the API says."""
+"""The state of a request, as far as the API shows it."""

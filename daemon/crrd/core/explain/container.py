@@ -1,4 +1,4 @@
-"""Where one container of a request stands, by the request's status and the pod's; the runtime is not asked."""
+"""The state of one container of a request, from the status of request and pod. The runtime is not asked."""
 
 import re
 
@@ -12,8 +12,8 @@ from crrd.core.recreate.messages import UNREMARKABLE_WAITS, held_back
 
 OVERDUE_SECONDS = 15.0
 """How much longer than its grace period a stop may take before it counts as stuck: kubelet reports with a delay."""
-DAEMON_PATIENCE_SECONDS = 30.0  # After which what the node's daemon should have done counts as not being done
-READY_PATIENCE_SECONDS = 300.0  # After which a container that runs and is not ready is worth a look
+DAEMON_PATIENCE_SECONDS = 30.0  # The node's daemon should have acted by then
+READY_PATIENCE_SECONDS = 300.0  # A running container should be ready by then
 
 _BACK_OFF = re.compile(r"back-off (\S+) restarting failed container")
 _GO_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")  # As Go prints one: `1m20s`
@@ -21,11 +21,11 @@ _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"})
 _GOES_ON = frozenset({Reason.NONE, Reason.HOOK_FAILED, Reason.HELD_BACK})
-"""Reasons of a container whose stop nothing holds up."""
+"""Reasons of containers whose stop is not delayed."""
 
 
 def find_container(facts: Facts, container: RequestedContainer, state: RecreateState) -> Finding:
-    """Where this container of the request stands now."""
+    """Return the state of this container of the request."""
     known = facts.own_pod.containers.get(container.name) if facts.own_pod else None
     target = facts.request.target(container)
     if state.phase is StatePhase.SUCCEEDED:
@@ -42,12 +42,12 @@ def find_container(facts: Facts, container: RequestedContainer, state: RecreateS
 
 
 def _status_message(state: RecreateState, otherwise: Topic) -> Finding:
-    """What the status says of the container; where it says nothing, the other finding."""
+    """Return the status' message about the container, or the other topic if there is none."""
     return Finding(Topic.STATUS_MESSAGE, {"message": state.message}) if state.message else Finding(otherwise)
 
 
 def _is_successor(target: Pin | None, known: PodContainer) -> bool:
-    """Whether the pod's status shows a later instance than the one that has to go."""
+    """Whether the pod's status shows an instance after the target."""
     if target is None or not known.container_id:
         return False
     return known.container_id != target.container_id or known.restart_count > target.restart_count
@@ -63,7 +63,7 @@ def _recreated(target: Pin | None, known: PodContainer | None, state: RecreateSt
 
 
 def _to_be_stopped(facts: Facts, state: RecreateState) -> Finding:
-    """The instance that has to go still runs, as far as the API says."""
+    """Return the finding for a target that still runs, according to the API."""
     start_times = facts.request.start_times.get(state.name, StartTimes())
     begun, stop = facts.begun(state.name), parse_time(start_times.stop)
     if state.reason is Reason.NOT_STARTED_AGAIN:
@@ -85,9 +85,10 @@ def _to_be_stopped(facts: Facts, state: RecreateState) -> Finding:
 
 
 def _end_not_reported(facts: Facts, state: RecreateState, stopped: float | None) -> Finding:
-    """The daemon has seen the container's end, which kubelet has yet to report.
+    """Return the finding for a container whose end the daemon has seen and kubelet has not reported yet.
 
-    No field says when that was: after the stop was sent, `stopped` seconds ago, and before the status was written.
+    No field has the time of the end. It was after the stop was sent (`stopped` seconds ago), and before the status was
+    written.
     """
     written = facts.seconds_since(facts.times.written) or 0.0
     stuck = (written if stopped is None else stopped - facts.grace) >= OVERDUE_SECONDS
@@ -96,7 +97,7 @@ def _end_not_reported(facts: Facts, state: RecreateState, stopped: float | None)
 
 
 def _not_running(facts: Facts, state: RecreateState, known: PodContainer) -> Finding:
-    """No instance runs: kubelet has to make the next one."""
+    """Return the finding for a container without a running instance. Kubelet has to create the next one."""
     since = facts.seconds_since(parse_time(known.finished_at))
     reason, kubelet = known.waiting_reason, {"kubelet": held_back(known)}
     if reason in UNREMARKABLE_WAITS:
@@ -118,7 +119,7 @@ def _not_running(facts: Facts, state: RecreateState, known: PodContainer) -> Fin
 
 
 def _runs_again(facts: Facts, known: PodContainer) -> Finding:
-    """The next instance runs; what is missing for it to count."""
+    """Return the finding for a container whose next instance runs, but does not count as recreated yet."""
     since = facts.seconds_since(parse_time(known.started_at))
     if not known.ready:
         probe = {"probe": "readiness probe" if known.started else "startup probe"}

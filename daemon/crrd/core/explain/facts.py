@@ -29,8 +29,8 @@ class NodeFacts:
 
     exists: bool = True
     ready: bool = True
-    since: datetime | None = None  # Since when it is ready, or not
-    why: str = ""  # What kubelet there says of why it is not ready; "" where it is not kubelet who says so
+    since: datetime | None = None  # Time of the last change of `ready`
+    why: str = ""  # Kubelet's reason why the node is not ready; "" if kubelet gave none
     kubelet: str = ""  # The version that kubelet reports, "" for none
 
 
@@ -45,22 +45,22 @@ class DaemonFacts:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When things happened to the request, by the API server's clock; None where nobody said."""
+    """Times of the request, by the API server's clock. None: unknown."""
 
     acquired: datetime | None = None  # The manager made the pod unready for it
-    deleted: datetime | None = None  # Somebody asked for its deletion
+    deleted: datetime | None = None  # Its deletionTimestamp
     written: datetime | None = None  # Its status was last written
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All of it, at one moment. None stands for what could not be read; `unread` says why."""
+    """Everything that the API says, read at one time. None: it could not be read, and `unread` says why."""
 
     request: Request
     now: datetime  # The API server's time
     pod: Pod | None = None
-    pod_read: bool = True  # Whether `pod` None means that there is no such pod
-    ready_since: datetime | None = None  # Since when all of the pod's containers are ready; None where they are not
+    pod_read: bool = True  # Whether the pod was read, so that `pod` None means that it does not exist
+    ready_since: datetime | None = None  # Time since which all of the pod's containers are ready; None if one is not
     others: tuple[Request, ...] = ()  # Other requests for the same pod, on its node
     node: NodeFacts | None = None
     daemons: tuple[DaemonFacts, ...] | None = None
@@ -69,7 +69,7 @@ class Facts:
     """What kubelet's events say about failed probes, by pod (UID) and container, in any order."""
     times: Times = Times()
     admitted: bool = True
-    """Whether crrd's manager admitted the request; else another one, as OpenKruise's, may be the one that runs."""
+    """Whether crrd's manager admitted the request. If not, another manager may run, for example OpenKruise's."""
     unread: tuple[Finding, ...] = ()
 
     @property
@@ -79,7 +79,7 @@ class Facts:
 
     @property
     def grace(self) -> int:
-        """Seconds that a stop may take: by the strategy, else by the pod."""
+        """The grace period in seconds: the strategy's, or else the pod's."""
         seconds = self.request.strategy.grace_seconds
         if seconds is None and self.pod is not None:
             seconds = self.pod.grace_seconds
@@ -87,7 +87,7 @@ class Facts:
 
     @property
     def no_daemon(self) -> bool:
-        """Whether it is for certain that no daemon's pod is ready on the node."""
+        """Whether the node certainly has no ready pod of the daemon."""
         return self.daemons is not None and not any(daemon.ready for daemon in self.daemons)
 
     @property
@@ -96,16 +96,16 @@ class Facts:
         return self.seconds_since(parse_time(self.request.created)) or 0.0
 
     def seconds_since(self, moment: datetime | None) -> float | None:
-        """How long ago that was; 0 for what a clock that is ahead wrote, None where nobody said when."""
+        """Return the seconds since a time: 0 if the clock that wrote it is ahead, None if the time is not known."""
         return None if moment is None else max(0.0, (self.now - moment).total_seconds())
 
     def begun(self, container: str) -> datetime | None:
-        """When the newest event was written that the container is being recreated."""
+        """Return the time of the newest event that says that the container is being recreated."""
         begun = [(at, message) for reason, message, at in self.events if reason == EventReason.RECREATING]
         return max((at for at, message in begun if at is not None and container in message.split()), default=None)
 
     def probe_failure(self, container: PodContainer) -> tuple[float | None, str]:
-        """When and how a probe of this instance has failed last: seconds ago, and kubelet's words."""
+        """Return how many seconds ago a probe of this instance failed last, and kubelet's message."""
         pod, started = self.pod.uid if self.pod else "", parse_time(container.started_at)
         failures = [failure for whose, failure in filter(None, self.probes) if whose == (pod, container.name)]
         last = max(failures, key=lambda failure: failure.at, default=None)

@@ -42,7 +42,7 @@ def notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
 
 
 def _may_stay_down(facts: Facts) -> Iterator[Finding]:
-    """A defect of kubelet that may keep a container down which kubelet is to restart, or was, until the deadline."""
+    """Yield a warning if a bug of this kubelet may keep a container of the request down."""
     pod, status = facts.own_pod, facts.request.status
     if pod is None or facts.node is None:
         return
@@ -55,7 +55,7 @@ def _may_stay_down(facts: Facts) -> Iterator[Finding]:
 
 
 def _deadline(facts: Facts) -> Iterator[Finding]:
-    """How long it has left: every request ends, by the manager's default if by nothing else."""
+    """Yield the time until the deadline. Without a deadline, the manager's default counts."""
     seconds, default = facts.request.deadline_seconds, None
     if seconds is None:
         seconds = default_deadline(facts.request, DEFAULT_SLACK_SECONDS)
@@ -71,7 +71,7 @@ def _deadline(facts: Facts) -> Iterator[Finding]:
 
 
 def _cleanup(facts: Facts) -> Iterator[Finding]:
-    """What still happens to a completed request."""
+    """Yield what still happens to a completed request."""
     request = facts.request
     completed = parse_time(request.status.completion_time)
     if request.active or request.has_finalizer:

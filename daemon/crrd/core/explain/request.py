@@ -1,7 +1,7 @@
-"""Where a ContainerRecreateRequest stands: what it waits for, since when, and what to do about it.
+"""The state of a ContainerRecreateRequest: what it waits for, since when, and what to do about it.
 
-`explain_request` goes by the same order as `decide` and `lifecycle`. It sees what the API says and nothing of the
-runtime, so it tells what is awaited and never what will be decided.
+`explain_request` uses the same order as `decide` and `lifecycle`. It sees only the API and not the runtime, so it
+reports what a request waits for, and does not predict what will be decided.
 """
 
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from crrd.core.explain.findings import Advice, ContainerReport, Explanation, Fin
 from crrd.core.explain.notes import MANAGER_PATIENCE_SECONDS, check_manager, notes, remove_finalizers
 from crrd.core.recreate.decide import serving_order
 
-ANSWER_PATIENCE_SECONDS = 5.0  # A daemon that is there answers within a second or so
+ANSWER_PATIENCE_SECONDS = 5.0  # A running daemon answers within about a second
 
 
 def explain_request(facts: Facts) -> Explanation:
-    """Where a request stands."""
+    """Return the state of a request."""
     request = _with_reasons(facts.request)
     facts = replace(facts, request=request)
     states = [(container, request.status.state(container.name)) for container in request.containers]
@@ -43,7 +43,7 @@ def explain_request(facts: Facts) -> Explanation:
 
 
 def _with_reasons(request: Request) -> Request:
-    """The request with those reasons that its CRD has pruned."""
+    """Return the request with the reasons that its CRD has pruned, which its messages show."""
     status = request.status
     states = tuple(
         replace(each, reason=each.reason or reason_of(each.message, final=each.phase is StatePhase.FAILED))
@@ -54,7 +54,7 @@ def _with_reasons(request: Request) -> Request:
 
 
 def _causes(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Finding]:
-    """What could be said first; the first one holds. The last always does."""
+    """Yield possible causes. The first one counts, and the last one always applies."""
     request = facts.request
     if request.completed:
         yield _completed(facts, reports)
@@ -80,7 +80,7 @@ def _causes(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Find
 
 
 def _completed(facts: Facts, reports: tuple[ContainerReport, ...]) -> Finding:
-    """It has ended."""
+    """Return the finding for a completed request."""
     status = facts.request.status
     since = facts.seconds_since(parse_time(status.completion_time))
     if all(each.phase == StatePhase.SUCCEEDED for each in reports):
@@ -92,7 +92,7 @@ def _completed(facts: Facts, reports: tuple[ContainerReport, ...]) -> Finding:
 
 
 def _deleting(facts: Facts) -> Finding:
-    """Somebody wants it gone."""
+    """Return the finding for a request in deletion."""
     since = facts.seconds_since(facts.times.deleted)
     if facts.request.has_finalizer:
         late = since is not None and since > MANAGER_PATIENCE_SECONDS
@@ -101,7 +101,7 @@ def _deleting(facts: Facts) -> Finding:
 
 
 def _pod_lost(facts: Facts) -> Iterator[Finding]:
-    """The pod is not there any more, or will not be for long."""
+    """Yield a finding if the pod is gone, was replaced, has ended or is in deletion."""
     pod, advice = facts.pod, (Advice(Step.AWAIT_MANAGER),)
     if pod is None:
         if facts.pod_read:
@@ -115,7 +115,7 @@ def _pod_lost(facts: Facts) -> Iterator[Finding]:
 
 
 def _not_served(facts: Facts) -> Iterator[Finding]:
-    """No daemon will ever look at it."""
+    """Yield a finding if no daemon serves the request, because a label or the node is wrong."""
     request = facts.request
     advice = (Advice(Step.CHECK_ADMISSION), Advice(Step.CHECK_WEBHOOKS), Advice(Step.CREATE_AGAIN))
     if not request.node_name:
@@ -127,7 +127,7 @@ def _not_served(facts: Facts) -> Iterator[Finding]:
 
 
 def _unanswered(facts: Facts) -> Finding:
-    """The node's daemon has not answered."""
+    """Return the finding for a request that the node's daemon has not answered."""
     if facts.age < ANSWER_PATIENCE_SECONDS:
         return Finding(Topic.JUST_CREATED)
     left, advice = UNANSWERED_SECONDS - facts.age, _find_daemon(facts)
@@ -138,7 +138,7 @@ def _unanswered(facts: Facts) -> Finding:
 
 
 def _find_daemon(facts: Facts) -> tuple[Advice, ...]:
-    """What is known about the daemon of the request's node, and where to look."""
+    """Return where to look for the daemon of the request's node."""
     if facts.node is not None and not facts.node.exists:
         return (Advice(Step.NODE_IS_GONE),)
     found = []
@@ -160,7 +160,7 @@ def _started(request: Request) -> bool:
 
 
 def _behind(facts: Facts) -> Iterator[Finding]:
-    """Requests of one pod are served one after the other; one that has begun goes before."""
+    """Yield a finding if another request of the pod is served first."""
     request = facts.request
     served = [other for other in facts.others if other.live and not other.error and other.node_name]
     before = sorted((other for other in served if serving_order(other) < serving_order(request)), key=serving_order)
@@ -172,7 +172,7 @@ def _behind(facts: Facts) -> Iterator[Finding]:
 
 
 def _from_daemon(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Finding]:
-    """What the daemon says of its node goes before what the API says of it."""
+    """Yield what the daemon reports about its node. This goes before the node's state in the API."""
     status = facts.request.status
     if status.reason in (Reason.WAITING_FOR_POD, Reason.RUNTIME_UNAVAILABLE):
         yield Finding(Topic.DAEMON_WAITS, {"message": status.message}, stuck=True, advice=(Advice(status.reason),))
@@ -182,10 +182,9 @@ def _from_daemon(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator
 
 
 def _node_state(facts: Facts) -> Finding | None:
-    """What is wrong with the node, and with it kubelet.
+    """Return what is wrong with the node or its kubelet, or None.
 
-    The pods of a node that is not ready are shown as not ready too, whether or not they are: a daemon that has written
-    since is there.
+    The API shows the pods of a node that is not ready as not ready, too. So a daemon that has written since then runs.
     """
     node, written = facts.node, facts.times.written
     if node is None or node.ready:
@@ -199,7 +198,7 @@ def _node_state(facts: Facts) -> Finding | None:
 
 
 def _gate(facts: Facts) -> Iterator[Finding]:
-    """The unready grace period: the manager's mark, then the time that traffic has to go elsewhere."""
+    """Yield a finding while the request waits for the pod to be unready, or for the unready grace period."""
     request, grace = facts.request, _unready_grace(facts)
     if grace is None or _started(request) or facts.pod is None:
         return
@@ -217,13 +216,13 @@ def _gate(facts: Facts) -> Iterator[Finding]:
 
 
 def _unready_grace(facts: Facts) -> int | None:
-    """The unready grace period that has to pass, as far as one knows; None where nothing is waited for."""
+    """Return the unready grace period in seconds, or None if the request does not wait for one."""
     gated = facts.pod is None or facts.pod.readiness_gate
     return facts.request.strategy.unready_grace_seconds if gated else None
 
 
 def _idle(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Finding]:
-    """Nothing is before the first container, and still its turn does not come; `_gate` says so of a grace period."""
+    """Yield a finding if no container has its turn although nothing delays it. `_gate` covers the grace period."""
     current = _current(reports)
     written = facts.seconds_since(facts.times.written)
     since = facts.age if written is None else written
@@ -234,7 +233,7 @@ def _idle(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Findin
 
 
 def _current(reports: tuple[ContainerReport, ...]) -> Finding:
-    """The container that the request is at, of those being recreated, else to come: the first stuck, or the first."""
+    """Return the finding of the current container: the first that is stuck, or else the first of its phase."""
     for phase in (StatePhase.RECREATING, StatePhase.PENDING):
         if at_work := [each for each in reports if each.phase == phase]:
             current = min(at_work, key=lambda each: not each.finding.stuck)

@@ -31,7 +31,7 @@ from crrd.core.recreate.stop import finish_hooked, stop
 from crrd.core.recreate.view import ContainerView
 from crrd.kubelet.runtime_status import ContainerState
 
-POD_PATIENCE = 60.0  # Seconds after which a pod that was never seen on this node is asked for
+POD_PATIENCE = 60.0  # Seconds until a pod that this node has never had is looked up at the API server
 
 
 def decide(requests: Sequence[Request], observed: Observation, now: float) -> Decision:
@@ -57,19 +57,19 @@ def decide(requests: Sequence[Request], observed: Observation, now: float) -> De
 
 
 def in_serving_order(requests: Iterable[Request], works: Mapping[tuple[str, str], Work]) -> list[Request]:
-    """The valid live requests as they are served (step 2), but first one that this process worked for."""
+    """Return the valid live requests in the order of step 2. One that this process worked for comes first."""
     with_work = {uid for uid, _ in works}
     sound = (request for request in requests if not request.error)
     return sorted(sound, key=lambda request: (request.uid not in with_work, serving_order(request)))
 
 
 def serving_order(request: Request) -> tuple[bool, str, str]:
-    """Step 2: one that is Recreating first, then the oldest, then by name."""
+    """Return the sort key of step 2: Recreating first, then the oldest, then by name."""
     return (request.status.phase is not RequestPhase.RECREATING, request.created, request.name)
 
 
 def _serve(draft: Draft, request: Request) -> None:
-    """The pod's current request: what it waits for as a whole, then the instances it means, then its containers."""
+    """Serve the pod's current request: the wait of the whole request, its pins, then each container."""
     observed, pod = draft.observed, draft.observed.pod
     if pod is None or (request.pod_uid and pod.uid != request.pod_uid):
         _await_pod(draft, request)
@@ -123,7 +123,7 @@ def _await_pod(draft: Draft, request: Request) -> None:
 
 
 def _wait(draft: Draft, request: Request, why: Message) -> None:
-    """Nothing can be done for the request now. Its status says so when that takes a while.
+    """Let the request wait. A longer wait is written to its status.
 
     The results of its hooks and stops are written anyway (step 12).
     """
@@ -137,7 +137,7 @@ def _wait(draft: Draft, request: Request, why: Message) -> None:
 
 
 def _work_done(draft: Draft, request: Request) -> list[RecreateState]:
-    """States that record that a hook has ended or a stop was sent. Also persists when both began."""
+    """Return states that record the end of a hook or that a stop was sent. Also persist when both began."""
     draft.start_times = {}
     done = []
     for work in (work for (uid, _), work in draft.observed.works.items() if uid == request.uid):
@@ -153,9 +153,9 @@ def _work_done(draft: Draft, request: Request) -> list[RecreateState]:
 
 
 def _unready_gate(draft: Draft, request: Request, pod: Pod) -> Gate:
-    """Step 7: the mark, then the grace period on this node's monotonic clock from when the mark was seen.
+    """Step 7: wait for the mark, then for the grace period, by this node's monotonic clock since the mark was seen.
 
-    A request whose hook or stop has begun has its grace period behind it.
+    If a hook or stop of the request has begun, its unready grace period is over.
     """
     grace = request.strategy.unready_grace_seconds
     if grace is None:
@@ -176,7 +176,7 @@ def _unready_gate(draft: Draft, request: Request, pod: Pod) -> Gate:
 
 
 def _recreate(draft: Draft, request: Request, views: Sequence[ContainerView]) -> None:
-    """Each container in the order of the spec (step 8), then the phase of the request that follows from them."""
+    """Handle each container in the order of the spec (step 8), then write the request's phase."""
     states: list[RecreateState] = []
     blocked = over = False
     for view in views:
@@ -194,7 +194,7 @@ def _recreate(draft: Draft, request: Request, views: Sequence[ContainerView]) ->
 
 
 def _move(draft: Draft, view: ContainerView, *, blocked: bool) -> RecreateState:
-    """One container of the current request: to be stopped, stopped, or already recreated (step 4)."""
+    """Return the next state of one container of the current request (step 4)."""
     if view.written.phase.final:
         return view.written
     if view.problem:
@@ -212,7 +212,10 @@ def _move(draft: Draft, view: ContainerView, *, blocked: bool) -> RecreateState:
 
 
 def _without_target(draft: Draft, view: ContainerView) -> RecreateState:
-    """The target is not known: there is no instance yet, or its pin was removed after the work had begun."""
+    """Return the state of a container without a target.
+
+    There is no instance yet, or its pin was removed after the work had begun.
+    """
     if view.state.started:
         return draft.fail(view.request, view.state, Message.of(Reason.PIN_LOST))
     if view.unfit:

@@ -1,4 +1,4 @@
-"""The decision of one round while it is made: what is to be done so far, and when to look again."""
+"""A decision while it is being made: the actions so far, and the time of the next round."""
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -20,30 +20,30 @@ from crrd.core.recreate.actions import Action, Decision, EmitEvent, PinContainer
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import Observation, Work
 
-QUIET = 1.0  # Seconds that a wait for the pod or a container goes on before it is worth a status write
-ASK_AGAIN = 0.05  # Seconds after which a question that came too early is repeated
+QUIET = 1.0  # Seconds until a wait for the pod or a container is written to the status
+ASK_AGAIN = 0.05  # Seconds until a look that came too early is repeated
 PERSIST_SECONDS = 2.0
 """Seconds until a hook's or stop's start is persisted. A restart before that may add up to them to the grace period."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Whether the unready grace period lets stops through."""
+    """Whether stops may begin, as far as the unready grace period is concerned."""
 
     open: bool
     message: Message = NO_MESSAGE
 
 
 def with_message(state: RecreateState, message: Message) -> RecreateState:
-    """The state with another message."""
+    """Return the state with another message."""
     silent = not (state.message or state.reason or message.text or message)
     return state if silent else replace(state, message=message.text, reason=message.reason)
 
 
 def recreating(state: RecreateState, work: Work, why: Message = NO_MESSAGE) -> RecreateState:
-    """The state while the container's turn goes on, with the message of what it waits for now (`why`).
+    """Return the state of a container that has its turn; the message is what it waits for now (`why`).
 
-    If it waits for nothing, a failure of its hook is the message.
+    If it waits for nothing, the message is the failure of its hook, if any.
     """
     if not why and state.reason is Reason.HOOK_FAILED:
         why = Message(state.reason, state.message)
@@ -63,17 +63,17 @@ class Draft:
     poll_runtime: bool = False
     waits_for_slot: bool = False
     ask_api: bool = False
-    gate: Gate = field(default_factory=lambda: Gate(open=True))  # Of the request that has the turn
-    hook_runs: bool = False  # Whether a hook starts or is under way; a write is worth it when that takes a while
-    stops: dict[str, float] = field(default_factory=dict)  # Container name -> when its stop, under way, was sent
+    gate: Gate = field(default_factory=lambda: Gate(open=True))  # Of the request that is served
+    hook_runs: bool = False  # Whether a hook starts or runs
+    stops: dict[str, float] = field(default_factory=dict)  # Container name -> when its pending stop was sent
     start_times: dict[str, tuple[Pin, StartTimes]] = field(default_factory=dict)  # To persist, by container name
 
     def decision(self) -> Decision:
-        """What was decided."""
+        """Return the decision."""
         return Decision(tuple(self.actions), self.wake_at, self.poll_runtime, self.waits_for_slot, self.ask_api)
 
     def wake(self, at: float) -> None:
-        """Look again at this time at the latest."""
+        """Ask for the next round at this time or earlier."""
         if self.wake_at is None or at < self.wake_at:
             self.wake_at = at
 
@@ -82,7 +82,7 @@ class Draft:
         return self.observed.first_seen.get(request.uid, self.now)
 
     def too_early_to_tell(self, request: Request) -> bool:
-        """Whether the request is too new for a message about a wait, which may end at once. If so, look again later."""
+        """Whether the request is too new to write a message about a wait that may end soon. If so, look again later."""
         quiet_until = self.first_seen(request) + QUIET
         if self.now >= quiet_until or self._answer_is_due(request):
             return False
@@ -90,7 +90,7 @@ class Draft:
         return True
 
     def too_early_for_work(self, request: Request) -> bool:
-        """Whether the hook or stops under way are too new for a write: they may end at once. If so, look later."""
+        """Whether the pending hook or stops are too new for a write, because they may end soon. If so, look later."""
         times = [self.first_seen(request) + QUIET] if self.hook_runs else []
         times += [sent + PERSIST_SECONDS for sent in self.stops.values()]
         until = min(times, default=self.now)
@@ -100,14 +100,14 @@ class Draft:
         return True
 
     def _answer_is_due(self, request: Request) -> bool:
-        """Whether any write counts, and at once: the manager ends a request after UNANSWERED_SECONDS without one."""
+        """Whether a write must not wait: the manager ends a request that has no status after UNANSWERED_SECONDS."""
         created = parse_time(request.created) if request.status.phase is RequestPhase.EMPTY else None
         return created is not None and self.observed.wall - created.timestamp() > UNANSWERED_SECONDS / 2
 
     def pod_lost(self, request: Request) -> Message | None:
-        """Why the pod of the request is lost, by the API server's own answer.
+        """Return why the request's pod is lost, from a get at the API server.
 
-        NO_MESSAGE where it is there, None while the API server was not asked since the request came.
+        Return NO_MESSAGE if the pod exists, and None if there was no get since the request came.
         """
         answer, node, key = self.observed.api_answer, self.observed.node_name, request.pod_key
         if answer is None or answer.asked_at < self.first_seen(request):
@@ -122,17 +122,17 @@ class Draft:
         return NO_MESSAGE
 
     def hold(self, request: Request, state: RecreateState, why: Message) -> RecreateState:
-        """Wait for something before the container's turn. The state says so only when that takes a while."""
+        """Return the state of a container that waits before its turn. A short wait leaves the message as it is."""
         self.poll_runtime = True
         return state if self.too_early_to_tell(request) else with_message(state, why)
 
     def fail(self, request: Request, state: RecreateState, why: Message) -> RecreateState:
-        """The container is not recreated by this request."""
+        """Return the state Failed, and emit an event."""
         self.emit(request, EventReason.FAILED, f"Container {state.name}: {why.text}", state.name, warning=True)
         return with_message(replace(state, phase=StatePhase.FAILED), why)
 
     def note_start_times(self, request: Request, work: Work) -> None:
-        """Step 12: note the start time of a hook or stop that lasts for a while, so that it is persisted once."""
+        """Step 12: collect the start time of a hook or stop that lasts longer, so that it is persisted once."""
         recorded = start_times = request.start_times_of(work.name, work.pin)
         if not recorded.hook and not recorded.stop:
             start_times = replace(start_times, hook=self._time_to_persist(work.hook_began))
@@ -142,7 +142,7 @@ class Draft:
             self.start_times[work.name] = (work.pin, start_times)
 
     def _time_to_persist(self, at: float | None) -> str:
-        """A monotonic time as that of the wall clock; "" for none, or one that is too recent to be persisted."""
+        """Return a monotonic time as wall-clock time; "" if there is none, or if it is too recent to persist."""
         if at is None:
             return ""
         if self.now < at + PERSIST_SECONDS:
@@ -165,7 +165,7 @@ class Draft:
             self.actions.append(PinContainers(request, pins, start_times))
 
     def write(self, request: Request, status: Status) -> None:
-        """Write a status, if it says anything new."""
+        """Write a status if it differs from the request's."""
         if self.observed.prunes_is_killed:
             status = replace(status, states=tuple(replace(state, is_killed=False) for state in status.states))
         if status != request.status:

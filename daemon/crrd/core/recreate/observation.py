@@ -27,7 +27,7 @@ class HookKind(StrEnum):
     HTTP_GET = "httpGet"
     SLEEP = "sleep"
     TCP_SOCKET = "tcpSocket"  # The API server refuses it as preStop, and kubelet has no such handler
-    INVALID = "invalid"  # What kubelet wrote on the container cannot be read; `error` says why
+    INVALID = "invalid"  # The container's annotation cannot be parsed; `error` says why
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ NO_PIN = Pin("")
 
 
 class WorkKind(StrEnum):
-    """What is done to an instance."""
+    """The kinds of work on an instance."""
 
     HOOK = "preStop hook"
     STOP = "stop"
@@ -178,37 +178,37 @@ NO_WORK = Work()
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """When an instance was first seen to run no more (or a container to have none)."""
+    """When an instance was first seen as ended, or a container as having no instance."""
 
     at: float  # Monotonic
     wall: float  # Seconds since the epoch, the node's clock
-    instance: str = ""  # Bare ID of the instance that ended, "" where there was none
+    instance: str = ""  # Bare ID of the ended instance, "" if there was none
 
 
 @dataclass(frozen=True, slots=True)
 class ApiAnswer:
-    """The API server's own answer for the pod's name, asked past every cache."""
+    """The response to a get of the pod by name, which no cache answered."""
 
     pod: Pod | None
-    asked_at: float  # Monotonic time; it says nothing of the pod of a request that came later
+    asked_at: float  # Monotonic time; the response does not count for requests that came later
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """All that is known of one pod; what `decide` decides on. Times are monotonic."""
+    """Everything that `decide` knows about one pod. Times are monotonic."""
 
     node_name: str
     runtime_names: frozenset[str]  # Names of the runtimes that were asked, e.g. {"containerd"}.
-    runtime_error: str = ""  # Why the runtime could not be asked; then nothing is known of instances
+    runtime_error: str = ""  # Why the runtime did not answer, so that no instance is known
     instances: tuple[Instance, ...] = ()  # Every instance of the pod's containers, exited ones too
-    listed_at: float = 0.0  # Monotonic time at which they were asked for: they are no older than that
+    listed_at: float = 0.0  # Monotonic time at which their list was requested
     foreign: Mapping[str, Instance | None] = field(default_factory=dict)
-    """IDs named by a request that are not the pod's, as far as looked up; None: the runtime does not know it."""
+    """IDs that a request names and that are not the pod's, with the instance, or None if the runtime has none."""
     pod: Pod | None = None
     pod_at: float = 0.0  # Monotonic time at which this version of the pod came
     pod_gone: bool = False
-    """The watch reports that the pod has left this node: a reason to ask the API server, never a verdict."""
-    api_answer: ApiAnswer | None = None  # Asked for when `decide` wants to know before a final verdict
+    """Whether the watch reports that the pod has left this node. Before a decision, the API server is asked."""
+    api_answer: ApiAnswer | None = None  # Requested if `decide` needs it before it completes a request
     api_silent: bool = False  # Whether the last lookup failed
     deleting_uid: str = ""  # UID of the pod that was last seen in deletion, even if no watch reports it any more
     works: Mapping[tuple[str, str], Work] = field(default_factory=dict)  # By request UID and bare container ID
@@ -217,17 +217,17 @@ class Observation:
     ended: tuple[Request, ...] = ()
     """Requests that have ended, are gone or are invalid, while the stop after their hook is still due."""
     first_seen: Mapping[str, float] = field(default_factory=dict)  # Request UID -> when this process first saw it
-    unready_seen: Mapping[str, float] = field(default_factory=dict)  # The same of its mark unready-acquired
+    unready_seen: Mapping[str, float] = field(default_factory=dict)  # The same for its mark unready-acquired
     utc: str = ""  # The node's wall clock, RFC 3339 in UTC
     wall: float = 0.0  # The same in seconds since the epoch
-    known_since: float | None = None  # Since when it is known whether the node has the pod; None while it is not
-    kubelet_minor: int | None = None  # Of kubelet 1.`kubelet_minor`, asked for where it matters; None where not known
-    kubelet_silent_since: float | None = None  # Monotonic; None while it answers, or where nobody can tell
+    known_since: float | None = None  # Time since which it is known whether the node has the pod, or None
+    kubelet_minor: int | None = None  # Kubelet's minor version; None if unknown or not needed
+    kubelet_silent_since: float | None = None  # None while kubelet answers, or if it is not checked
     unpinned: frozenset[str] = frozenset()  # UIDs of requests whose pins another client removed or changed
-    prunes_is_killed: bool = False  # Whether the cluster's CRD drops isKilled: then the annotation has to say it
-    pin_errors: Mapping[str, str] = field(default_factory=dict)  # Request UID -> why writing pins failed last time
-    may_stop: bool = True  # Whether a stop of this pod may be sent now: so many at once are sent on a node, and no more
-    draining: bool = False  # The daemon is going down: no new hooks, no new stops
+    prunes_is_killed: bool = False  # Whether the CRD drops isKilled, so that the annotation must record it
+    pin_errors: Mapping[str, str] = field(default_factory=dict)  # Request UID -> why the last write of its pins failed
+    may_stop: bool = True  # Whether this pod has a stop slot; the number of stops at once on a node is limited
+    draining: bool = False  # Whether the daemon shuts down, and begins no new hooks or stops
 
     def instance(self, bare_id: str) -> Instance | None:
         """The pod's instance with this ID."""

@@ -31,18 +31,18 @@ def settle(draft: Draft, request: Request, states: tuple[RecreateState, ...], ow
 
 
 def complete_as_failed(draft: Draft, request: Request, why: Message) -> None:
-    """Complete a request that cannot be served, for a reason that holds for all of it."""
+    """Complete a request that cannot be served, for a reason that concerns all of its containers."""
     draft.emit(request, EventReason.FAILED, f"Request {request.name}: {why.text}", warning=True)
     draft.write(request, failed_status(request, why, draft.observed.utc))
 
 
 def failed_status(request: Request, why: Message, at: str) -> Status:
-    """The last status of a request that fails as a whole; `at`: RFC 3339."""
+    """Return the last status of a request that fails as a whole. `at` is an RFC 3339 time."""
     return Status(RequestPhase.COMPLETED, _fail_rest(all_states(request), why, why), why.text, at, why.reason)
 
 
 def all_states(request: Request, moved: Iterable[RecreateState] = ()) -> tuple[RecreateState, ...]:
-    """One state for every container of the request, in the order of the spec; `moved` goes before what is written."""
+    """Return a state for each container, in the order of the spec. `moved` replaces states of the status."""
     by_name = {state.name: state for state in (*request.status.states, *moved)}
     names = dict.fromkeys(container.name for container in request.containers)
     return tuple(by_name.get(name, RecreateState(name)) for name in names)
@@ -51,7 +51,7 @@ def all_states(request: Request, moved: Iterable[RecreateState] = ()) -> tuple[R
 def _fail_rest(
     states: Iterable[RecreateState], recreating: Message, pending: Message, spared: Collection[str] = ()
 ) -> tuple[RecreateState, ...]:
-    """Every state that is not final yet becomes Failed, with the message for its phase; `spared`: names not to fail."""
+    """Set every state that is not final to Failed, with the message for its phase, except for the names `spared`."""
     rest = list(states)
     for at, state in enumerate(rest):
         if not state.phase.final and state.name not in spared:
@@ -61,7 +61,7 @@ def _fail_rest(
 
 
 def _only_started(old: Status, new: Status, stops: Collection[str]) -> bool:
-    """Whether the only change of the status is that work has started. `stops`: names of containers being stopped."""
+    """Whether the status changes only because work has started. `stops`: names of containers being stopped."""
     if new.reason is not old.reason:
         return False
     for state in new.states:
@@ -73,7 +73,7 @@ def _only_started(old: Status, new: Status, stops: Collection[str]) -> bool:
 
 
 def _summary(states: Sequence[RecreateState], gate: Message) -> str:
-    """The request's message when it is completed."""
+    """Return the message of the completed request."""
     failed = [state.name for state in states if state.phase is StatePhase.FAILED]
     count = f"{len(states) - len(failed)} of {len(states)} containers recreated"
     restarted = [f"{state.name}: {state.message}" for state in states if state.reason is Reason.POD_RESTARTED]

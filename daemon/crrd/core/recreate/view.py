@@ -1,6 +1,6 @@
-"""One requested container as a round sees it: which instance has to go, does it come back, what is left of its grace.
+"""One requested container in a round: its target, whether it comes back, and what is left of its grace period.
 
-Built once a round, each question is answered once. No phase is moved here.
+A view is built once a round, and computes each answer once. It changes no phase.
 """
 
 from collections.abc import Iterator
@@ -34,24 +34,24 @@ from crrd.kubelet.runtime_status import ContainerState, newest
 
 @dataclass(frozen=True)
 class ContainerView:
-    """One requested container: what its request, its pod, the runtime and this process know of it."""
+    """One requested container: what its request, its pod, the runtime and this process know about it."""
 
     request: Request
     name: str
     pod: Pod
     observed: Observation
     now: float
-    status: PodContainer  # In the pod's spec and status; an empty one where the pod has none of that name
+    status: PodContainer  # In the pod's spec and status; empty if the pod has no such container
     named: tuple[Pin, ...]  # The instances that the request names
     newest: Instance | None
     work: Work  # What this process has done to it for this request
-    target: Pin | None  # Which instance has to go: the one that this process worked on, or else the request's
+    target: Pin | None  # The instance to stop: the one that this process worked on, or else the request's
     start_times: StartTimes  # Start times of that instance in the annotation, written by this process or an earlier one
-    written: RecreateState  # As the request's status has it
+    written: RecreateState  # Its state in the request's status
 
     @classmethod
     def of(cls, request: Request, container: RequestedContainer, pod: Pod, observed: Observation, now: float) -> Self:
-        """What is known of a container of the request whose pod is there."""
+        """Return the view of a container of a request whose pod exists."""
         name, pinned = container.name, request.pinned.get(container.name)
         named = tuple(pin for pin in (container.context, pinned) if pin is not None)
         works = (work for (uid, _), work in observed.works.items() if uid == request.uid and work.name == name)
@@ -63,7 +63,7 @@ class ContainerView:
 
     @cached_property
     def outgoing(self) -> Instance | None:
-        """The instance that has to go, as long as it has not ended (step 4).
+        """The instance to stop, None once it has ended (step 4).
 
         Kubelet may run a newer instance beside it. Then an old one that was only created never starts.
         """
@@ -76,7 +76,7 @@ class ContainerView:
 
     @property
     def nothing_to_stop(self) -> bool:
-        """Step 8: whether for certain nothing is left to stop."""
+        """Step 8: whether certainly nothing is left to stop."""
         gone = self.target is not None and self.outgoing is None
         return (gone or self.work.stopped) and self.look_again_in is None
 
@@ -87,11 +87,11 @@ class ContainerView:
         return replace(self.written, is_killed=True) if sent else self.written
 
     def recreating(self, why: Message = NO_MESSAGE) -> RecreateState:
-        """The state while the container's turn goes on; `why`: what it waits for."""
+        """Return the state of a container that has its turn. `why`: what it waits for."""
         return recreating(self.state, self.work, why)
 
     def resting(self) -> RecreateState:
-        """The state while it is not the container's turn; what it waited for before is over."""
+        """Return the state of a container that does not have its turn, without the message of an earlier wait."""
         started = self.state.phase is StatePhase.RECREATING
         return self.recreating() if started else with_message(self.state, NO_MESSAGE)
 
@@ -113,7 +113,7 @@ class ContainerView:
         return NO_MESSAGE
 
     def _mismatches(self) -> Iterator[tuple[Pin, str]]:
-        """Each instance that is named or runs, and why it is not this pod's container, "" where it is."""
+        """Yield each instance that is named or runs, and why it is not this pod's container ("" if it is)."""
         for pin in self.named:
             if pin.runtime not in self.observed.runtime_names:
                 names = ", ".join(sorted(self.observed.runtime_names))
@@ -123,7 +123,7 @@ class ContainerView:
             yield self.newest.pin, self._not_its_own(self.newest)
 
     def _not_its_own(self, instance: Instance | None) -> str:
-        """What the runtime's labels say otherwise than the request; they have the UID that the pod has on its node."""
+        """Return how the runtime's labels differ from the request. They have the UID that the pod has on its node."""
         if instance is None:
             return ""
         request, uid = self.request, self.pod.static_uid or self.request.pod_uid or self.pod.uid
@@ -134,7 +134,7 @@ class ContainerView:
 
     @cached_property
     def look_again_in(self) -> float | None:
-        """Seconds after which the runtime is to be asked again before anything follows; None where it need not be.
+        """Seconds until the next list of the runtime, which the decision needs; None if it needs none.
 
         Either a named ID was not looked up yet, or the API shows an instance that came after the runtime was asked.
         """
@@ -172,7 +172,7 @@ class ContainerView:
 
     @cached_property
     def unfit(self) -> Message:
-        """Step 6: why the container is not to be stopped: it would stay down, or its pod be restarted as a whole.
+        """Step 6: why the container must not be stopped: it would stay down, or kubelet would restart the whole pod.
 
         A RestartAllContainers rule does not end work that has begun.
         """
@@ -186,7 +186,7 @@ class ContainerView:
 
     @cached_property
     def left_down(self) -> Message:
-        """Step 6: why kubelet does not start the container again, which has ended.
+        """Step 6: why kubelet does not start the ended container again.
 
         The exit code decides only if the pod's status shows this instance as terminated. Otherwise kubelet may have
         ended it (a new image, a failed probe), and then it starts the next one whatever the exit code. Source:
