@@ -1,4 +1,4 @@
-"""What the manager's watches saw last: the requests of the cluster by pod, and the pods that matter to the manager."""
+"""The last known requests of the cluster by pod, and the pods that matter to the manager."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -11,10 +11,10 @@ _MOST_REPAIRED = 256  # Pods remembered by `remember_repair`: the newest
 
 
 class ManagerCache:
-    """All requests of a cluster that are not settled, and the pods that they are about or that have the readiness gate.
+    """All requests of a cluster that are not settled, their pods, and the pods with the readiness gate.
 
-    `on_change` is called with a pod's `namespace/name` whenever something about it has changed. `has_work` says whether
-    there is something to do about a pod, whatever its requests.
+    `on_change` is called with a pod's `namespace/name` when something about it has changed. `has_work` returns whether
+    a pod needs an action that no request causes.
     """
 
     def __init__(self, on_change: Callable[[str], None], has_work: Callable[[PodMeta], bool]) -> None:
@@ -25,20 +25,20 @@ class ManagerCache:
         self._repaired: dict[str, None] = {}  # Pods of `remember_repair`, the last one last
 
     def requests(self, pod_key: str) -> list[Request]:
-        """All known requests for a pod, the oldest first."""
+        """Return all known requests for a pod, the oldest first."""
         found = filter(None, map(self._requests.get, self._by_pod.get(pod_key, ())))
         return sorted(found, key=lambda request: (request.created, request.name))
 
     def requested(self) -> tuple[str, ...]:
-        """Every pod (`namespace/name`) that has a request."""
+        """Return the pods (`namespace/name`) that have a request."""
         return tuple(self._by_pod)
 
     def pod(self, pod_key: str) -> PodMeta | None:
-        """The pod as last seen, None where it was not seen or does not matter."""
+        """Return the last known version of a pod, or None if it is not known."""
         return self._pods.get(pod_key)
 
     def request_changed(self, request: Request) -> None:
-        """A request was added or modified, or written by this process; of a completed one only little is kept."""
+        """Record that a request was added, modified or written. Of a completed one, only few fields are kept."""
         request = request.slimmed()
         known = self._requests.get(request.uid)
         if request.settled:
@@ -54,7 +54,7 @@ class ManagerCache:
             self._on_change(request.pod_key)
 
     def request_deleted(self, request: Request) -> None:
-        """A request is no more: only a later version of it brings it back."""
+        """Record that a request was deleted. Only a later version brings it back."""
         known = self._requests.drop(request.uid, request.resource_version)
         if known is not None:
             self._leave_pod(known)
@@ -63,7 +63,7 @@ class ManagerCache:
             self.forget_pod(request.pod_key)
 
     def _leave_pod(self, request: Request) -> None:
-        """It is none of its pod's requests any more."""
+        """Remove the request from its pod."""
         siblings = self._by_pod[request.pod_key]
         siblings.discard(request.uid)
         if not siblings:
@@ -71,11 +71,11 @@ class ManagerCache:
         self._on_change(request.pod_key)
 
     def expect_requests(self) -> None:
-        """The newest list of requests is asked for now: it overrules what is known by now."""
+        """Record that the newest list of requests is requested now. It overrules all earlier versions."""
         self._requests.expect_list()
 
     def requests_listed(self, requests: Iterable[Request], version: str) -> None:
-        """A whole list, as of this resourceVersion: what is not in it is gone."""
+        """Record a whole list of this resourceVersion. Requests that are not in it are deleted."""
         listed = tuple(requests)
         for known in self._requests.absent(listed, version):
             self.request_deleted(replace(known, resource_version=version))
@@ -103,7 +103,7 @@ class ManagerCache:
         self._repaired.pop(pod_key, None)
 
     def pod_changed(self, pod: PodMeta) -> None:
-        """A pod was added or modified."""
+        """Record that a pod was added or modified."""
         requested = pod.key in self._by_pod
         if not pod.readiness_gate and not requested:
             return
@@ -113,7 +113,7 @@ class ManagerCache:
             self._on_change(pod.key)
 
     def pod_deleted(self, pod: PodMeta) -> None:
-        """A pod is no more; the one of the same name that followed it may be known already."""
+        """Record that a pod was deleted. The next one of the same name may be known already."""
         known = self._pods.get(pod.key)
         if known is not None and known.uid == pod.uid:
             del self._pods[pod.key]
@@ -121,7 +121,7 @@ class ManagerCache:
                 self._on_change(pod.key)
 
     def pods_listed(self, pods: Iterable[PodMeta], _version: str, namespace: str = "") -> None:
-        """A whole list: what is not in it is gone. A namespace's tells of no other."""
+        """Record a whole list, of one namespace or of all. Pods that are not in it are deleted."""
         listed = {pod.key: pod for pod in pods}
         for key, pod in tuple(self._pods.items()):
             if key not in listed and namespace in ("", pod.namespace):
@@ -130,11 +130,11 @@ class ManagerCache:
             self.pod_changed(pod)
 
     def forget_pod(self, pod_key: str) -> None:
-        """Drop a pod: nothing tells of its changes any more."""
+        """Drop a pod, because no watch reports its changes any more."""
         self._pods.pop(pod_key, None)
 
     def forget_namespace(self, namespace: str) -> None:
-        """Likewise for all pods of a namespace, "" for all there are; whoever has requests is to be asked for."""
+        """Drop all pods of a namespace ("" for all). Pods with requests are read again."""
         for key, pod in tuple(self._pods.items()):
             if namespace in ("", pod.namespace):
                 self.forget_pod(key)

@@ -1,4 +1,4 @@
-"""All pods' records, which all parts of the node daemon read and write. The watches feed them."""
+"""The records of all pods. All parts of the node daemon read and write them, and the watches update them."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
@@ -16,11 +16,11 @@ LEFT_SECONDS = 60.0
 
 
 class Pods:
-    """The records by pod; implements `ports.Observer`, to which the watches report.
+    """The records by pod. Implements `ports.Observer`, which the watches call.
 
-    A request never goes back behind this process' own writes (see VersionedStore).
+    A request never goes back to a version before this process' own writes (see VersionedStore).
 
-    `on_change` is called with a pod's `namespace/name` whenever something about it has changed; `clock`: monotonic.
+    `on_change` is called with a pod's `namespace/name` when something about it has changed. `clock`: monotonic.
     """
 
     def __init__(self, on_change: Callable[[str], None], clock: Callable[[], float]) -> None:
@@ -29,7 +29,7 @@ class Pods:
         self._records: dict[str, PodRecord] = {}
         self._requests: VersionedStore[Request] = VersionedStore()
         self._live = 0
-        self._all_known_since: float | None = None  # As known_since of a PodState, of every pod of the node
+        self._all_known_since: float | None = None  # Like `PodState.known_since`, for every pod of the node
         self.live_changed = asyncio.Event()  # Set when a request becomes live or ends. The reader clears it.
         self.any_live = asyncio.Event()  # Set while at least one request is live
         self.none_live = asyncio.Event()  # Set while none is
@@ -41,7 +41,7 @@ class Pods:
         return iter(tuple(self._records.values()))
 
     def ensure(self, pod_key: str) -> PodRecord:
-        """The pod's record; a new one if there is none."""
+        """Return the pod's record, and create it if there is none."""
         return self._records.setdefault(pod_key, PodRecord(pod_key))
 
     def tidy(self, pod_record: PodRecord) -> None:
@@ -50,25 +50,25 @@ class Pods:
             del self._records[pod_record.key]
 
     def peek(self, pod_key: str) -> PodRecord:
-        """The pod's record; if there is none, an empty one that is not kept."""
+        """Return the pod's record, or an empty one that is not kept."""
         return self._records.get(pod_key) or PodRecord(pod_key)
 
     def live_pods(self) -> set[str]:
-        """Pods (`namespace/name`) with at least one live request."""
+        """Return the pods (`namespace/name`) with at least one live request."""
         return {pod_record.key for pod_record in self._records.values() if pod_record.live}
 
     def known_since(self, pod_key: str) -> float | None:
-        """Monotonic time since which it is known whether the pod is there, None while it is not."""
+        """Return the monotonic time since which it is known whether the pod exists, or None."""
         since = self.peek(pod_key).state.known_since
         return self._all_known_since if since is None else since
 
     def heard_of(self, pod_key: str) -> object:
-        """A value that changes when a watch reports anything new of the pod."""
+        """Return a value that changes when a watch reports a change of the pod."""
         state = self.peek(pod_key).state
         return state.pod, state.gone_at
 
     async def wait_until_known(self, pod_key: str) -> None:
-        """Return when it is known whether the pod is there."""
+        """Wait until it is known whether the pod exists."""
         if self.known_since(pod_key) is not None:
             return
         pod_record = self.ensure(pod_key)
@@ -83,7 +83,7 @@ class Pods:
     # What the watches and this process' own writes report of requests.
 
     def request_changed(self, request: Request, *, own_pins: bool = False) -> None:
-        """A request was added or modified, or written. Its pins stay, even if another client changes them.
+        """Record that a request was added, modified or written. Its pins stay, even if another client changes them.
 
         A request without the active label is not this node's. `own_pins`: this process has just written the pins.
         """
@@ -121,7 +121,7 @@ class Pods:
             record.unready_seen = moved.unready_seen if moved and moved.unready_seen is not None else now
 
     def request_deleted(self, request: Request) -> None:
-        """A request was deleted or has left the selection. Only a later version brings it back."""
+        """Record that a request was deleted or has left the selection. Only a later version brings it back."""
         previous = self._requests.drop(request.uid, request.resource_version)
         if previous is not None:
             self._live -= previous.live
@@ -130,13 +130,13 @@ class Pods:
                 self._signal()
 
     def _leave(self, request: Request) -> RequestRecord:
-        """Take the request from its pod, and wake the pod so that its next request is served."""
+        """Remove the request from its pod, and wake the pod so that its next request is served."""
         pod_record = self._records[request.pod_key]
         record = pod_record.requests[request.uid]
         record.left = True
         self.drop_if_done(pod_record, record)
         if not pod_record.present:
-            pod_record.state.gone_at = None  # no request needs it any more, and the record can be dropped
+            pod_record.state.gone_at = None  # no request needs it any more, so the record can be dropped
         self._on_change(request.pod_key)
         self.tidy(pod_record)
         return record
@@ -146,7 +146,7 @@ class Pods:
         self._requests.expect_list()
 
     def requests_listed(self, requests: Iterable[Request], version: str) -> None:
-        """A whole list, as of this resourceVersion: what is not in it is gone."""
+        """Record a whole list of this resourceVersion. Requests that are not in it are deleted."""
         listed = tuple(requests)
         for previous in self._requests.absent(listed, version):
             self.request_deleted(replace(previous, resource_version=version))
@@ -163,7 +163,7 @@ class Pods:
     # What the watches report of pods.
 
     def pod_changed(self, pod: Pod) -> None:
-        """A pod of this node was added or modified."""
+        """Record that a pod of this node was added or modified."""
         pod_record = self.ensure(pod.key)
         state = pod_record.state
         state.gone_at = None
@@ -173,7 +173,7 @@ class Pods:
             self._notify(pod_record)
 
     def pod_deleted(self, pod: PodMeta) -> None:
-        """A pod was deleted. The next one of the same name may be known already."""
+        """Record that a pod was deleted. The next one of the same name may be known already."""
         pod_record = self.peek(pod.key)
         state = pod_record.state
         if state.pod is not None and state.pod.uid == pod.uid:
@@ -184,7 +184,7 @@ class Pods:
             self.tidy(pod_record)
 
     def pods_listed(self, pods: Iterable[Pod], _version: str) -> None:
-        """A whole list of this node's pods: what is not in it is not on this node."""
+        """Record a whole list of this node's pods. Pods that are not in it are not on this node."""
         first = self._all_known_since is None
         if first:
             self._all_known_since = self._clock()
@@ -201,7 +201,7 @@ class Pods:
                 pod_record.pod_known.set()
 
     def pod_listed(self, pod_key: str, pod: Pod | None) -> None:
-        """What the node has under this name, None for nothing."""
+        """Record the node's pod of this name, or that there is none (None)."""
         first = self.known_since(pod_key) is None
         pod_record = self.ensure(pod_key)
         state = pod_record.state
@@ -225,7 +225,7 @@ class Pods:
             self.tidy(pod_record)
 
     def forget_pods(self) -> None:
-        """The same for all pods."""
+        """Call `forget_pod` for all pods."""
         self._all_known_since = None
         for pod_key in tuple(self._records):
             self.forget_pod(pod_key)

@@ -1,6 +1,6 @@
-"""What can be done about a pod's requests: the values that `decide` returns and the executor carries out.
+"""The actions for a pod's requests, which `decide` returns and the executor carries out.
 
-An action names the request that wants it, in the version that was decided on.
+An action has the version of its request that the decision was based on.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from crrd.core.recreate.observation import Hook, Instance
 
 @dataclass(frozen=True, slots=True)
 class WriteStatus:
-    """Write the whole status of a request, if it is still the version that was decided on."""
+    """Write the whole status of a request, if its version has not changed since the decision."""
 
     request: Request
     status: Status
@@ -31,14 +31,14 @@ class PinContainers:
 
 @dataclass(frozen=True, slots=True)
 class RunHook:
-    """Run a preStop hook inside or against one running instance."""
+    """Run the preStop hook of a running instance."""
 
     request: Request
     instance: Instance
     hook: Hook
-    seconds: float  # The longest that it may take: what the grace period still holds
-    spent_before: float  # Seconds of the grace period that an earlier life of the daemon has used up
-    pod_ip: str = ""  # Of the request's pod, "" where it is not known or the hook does not need it
+    seconds: float  # Timeout: the rest of the grace period
+    spent_before: float  # Seconds of the grace period that an earlier process has used up
+    pod_ip: str = ""  # The pod's IP; "" if it is not known or not needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class EmitEvent:
     message: str
     container: str = ""
     warning: bool = False
-    pod: Pod | None = None  # The request's pod, where it is known
+    pod: Pod | None = None  # The request's pod, if it is known
 
 
 Action = WriteStatus | PinContainers | RunHook | StopContainer | EmitEvent
@@ -73,6 +73,6 @@ class Decision:
 
     actions: tuple[Action, ...] = ()
     wake_at: float | None = None
-    poll_runtime: bool = False  # Whether a change in the runtime is awaited: the pod's containers have to be polled
-    waits_for_slot: bool = False  # Whether a stop has to wait until one may be sent (`Observation.may_stop`)
-    ask_api: bool = False  # Whether `Observation.api_answer` is needed for a final verdict, and a new decision with it
+    poll_runtime: bool = False  # Whether the runtime must be polled, because the decision waits for a change there
+    waits_for_slot: bool = False  # Whether a stop waits for a slot (`Observation.may_stop`)
+    ask_api: bool = False  # Whether the next decision needs `Observation.api_answer`

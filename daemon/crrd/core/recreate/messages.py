@@ -1,4 +1,4 @@
-"""What a status says: a reason with its sentence. The message of a wait is rewritten only at certain times (STEPS)."""
+"""The messages of a status: a reason with its sentence. The message of a wait changes only at certain times (STEPS)."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ STARTUP_FORGOTTEN = (
     "started, regular containers might stay down, because the pod has a sidecar with a startupProbe"
 )
 UNREMARKABLE_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
-"""Reasons of a waiting container that every start goes through: not worth a write."""
+"""Waiting reasons that every start has, so they are not written."""
 STEPS = (2, 10, 30, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600)
-"""Seconds after which the message of a wait is written, and rewritten."""
+"""Seconds of a wait at which its message is written."""
 LATER_STEPS = (5, *STEPS[1:])  # First message after 5 s, because a healthy container can take that long
 BACK_OFF_RESET_SECONDS = 600.0
-"""After which kubelet's restart back-off begins anew (twice its maximum, pkg/kubelet/kuberuntime)."""
+"""Time after which kubelet's restart back-off starts again (twice its maximum, pkg/kubelet/kuberuntime)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A reason and its sentence; falsy where there is nothing to say."""
+    """A reason and its sentence; falsy if there is no message."""
 
     reason: Reason = Reason.NONE
     text: str = ""
@@ -33,7 +33,7 @@ class Message:
 
     @classmethod
     def of(cls, reason: Reason, **values: object) -> "Message":
-        """A reason with its sentence from the table of reasons."""
+        """Return a reason with its sentence from the table of reasons."""
         return cls(reason, say(reason, **values))
 
 
@@ -41,10 +41,10 @@ NO_MESSAGE = Message()
 
 
 def may_stay_down(pod: Pod, stopped: Collection[str], kubelet: str) -> bool:
-    """Whether a regular container may stay down by a defect of this version of kubelet (see `has_startup_probe_bug`).
+    """Whether a bug of this kubelet may keep a regular container down (see `has_startup_probe_bug`).
 
-    That is once the containers of the names `stopped` are stopped, and no other regular one runs. Nobody can tell
-    whether kubelet was restarted: people are warned of it, and no decision depends on it.
+    This is so if the containers `stopped` are stopped and no other regular one runs. It is not known whether kubelet
+    was restarted. So this is only a warning, and no decision depends on it.
     """
     regular = [each for each in pod.containers.values() if each.kind is ContainerKind.REGULAR]
     named = any(each.name in stopped for each in regular)
@@ -53,23 +53,23 @@ def may_stay_down(pod: Pod, stopped: Collection[str], kubelet: str) -> bool:
 
 
 def waited(since: float, now: float, steps: Sequence[int] = STEPS) -> tuple[int, float | None]:
-    """The last of the steps (seconds, in order) that a wait has reached, 0 for none, and when it reaches the next."""
+    """Return the last of the steps (seconds, in order) that a wait has reached, or 0, and when it reaches the next."""
     reached = max((step for step in steps if now >= since + step), default=0)
     return reached, next((since + step for step in steps if now < since + step), None)
 
 
 def held_back(status: PodContainer) -> str:
-    """Kubelet's own words for what it waits for before it starts the container, "" for nothing remarkable."""
+    """Return kubelet's message about what the container waits for, or "" if every start has that wait."""
     if status.waiting_reason in UNREMARKABLE_WAITS:
         return ""
     return f"{status.waiting_reason}: {status.waiting_message}".removesuffix(": ")
 
 
 def not_started_again(ending: Ending | None, last: Instance | None, now: float) -> tuple[Message, float | None]:
-    """Step 10: what is known of a container that kubelet has not started again, and when there is more to say.
+    """Step 10: return the message about a container that kubelet has not started again, and the time of the next one.
 
-    Kubelet (1.36) shows its back-off only when that ends. What can be said before: for how long nothing has come, and
-    whether the instance that ended was itself a restart of less than ten minutes before.
+    Kubelet (1.36) reports its back-off only when that ends. So the message has the time since the end, and says if the
+    ended instance was itself a restart less than ten minutes before.
     """
     if ending is None:
         return NO_MESSAGE, None

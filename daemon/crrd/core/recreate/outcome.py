@@ -1,7 +1,7 @@
-"""From a stop's answer to a container's end: its instance exits, kubelet makes the next one, and that one is ready.
+"""What follows a stop: the instance exits, kubelet creates the next one, and that one gets ready.
 
-Each function is one of these waits: the container is Recreating while it lasts, Succeeded or Failed when it is over.
-When all containers of the request are at their end, `settle` completes it.
+Each function is one of these waits. The container is Recreating during it, and then Succeeded or Failed. When all
+containers of the request have ended, `settle` completes it.
 """
 
 from dataclasses import replace
@@ -15,9 +15,9 @@ from crrd.core.recreate.view import ContainerView
 from crrd.core.recreate.whole_pod import left_down, not_back, restarted_beside
 from crrd.kubelet.runtime_status import ContainerState
 
-STOP_SETTLE = 10.0  # Seconds that a container may still be listed as running after its stop was reported as done
-LOOK_AT_EXIT = 0.5  # Seconds between looks at an instance that was stopped and is still listed as running
-LOOK_AT_UNREADY = 5.0  # Seconds between looks at an instance that is to get ready
+STOP_SETTLE = 10.0  # Limit for how long a container is listed as running after its stop
+LOOK_AT_EXIT = 0.5  # Seconds between lists while a stopped instance is listed as running
+LOOK_AT_UNREADY = 5.0  # Seconds between lists while an instance is not ready
 
 
 def await_exit(draft: Draft, view: ContainerView, stopped_at: float) -> RecreateState:
@@ -30,7 +30,7 @@ def await_exit(draft: Draft, view: ContainerView, stopped_at: float) -> Recreate
 
 
 def await_successor(draft: Draft, view: ContainerView) -> RecreateState:
-    """Steps 6 and 10: the instance is gone; kubelet has to make the next one."""
+    """Steps 6 and 10: the instance has ended. Wait until kubelet creates the next one."""
     if view.left_down:
         return draft.fail(view.request, view.state, view.left_down)
     draft.poll_runtime = True
@@ -41,7 +41,7 @@ def await_successor(draft: Draft, view: ContainerView) -> RecreateState:
 
 
 def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> RecreateState:
-    """Step 10: the next instance is there; the pod's status has to show it running and ready."""
+    """Step 10: the next instance exists. Wait until the pod's status shows it as running and ready."""
     if newest.state is not ContainerState.RUNNING:
         if view.pod_ended:
             return draft.fail(view.request, view.state, view.pod_ended)
@@ -69,7 +69,7 @@ def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> Recreate
 
 
 def _not_ready(draft: Draft, view: ContainerView, newest: Instance) -> Message:
-    """For how long the new instance has been running, and what is missing, as far as the pod's status says that."""
+    """Return the message for an instance that is not ready: since when it runs, and what is missing."""
     status = view.status
     seconds, more_at = waited(draft.observed.running_since.get(newest.id, draft.now), draft.now, LATER_STEPS)
     if more_at is not None:
@@ -84,6 +84,6 @@ def _not_ready(draft: Draft, view: ContainerView, newest: Instance) -> Message:
 
 
 def _kubelet_says(view: ContainerView) -> Message:
-    """What kubelet waits for, in its words."""
+    """Return kubelet's message about what the container waits for."""
     details = held_back(view.status)
     return Message.of(Reason.HELD_BACK, details=details) if details else Message()

@@ -2,7 +2,7 @@
 
 Kubelet must be there to start the container again, no other request may be at work on it, and a slot for the stop must
 be free. StopContainer is decided in two places: `_send` for a live request, `finish_hooked` for `Observation.ended`.
-What follows the answer is in `outcome`.
+`outcome` has what follows the response.
 """
 
 from dataclasses import replace
@@ -20,16 +20,16 @@ from crrd.core.recreate.whole_pod import beside
 from crrd.kubelet.runtime_status import ContainerState
 
 IP_PATIENCE = 10.0
-"""Seconds that a hook waits for the pod's IP: a list of pods can be older than the container that runs in one."""
+"""Seconds that a hook waits for the pod's IP, because a list of pods can be older than the pod's containers."""
 RETRY_FIRST, RETRY_LIMIT, RETRY_JITTER = 0.5, 20.0, 0.2
 """Step 9: the wait after a failed stop doubles from the first to the limit, and grows by up to this share of itself."""
 LOOK_AGAIN = 1.0  # Seconds between checks of kubelet's health, which no watch reports
 
 
 def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool) -> RecreateState:
-    """Steps 6 to 9: the instance that has to go still runs.
+    """Steps 6 to 9: return the next state of a container whose target still runs.
 
-    `blocked`: whether a container before this one in the request has to be stopped, or to be back, first.
+    `blocked`: whether an earlier container of the request must be stopped or be back first.
     """
     work, observed = view.work, draft.observed
     if work.under_way is not None:
@@ -59,7 +59,7 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool
 
 
 def _await_answer(draft: Draft, view: ContainerView) -> RecreateState:
-    """A stop is under way; one that outlasts the grace period is worth a message."""
+    """Return the state while a stop runs. A stop longer than the grace period gets a message."""
     if view.work.until is not None:
         seconds, more_at = waited(view.work.until, draft.now, LATER_STEPS)
         if more_at is not None:
@@ -127,7 +127,7 @@ def _left_to_other(observed: Observation, uid: str, bare_id: str) -> bool:
 
 
 def _after_error(draft: Draft, view: ContainerView, instance: Instance, last: StopAttempt) -> RecreateState | None:
-    """Fail the container if its stop is abandoned, or wait before the next attempt; None when that is due."""
+    """Fail the container if its stop is abandoned, or wait for the next attempt. Return None if that is due."""
     if view.work.stop_abandoned:
         seconds = round(last.ended - (view.work.stop_sent or last.ended))
         why = Message.of(Reason.STOP_FAILED, count=last.count, seconds=seconds, error=last.error)
@@ -151,9 +151,9 @@ def _await_kubelet(draft: Draft, view: ContainerView, instance: Instance, silent
 
 
 def _beside(draft: Draft, view: ContainerView, instance: Instance, others: list[Work]) -> RecreateState:
-    """Step 9: another request's hook or stop is under way. Wait for a hook for at most our own grace period.
+    """Step 9: another request's hook or stop runs. Wait for a hook for at most the grace period of this request.
 
-    If our stop would end earlier than theirs, send it: CRI takes a second StopContainer with a shorter timeout.
+    If the stop of this request would end earlier, send it. CRI accepts a second StopContainer with a shorter timeout.
     """
     longest = max(others, key=lambda work: float("inf") if work.until is None else work.until)
     if longest.under_way is WorkKind.STOP:
@@ -168,7 +168,7 @@ def _beside(draft: Draft, view: ContainerView, instance: Instance, others: list[
 
 
 def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateState:
-    """Step 9: nothing stands in the way. Run the hook, then record its end in the request, then send the stop."""
+    """Step 9: nothing delays the stop. Run the hook, then record its end in the request, then send the stop."""
     request, state, work = view.request, view.state, view.work
     if not view.hook_done and work.last_stop is None and not state.is_killed:
         hook = instance.hook if view.grace > view.spent_before else None
@@ -194,7 +194,7 @@ def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateSta
 
 
 def _pod_ip(draft: Draft, view: ContainerView) -> str:
-    """The pod's IP from the watch, or else from the API server's own answer."""
+    """Return the pod's IP from the watch, or else from the get at the API server."""
     answer = draft.observed.api_answer
     return view.pod.pod_ip or (answer.pod.pod_ip if answer is not None and answer.pod is not None else "")
 
@@ -215,7 +215,7 @@ def _await_ip(draft: Draft, view: ContainerView, hook: Hook) -> RecreateState | 
 
 
 def _send(draft: Draft, view: ContainerView, instance: Instance) -> RecreateState:
-    """The stop itself, once it may be sent."""
+    """Send the stop if there is a slot for it."""
     if not draft.observed.may_stop:
         draft.waits_for_slot = True
         return view.resting()

@@ -1,4 +1,4 @@
-"""What a stop does to the rest of the pod, if a rule of the container lets kubelet restart the pod as a whole."""
+"""The effect of a stop on the rest of the pod, if a restart rule of the container restarts the whole pod."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,9 +11,9 @@ from crrd.kubelet.runtime_status import ContainerState, newest
 
 
 def beside(view: ContainerView) -> Mapping[str, str]:
-    """Container name -> bare ID of its newest instance, for what such a restart would replace though it is not named.
+    """Return the containers that the request does not name and such a restart would replace: name -> bare ID.
 
-    Empty where no rule of the container restarts the pod.
+    Empty if no rule of the container restarts the pod.
     """
     if restart_all_code(view.status.restart_rules, view.observed.kubelet_minor) is None:
         return {}
@@ -24,15 +24,15 @@ def beside(view: ContainerView) -> Mapping[str, str]:
 
 
 def restarted_beside(view: ContainerView) -> list[str]:
-    """The containers outside the request that were restarted since this one's stop."""
+    """Return the containers that the request does not name and that were restarted since this one's stop."""
     changed = beside(view).items() - view.work.beside.items() if view.work.beside else ()
     return sorted(name for name, _ in changed)
 
 
 def not_back(view: ContainerView) -> list[str]:
-    """Of a pod that kubelet may have restarted as a whole: the other containers that are not running and ready.
+    """Return the other containers that are not running and ready, if kubelet may have restarted the whole pod.
 
-    Of the request's containers, those that have failed do not count: they may stay down.
+    Failed containers of the request are left out, because they may stay down.
     """
     if not any(_may_restart_pod(view, each) for each in view.request.containers):
         return []
@@ -42,7 +42,7 @@ def not_back(view: ContainerView) -> list[str]:
 
 
 def left_down(view: ContainerView, missing: Iterable[str]) -> list[str]:
-    """Of the containers that are not back, those that have failed since the stop, and that kubelet does not restart."""
+    """Return those of the `missing` containers that have failed since the stop and that kubelet does not restart."""
     return [name for name in missing if _code_for_good(view, view.pod.containers[name]) is not None]
 
 
@@ -70,15 +70,15 @@ def _stop_sent(view: ContainerView, name: str) -> bool:
 
 
 def _is_old(view: ContainerView, instance: Instance | None) -> bool:
-    """Whether an instance is one that has to go for the request."""
+    """Whether an instance is a target of the request."""
     targets = (view.request.target(each) for each in view.request.containers)
     return instance is not None and any(each is not None and each.bare_id == instance.id for each in targets)
 
 
 def _is_back(view: ContainerView, other: PodContainer) -> bool:
-    """Whether the pod's status shows the newest instance of another container running and ready, and it stays.
+    """Whether the pod's status shows the newest instance of another container as running and ready.
 
-    One that was started since the stop may also have completed.
+    It must not be a target. An instance that was started after the stop may also have completed.
     """
     current = newest(view.observed.instances, other.name)
     if current is None or current.state is not ContainerState.RUNNING:
@@ -89,7 +89,7 @@ def _is_back(view: ContainerView, other: PodContainer) -> bool:
 
 
 def _code_for_good(view: ContainerView, other: PodContainer) -> int | None:
-    """The exit code of an instance that came after the stop, and has ended, and that kubelet does not start again."""
+    """Return the exit code of an instance that came after the stop and ended, if kubelet does not restart it."""
     current, stop, minor = newest(view.observed.instances, other.name), view.work.last_stop, view.observed.kubelet_minor
     if current is None or stop is None or not other.terminated or other.container_id != current.pin.container_id:
         return None
