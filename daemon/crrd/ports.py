@@ -1,6 +1,6 @@
-"""What the controllers need from the outside world, as Protocols.
+"""The protocols through which the node's controllers reach runtime, kubelet and API server.
 
-`cri`, `kube` and `node` implement these; the tests bring working stand-ins. The errors are those of `lib.errors`.
+`cri`, `kube` and `node` implement them, and so do stand-ins in the tests. The errors are those of `lib.errors`.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -18,16 +18,16 @@ class Runtime(Protocol):
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of the runtimes behind it, as in front of container IDs."""
+        """The names of the runtimes, as in container IDs of the API."""
 
     async def instances(self, pod_uid: str, *, urgent: bool = False) -> tuple[Instance, ...]:
-        """Every instance of the pod's containers, exited ones too; none for what is no UID.
+        """Return every instance of the pod's containers, also exited ones. Empty if the UID is invalid.
 
         `urgent`: a stop waits for the answer, so it does not wait for the pause between looks.
         """
 
     async def find(self, pin: Pin) -> Instance | None:
-        """The instance with exactly this ID, whatever pod it belongs to; None where the runtime has none."""
+        """Return the instance with exactly this ID, of any pod, or None if the runtime does not have it."""
 
     async def stop(self, instance: Instance, seconds: float) -> None:
         """CRI StopContainer with this timeout; returns when the container has stopped. An unknown ID counts as stopped.
@@ -43,13 +43,13 @@ class Hooks(Protocol):
     """Runs preStop hooks."""
 
     async def run(self, action: RunHook) -> HookResult:
-        """Run the hook to its end or for `action.seconds`; a failure is a result. RuntimeUnavailableError."""
+        """Run the hook for at most `action.seconds`. A failed hook is a result. Raises RuntimeUnavailableError."""
 
 
 class StatusWriter(Protocol):
-    """Writes requests. Every method returns the request as it is after the write.
+    """Writes requests. Every method returns the request after the write.
 
-    ConflictError: it is another version than the one that was decided on. GoneError: it was deleted.
+    ConflictError: its version has changed since the decision. GoneError: it was deleted.
     ApiUnavailableError, ApiRefusedError: see there.
     """
 
@@ -61,13 +61,13 @@ class StatusWriter(Protocol):
 
 
 class Kubelet(Protocol):
-    """This node's kubelet, which has to start containers again."""
+    """This node's kubelet, which restarts containers."""
 
     async def silent_since(self) -> float | None:
-        """Monotonic time since which it does not answer; None while it does, or where nobody can tell."""
+        """The monotonic time since which kubelet does not answer, or None if it answers or is not checked."""
 
     async def minor(self) -> int | None:
-        """Its minor version, 36 for 1.36; None where it cannot be learned."""
+        """Return its minor version (36 for 1.36), or None if it cannot be read."""
 
 
 class EventSink(Protocol):
@@ -84,39 +84,39 @@ class Observer(Protocol):
         """A request was added or modified (or listed)."""
 
     def request_deleted(self, request: Request) -> None:
-        """A request is no more, or no longer this node's, or no longer active."""
+        """A request was deleted, or is no longer active or of this node."""
 
     def expect_requests(self) -> None:
-        """The newest list of requests is asked for now: it replaces earlier events."""
+        """The newest list of requests is requested now. It overrules earlier events."""
 
     def requests_listed(self, requests: Iterable[Request], version: str) -> None:
-        """A whole list, as of this resourceVersion: what is not in it is gone."""
+        """A whole list of this resourceVersion. Requests that are not in it are deleted."""
 
     def pod_listed(self, pod_key: str, pod: Pod | None) -> None:
-        """What this node has under a pod's `namespace/name`, None for nothing."""
+        """The node's pod of this `namespace/name`, or None if there is none."""
 
     def pod_changed(self, pod: Pod) -> None:
         """A pod of this node was added or modified."""
 
     def pod_deleted(self, pod: Pod) -> None:
-        """A pod of this node is no more."""
+        """A pod of this node was deleted."""
 
     def pods_listed(self, pods: Iterable[Pod], version: str) -> None:
-        """A whole list of this node's pods, as of this resourceVersion: what is not in it is not on this node."""
+        """A whole list of this node's pods of this resourceVersion. Other pods are not on this node."""
 
 
 class Recorder(Protocol):
     """Counts what happens to requests."""
 
     def begin(self, request: Request) -> "RequestRecorder":
-        """A live request is looked at for the first time; returns what counts for it from then on."""
+        """Return the recorder of a live request. Called in its first round."""
 
 
 class RequestRecorder(Protocol):
     """Records what happens to one request. Calls are synchronous and quick."""
 
     def served(self) -> None:
-        """The request is the one that its pod is served for now. Called in each round."""
+        """The request is the current one of its pod. Called in each round."""
 
     def work_started(self) -> None:
         """A preStop hook is about to run. `stop_sent` implies it for a stop."""
@@ -134,15 +134,15 @@ class RequestRecorder(Protocol):
         """The runtime lists the next instance of a container that the request waits for. Called in each round."""
 
     def written(self, before: Request, after: Request) -> None:
-        """The request was written; the status says how far it has come, and why containers have failed."""
+        """The request was written, with this status."""
 
     def forgotten(self, request: Request) -> None:
-        """The request, as last known, is no longer this node's business: it has ended or is gone."""
+        """The request has ended or was deleted. Called with its last known version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """What the node's parts reach the outside world through: one of each port."""
+    """The ports of the node daemon, one of each."""
 
     runtime: Runtime
     hooks: Hooks

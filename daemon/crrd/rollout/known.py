@@ -1,4 +1,4 @@
-"""The objects of one kind as a watch tells them, never behind what this process has written itself."""
+"""The objects of one kind as a watch reports them, never older than this process' own writes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Version(Generic[T]):
 
 
 class Known(Generic[T]):
-    """The objects of one selection: `read` makes a value of one, `changed` is called when something is different."""
+    """The objects of one selection. `read` parses one, and `changed` is called after each change."""
 
     def __init__(self, read: Callable[[Mapping[str, Any]], T], changed: Callable[[], None]) -> None:
         self._read = read
@@ -35,11 +35,11 @@ class Known(Generic[T]):
     def selection(
         self, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
     ) -> Selection[Version[T]]:
-        """What a reflector has to be asked for."""
+        """The reflector's selection."""
         return Selection(resource, self.parse, namespace, labels, fields)
 
     def handler(self) -> Handler[Version[T]]:
-        """Whom a reflector has to tell."""
+        """The reflector's handler."""
         return Handler(self._put_all, self.put, self._drop, self._store.expect_list)
 
     def parse(self, obj: Mapping[str, Any]) -> Version[T]:
@@ -48,13 +48,13 @@ class Known(Generic[T]):
         return Version(text(meta.get("uid")), text(meta.get("resourceVersion")), self._read(obj))
 
     def put(self, version: Version[T]) -> None:
-        """An object as it is now, from a watch or from a write."""
+        """Record the present version of an object, from a watch or a write."""
         known = self._store.get(version.uid)
         if self._store.put(version) and (known is None or known.value != version.value):
             self._changed()
 
     def forget(self, which: Callable[[T], bool]) -> None:
-        """Objects that are known to be gone."""
+        """Record that objects were deleted."""
         for version in [each for each in self._store if which(each.value)]:
             self._drop(version)
 
@@ -63,7 +63,7 @@ class Known(Generic[T]):
             self._changed()
 
     def _put_all(self, listed: tuple[Version[T], ...], version: str) -> None:
-        """A whole list as of this version: what is not in it is gone, unless it was written since."""
+        """Record a whole list of this version. Objects that are not in it are deleted, if not written since."""
         for known in self._store.absent(listed, version):
             self._store.drop(known.uid, version)
         for each in listed:

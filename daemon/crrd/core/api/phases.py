@@ -1,6 +1,6 @@
-"""How the phases of a request and of its containers may move: tables, each move with what causes it.
+"""The allowed changes of a request's phase and of its containers' phases, each with its cause.
 
-Node and manager ask `check_move` before they write a status. The state diagrams in docs/contract.md are generated from
+Node and manager call `check_move` before they write a status. The state diagrams in docs/contract.md are generated from
 the tables: `python -m tests.tools.phase_diagram`.
 """
 
@@ -21,7 +21,7 @@ REQUEST_MOVES: Mapping[tuple[RequestPhase, RequestPhase], str] = MappingProxyTyp
         (RequestPhase.RECREATING, RequestPhase.COMPLETED): "every container is Succeeded or Failed",
     }
 )
-"""A status in the same phase is a move of its own: Completed is written once."""
+"""A status with the same phase is listed, too. Completed is written only once."""
 CONTAINER_MOVES: Mapping[tuple[StatePhase, StatePhase], str] = MappingProxyType(
     {
         (StatePhase.PENDING, StatePhase.RECREATING): "its hook or stop begins, or it is already gone",
@@ -31,15 +31,15 @@ CONTAINER_MOVES: Mapping[tuple[StatePhase, StatePhase], str] = MappingProxyType(
         (StatePhase.RECREATING, StatePhase.FAILED): "does not stop or does not start again, or the request ends",
     }
 )
-"""A container that stays where it is makes no move."""
+"""A container that keeps its phase is not listed."""
 
 
 class IllegalMoveError(Exception):
-    """A phase was about to move against the tables: a bug of crrd, never a state of the world."""
+    """A phase was about to change against the tables. This is always a bug of crrd."""
 
 
 def check_move(old: Status, new: Status) -> None:
-    """Raise IllegalMoveError unless the status may become the new one."""
+    """Raise IllegalMoveError if the status must not be replaced by the new one."""
     if (old.phase, new.phase) not in REQUEST_MOVES:
         raise IllegalMoveError(f"request: {old.phase or 'new'} -> {new.phase}")
     for state in new.states:

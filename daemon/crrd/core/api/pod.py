@@ -1,6 +1,6 @@
-"""A pod as the API has it: the few fields that crrd needs, read by one reader.
+"""The fields of a pod that crrd needs.
 
-Nothing here raises for what somebody else wrote: what cannot be read is as if it were absent.
+Nothing here raises for invalid input. A field that cannot be read counts as absent.
 """
 
 import json
@@ -19,9 +19,9 @@ USER_AGENT = "ContainerRecreateRequest"  # `userAgent` of the entries that are m
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The condition KruisePodReady as it stands on a pod."""
+    """A pod's condition KruisePodReady."""
 
-    status: str = ""  # True, False or Unknown; "" where the pod has no such condition
+    status: str = ""  # True, False or Unknown; "" if the pod has no such condition
     message: str = ""
 
     @property
@@ -40,19 +40,19 @@ NO_CONDITION = Readiness()
 
 
 def readiness_of(pod: Mapping[str, Any]) -> Readiness:
-    """The condition of a pod in its Kubernetes shape."""
+    """Return the condition of a pod, given as JSON."""
     gate = condition(pod, READINESS_GATE)
     return Readiness(text(gate.get("status")), text(gate.get("message")))
 
 
 def has_gate(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod in its Kubernetes shape carries the readiness gate."""
+    """Whether a pod, given as JSON, has the readiness gate."""
     gates = items(mapping(pod.get("spec")).get("readinessGates"))
     return any(mapping(gate).get("conditionType") == READINESS_GATE for gate in gates)
 
 
 def entries(message: str) -> list[dict[str, Any]]:
-    """The entries in a condition's message; what is no entry is left out, for nobody could ever take it back."""
+    """Return the entries in a condition's message. Anything else is left out, because nothing could remove it again."""
     try:
         shape = json.loads(message or "[]")
     except (ValueError, RecursionError):
@@ -65,7 +65,7 @@ def entries(message: str) -> list[dict[str, Any]]:
 
 
 class ContainerKind(StrEnum):
-    """Where in the pod's spec a container stands."""
+    """The kinds of containers in a pod's spec."""
 
     REGULAR = "container"
     SIDECAR = "sidecar"
@@ -74,7 +74,7 @@ class ContainerKind(StrEnum):
 
     @property
     def recreatable(self) -> bool:
-        """Whether kubelet would start such a container again while its pod runs."""
+        """Whether kubelet restarts such a container while its pod runs."""
         return self in (ContainerKind.REGULAR, ContainerKind.SIDECAR)
 
 
@@ -83,13 +83,13 @@ _POLICY_OF_KIND = {ContainerKind.SIDECAR: RestartPolicy.ALWAYS, ContainerKind.EP
 
 @dataclass(frozen=True, slots=True)
 class PodContainer:
-    """One container of the pod's spec, and its status in the API. Times are RFC 3339, kubelet's clock, "" for none."""
+    """One container of the pod's spec, and its status in the API. Times: RFC 3339, kubelet's clock, "" if unset."""
 
     name: str
     kind: ContainerKind = ContainerKind.REGULAR
     restart_policy: RestartPolicy = RestartPolicy.ALWAYS
-    """That of its kind: the pod's for a regular container, Always for a sidecar, Never for an ephemeral container."""
-    own_restart_policy: RestartPolicy | None = None  # A regular container's own one
+    """By its kind: the pod's for a regular container, Always for a sidecar, Never for an ephemeral container."""
+    own_restart_policy: RestartPolicy | None = None  # The container's own, for a regular container
     restart_rules: tuple[Mapping[str, Any], ...] = ()  # restartPolicyRules, as in the pod's JSON
     startup_probe: bool = False
     container_id: str = ""
@@ -100,31 +100,31 @@ class PodContainer:
     waiting_reason: str = ""
     waiting_message: str = ""
     restart_count: int = 0
-    started_at: str = ""  # Of the instance that runs
-    finished_at: str = ""  # Of the last instance that has ended
+    started_at: str = ""  # Of the running instance
+    finished_at: str = ""  # Of the last ended instance
     exit_code: int | None = None  # Of that instance
 
     @property
     def version_matters(self) -> bool:
-        """Whether it depends on kubelet's version what becomes of the container when it has ended."""
+        """Whether kubelet's version decides what happens after the container has ended."""
         return self.own_restart_policy is not None or bool(self.restart_rules)
 
     def policy(self, minor: int | None) -> RestartPolicy:
-        """The restartPolicy that counts with kubelet 1.`minor`, None where nobody knows that."""
+        """Return the restartPolicy that kubelet 1.`minor` applies (None: unknown version)."""
         return effective_policy(self.restart_policy, self.own_restart_policy, minor)
 
 
 @dataclass(frozen=True, slots=True)
 class PodMeta:
-    """A pod without its containers: all that the manager keeps of it."""
+    """A pod without its containers, as the manager keeps it."""
 
     namespace: str
     name: str
     uid: str
     deleting: bool = False
     phase: str = "Running"
-    readiness_gate: bool = False  # Whether the pod carries the readiness gate KruisePodReady
-    readiness: Readiness = NO_CONDITION  # NO_CONDITION without the gate, too
+    readiness_gate: bool = False  # Whether the pod has the readiness gate KruisePodReady
+    readiness: Readiness = NO_CONDITION  # Also NO_CONDITION without the gate
     grace_ends: str = ""
     """deletionTimestamp of a pod that is being deleted: the end of its grace period, RFC 3339, API server's clock."""
 
@@ -135,24 +135,24 @@ class PodMeta:
 
     @property
     def ended(self) -> bool:
-        """Whether the pod has run to its end: kubelet starts nothing in it any more."""
+        """Whether the pod has ended, so that kubelet starts no container in it any more."""
         return self.phase in ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
 class Pod(PodMeta):
-    """A pod with its containers, for who acts on them."""
+    """A pod with its containers."""
 
     containers: Mapping[str, PodContainer] = field(default_factory=dict)
-    node_name: str = ""  # "" for one that is not scheduled
+    node_name: str = ""  # "" if it is not scheduled
     pod_ip: str = ""
     grace_seconds: int | None = None  # terminationGracePeriodSeconds
-    static_uid: str = ""  # UID of a static pod on its node: the API has a mirror of it, which has a UID of its own
+    static_uid: str = ""  # UID of a static pod on its node; its mirror pod in the API has another UID
     restarting: bool = False  # Whether kubelet is about to restart all containers (condition AllContainersRestarting)
 
     @property
     def kubelet_matters(self) -> bool:
-        """Whether it depends on kubelet's version what becomes of a container that is stopped."""
+        """Whether kubelet's version decides what happens after a container was stopped."""
         return any(each.version_matters for each in self.containers.values())
 
     @property
@@ -162,17 +162,17 @@ class Pod(PodMeta):
 
     @property
     def runtime_uid(self) -> str:
-        """The UID by which the runtime knows the pod: kubelet's label `io.kubernetes.pod.uid`."""
+        """The pod's UID in the runtime: kubelet's label `io.kubernetes.pod.uid`."""
         return self.static_uid or self.uid
 
 
 def parse_meta(obj: Mapping[str, Any]) -> PodMeta:
-    """Read a pod; what cannot be read is as if it were absent."""
+    """Parse a pod. A field that cannot be read counts as absent."""
     return PodMeta(**_meta_fields(mapping(obj)))
 
 
 def parse_pod(obj: Mapping[str, Any]) -> Pod:
-    """Read a pod with its containers; what cannot be read is as if it were absent."""
+    """Parse a pod with its containers. A field that cannot be read counts as absent."""
     pod = mapping(obj)
     meta, spec, status = (mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
     statuses: dict[str, Mapping[str, Any]] = {}
@@ -234,7 +234,7 @@ def _restart_policy(value: object, default: RestartPolicy) -> RestartPolicy:
 
 
 def _with_status(container: PodContainer, status: Mapping[str, Any]) -> PodContainer:
-    """A container of the spec with what its status in the API says."""
+    """Return a container of the spec together with its status."""
     state, last = mapping(status.get("state")), mapping(status.get("lastState"))
     waiting, running = mapping(state.get("waiting")), mapping(state.get("running"))
     ended = mapping(state.get("terminated")) or mapping(last.get("terminated"))

@@ -1,4 +1,4 @@
-"""Why requests and containers are where they are: one table of reasons, each with its sentence and its remedy.
+"""The reasons of requests and containers, each with its sentence and its remedy.
 
 A reason is what programs go by: `reason` in the status, a label of metrics, what `crrd explain` looks up. The sentence
 is the message for people, and is never parsed, except that `crrd explain` knows by it a reason that a CRD has pruned.
@@ -18,7 +18,7 @@ _Row = tuple[str, str, tuple[str, ...], bool]
 
 
 class EventReason(StrEnum):
-    """Reasons of the Kubernetes events that crrd writes on the pod and on the request."""
+    """Reasons of the Kubernetes events on pods and requests."""
 
     RECREATING = "ContainerRecreating"
     RECREATED = "ContainerRecreated"
@@ -28,26 +28,26 @@ class EventReason(StrEnum):
 
 
 def _end(name: str, sentence: str, *remedy: str) -> _Row:
-    """A reason that ends a container, as Failed."""
+    """Return a reason that ends a container as Failed."""
     return name, sentence, remedy, True
 
 
 def _wait(name: str, sentence: str, *remedy: str) -> _Row:
-    """A reason that does not."""
+    """Return a reason of a wait."""
     return name, sentence, remedy, False
 
 
 class Reason(StrEnum):
-    """Why; CamelCase, as the reasons of Kubernetes' conditions."""
+    """A reason in CamelCase, like the reasons of Kubernetes' conditions."""
 
-    sentence: str  # For a message; `{name}` takes what `say` is given
+    sentence: str  # For the message; `say` fills in each `{name}`
     remedy: tuple[str, ...]
     """What to do, one sentence or command each; takes `namespace`, `pod`, `request`, `node` and `log` (how to read the
     daemon's log)."""
-    final: bool  # Whether it ends a container, as Failed
+    final: bool  # Whether it ends a container as Failed
 
     def __new__(cls, name: str, sentence: str = "", remedy: tuple[str, ...] = (), final: bool = False) -> Self:
-        """A member of the table."""
+        """Create a member of the table."""
         member = str.__new__(cls, name)
         member._value_, member.sentence, member.remedy, member.final = name, sentence, remedy, final
         return member
@@ -190,7 +190,7 @@ class Reason(StrEnum):
 
 
 def say(reason: Reason, **values: object) -> str:
-    """The sentence of a reason, with what it takes."""
+    """Return the sentence of a reason with its values."""
     return reason.sentence.format(**values)
 
 
@@ -207,5 +207,5 @@ def reason_of(message: str, *, final: bool) -> Reason:
 
 
 def remedy(reason: Reason, **values: object) -> tuple[str, ...]:
-    """What to do about a reason; one that a cluster's CRD has pruned, or that is another program's, is not known."""
+    """Return what to do about a reason, or "" if it is not one of crrd's."""
     return tuple(step.format(**values) for step in reason.remedy or (_AGAIN,))

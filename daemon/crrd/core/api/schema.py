@@ -16,7 +16,7 @@ from crrd.lib.jsonfields import INT32_MAX, INT64_MAX, Choice, Reader
 
 
 class Type(StrEnum):
-    """What JSON a field holds, as docs/contract.md calls it."""
+    """The JSON types of fields, with their names in docs/contract.md."""
 
     OBJECT = "object"
     LIST = "list"
@@ -28,9 +28,9 @@ class Type(StrEnum):
 
 
 class SetBy(StrEnum):
-    """Who writes a field."""
+    """The writers of fields."""
 
-    USER = "user"  # Where they leave it out, admission fills in the default
+    USER = "user"  # Admission sets the default if it is absent
     ADMISSION = "admission"
     OPENKRUISE = "OpenKruise's admission"
     STATUS = "node and manager"
@@ -42,12 +42,12 @@ class Field:
     """One field of the request."""
 
     type: Type
-    path: str  # From the top of the object; `[]` stands for the entries of a list
+    path: str  # From the root of the object; `[]` means the entries of a list
     description: str
     set_by: SetBy = SetBy.USER
     required: bool = False
-    low: int = 0  # The smallest number, the least characters of a string, or the least entries of a list
-    high: int | None = None  # The most characters or entries; numbers are as large as their type allows
+    low: int = 0  # Least number, characters of a string, or entries of a list
+    high: int | None = None  # Most characters or entries; numbers are limited by their type
     default: StrEnum | bool | int | None = None
     """What the reader takes for an absent field. A member of an enumeration: the field is one of its members."""
     of_pod: bool = False  # Whether admission takes the default from the field of this name in the pod's spec
@@ -56,7 +56,7 @@ class Field:
 
     @property
     def parent(self) -> str:
-        """Path of the object or list that the field is in."""
+        """The path of the object or list that has the field."""
         return self.path.rpartition(".")[0]
 
     @property
@@ -66,7 +66,7 @@ class Field:
 
     @property
     def filled_in(self) -> bool:
-        """Whether admission writes the default into a new request; none, false and 0 are left unsaid."""
+        """Whether admission writes the default into a new request. None, false and 0 are not written."""
         return self.set_by is SetBy.USER and (self.of_pod or bool(self.default))
 
     def absent(self, value: object) -> bool:
@@ -223,35 +223,35 @@ class Section:
         self.raw: Mapping[str, Any] = reader.mapping(value, self._shown)
 
     def where(self, key: str) -> str:
-        """What messages call a field."""
+        """Return the name of a field for messages."""
         return f"{self._shown}.{key}"
 
     def text(self, key: str) -> str:
-        """A string."""
+        """Return a string field."""
         return self._reader.text(self.raw.get(key), self.where(key), required=self._field(key).required)
 
     def flag(self, key: str) -> bool:
-        """A boolean."""
+        """Return a boolean field."""
         value = self.raw.get(key)
         return self._reader.flag(self._field(key).default if value is None else value, self.where(key))
 
     def integer(self, key: str) -> int | None:
-        """A whole number; None where it is absent and has no default."""
+        """Return an integer field, or None if it is absent and has no default."""
         field = self._field(key)
         most = INT32_MAX if field.type is Type.INT32 else INT64_MAX
         found = self._reader.integer(self.raw.get(key), self.where(key), low=field.low, high=most)
         return found if found is not None or field.default is None else int(field.default)
 
     def choice(self, key: str, kind: type[Choice]) -> Choice:
-        """One of an enumeration, of which the field's default is a member."""
+        """Return a member of the enumeration that the field's default belongs to."""
         return self._reader.choice(self.raw.get(key), self.where(key), kind(str(self._field(key).default)))
 
     def section(self, key: str) -> "Section":
-        """The object in a field."""
+        """Return the object in a field."""
         return Section(self._reader, self.raw.get(key), self._field(key).path, self.where(key))
 
     def sections(self, key: str) -> list["Section"]:
-        """The objects in a list."""
+        """Return the objects in a list."""
         entries = enumerate(self._reader.items(self.raw.get(key), self.where(key)))
         return [Section(self._reader, raw, f"{self._path}.{key}[]", f"{self.where(key)}[{at}]") for at, raw in entries]
 

@@ -1,4 +1,4 @@
-"""Moments and durations as Kubernetes writes them, and as people read them."""
+"""Times and durations in Kubernetes' format, and for people."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -7,7 +7,7 @@ _DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,7})m)?(?:(\d{1,9})s?)?", re.ASC
 
 
 def parse_time(timestamp: str) -> datetime | None:
-    """The moment that an RFC 3339 text names, None where it names none."""
+    """Parse an RFC 3339 time. Return None if it is invalid."""
     try:
         moment = datetime.fromisoformat(timestamp)
     except ValueError:
@@ -16,7 +16,7 @@ def parse_time(timestamp: str) -> datetime | None:
 
 
 def after(timestamp: str, seconds: int) -> datetime | None:
-    """The moment so many seconds after that of an RFC 3339 text; None where there is none, or only in ages to come."""
+    """Return an RFC 3339 time plus seconds. Return None if the time is invalid or the result is out of range."""
     moment = parse_time(timestamp)
     try:
         return None if moment is None else moment + timedelta(seconds=seconds)
@@ -25,7 +25,7 @@ def after(timestamp: str, seconds: int) -> datetime | None:
 
 
 def parse_duration(given: str) -> int | None:
-    """Whole seconds, as kubectl takes a time: 30s, 5m, 1h30m, or a number of seconds; None for anything else."""
+    """Parse a duration like kubectl (30s, 5m, 1h30m, or a number of seconds). Return whole seconds, or None."""
     parts = _DURATION.fullmatch(given) if given else None
     if parts is None:
         return None
@@ -34,12 +34,12 @@ def parse_duration(given: str) -> int | None:
 
 
 def rfc3339(moment: datetime) -> str:
-    """A moment as Kubernetes writes it: UTC, whole seconds."""
+    """Format a time like Kubernetes: UTC, whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for people, to the second below an hour: `40s`, `3m20s`, `2h5m`, `3d4h`."""
+    """Format a duration for people, with seconds below an hour: `40s`, `3m20s`, `2h5m`, `3d4h`."""
     whole = max(0, round(seconds))
     for large, small, size, part in (("d", "h", 86400, 3600), ("h", "m", 3600, 60), ("m", "s", 60, 1)):
         if whole >= size:

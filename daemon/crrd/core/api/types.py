@@ -1,7 +1,6 @@
-"""The values of requests and their status that the rest of crrd talks about. Pods are in `pod`, beside this.
+"""Requests and their status, as immutable values without JSON or protobuf. Pods are in `pod`.
 
-Everything here is immutable and knows nothing of JSON, protobuf or time zones. Reading and writing the Kubernetes
-shape of a request is `v1alpha1`'s work, deciding what to do with it `decide`'s.
+`v1alpha1` converts requests from and to JSON, and `decide` decides what to do with them.
 
 Times are seconds of the node's monotonic clock unless a name says otherwise; `created` of a request stays the
 RFC 3339 string of the API server, which sorts as time does.
@@ -45,7 +44,7 @@ UNANSWERED_SECONDS = 60  # How long after its creation a request may be unanswer
 
 
 class RequestPhase(StrEnum):
-    """`status.phase` of a request; EMPTY is a request that nobody has answered yet."""
+    """`status.phase` of a request. EMPTY: no daemon has written a status yet."""
 
     EMPTY = ""
     PENDING = "Pending"
@@ -68,7 +67,7 @@ class StatePhase(StrEnum):
 
 
 class FailurePolicy(StrEnum):
-    """What a failed container means for the rest of its request."""
+    """The effect of a failed container on the rest of its request."""
 
     FAIL = "Fail"
     IGNORE = "Ignore"
@@ -76,25 +75,25 @@ class FailurePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One container instance by name of its runtime, ID and restart count (a statusContext)."""
+    """One container instance: the name of its runtime, its ID and its restart count (a statusContext)."""
 
     container_id: str  # With the runtime's name in front, as in the API: `containerd://<id>`
     restart_count: int = 0
 
     @property
     def runtime(self) -> str:
-        """The runtime's name, "" where the ID has none."""
+        """The runtime's name, or "" if the ID has none."""
         runtime, separator, _ = self.container_id.partition("://")
         return runtime if separator else ""
 
     @property
     def bare_id(self) -> str:
-        """The ID as the runtime itself knows it."""
+        """The ID in the runtime, without the runtime's name."""
         return self.container_id.partition("://")[2] or self.container_id
 
     @property
     def short(self) -> str:
-        """The container ID as people read it: the runtime's name, and the ID's first 12 characters."""
+        """The container ID for people: the runtime's name, and the first 12 characters of the ID."""
         return f"{self.runtime}://{self.bare_id[:12]}" if self.runtime else self.bare_id[:12]
 
 
@@ -106,7 +105,7 @@ class StartTimes:
     stop: str = ""  # If the CRD prunes isKilled, already set when the hook has ended (`Draft.note_hook_end`)
 
     def after(self, earlier: "StartTimes") -> "StartTimes":
-        """The same, but with the earlier times where they are known: a start is never later than recorded."""
+        """Return these times, but earlier ones if they are known, because a start is never later than recorded."""
         return StartTimes(earlier.hook or self.hook, earlier.stop or self.stop)
 
 
@@ -140,11 +139,11 @@ class RecreateState:
     message: str = ""
     is_killed: bool = False  # Whether the preStop hook has ended or StopContainer was sent: the hook must not run again
     reason: Reason = field(default=Reason.NONE, compare=False)
-    """Says what `message` says, for programs; a change of it alone is not worth a write."""
+    """The reason of `message`, for programs. It is not written if nothing else has changed."""
 
     @property
     def started(self) -> bool:
-        """Whether anything has been done to the container; CRDs may prune `isKilled`."""
+        """Whether a hook or stop of the container has begun. CRDs may prune `isKilled`."""
         return self.is_killed or self.phase is StatePhase.RECREATING
 
 
@@ -165,7 +164,7 @@ class Status:
         return self.phase is RequestPhase.PENDING and not written
 
     def state(self, name: str) -> RecreateState:
-        """The state of one container, a fresh Pending one where none was written yet."""
+        """Return the state of a container, or a new Pending one if the status has none."""
         return next((state for state in self.states if state.name == name), RecreateState(name))
 
 
@@ -176,7 +175,7 @@ _COMPLETED = Status(RequestPhase.COMPLETED)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One ContainerRecreateRequest, as far as crrd needs it."""
+    """The fields of a ContainerRecreateRequest that crrd needs."""
 
     namespace: str
     name: str
@@ -184,7 +183,7 @@ class Request:
     resource_version: str
     created: str  # creationTimestamp, RFC 3339 in UTC: sorts as it is
     pod_name: str
-    pod_uid: str  # From the label; "" where no admission webhook set it
+    pod_uid: str  # From the label; "" if no admission webhook has set it
     node_name: str
     containers: tuple[RequestedContainer, ...]
     strategy: Strategy = Strategy()
@@ -198,7 +197,7 @@ class Request:
     ttl_seconds: int | None = None  # ttlSecondsAfterFinished
     finalizers: tuple[str, ...] = ()
     status: Status = Status()
-    error: str = ""  # Why the object cannot be served at all: a sentence that names the field; "" for a sound one
+    error: str = ""  # Why the request is invalid: a sentence that names the field; "" if it is valid
     spoilt: bool = False
     """Whether the only error is in an annotation that crrd writes. Any client may have edited it."""
 
@@ -214,7 +213,7 @@ class Request:
 
     @property
     def completed(self) -> bool:
-        """Whether the request has ended; nothing changes it any more."""
+        """Whether the request has ended, so that its status does not change any more."""
         return self.status.phase is RequestPhase.COMPLETED or bool(self.status.completion_time)
 
     @property
@@ -224,16 +223,16 @@ class Request:
 
     @property
     def has_finalizer(self) -> bool:
-        """Whether ours is there: only then the pod may have been made unready for the request."""
+        """Whether it has crrd's finalizer. Without it, the pod was not made unready for the request."""
         return FINALIZER in self.finalizers
 
     @property
     def settled(self) -> bool:
-        """Whether nobody has anything left to do about it: it is completed, and stays until a user deletes it."""
+        """Whether it needs no more work: it is completed, and stays until a user deletes it."""
         return self.completed and not self.active and not self.has_finalizer and self.ttl_seconds is None
 
     def target(self, container: RequestedContainer) -> Pin | None:
-        """Which instance has to go; None where it must be pinned first (steps 4 and 5 of docs/contract.md)."""
+        """Return the instance to stop, or None if it must be pinned first (steps 4 and 5 of docs/contract.md)."""
         pin = self.pinned.get(container.name)
         return pin if self.strategy.force else container.context or pin
 
@@ -244,7 +243,7 @@ class Request:
         return self.start_times.get(name, StartTimes()) if same else StartTimes()
 
     def with_pins_of(self, previous: "Request") -> "Request":
-        """The request with the pins and start times of its previous version: any client can edit the annotation."""
+        """Return the request with the previous pins and start times. Any client can edit the annotation."""
         pinned, start_times = {**self.pinned, **previous.pinned}, dict(previous.start_times)
         for name, times in self.start_times.items():
             pin = self.pinned.get(name)
@@ -253,7 +252,7 @@ class Request:
         return replace(self, pinned=pinned, start_times=start_times)
 
     def slimmed(self) -> "Request":
-        """A completed request without what no later decision reads: a cluster can keep very many of them."""
+        """Return a completed request without the fields that are not needed any more, to save memory."""
         if not self.completed:
             return self
         if self.settled:

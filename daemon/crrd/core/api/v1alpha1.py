@@ -1,6 +1,6 @@
-"""The Kubernetes shape of requests: JSON in, the core's values out, and a request's status back.
+"""Converts requests from JSON, and a request's status to JSON.
 
-Nothing here raises for what somebody else wrote. A request with anything wrong in it becomes a `Request` with
+Nothing here raises for invalid input. A request with anything wrong in it becomes a `Request` with
 `error` set, its containers' names still filled in so that each of them can be reported as Failed. What follows from
 that is `decide`'s work.
 """
@@ -45,7 +45,7 @@ _REASONS = frozenset(Reason)
 
 
 def parse_request(obj: Mapping[str, Any]) -> Request:
-    """Read one ContainerRecreateRequest; whatever is wrong in it stands in `error`, never in an exception."""
+    """Parse one ContainerRecreateRequest. Errors are in `error`, and nothing is raised."""
     reader = Reader()
     whole = reader.mapping(obj, "the object")
     meta = reader.mapping(whole.get("metadata"), "metadata")
@@ -90,14 +90,14 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
 
 
 def status_to_json(status: Status) -> dict[str, Any]:
-    """`status` as the CRD has it; what is empty or false is left out."""
+    """Return the `status` as JSON, without empty or false fields."""
     states = [_state_to_json(state) for state in status.states]
     optional = _said(message=status.message, reason=status.reason.value, completionTime=status.completion_time)
     return {"phase": status.phase.value, "containerRecreateStates": states, **optional}
 
 
 def pins_to_json(pins: Mapping[str, Pin], start_times: Mapping[str, StartTimes] = NO_START_TIMES) -> str:
-    """The text of the annotation pinned-containers; the same pins always give the same text."""
+    """Return the text of the annotation pinned-containers. Equal pins give equal texts."""
     shape: dict[str, dict[str, Any]] = {}
     for name, pin in pins.items():
         times = start_times.get(name, StartTimes())
@@ -147,7 +147,7 @@ def _strategy(section: Section) -> Strategy:
 
 
 def _pinned(reader: Reader, raw: object, names: Collection[str]) -> tuple[Mapping[str, Pin], Mapping[str, StartTimes]]:
-    """The annotation's entries for these containers. Entries for other containers are ignored."""
+    """Return the annotation's entries for these containers. Entries for other containers are ignored."""
     path = f"the annotation {ANNOTATION_PINNED}"
     annotation = reader.text(raw, path)
     if not annotation:
@@ -170,7 +170,7 @@ def _pinned(reader: Reader, raw: object, names: Collection[str]) -> tuple[Mappin
 
 
 def _start_times(entry: Mapping[str, Any]) -> StartTimes | None:
-    """Times that cannot be read are as if they were absent: they only ever shorten a grace period."""
+    """Return the start times. Invalid ones count as absent, because they could only shorten a grace period."""
     hook, stop = (text(at) if _is_rfc3339(at) else "" for at in (entry.get("hookStartedAt"), entry.get("stopSentAt")))
     return StartTimes(hook, stop) if hook or stop else None
 
@@ -208,7 +208,7 @@ def _state(entry: Section) -> RecreateState:
 
 
 def _reason(value: object) -> Reason:
-    """A reason of ours; another program's, or a later version's, says nothing here."""
+    """Return the reason if it is one of this version of crrd, or else NONE."""
     return Reason(value) if isinstance(value, str) and value in _REASONS else Reason.NONE
 
 

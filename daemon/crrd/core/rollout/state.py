@@ -1,4 +1,4 @@
-"""What a run looks at, from JSON: pods, their workload, disruption budgets and requests. Bad input raises nothing."""
+"""The objects that a run needs, parsed from JSON. Nothing here raises for invalid input."""
 
 import json
 import re
@@ -41,32 +41,32 @@ write is theirs to choose."""
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A pod, with what a run needs to know besides."""
+    """A pod, with more fields that a run needs."""
 
     pod: Pod
     created: str = ""  # creationTimestamp, RFC 3339, the API server's clock
     ready: bool = False  # Its condition Ready
-    ready_since: datetime | None = None  # Since when that is as it is, kubelet's clock
+    ready_since: datetime | None = None  # Time of the last change of `ready`, kubelet's clock
     labels: Mapping[str, str] = field(default_factory=dict)
     owner: "Owner | None" = None
     config: Mapping[str, tuple[Reference, ...]] = field(default_factory=dict)
-    """By container: what it uses of ConfigMaps and Secrets."""
+    """By container: the ConfigMaps and Secrets that it uses."""
 
     @property
     def counts(self) -> bool:
-        """Whether it is one of those that the workload lives of."""
+        """Whether it is one of the workload's active pods."""
         return not self.pod.deleting and not self.pod.ended
 
     @property
     def ordinal(self) -> int:
-        """The number at the end of its name, which StatefulSets count by; -1 for none."""
+        """The ordinal at the end of its name, as in StatefulSets; -1 if there is none."""
         found = _ORDINAL.search(self.pod.name)
         return int(found[1]) if found else -1
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The controller of an object, by its owner references."""
+    """The controller of an object, from its owner references."""
 
     api_version: str
     kind: str
@@ -75,7 +75,7 @@ class Owner:
 
 
 def read_owner(obj: Mapping[str, Any]) -> Owner | None:
-    """The controller of an object; None where it has none."""
+    """Return the controller of an object, or None."""
     for entry in map(mapping, items(mapping(obj.get("metadata")).get("ownerReferences"))):
         if entry.get("controller") is True:
             return Owner(*(text(entry.get(key)) for key in ("apiVersion", "kind", "name", "uid")))
@@ -105,7 +105,7 @@ class Budget:
     uid: str
     selector: LabelSelector | None
     allowed: int  # disruptionsAllowed
-    current: bool = True  # Whether its status is about its spec as it is now
+    current: bool = True  # Whether its status is about the present spec
 
 
 def _number(obj: Mapping[str, Any], key: str) -> int | None:
@@ -122,17 +122,17 @@ def read_budget(obj: Mapping[str, Any]) -> Budget:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What owns the pods, as far as a run goes by it."""
+    """The workload that owns the pods."""
 
     uid: str
-    desired: int = 0  # Pods that there should be; 0 where it does not say
-    rolling: str = ""  # In words, how far it is being rolled out; "" where it is not
+    desired: int = 0  # Desired number of pods; 0 if unknown
+    rolling: str = ""  # The state of its rollout for messages; "" if there is none
     selector: LabelSelector | None = None
-    in_order: bool = False  # Its pods go by their ordinals, the highest first, as a StatefulSet updates them
+    in_order: bool = False  # Whether the highest ordinal comes first, as in StatefulSets
 
 
 def read_workload(obj: Mapping[str, Any]) -> Workload:
-    """A workload of any kind that has `spec.selector`; its apiVersion and kind have to be in it."""
+    """Parse a workload of any kind with `spec.selector`. Its JSON must have apiVersion and kind."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     counts = (_number(spec, "replicas"), _number(status, "desiredNumberScheduled"), _wanted_by_job(spec, status))
     desired = next(count for count in counts if count is not None)
@@ -155,7 +155,7 @@ def _wanted_by_job(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
 
 
 def _rolling(obj: Mapping[str, Any], desired: int) -> str:
-    """How far a roll-out is that goes on by itself: what kubectl's `rollout status` waits for, without readiness."""
+    """Return the state of a rollout that proceeds by itself, like kubectl's `rollout status`, but without readiness."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     known = (text(obj.get("apiVersion")), text(obj.get("kind"))) in _OBSERVED
     observed = _number(status, "observedGeneration")
@@ -167,10 +167,10 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
         return "waiting for its controller to observe the last change"
     strategy = mapping(spec.get("updateStrategy"))
     if strategy.get("type") == "OnDelete":
-        return ""  # nobody but the user goes on with it
+        return ""  # only the user can continue it
     expected = _expected(strategy, status, desired)
     updated = _number(status, "updatedReplicas" if "updatedReplicas" in status else "updatedNumberScheduled")
-    if updated is None:  # zeros are left out, and kinds that have no roll-outs have none
+    if updated is None:  # absent if it is 0, or if the kind has no rollouts
         current, update = (text(status.get(key)) for key in ("currentRevision", "updateRevision"))
         revised = bool(current and update) and current != update
         rolls = revised or (known and obj.get("kind") in ("Deployment", "DaemonSet"))
@@ -183,7 +183,7 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
 
 
 def _expected(strategy: Mapping[str, Any], status: Mapping[str, Any], desired: int) -> int:
-    """How many pods are to be updated: those of a partition are left as they are."""
+    """Return how many pods are updated. Those of a partition are not."""
     expected = _number(status, "expectedUpdatedReplicas")
     if expected is not None:
         return expected  # OpenKruise's workloads
@@ -193,12 +193,12 @@ def _expected(strategy: Mapping[str, Any], status: Mapping[str, Any], desired: i
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """A request that a run has made, with what it records about the run."""
+    """A request of a run, and what it records about the run."""
 
     request: Request
     run: Run
     aborted: bool = False  # Whether the run was aborted
-    progress: Progress | None = None  # None where its process has written none here
+    progress: Progress | None = None  # None if it was not written here
 
     @property
     def succeeded(self) -> bool:
@@ -208,17 +208,17 @@ class RunRequest:
 
     @property
     def started(self) -> bool:
-        """Whether the node is at work on it."""
+        """Whether the node has started to work on it."""
         return self.request.status.phase is RequestPhase.RECREATING
 
     @property
     def age(self) -> tuple[str, str]:
-        """What requests are ordered by: the oldest first."""
+        """Sort key, the oldest first."""
         return self.request.created, self.request.name
 
 
 def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
-    """A request of a run; None for one that is of no run, or does not say so in a way that can be read."""
+    """Parse a request of a run. Return None if it belongs to no run, or its annotation is invalid."""
     meta = mapping(obj.get("metadata"))
     annotations, name = mapping(meta.get("annotations")), text(mapping(meta.get("labels")).get(LABEL_RUN))
     try:
@@ -246,7 +246,7 @@ def _read_progress(annotation: str) -> Progress | None:
 
 
 def _fits(found: Target | Options | Progress, plain: Target | Options | Progress) -> bool:
-    """Whether each field has the type that a plain value of the same class has."""
+    """Whether each field has the same type as in a default value of the class."""
     for name in plain.__slots__:
         value, like = getattr(found, name), getattr(plain, name)
         allowed = (int, type(None)) if like is None else type(like)
@@ -256,13 +256,13 @@ def _fits(found: Target | Options | Progress, plain: Target | Options | Progress
 
 
 def newest_run(requests: Iterable[RunRequest]) -> Run:
-    """The run with its options as they were changed last."""
+    """Return the run with the options that were changed last."""
     return max(requests, key=lambda each: (each.run.revision, each.age)).run
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeFailure:
-    """What a container's probe said when it failed last."""
+    """The last failure of a container's probe."""
 
     message: str
     at: datetime  # Kubelet's clock
@@ -270,31 +270,31 @@ class ProbeFailure:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All that a plan rests on, at one moment."""
+    """Everything that a plan is based on, at one time."""
 
     members: tuple[Member, ...]  # The target's pods
-    requests: tuple[RunRequest, ...] = ()  # Those of all runs of the namespace
+    requests: tuple[RunRequest, ...] = ()  # Of all runs of the namespace
     workload: Workload | None = None
     budgets: tuple[Budget, ...] = ()
     zones: Mapping[str, str] = field(default_factory=dict)  # By node
-    daemons: frozenset[str] | None = None  # Nodes with a node daemon; None where nobody can tell
-    aborted: frozenset[str] = frozenset()  # Names of runs that somebody has aborted
+    daemons: frozenset[str] | None = None  # Nodes with a node daemon; None if unknown
+    aborted: frozenset[str] = frozenset()  # Names of aborted runs
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Pods (UID) for which the API server would not have this run's request, and what it said."""
+    """Pods (UID) whose request the API server rejected, and its message."""
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Of pods that have a request of another run and are not the target's, by UID, as far as they are known."""
+    """By UID: known pods that are not the target's and have a request of another run."""
     kubelets: Mapping[str, str] = field(default_factory=dict)
-    """By node: the version that its kubelet reports, as far as it is known; only of nodes where it matters."""
+    """By node: its kubelet's version, if it is known and needed."""
     probes: Mapping[tuple[str, str], ProbeFailure] = field(default_factory=dict)
-    """By pod (UID) and container: the last failure of a probe, as far as events are read."""
+    """By pod (UID) and container: the last failure of a probe that an event reported."""
     config: Mapping[tuple[Kind, str], ConfigObject | None] = field(default_factory=dict)
-    """ConfigMaps and Secrets that pods use, None for one that is gone; empty where the run does not look at them."""
+    """ConfigMaps and Secrets that pods use (None: does not exist). Empty if the run does not need them."""
 
     def requests_of(self, run: Run) -> list[RunRequest]:
-        """The requests of one run, the oldest first."""
+        """Return the requests of one run, the oldest first."""
         return sorted((each for each in self.requests if each.run.name == run.name), key=lambda each: each.age)
 
     def latest(self, run: Run) -> Run:
-        """The run with its options as another process may have changed them since."""
+        """Return the run with the options that another process may have changed."""
         own = self.requests_of(run)
         return max(run, newest_run(own), key=lambda each: each.revision) if own else run

@@ -1,7 +1,7 @@
-"""Carries out ContainerRecreatePolicies: looks, asks `core.policy` what to do, writes the status, and carries out runs.
+"""Carries out ContainerRecreatePolicies: observes targets, calls `core.policy`, writes statuses, and carries out runs.
 
-All that survives is the policy's status and the run's requests: the next leader goes on from there. The status names a
-run before its first request is created.
+All state is in the policy's status and the run's requests, so that the next leader can continue. The status has the
+name of a run before its first request is created.
 """
 
 import asyncio
@@ -34,28 +34,28 @@ from crrd.rollout.events import WorkloadEvent, create_event
 from crrd.rollout.runner import Runner
 from crrd.rollout.target import Aim
 
-RESYNC_SECONDS = 300.0  # How often a policy is looked at when nothing tells of a change: new pods may use other objects
+RESYNC_SECONDS = 300.0  # Interval of observations without a change, because new pods may use other objects
 OBSTACLE_SECONDS = 15.0
-"""How often it is tried whether a target has come, or a right was granted: no watch tells of that."""
-RETRY_SECONDS = 5.0  # After a run that could not go on, or has to wait for another one
+"""Interval of checks for a missing target or right, which no watch reports."""
+RETRY_SECONDS = 5.0  # Pause after a run that could not continue, or waits for another one
 DAEMON_SECONDS = 60.0
 """How long a run waits for the daemon of a node that has none: while a DaemonSet is updated there is none for seconds.
 Afterwards the run has failed, because containers there keep what they should not."""
-PROGRESS_SECONDS = 5.0  # How often the status says what a run waits for
+PROGRESS_SECONDS = 5.0  # Interval of status writes about what a run waits for
 PARALLEL_LOOKS = 4
-PARALLEL_RUNS = 16  # Each of them holds four watches
-TURN_SECONDS = 60.0  # How long a run without a window keeps its place while it gets nowhere, before others get theirs
+PARALLEL_RUNS = 16  # Each run has four watches
+TURN_SECONDS = 60.0  # Time without progress after which a run without a window lets others run
 
 log = structlog.get_logger(__name__)
 RunObserver = Callable[[str, str], None]
-"""Called for each run that has ended, with its trigger, and `succeeded` or `failed`."""
+"""Called for each ended run, with its trigger, and `succeeded` or `failed`."""
 
 
 @dataclass(slots=True)
 class _Active:
     """A run that is being carried out."""
 
-    identity: tuple[str, int]  # The run's name, and the policy's generation
+    identity: tuple[str, int]  # The run's name and the policy's generation
     task: asyncio.Task[None]
     progress: str = ""
 
@@ -63,7 +63,7 @@ class _Active:
 class PolicyController:
     """Runs all policies of a cluster. The constructor starts nothing.
 
-    The answers of `client` have to reach `clock`. `account` is the manager's ServiceAccount as `namespace:name`.
+    The responses to `client` must reach `clock`. `account` is the manager's ServiceAccount as `namespace:name`.
     """
 
     def __init__(self, client: KubeClient, clock: ServerClock, account: str, on_run: RunObserver) -> None:
@@ -71,7 +71,7 @@ class PolicyController:
         self._reset()
 
     def _reset(self) -> None:
-        """Know nothing."""
+        """Forget everything."""
         self._policies: VersionedStore[Policy] = VersionedStore()
         self._by_key: dict[str, Policy] = {}
         self._memories: dict[str, Memory] = {}
@@ -83,7 +83,7 @@ class PolicyController:
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> NoReturn:
-        """Work until cancelled; may be run again afterwards, never twice at once."""
+        """Run until cancelled. May be called again afterwards, but not concurrently."""
         self._reset()
         handler = Handler(self._listed, self._changed, self._deleted, self._policies.expect_list)
         reflector = Reflector(self._client, Selection(POLICIES, read_policy), handler, strict=False)
@@ -98,7 +98,7 @@ class PolicyController:
         raise AssertionError("reflectors run until they are cancelled")
 
     def states(self) -> dict[str, int]:
-        """How many policies there are, by the reason of their condition Ready."""
+        """Return the number of policies by the reason of their condition Ready."""
         counts = Counter[str]()
         for policy in self._by_key.values():
             ready = next((each for each in policy.conditions if each.get("type") == "Ready"), {})
@@ -127,7 +127,7 @@ class PolicyController:
             self._queue.wake(policy.key)
 
     def _forget_unwatched(self, namespace: str) -> None:
-        """End the watches of a namespace whose last policy with a need for them has gone; it may have gone itself."""
+        """End the watches of a namespace if no policy needs them any more."""
         rest = [each.config for each in self._by_key.values() if each.namespace == namespace]
         if not any(rest):
             self._versions.forget(namespace, Kind.CONFIG_MAP)
@@ -143,7 +143,7 @@ class PolicyController:
                     self._queue.wake(key)
 
     async def _handle(self, key: str) -> float | None:
-        """One look at one policy."""
+        """Observe one policy and act."""
         policy = self._by_key.get(key)
         if policy is None or self._group is None:
             self._stop(key)
@@ -153,7 +153,7 @@ class PolicyController:
             memory = self._memories.setdefault(key, Memory())
             aim, found = await self._looker.look(policy, memory, self._group)
         if found is None:
-            return now + RESYNC_SECONDS  # the list that is on its way wakes it
+            return now + RESYNC_SECONDS  # the next list wakes it
         active = self._active.get(key)
         decision = decide(policy, replace(found, progress=active.progress if active else ""), self._clock.now())
         if not await self._write(policy, decision.status, decision.conditions):
@@ -165,7 +165,7 @@ class PolicyController:
         return asyncio.get_running_loop().time() + wait
 
     async def _write(self, policy: Policy, status: PolicyStatus, conditions: object) -> bool:
-        """Write the status where it is another one. Returns False where the policy has changed meanwhile."""
+        """Write the status if it has changed. Return False if the policy has changed meanwhile."""
         if status == policy.status and conditions == policy.conditions:
             return True
         whole = {**write_status(status), "conditions": conditions, "observedGeneration": policy.generation}
@@ -178,7 +178,7 @@ class PolicyController:
         return True
 
     def _follow(self, policy: Policy, decision: Decision, aim: Aim | None) -> None:
-        """Carry out the run of the decision, and no other."""
+        """Carry out the run of the decision, and stop any other."""
         active, wanted = self._active.get(policy.key), decision.run
         if active is not None and wanted is not None and active.identity == (wanted.name, policy.generation):
             return
@@ -189,12 +189,12 @@ class PolicyController:
         self._active[policy.key] = _Active((wanted.name, policy.generation), task)
 
     def _stop(self, key: str) -> None:
-        """Begin nothing more of the run of a policy; what is under way ends on its own."""
+        """Begin no more pods of the policy's run. Requests under way continue."""
         if active := self._active.pop(key, None):
             active.task.cancel()
 
     async def _carry_out(self, policy: Policy, record: RunRecord, aim: Aim, until: datetime | None) -> None:
-        """Carry a run out, and write down how it ended; while another run on the target is first, wait for that."""
+        """Carry out a run, and record how it ended. Wait while another run on the target is first."""
         key, run = policy.key, make_run(policy, record, aim.target)
         log.info("policy run started", policy=key, run=run.name, reason=record.reason)
         await self._record(policy, run, WorkloadEvent.RECREATING, record.reason)
@@ -206,7 +206,7 @@ class PolicyController:
                 or (timed_out and until is None)
                 or (_without_daemon(plan) and asyncio.get_running_loop().time() < patient_until)
             ):
-                if not timed_out:  # else its last plan says what it waits for
+                if not timed_out:  # else the last plan has what it waits for
                     self._progressed(key, plan.message or _without_daemon(plan)[0])
                 await asyncio.sleep(RETRY_SECONDS)
                 plan, timed_out = await self._run(policy, run, aim, until)
@@ -223,7 +223,7 @@ class PolicyController:
         self._queue.wake(key)
 
     async def _run(self, policy: Policy, run: Run, aim: Aim, until: datetime | None) -> tuple[Plan, bool]:
-        """The last plan of a run, and whether its window closed first, or it got nowhere for a turn."""
+        """Return the last plan of a run, and whether its window or its turn ended first."""
         timeout = None if until is None else max(1.0, (until - self._clock.now()).total_seconds())
         async with self._runs, Cluster(self._client, policy.namespace, aim, run.options, lenient=True) as cluster:
             parts = self._client, cluster, self._clock, _Progress(partial(self._progressed, policy.key))
@@ -244,25 +244,25 @@ class PolicyController:
             await asyncio.sleep(0.5)
 
     async def _record(self, policy: Policy, run: Run, reason: WorkloadEvent, message: str) -> None:
-        """Events on the workload and on the policy."""
+        """Emit events on the workload and on the policy."""
         own = Target(policy.name, API_VERSION, KIND, policy.name, policy.uid)
         for each in (run, replace(run, target=own)):
             await create_event(self._client, self._clock.now(), each, reason, f"run {run.name}: {message}")
 
     def _progressed(self, key: str, text: str) -> None:
-        """The run of a policy waits for something else than before."""
+        """Record that the run of a policy waits for something else than before."""
         if (active := self._active.get(key)) is not None and active.progress != text:
             active.progress = text
             self._queue.wake_at(key, asyncio.get_running_loop().time() + PROGRESS_SECONDS)
 
 
 def _without_daemon(plan: Plan) -> list[str]:
-    """The pods that were skipped because no node daemon could serve their requests."""
+    """Return the pods that were skipped because their nodes have no daemon."""
     return [f"{row.pod}: {row.wait.why}" for row in plan.rows if row.skip is Skip.NO_DAEMON]
 
 
 class _Progress(Display):
-    """Takes what a run waits for out of its plans, and prints nothing."""
+    """A Display that prints nothing, and reports what a run waits for."""
 
     def __init__(self, on_progress: Callable[[str], None]) -> None:
         super().__init__()
