@@ -33,7 +33,7 @@ WRITES = 30  # Limit for writes of one request by one life of the daemon in a wi
 CONTAINER_WRITES = 8  # The same for each of its containers; a write whose connection breaks is sent twice
 EVENTS = 60
 READS = 40  # Limit for lists and watches in a window, in addition to a list and a watch for each pod
-RUNTIME_CALLS = 200  # Limit per pod and window: a call every half second, and ten times as many for events in between
+RUNTIME_CALLS = 200  # Limit per daemon, pod and window: two calls a second, and ten times as many for events
 LEFT_SECONDS = 60.0  # Least time for which the hook of a deleted request counts
 MINIMUM_GRACE = 2
 DEFAULT_GRACE = 30
@@ -80,7 +80,7 @@ class Judge(Pace):
         self.calls[call.method] += 1
         if call.method == "ListContainers":
             self.looks(call)
-        self._rate("cri", RUNTIME_CALLS * len(self._world.setup.pods), "calls to the runtime")
+        self._rate(f"cri by {id(call.life)}", RUNTIME_CALLS * len(self._world.setup.pods), "calls to the runtime")
 
     def event(self, body: Mapping[str, Any]) -> None:
         self._world.say("event", f"{body.get('reason')}: {body.get('message')}")
