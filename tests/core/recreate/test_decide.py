@@ -1026,6 +1026,8 @@ class TestStop:
         assert wait.wake_at == retry_at
         assert written(wait).states[0].message == "StopContainer failed 2 times, retrying: broken"
         assert written(wait).states[0].reason is Reason.STOP_RETRIED
+        once = one(req, instance("old"), works=stopped(90.0, StopAttempt(1, ended=99.9, error="broken")))
+        assert written(once).states[0].message == "StopContainer failed once, retrying: broken"
         again = one(replace(req, status=written(wait)), instance("old"), works=failed, now=retry_at)
         assert only(again, StopContainer).seconds == pytest.approx(30 - (retry_at - 90.0))
         assert written(again) == recreating(killed())

@@ -167,7 +167,7 @@ class Reason(StrEnum):
         "check kubelet on node {node}",
         "if its healthz port is not 10248, set --kubelet-healthz-port of the node daemon",
     )
-    STOP_RETRIED = _wait("StopRetried", "StopContainer failed {count} times, retrying: {error}", *_RUNTIME)
+    STOP_RETRIED = _wait("StopRetried", "StopContainer failed {times}, retrying: {error}", *_RUNTIME)
     NOT_ENDING = _wait(
         "ContainerNotEnding",
         "the container is still running {seconds}s after the end of its grace period; either its process cannot be "
@@ -195,9 +195,9 @@ def say(reason: Reason, **values: object) -> str:
 
 
 def reason_of(message: str, *, final: bool) -> Reason:
-    """The reason whose sentence a message is, NONE for what is none of ours: for a status whose CRD prunes reasons.
+    """Return the reason whose sentence a message has, or NONE. For a status whose CRD prunes reasons.
 
-    `final`: whether it says how something has ended, or what is waited for.
+    `final`: whether the reason ends a container or request, or is a wait.
     """
     for reason in Reason:
         fixed = list(map(re.escape, _VALUE.split(reason.sentence)))
@@ -207,5 +207,5 @@ def reason_of(message: str, *, final: bool) -> Reason:
 
 
 def remedy(reason: Reason, **values: object) -> tuple[str, ...]:
-    """Return what to do about a reason, or "" if it is not one of crrd's."""
+    """Return what to do about a reason. For an unknown reason (NONE), return the general advice."""
     return tuple(step.format(**values) for step in reason.remedy or (_AGAIN,))

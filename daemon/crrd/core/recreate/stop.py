@@ -137,7 +137,8 @@ def _after_error(draft: Draft, view: ContainerView, instance: Instance, last: St
     if draft.now >= retry_at:
         return None
     draft.wake(retry_at)
-    return view.recreating(Message.of(Reason.STOP_RETRIED, count=last.count, error=last.error))
+    times = "once" if last.count == 1 else f"{last.count} times"
+    return view.recreating(Message.of(Reason.STOP_RETRIED, times=times, error=last.error))
 
 
 def _await_kubelet(draft: Draft, view: ContainerView, instance: Instance, silent_since: float) -> RecreateState:
