@@ -92,7 +92,7 @@ class ManagerMetrics:
             ("crrd_ca_bundles_wrong", wrong, wrong_ca_bundles),
         ):
             Gauge(name, text, registry=self.registry).set_function(ask)
-        self.registry.register(_Asked(not_after, policies))
+        self.registry.register(_CallbackCollector(not_after, policies))
 
     def reviewed(self, webhook: str, decision: str, reason: str, seconds: float) -> None:
         """Count an answered admission call, see `crrd.manager.webhook.server.ReviewObserver`."""
@@ -117,7 +117,7 @@ def _count(counter: Counter, *labels: str) -> None:
     counter.labels(*labels).inc()
 
 
-class _Asked(Collector):
+class _CallbackCollector(Collector):
     """Metrics without a value at times: the certificate's expiry (before there is one), and policies by reason."""
 
     def __init__(self, not_after: Callable[[], datetime | None], policies: Callable[[], Mapping[str, int]]) -> None:

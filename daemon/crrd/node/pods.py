@@ -62,7 +62,7 @@ class Pods:
         since = self.peek(pod_key).state.known_since
         return self._all_known_since if since is None else since
 
-    def heard_of(self, pod_key: str) -> object:
+    def watch_state(self, pod_key: str) -> object:
         """Return a value that changes when a watch reports a change of the pod."""
         state = self.peek(pod_key).state
         return state.pod, state.gone_at

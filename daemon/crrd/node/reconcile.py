@@ -133,10 +133,10 @@ class Reconciler:
         If the watch has reported something meanwhile, that may be newer.
         """
         namespace, _, name = pod_key.partition("/")
-        heard = self._pods.heard_of(pod_key)
+        state_before = self._pods.watch_state(pod_key)
         found = await self._edges.find_pod(namespace, name)
         watched = self._pods.known_since(pod_key) is not None  # else no watch would keep it up to date
-        behind = watched and self._pods.heard_of(pod_key) == heard
+        behind = watched and self._pods.watch_state(pod_key) == state_before
         if found is not None and found.node_name == self._node_name and behind:
             self._pods.pod_changed(found)
         return found

@@ -50,8 +50,8 @@ class RequestRecord:
     emitted: set[tuple[str, str]] = field(default_factory=set)  # Reason and text of its events so far
     status_retry: WriteRetry = field(default_factory=WriteRetry)
     pin_retry: WriteRetry = field(default_factory=WriteRetry)
-    wrote: Status | None = None  # The last status that this process has written
-    undone: Retry = field(default_factory=lambda: Retry(WRITE_RETRY))
+    last_written: Status | None = None  # The last status that this process has written
+    overwrite_retry: Retry = field(default_factory=lambda: Retry(WRITE_RETRY))
     """How often another client replaced that status, and when that status may be written again."""
     writing: bool = False  # Whether a write of it is running; at most one runs at a time
     completing: bool = False  # Whether that write completes it; then no hook or stop may begin

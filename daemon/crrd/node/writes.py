@@ -49,7 +49,8 @@ class RequestWrites:
         retry, now = _retry_of(record, write), asyncio.get_running_loop().time()
         if now < retry.next_try and retry.version in ("", request.resource_version):
             return
-        if isinstance(write, WriteStatus) and write.status == record.wrote and now < record.undone.next_try:
+        repeated = isinstance(write, WriteStatus) and write.status == record.last_written
+        if repeated and now < record.overwrite_retry.next_try:
             return
         record.writing = True
         record.completing = isinstance(write, WriteStatus) and write.status.phase is RequestPhase.COMPLETED
@@ -150,7 +151,7 @@ def _next_try(records: Iterable[RequestRecord]) -> float | None:
     now, times = asyncio.get_running_loop().time(), []
     for record in records:
         times += [retry.next_try for retry in (record.status_retry, record.pin_retry) if retry.waiting]
-        times += [record.undone.next_try] if record.undone.next_try > now else []
+        times += [record.overwrite_retry.next_try] if record.overwrite_retry.next_try > now else []
     return min(times, default=None)
 
 
@@ -160,11 +161,11 @@ def _note_overwritten(record: RequestRecord, status: Status) -> None:
     Two daemons on one node would each restore their own status, as fast as the API server accepts it. So the same
     status is written again only after a growing back-off. Another status does not wait.
     """
-    if status == record.wrote:
-        record.undone.fail(asyncio.get_running_loop().time())
+    if status == record.last_written:
+        record.overwrite_retry.fail(asyncio.get_running_loop().time())
     else:
-        record.undone.succeed()
-    record.wrote = status
+        record.overwrite_retry.succeed()
+    record.last_written = status
 
 
 def _retry_later(write: Write, record: RequestRecord, error: Exception) -> None:

@@ -89,7 +89,11 @@ def finish_hooked(draft: Draft) -> bool:
         instance, request = observed.instance(bare_id), requests.get(uid)
         if request is None or instance is None or instance.state is not ContainerState.RUNNING:
             continue
-        if work.under_way is not None or not work.stop_still_due(draft.now) or _left_to_other(observed, uid, bare_id):
+        if (
+            work.under_way is not None
+            or not work.stop_still_due(draft.now)
+            or _stopped_by_other(observed, uid, bare_id)
+        ):
             continue
         if instance.pod_uid == observed.deleting_uid:
             continue  # kubelet stops it itself
@@ -116,7 +120,7 @@ def finish_hooked(draft: Draft) -> bool:
     return sent
 
 
-def _left_to_other(observed: Observation, uid: str, bare_id: str) -> bool:
+def _stopped_by_other(observed: Observation, uid: str, bare_id: str) -> bool:
     """Whether another request stops the instance now, or a live one has tried to and will retry."""
     return any(
         stopped == bare_id

@@ -12,7 +12,7 @@ from enum import StrEnum
 from crrd.core.api.time import after
 from crrd.core.config.objects import missing
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, Stage, standings, tally
+from crrd.core.rollout.standing import Row, Stage, make_rows, tally
 from crrd.core.rollout.state import Budget, Member, RunRequest, World
 from crrd.core.rollout.waits import NO_WAIT, Wait, describe_pod
 
@@ -59,7 +59,7 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False)
     `world` must contain all requests created so far. `now` is the API server's time. `confirmed` means that the user
     has allowed the rest after the first part.
     """
-    rows = standings(world, run, now)
+    rows = make_rows(world, run, now)
     wake = min((row.settled_at for row in rows if row.settled_at is not None), default=None)
     end, message = _end(world, run, rows)
     if end is not None:

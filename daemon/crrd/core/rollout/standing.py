@@ -79,7 +79,7 @@ class Row:
     settled_at: datetime | None = None  # If SETTLING: when the pod is done if nothing changes, None if unknown
 
 
-def standings(world: World, run: Run, now: datetime) -> tuple[Row, ...]:
+def make_rows(world: World, run: Run, now: datetime) -> tuple[Row, ...]:
     """Return a row for each pod of the run, deleted pods included."""
     own = {each.request.name: each for each in world.requests_of(run)}
     rows = []

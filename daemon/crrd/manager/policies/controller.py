@@ -27,7 +27,7 @@ from crrd.kube.resources import POLICIES
 from crrd.kube.store import VersionedStore
 from crrd.lib.errors import ConflictError, CrrdError, GoneError
 from crrd.lib.workqueue import WorkQueue
-from crrd.manager.policies.look import ConfigVersions, Looker, Memory
+from crrd.manager.policies.look import ConfigVersions, Memory, TargetObserver
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import Display, failures, summary
 from crrd.rollout.events import WorkloadEvent, create_event
@@ -78,7 +78,7 @@ class PolicyController:
         self._active: dict[str, _Active] = {}
         self._queue = WorkQueue(self._handle)
         self._versions = ConfigVersions(self._client, self._config_changed)
-        self._looker = Looker(self._client, self._versions, self._account)
+        self._observer = TargetObserver(self._client, self._versions, self._account)
         self._looks, self._runs = asyncio.Semaphore(PARALLEL_LOOKS), asyncio.Semaphore(PARALLEL_RUNS)
         self._group: asyncio.TaskGroup | None = None
 
@@ -151,7 +151,7 @@ class PolicyController:
         now = asyncio.get_running_loop().time()
         async with self._looks:
             memory = self._memories.setdefault(key, Memory())
-            aim, found = await self._looker.look(policy, memory, self._group)
+            aim, found = await self._observer.look(policy, memory, self._group)
         if found is None:
             return now + RESYNC_SECONDS  # the next list wakes it
         active = self._active.get(key)

@@ -130,7 +130,7 @@ class ConfigVersions:
         return Reflector(self._client, selection, Handler(listed, changed, deleted), strict=False)
 
 
-class Looker:
+class TargetObserver:
     """Observes the targets of policies."""
 
     def __init__(self, client: KubeClient, versions: ConfigVersions, account: str) -> None:
