@@ -20,7 +20,7 @@ _GO_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")  # As Go prints one: `1m
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"})
-_GOES_ON = frozenset({Reason.NONE, Reason.HOOK_FAILED, Reason.HELD_BACK})
+_NOT_BLOCKING = frozenset({Reason.NONE, Reason.HOOK_FAILED, Reason.HELD_BACK})
 """Reasons of containers whose stop is not delayed."""
 
 
@@ -69,7 +69,7 @@ def _to_be_stopped(facts: Facts, state: RecreateState) -> Finding:
     if state.reason is Reason.NOT_STARTED_AGAIN:
         return _end_not_reported(facts, state, facts.seconds_since(stop or begun))
     since = facts.seconds_since(begun or parse_time(start_times.hook) or stop)
-    if state.reason not in _GOES_ON:
+    if state.reason not in _NOT_BLOCKING:
         advice = (Advice(state.reason),) if state.reason.remedy else ()
         return Finding(Topic.STATUS_MESSAGE, {"message": state.message}, since, bool(advice), advice)
     if state.is_killed or start_times.stop:

@@ -66,7 +66,7 @@ def _causes(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Find
         yield Finding(Topic.INVALID, {"error": request.error}, stuck=True, advice=(Advice(Reason.INVALID_REQUEST),))
     if request.status.phase is RequestPhase.EMPTY:
         yield _unanswered(facts)
-    yield from _behind(facts)
+    yield from _earlier_request(facts)
     if facts.node is None or facts.node.exists:
         yield from _from_daemon(facts, reports)
     if node := _node_state(facts):
@@ -75,7 +75,7 @@ def _causes(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Find
     if facts.no_daemon and (written is None or written > DAEMON_PATIENCE_SECONDS):  # it may be on its way back
         yield Finding(Topic.NO_DAEMON, stuck=True, advice=_find_daemon(facts))
     yield from _gate(facts)
-    yield from _idle(facts, reports)
+    yield from _stop_not_started(facts, reports)
     yield _current(reports)
 
 
@@ -159,7 +159,7 @@ def _started(request: Request) -> bool:
     return bool(request.start_times) or any(state.started for state in request.status.states)
 
 
-def _behind(facts: Facts) -> Iterator[Finding]:
+def _earlier_request(facts: Facts) -> Iterator[Finding]:
     """Yield a finding if another request of the pod is served first."""
     request = facts.request
     served = [other for other in facts.others if other.live and not other.error and other.node_name]
@@ -221,7 +221,7 @@ def _unready_grace(facts: Facts) -> int | None:
     return facts.request.strategy.unready_grace_seconds if gated else None
 
 
-def _idle(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Finding]:
+def _stop_not_started(facts: Facts, reports: tuple[ContainerReport, ...]) -> Iterator[Finding]:
     """Yield a finding if no container has its turn although nothing delays it. `_gate` covers the grace period."""
     current = _current(reports)
     written = facts.seconds_since(facts.times.written)

@@ -47,10 +47,10 @@ def decide(requests: Sequence[Request], observed: Observation, now: float) -> De
     if finish_hooked(draft):
         draft.wake(now)  # the live requests are served in the next round, which observes the stop
         return draft.decision()
-    if sound := in_serving_order(live, observed.works):
-        _serve(draft, sound[0])
+    if valid := in_serving_order(live, observed.works):
+        _serve(draft, valid[0])
         to_record = {uid for uid, _ in observed.works} | observed.unpinned
-        for request in sound[1:]:
+        for request in valid[1:]:
             if request.uid in to_record or not request.status.quiet:  # else there is nothing new to write
                 _wait_for_other_request(draft, request)
     return draft.decision()
@@ -59,8 +59,8 @@ def decide(requests: Sequence[Request], observed: Observation, now: float) -> De
 def in_serving_order(requests: Iterable[Request], works: Mapping[tuple[str, str], Work]) -> list[Request]:
     """Return the valid live requests in the order of step 2. One that this process worked for comes first."""
     with_work = {uid for uid, _ in works}
-    sound = (request for request in requests if not request.error)
-    return sorted(sound, key=lambda request: (request.uid not in with_work, serving_order(request)))
+    valid = (request for request in requests if not request.error)
+    return sorted(valid, key=lambda request: (request.uid not in with_work, serving_order(request)))
 
 
 def serving_order(request: Request) -> tuple[bool, str, str]:
@@ -93,8 +93,8 @@ def _wait_for_other_request(draft: Draft, request: Request) -> None:
     """Step 2: wait for another request of the pod. Write the result of work that began earlier for this one."""
     done = _work_done(draft, request)
     phase = RequestPhase.RECREATING if done else request.status.phase or RequestPhase.PENDING
-    anew = done or request.status.phase is RequestPhase.EMPTY
-    states = all_states(request, done) if anew else request.status.states
+    rewrite = done or request.status.phase is RequestPhase.EMPTY
+    states = all_states(request, done) if rewrite else request.status.states
     waits_over = (with_message(state, NO_MESSAGE) if state.phase is StatePhase.PENDING else state for state in states)
     draft.write(request, Status(phase, tuple(waits_over)))
 
@@ -163,8 +163,8 @@ def _unready_gate(draft: Draft, request: Request, pod: Pod) -> Gate:
     if not pod.readiness_gate:
         return Gate(open=True, message=Message.of(Reason.NO_READINESS_GATE))
     begun = any(times.hook or times.stop for times in request.start_times.values())
-    told = begun or any(state.is_killed for state in request.status.states)
-    if told or any(uid == request.uid for uid, _ in draft.observed.works):
+    work_begun = begun or any(state.is_killed for state in request.status.states)
+    if work_begun or any(uid == request.uid for uid, _ in draft.observed.works):
         return Gate(open=True)
     if not request.unready_acquired:
         return Gate(open=False, message=Message.of(Reason.WAITING_FOR_UNREADY))
@@ -183,17 +183,17 @@ def _recreate(draft: Draft, request: Request, views: Sequence[ContainerView]) ->
         if over and not view.must_be_stopped:
             states.append(view.written)
             continue
-        state = _move(draft, view, blocked=blocked)
+        state = _next_state(draft, view, blocked=blocked)
         states.append(state)
         blocked = blocked or (not state.phase.final and (request.strategy.ordered or not view.nothing_to_stop))
         failed = state.phase is StatePhase.FAILED
         over = over or (failed and request.strategy.failure_policy is FailurePolicy.FAIL)
-    owed = {view.name for view in views if view.must_be_stopped}
-    owed |= {action.instance.name for action in draft.actions if isinstance(action, RunHook)}
-    settle(draft, request, tuple(states), owed)
+    still_to_stop = {view.name for view in views if view.must_be_stopped}
+    still_to_stop |= {action.instance.name for action in draft.actions if isinstance(action, RunHook)}
+    settle(draft, request, tuple(states), still_to_stop)
 
 
-def _move(draft: Draft, view: ContainerView, *, blocked: bool) -> RecreateState:
+def _next_state(draft: Draft, view: ContainerView, *, blocked: bool) -> RecreateState:
     """Return the next state of one container of the current request (step 4)."""
     if view.written.phase.final:
         return view.written

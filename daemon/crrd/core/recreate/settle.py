@@ -9,8 +9,8 @@ from crrd.core.recreate.draft import Draft, with_message
 from crrd.core.recreate.messages import Message
 
 
-def settle(draft: Draft, request: Request, states: tuple[RecreateState, ...], owed: Collection[str]) -> None:
-    """Complete the request, or write its progress. `owed`: names of containers that must still be stopped."""
+def settle(draft: Draft, request: Request, states: tuple[RecreateState, ...], still_to_stop: Collection[str]) -> None:
+    """Complete the request, or write its progress. `still_to_stop`: names of containers that must still be stopped."""
     gate = draft.gate.message
     failed = [state for state in states if state.phase is StatePhase.FAILED]
     causes = [state for state in failed if state.reason is not Reason.EARLIER_FAILURE] or failed
@@ -18,7 +18,7 @@ def settle(draft: Draft, request: Request, states: tuple[RecreateState, ...], ow
     if cause is not None and request.strategy.failure_policy is FailurePolicy.FAIL:
         awaited = Message.of(Reason.EARLIER_FAILURE, what="stopped waiting", name=cause.name)
         pending = Message.of(Reason.EARLIER_FAILURE, what="skipped", name=cause.name)
-        states = _fail_rest(states, awaited, pending, owed)
+        states = _fail_rest(states, awaited, pending, still_to_stop)
     if all(state.phase.final for state in states):
         reason = cause.reason if cause is not None else Reason.NONE
         status = Status(RequestPhase.COMPLETED, states, _summary(states, gate), draft.observed.utc, reason)

@@ -54,7 +54,7 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool
     if observed.kubelet_silent_since is not None:
         return _await_kubelet(draft, view, instance, observed.kubelet_silent_since)
     if others := [work for work in view.others if work.under_way is not None]:
-        return _beside(draft, view, instance, others)
+        return _wait_or_shorten(draft, view, instance, others)
     return _begin(draft, view, instance)
 
 
@@ -155,7 +155,7 @@ def _await_kubelet(draft: Draft, view: ContainerView, instance: Instance, silent
     return draft.hold(view.request, state, Message.of(Reason.KUBELET_SILENT, seconds=seconds))
 
 
-def _beside(draft: Draft, view: ContainerView, instance: Instance, others: list[Work]) -> RecreateState:
+def _wait_or_shorten(draft: Draft, view: ContainerView, instance: Instance, others: list[Work]) -> RecreateState:
     """Step 9: another request's hook or stop runs. Wait for a hook for at most the grace period of this request.
 
     If the stop of this request would end earlier, send it. CRI accepts a second StopContainer with a shorter timeout.

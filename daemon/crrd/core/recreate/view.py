@@ -118,11 +118,14 @@ class ContainerView:
             if pin.runtime not in self.observed.runtime_names:
                 names = ", ".join(sorted(self.observed.runtime_names))
                 yield pin, f"belongs to runtime {pin.runtime!r}, but this node runs {names}"
-            yield pin, self._not_its_own(self.observed.instance(pin.bare_id) or self.observed.foreign.get(pin.bare_id))
+            yield (
+                pin,
+                self._label_mismatch(self.observed.instance(pin.bare_id) or self.observed.foreign.get(pin.bare_id)),
+            )
         if self.newest is not None:
-            yield self.newest.pin, self._not_its_own(self.newest)
+            yield self.newest.pin, self._label_mismatch(self.newest)
 
-    def _not_its_own(self, instance: Instance | None) -> str:
+    def _label_mismatch(self, instance: Instance | None) -> str:
         """Return how the runtime's labels differ from the request. They have the UID that the pod has on its node."""
         if instance is None:
             return ""

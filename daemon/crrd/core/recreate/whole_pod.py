@@ -43,7 +43,7 @@ def not_back(view: ContainerView) -> list[str]:
 
 def left_down(view: ContainerView, missing: Iterable[str]) -> list[str]:
     """Return those of the `missing` containers that have failed since the stop and that kubelet does not restart."""
-    return [name for name in missing if _code_for_good(view, view.pod.containers[name]) is not None]
+    return [name for name in missing if _final_exit_code(view, view.pod.containers[name]) is not None]
 
 
 def _may_restart_pod(view: ContainerView, container: RequestedContainer) -> bool:
@@ -82,13 +82,13 @@ def _is_back(view: ContainerView, other: PodContainer) -> bool:
     """
     current = newest(view.observed.instances, other.name)
     if current is None or current.state is not ContainerState.RUNNING:
-        return _code_for_good(view, other) == 0
+        return _final_exit_code(view, other) == 0
     if _stop_sent(view, other.name) and _is_old(view, current):
         return False
     return other.container_id == current.pin.container_id and other.running and other.ready
 
 
-def _code_for_good(view: ContainerView, other: PodContainer) -> int | None:
+def _final_exit_code(view: ContainerView, other: PodContainer) -> int | None:
     """Return the exit code of an instance that came after the stop and ended, if kubelet does not restart it."""
     current, stop, minor = newest(view.observed.instances, other.name), view.work.last_stop, view.observed.kubelet_minor
     if current is None or stop is None or not other.terminated or other.container_id != current.pin.container_id:

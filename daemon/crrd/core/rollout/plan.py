@@ -64,7 +64,7 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False)
     end, message = _end(world, run, rows)
     if end is not None:
         return Plan(rows, end=end, message=message)
-    if held := _held(world, run):
+    if held := _wait_of_all(world, run):
         return Plan(_with_reasons(rows, {row.uid: held for row in rows}), wait=held, wake_at=wake)
     left = _left_of_first(run, rows, confirmed=confirmed)
     under_way = any(row.stage.under_way for row in rows)
@@ -110,7 +110,7 @@ def _end(world: World, run: Run, rows: tuple[Row, ...]) -> tuple[End | None, str
     return End.DONE, ""
 
 
-def _held(world: World, run: Run) -> Wait | None:
+def _wait_of_all(world: World, run: Run) -> Wait | None:
     """Return why no pod at all may start, None if pods may."""
     if world.workload is None or not world.workload.rolling or run.options.force:
         return None
@@ -120,13 +120,13 @@ def _held(world: World, run: Run) -> Wait | None:
 
 def first_rival(world: World, run: Run) -> Run | None:
     """Return a run on the same target, or on one of its pods, that is older than this one and has open requests."""
-    first = min(_at_work(world, run), key=_age, default=None)
+    first = min(_with_open_requests(world, run), key=_age, default=None)
     return first if first is not None and _age(first) < _age(run) else None
 
 
 def unfinished(world: World, run: Run, now: datetime) -> Run | None:
     """Return another unfinished run on the same target, with or without open requests. A new run must wait for it."""
-    if others := _at_work(world, run):
+    if others := _with_open_requests(world, run):
         return min(others, key=_age)
     for other in {each.run.name: each.run for each in world.requests}.values():
         same = other.name != run.name and other.target.identity == run.target.identity
@@ -135,7 +135,7 @@ def unfinished(world: World, run: Run, now: datetime) -> Run | None:
     return None
 
 
-def _at_work(world: World, run: Run) -> list[Run]:
+def _with_open_requests(world: World, run: Run) -> list[Run]:
     """Return other runs with an open request for the same target, or for one of its pods."""
     pods = {member.pod.uid for member in world.members}
     others = [each for each in world.requests if each.run.name != run.name and not each.request.completed]

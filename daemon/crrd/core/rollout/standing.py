@@ -96,7 +96,7 @@ def _candidate(world: World, run: Run, member: Member) -> Row:
     skip, detail = next(_skips(world, run, member), (None, ""))
     if skip is not None:
         return replace(row, stage=Stage.SKIPPED, wait=Wait(f"{detail} {skip}".strip()), skip=skip)
-    names = tuple(each.name for each in _wanted(run, member) if _fit(world, run, member, each) is None)
+    names = tuple(each.name for each in _wanted(run, member) if _skip_reason(world, run, member, each) is None)
     return replace(row, containers=names)
 
 
@@ -113,7 +113,7 @@ def _skips(world: World, run: Run, member: Member) -> Iterator[tuple[Skip, str]]
     wanted = _wanted(run, member)
     if not wanted:
         yield Skip.NO_CONTAINER, "container " + " or ".join(run.options.containers)
-    fits = [(_fit(world, run, member, each), f"container {each.name}") for each in wanted]
+    fits = [(_skip_reason(world, run, member, each), f"container {each.name}") for each in wanted]
     yield from ((skip, f"{detail}:") for skip, detail in fits if skip is Skip.RESTARTS_POD)
     unfit = [(skip, detail) for skip, detail in fits if skip is not None]
     if len(unfit) == len(wanted):
@@ -133,7 +133,7 @@ def recreatable(pod: Pod) -> Mapping[str, PodContainer]:
     return {name: each for name, each in pod.containers.items() if each.kind.recreatable}
 
 
-def _fit(world: World, run: Run, member: Member, container: PodContainer) -> Skip | None:
+def _skip_reason(world: World, run: Run, member: Member, container: PodContainer) -> Skip | None:
     """Return why a container is skipped, by the rules of its kubelet's version; None if it is to be recreated."""
     minor = known_minor(world.kubelets.get(member.pod.node_name, ""))
     if container.policy(minor) is RestartPolicy.NEVER:
