@@ -6,8 +6,6 @@ READY := $(VENV)/.ready
 PURE := daemon/crrd/core/*,daemon/crrd/kubelet/*,localnode/crrd_localnode/planner/*
 
 .DEFAULT_GOAL := help
-# More workers than processors, because many tests wait for timers and processes.
-WORKERS := $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 FAST := tests/core tests/kubelet tests/lib tests/node tests/kube tests/cri tests/manager
 
 .PHONY: help demo check test soak lint format stubs bench mutants pictures lock install-manifests release runtime clean
@@ -37,11 +35,11 @@ demo: $(VENV)/.demo ## Show a container recreated on a local node (DEMO="--cri-e
 	@$(BIN)/crrd demo $(DEMO)
 
 check: lint ## Before a commit: style, types, imports and the fast tests of daemons and core
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(FAST)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(FAST)
 
 test: $(READY) runtime ## Run all tests, real containerd included where it can be had
 	@rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
+	$(BIN)/coverage run -m pytest -n auto --dist worksteal $(PYTEST)
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --include='$(PURE)' --fail-under=100
 	$(BIN)/coverage report --omit='$(PURE)' --fail-under=90
