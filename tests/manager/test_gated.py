@@ -107,6 +107,13 @@ class TestElsewhere:
         await cluster.finalizers("one")
         await cluster.until("released", lambda: cluster.condition() == READY)
 
+    async def test_a_pod_name_that_is_none(self, cluster: LifecycleCluster) -> None:
+        """A CRD without crrd's rules lets it in. The pod cannot be read, but the deadline ends the request."""
+        await cluster.request("one", {"metadata": {"name": "a/b/c", "uid": "u"}}, grace=5, activeDeadlineSeconds=60)
+        cluster.jump(300)
+        cluster.manager()
+        await cluster.settle("one")
+
     async def test_a_restored_etcd_can_bring_the_mark_back_alone(self, cluster: LifecycleCluster) -> None:
         """The restored state has neither the request nor the release. Only the manager knows that there was one."""
         manager = cluster.manager()

@@ -224,7 +224,7 @@ class LifecycleController:
             self._asked.pop(key, None)
             if pod is not None or not self._cache.repaired(key):
                 return pod
-        namespace, name = key.split("/")
+        namespace, _, name = key.partition("/")
         expected = pod is not None and all(request.pod_uid in ("", pod.uid) for request in waiting)
         now = asyncio.get_running_loop().time()
         up_to_date = now < self._asked[key] + POD_SECONDS if key in self._asked else self._gated.covers(namespace)
