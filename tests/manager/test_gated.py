@@ -48,6 +48,17 @@ async def settled(cluster: LifecycleCluster, manager: Replica) -> None:
     await cluster.until("everything is listed", lambda: manager.controller.running and manager.controller.check() == "")
 
 
+async def vanish_by_force(cluster: LifecycleCluster) -> None:
+    """Delete a request and take its finalizer while its pod is unready for it. Wait until the pod is ready again."""
+    await cluster.request("one", await cluster.pod(), grace=5)
+    await cluster.node_says("one", "Recreating")
+    await cluster.until("acquired", lambda: cluster.acquired("one"))
+    await cluster.finalizers("one", "example.org/mine")
+    await cluster.delete("one")
+    await cluster.finalizers("one")
+    await cluster.until("released", lambda: cluster.condition() == READY)
+
+
 class TestElsewhere:
     """Where nobody asked for the readiness gate."""
 
@@ -99,15 +110,9 @@ class TestElsewhere:
 
     async def test_a_request_that_vanishes_by_force_leaves_nothing(self, cluster: LifecycleCluster) -> None:
         cluster.manager()
-        await cluster.request("one", await cluster.pod(), grace=5)
-        await cluster.node_says("one", "Recreating")
-        await cluster.until("acquired", lambda: cluster.acquired("one"))
-        await cluster.finalizers("one", "example.org/mine")
-        await cluster.delete("one")
-        await cluster.finalizers("one")
-        await cluster.until("released", lambda: cluster.condition() == READY)
+        await vanish_by_force(cluster)
 
-    async def test_a_pod_name_that_is_none(self, cluster: LifecycleCluster) -> None:
+    async def test_an_invalid_pod_name_is_no_obstacle(self, cluster: LifecycleCluster) -> None:
         """A CRD without crrd's rules lets it in. The pod cannot be read, but the deadline ends the request."""
         await cluster.request("one", {"metadata": {"name": "a/b/c", "uid": "u"}}, grace=5, activeDeadlineSeconds=60)
         cluster.jump(300)
@@ -117,13 +122,7 @@ class TestElsewhere:
     async def test_a_restored_etcd_can_bring_the_mark_back_alone(self, cluster: LifecycleCluster) -> None:
         """The restored state has neither the request nor the release. Only the manager knows that there was one."""
         manager = cluster.manager()
-        await cluster.request("one", await cluster.pod(), grace=5)
-        await cluster.node_says("one", "Recreating")
-        await cluster.until("acquired", lambda: cluster.acquired("one"))
-        await cluster.finalizers("one", "example.org/mine")
-        await cluster.delete("one")
-        await cluster.finalizers("one")
-        await cluster.until("released", lambda: cluster.condition() == READY)
+        await vanish_by_force(cluster)
         for _ in range(2):
             body = {"status": {"conditions": [{"type": READINESS_GATE, "status": "False", "message": entry("one")}]}}
             await cluster.client.merge_patch(PODS, "default", "web-0", body, subresource="status")

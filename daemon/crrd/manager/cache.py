@@ -1,5 +1,6 @@
 """The last known requests of the cluster by pod, and the pods that matter to the manager."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -22,7 +23,7 @@ class ManagerCache:
         self._requests: VersionedStore[Request] = VersionedStore()
         self._by_pod: dict[str, set[str]] = {}  # Pod -> UIDs of its requests
         self._pods: dict[str, PodMeta] = {}
-        self._repaired: dict[str, None] = {}  # Pods of `remember_repair`, the last one last
+        self._repaired: OrderedDict[str, None] = OrderedDict()  # Pods of `remember_repair`, the last one last
 
     def requests(self, pod_key: str) -> list[Request]:
         """Return all known requests for a pod, the oldest first."""
@@ -89,17 +90,17 @@ class ManagerCache:
 
         A restored etcd can lose that write, and then no request leads to the pod.
         """
-        self._repaired.pop(pod_key, None)
         self._repaired[pod_key] = None
+        self._repaired.move_to_end(pod_key)
         if len(self._repaired) > _MOST_REPAIRED:
-            del self._repaired[next(iter(self._repaired))]
+            self._repaired.popitem(last=False)
 
     def repaired(self, pod_key: str) -> bool:
         """Whether `remember_repair` was called for a pod."""
         return pod_key in self._repaired
 
     def forget_repair(self, pod_key: str) -> None:
-        """There is no pod of this name."""
+        """Undo `remember_repair`, because the pod does not exist any more."""
         self._repaired.pop(pod_key, None)
 
     def pod_changed(self, pod: PodMeta) -> None:

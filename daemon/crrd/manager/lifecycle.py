@@ -191,11 +191,11 @@ class LifecycleController:
         if known and pod is not None:
             repairs = lc.pod_steps(pod, self._cache.requests(key)).actions
             await self._carry_out(None, repairs)
-            watched = self._gated.covers(pod.namespace)
-            if repairs and not watched:
-                self._cache.remember_repair(key)
-            if key not in self._asked and not watched:
-                self._cache.forget_pod(key)  # no request waits for it, and no watch would report its changes
+            if not self._gated.covers(pod.namespace):
+                if repairs:
+                    self._cache.remember_repair(key)
+                if key not in self._asked:
+                    self._cache.forget_pod(key)  # no request waits for it, and no watch would report its changes
         waits = [spare] if spare else []
         if isinstance(failure, ApiRefusedError) and not isinstance(failure, ConflictError):
             log.warning("API server rejected a write", pod=key, error=str(failure), retry_in=REFUSED_SECONDS)

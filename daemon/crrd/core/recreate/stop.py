@@ -173,7 +173,7 @@ def _wait_or_shorten(draft: Draft, view: ContainerView, instance: Instance, othe
 
 
 def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateState:
-    """Step 9: nothing delays the stop. Run the hook, then record its end in the request, then send the stop."""
+    """Step 9: begin the next part of a stop: the hook, then the record of its end, then StopContainer."""
     request, state, work = view.request, view.state, view.work
     if not view.hook_done and work.last_stop is None and not state.is_killed:
         hook = instance.hook if view.grace > view.spent_before else None
