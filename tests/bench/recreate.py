@@ -85,8 +85,8 @@ async def bench_cluster(folder: Path) -> AsyncIterator[Cluster]:
     containerd = Containerd()
     await asyncio.to_thread(containerd.prepare)
     kubeconfig = folder / "kubeconfig"
-    api = (programs.MODULE, "api", "--late", "--kubeconfig-out", str(kubeconfig))
-    kubelet = [programs.MODULE, "kubelet", "--kubeconfig", str(kubeconfig), "--cri-endpoint", containerd.endpoint]
+    api = (f"{programs.NAME}.api", "--late", "--kubeconfig-out", str(kubeconfig))
+    kubelet = [f"{programs.NAME}.kubelet", "--kubeconfig", str(kubeconfig), "--cri-endpoint", containerd.endpoint]
     kubelet += ["--node-name", "bench", "--root", str(folder / "kubelet")]
     values = (str(kubeconfig), containerd.endpoint, "bench", BUSYBOX_IMAGE)
     try:

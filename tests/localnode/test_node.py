@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,11 @@ async def test_local_access_never_changes() -> None:
     access = LocalAccess("http://127.0.0.1:1")
     assert await access.renew(await access.current()) == await access.current()
     assert access.description == "no credentials"
+
+
+def test_it_imports_no_parser_generator() -> None:
+    """jsonschema compiles a grammar at import where its extra `format` is installed: 1.5 s for every process."""
+    code = "import sys, crrd_localnode.node; print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
+    assert "jsonschema" in out.split()
+    assert "lark" not in out.split(), "another package of the test environment brings jsonschema's extra in"

@@ -21,7 +21,7 @@ class RuntimeProcess:
         """The constructor starts nothing. The arguments are those of `ProcessRuntime`."""
         self.endpoint = f"unix://{socket}"
         self._socket = socket
-        self._command = [sys.executable, "-m", programs.MODULE, "runtime"]
+        self._command = [sys.executable, "-m", f"{programs.NAME}.runtime"]
         self._command += ["--root", str(root), "--socket", str(socket)]
         self._process: asyncio.subprocess.Process | None = None
 

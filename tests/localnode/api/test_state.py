@@ -28,7 +28,7 @@ async def test_the_same_server_starts_again_on_its_port_with_what_it_had() -> No
 async def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     config = tmp_path / "config"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", programs.MODULE, "api", "--kubeconfig-out", str(config),
+        sys.executable, "-m", f"{programs.NAME}.api", "--kubeconfig-out", str(config),
         stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )  # fmt: skip
     assert process.stdout is not None

@@ -29,7 +29,7 @@ async def without_mount_namespaces(directory: Path) -> AsyncIterator[Client]:
     """A client of a runtime whose process may not mount, root or not."""
     command = [
         *("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"),
-        *(sys.executable, "-m", programs.MODULE, "runtime"),
+        *(sys.executable, "-m", f"{programs.NAME}.runtime"),
         *("--root", str(directory / "root"), "--socket", str(directory / "cri.sock")),
     ]
     process = await asyncio.create_subprocess_exec(*(command if os.geteuid() == 0 else command[3:]))

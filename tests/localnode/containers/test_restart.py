@@ -30,7 +30,7 @@ class Program:
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", programs.MODULE, "runtime"),
+            *(sys.executable, "-m", f"{programs.NAME}.runtime"),
             *("--root", str(self._root), "--socket", str(self.socket)),
         )
 

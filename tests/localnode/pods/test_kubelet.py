@@ -596,7 +596,7 @@ async def test_a_runtime_that_dies_and_comes_back_keeps_its_pods(tmp_path: Path)
 async def test_the_kubelet_runs_as_a_process_of_its_own(tmp_path: Path) -> None:
     """Killed with SIGKILL and started again, it goes on with what runs."""
     async with local_cluster(tmp_path) as cluster:
-        command: list[Any] = [sys.executable, "-m", programs.MODULE, "kubelet", "--kubeconfig", cluster.kubeconfig]
+        command: list[Any] = [sys.executable, "-m", f"{programs.NAME}.kubelet", "--kubeconfig", cluster.kubeconfig]
         command += ["--cri-endpoint", cluster.cri_endpoint, "--node-name", "second", "--root", tmp_path / "second"]
         command += ["--relist", "0.05", "--backoff", "0.2"]
         cluster.node_name = "second"
