@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.types import Pin, RecreateState, Request, RequestPhase, StartTimes, StatePhase, Status, Strategy
-from crrd.core.recreate.actions import RunHook, StopContainer, WriteStatus
+from crrd.core.recreate.actions import EmitEvent, RunHook, StopContainer, WriteStatus
 from crrd.core.recreate.observation import Hook, HookKind, HookResult, Instance, WorkKind
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
@@ -1157,6 +1157,15 @@ async def test_a_crd_that_prunes_is_killed_is_warned_of_once() -> None:
             await asyncio.sleep(1)
         assert node.writes == 2
     assert [line["log_level"] for line in logs if line["event"] == "CRD too old, field isKilled missing"] == ["warning"]
+
+
+async def test_an_event_is_sent_once_while_its_request_is_live() -> None:
+    async with MemoryNode() as node:
+        events = [EmitEvent(each, EventReason.RECREATING, "told") for each in (request(), request(uid="gone"))]
+        note(node, events[0].request)
+        for _ in range(2):
+            node.controller.executor.carry_out("default/web", events)
+        assert node.emitted == [*events, events[1]]
 
 
 async def test_a_request_that_is_gone_by_the_answer_to_a_write_is_dropped() -> None:

@@ -113,12 +113,15 @@ async def test_one_that_waits_for_another_queues(metrics: NodeMetrics, book: Boo
     }
 
 
-async def test_failures_have_reasons(metrics: NodeMetrics, book: Book) -> None:
+@pytest.mark.parametrize("pruned", [False, True], ids=["stored", "pruned by an older CRD"])
+async def test_failures_have_reasons(metrics: NodeMetrics, book: Book, pruned: bool) -> None:
     async with MemoryNode("a", "b", recorder=metrics) as node:
+        node.prune_reasons = pruned
         node.stop_errors = [RuntimeCallError("no", code="INTERNAL") for _ in range(100)]
         node.post(request("a", "b"))
         await node.completed()
     async with MemoryNode(policy=RestartPolicy.NEVER, recorder=metrics) as node:
+        node.prune_reasons = pruned
         node.post(request(uid="r2"))
         await node.completed("r2")
         node.post(replace(request("zz", uid="r3"), created="2099-01-02T00:00:00Z"))

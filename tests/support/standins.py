@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from crrd.core.api.pod import Pod, PodContainer
+from crrd.core.api.reasons import Reason
 from crrd.core.api.types import Pin, Request, StartTimes, Status
 from crrd.core.recreate.actions import EmitEvent, RunHook
 from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance
@@ -73,6 +74,7 @@ class MemoryNode:
         self.api_away = False  # Whether reading the pod from the API server fails
         self.asked = 0
         self.prune_is_killed = False
+        self.prune_reasons = False  # As a CRD without the field `reason`
         self.foreign_answers = 0  # This many of the next writes are not carried out, and get a wrong response
         self.lose_messages = False  # Whether writes lose their messages
         self.lose_annotations = False  # Whether writes lose their annotations
@@ -250,6 +252,9 @@ class MemoryNode:
         if self.prune_is_killed and "status" in changes:
             states = tuple(replace(state, is_killed=False) for state in changes["status"].states)
             changes["status"] = replace(changes["status"], states=states)
+        if self.prune_reasons and "status" in changes:
+            states = tuple(replace(state, reason=Reason.NONE) for state in changes["status"].states)
+            changes["status"] = replace(changes["status"], reason=Reason.NONE, states=states)
         if self.lose_annotations:
             changes.pop("pinned", None)
             changes.pop("start_times", None)

@@ -72,6 +72,7 @@ EQUIVALENT: dict[str, str] = {
         "left out only where every request is malformed: nobody reads it then",
     "core/recreate/observation.py: 0.0 -> 1.0: wall: float = 0.0": "likewise",
     "core/recreate/observation.py: 0.0 -> 1.0: pod_at: float = 0.0": "read only where there is a pod, with its time",
+    "node/reconcile.py: condition true: if answer is not None and requests:": "one look more, which sees the same",
     "node/daemon.py: 3.0 -> 4.0: TIDY_SECONDS = 3.0": "nobody is promised a second of it",
     "node/daemon.py: 2 -> 3: CODE_TIMES = 2": "memory only",
     "node/hooks.py: 0 -> 1: while left > 0 and (chunk := (await response.content.read(le":

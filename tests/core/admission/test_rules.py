@@ -171,6 +171,10 @@ def test_so_many_containers_are_not_even_looked_at() -> None:
         assert denied.message == "spec.containers must have at most 256 entries, not 257"
 
 
+def test_as_many_containers_as_a_spec_may_have() -> None:
+    assert pod_name_or_denied(new_request(containers=[{"name": f"c{n}"} for n in range(256)])) == "web-0"
+
+
 def test_a_container_whose_rules_restart_the_whole_pod() -> None:
     rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}
     pod = new_pod(lambda o: o["spec"]["containers"][0].update(restartPolicy="Always", restartPolicyRules=[rule]))

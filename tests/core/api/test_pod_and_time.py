@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crrd.core.api.pod import NO_CONDITION, PodMeta, Readiness, parse_meta
+from crrd.core.api.pod import NO_CONDITION, PodMeta, Readiness, parse_meta, parse_pod
 from crrd.core.api.time import after, parse_time, rfc3339
 from crrd.core.api.types import FINALIZER, RequestPhase, Status
 from crrd.core.api.v1alpha1 import parse_request
@@ -52,6 +52,20 @@ def test_a_pod_is_read() -> None:
     assert parse_meta(pod) == PodMeta("ns", "p", "u", True, "Failed", True, Readiness("True"), "2026-01-01T00:00:00Z")
     assert parse_meta(pod).key == "ns/p"
     assert parse_meta({**pod, "spec": {}}).readiness == NO_CONDITION
+
+
+@pytest.mark.parametrize(
+    ("spec", "matters"),
+    [
+        ({}, False),
+        ({"restartPolicy": "Always"}, True),
+        ({"restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]}, True),
+    ],
+    ids=["the pod's policy", "its own policy", "its own rules"],
+)
+def test_whether_kubelets_version_matters_for_a_container(spec: dict[str, Any], matters: bool) -> None:
+    pod = parse_pod({"spec": {"containers": [{"name": "app", **spec}]}})
+    assert pod.containers["app"].version_matters is matters
 
 
 def test_of_a_completed_request_only_little_is_kept() -> None:
