@@ -52,6 +52,17 @@ async def test_a_new_request_wakes_its_pod() -> None:
     assert made.live_pods() == {"default/web"}
 
 
+async def test_what_becomes_of_a_pod_wakes_its_requests() -> None:
+    made, woken = cache()
+    made.request_changed(request())
+    made.pod_changed(pod())
+    made.pod_deleted(replace(pod(), uid="another"))
+    assert woken == ["default/web"] * 2, "the deleted pod is an earlier one of that name"
+    made.pod_deleted(pod())
+    assert woken == ["default/web"] * 3
+    assert gone(made, "default/web")
+
+
 async def test_a_changed_request_keeps_its_times() -> None:
     """Waits count from them, and would not end while the request changes again and again."""
     times = iter((1.0, 2.0, 3.0))

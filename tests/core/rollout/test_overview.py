@@ -9,7 +9,7 @@ from crrd.core.api.time import rfc3339
 from crrd.core.rollout.overview import RunStatus, run_status
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.run import ANNOTATION_PROGRESS, Progress
-from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.standing import Row, Stage, count_done
 from crrd.core.rollout.state import RunRequest, read_run_request
 from crrd.core.rollout.waits import Wait
 from tests.support.rollouts import NOW, asked, member, run, succeeded
@@ -103,3 +103,8 @@ def test_progress_that_cannot_be_read_is_none(text: str) -> None:
         mark = read_run_request(body)
         assert mark is not None
         assert mark.progress == found
+
+
+def test_pods_that_were_left_out_do_not_count() -> None:
+    stages = (Stage.DONE, Stage.DONE, Stage.FAILED, Stage.SKIPPED, Stage.GONE, Stage.RECREATING)
+    assert count_done(tuple(Row(f"web-{number}", "uid", stage) for number, stage in enumerate(stages))) == (3, 4)
