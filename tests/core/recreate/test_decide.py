@@ -1474,6 +1474,11 @@ class TestRestartOfTheWholePod:
         )
         assert only(decision, StopContainer).beside == {"side": "side-1"}
 
+    def test_a_stop_that_can_restart_nothing_else_has_no_others_to_name(self) -> None:
+        both = (instance("old"), instance("side-1", "side"))
+        decision = one(request(strategy=self.ALLOWED), *both, pod=self.pod(), kubelet_minor=35)
+        assert only(decision, StopContainer).beside == {}
+
     def test_then_all_containers_have_to_come_back_and_are_named(self) -> None:
         req = request(strategy=self.ALLOWED, status=recreating(killed()))
         done = {("r1", "old"): replace(stopped(90.0, StopAttempt(1, 91.0))[("r1", "old")], beside={"side": "side-1"})}

@@ -8,6 +8,7 @@ instance; `node.pods` says for how long it is kept.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 
 from crrd.core.api.pod import Pod
 from crrd.core.api.types import MINIMUM_GRACE_SECONDS, Pin, Request
@@ -136,7 +137,7 @@ class Work:
     @property
     def stop_until(self) -> float:
         """Monotonic time until which the stop after a hook is due, even if the hook used the whole grace period."""
-        return 0.0 if self.hook_until is None else self.hook_until + LATE_STOP_SECONDS
+        return -inf if self.hook_until is None else self.hook_until + LATE_STOP_SECONDS
 
     @property
     def stop_abandoned(self) -> bool:
