@@ -1184,6 +1184,8 @@ def test_at_a_limit_and_just_beyond(
     found = told(obj, pod_obj, events=events)
     assert found.verdict is verdict
     assert found.cause.what.endswith(ends)
+    if ends == READY_SOON:
+        assert bool(found.cause.advice) is (verdict is STUCK)
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(20, True), (21, False)])

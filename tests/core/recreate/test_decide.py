@@ -816,7 +816,9 @@ class TestOrder:
         ended = one(req, exited("old-a", "a"), instance("old-b", "b"), pod=self.VIEW)
         assert stops(ended) == []
         done = replace(req, status=recreating(RecreateState("a", StatePhase.SUCCEEDED, is_killed=True)))
-        assert stops(one(done, instance("new-a", "a"), instance("old-b", "b"), pod=self.VIEW)) == ["old-b"]
+        decision = one(done, instance("new-a", "a"), instance("old-b", "b"), pod=self.VIEW)
+        assert stops(decision) == ["old-b"]
+        assert decision.wake_at == NOW + 2, "then the beginning of the stop is to be persisted"
 
     def test_ordered_goes_on_after_a_failure_under_ignore(self) -> None:
         req = self.two(ordered=True, failure_policy=FailurePolicy.IGNORE)
@@ -1474,6 +1476,16 @@ class TestRestartOfTheWholePod:
         )
         assert only(decision, StopContainer).beside == {"side": "side-1"}
 
+    def test_what_is_no_container_to_recreate_need_not_come_back(self) -> None:
+        req = request(strategy=self.ALLOWED, status=recreating(killed()))
+        done = {("r1", "old"): replace(stopped(90.0, StopAttempt(1, 91.0))[("r1", "old")], beside={"side": "side-1"})}
+        shown = self.pod("new", "side-2")
+        init = PodContainer("init", ContainerKind.INIT, terminated=True, exit_code=1)
+        seen_pod = replace(shown, containers={**shown.containers, "init": init})
+        now = (instance("new", restart_count=1), instance("side-2", "side", restart_count=1))
+        decision = one(req, *now, pod=seen_pod, works=done, kubelet_minor=36, running_since={"new": 95.0})
+        assert written(decision).phase is RequestPhase.COMPLETED
+
     def test_a_stop_that_can_restart_nothing_else_has_no_others_to_name(self) -> None:
         both = (instance("old"), instance("side-1", "side"))
         decision = one(request(strategy=self.ALLOWED), *both, pod=self.pod(), kubelet_minor=35)
@@ -1758,6 +1770,20 @@ class TestTheStopAfterAHookOfAnEndedRequest:
         works = hooked(HookResult(2.0), until=NOW)
         looked = replace(observed(instance("old"), ended=(request(),), works=works), **seen)
         assert not stops(decide([], looked, NOW))
+
+    @pytest.mark.parametrize(
+        ("work", "live", "sent"),
+        [
+            (stopping(uid="r2"), False, False),
+            (stopped(90.0, StopAttempt(1, 99.0, "broken"), uid="r2"), True, False),
+            (stopped(90.0, StopAttempt(1, 99.0, "broken"), uid="r2"), False, True),
+        ],
+        ids=["which stops it now", "which is live and will retry", "which has gone after a failure"],
+    )
+    def test_is_left_to_another_request(self, work: dict[tuple[str, str], Work], live: bool, sent: bool) -> None:
+        works = hooked(HookResult(2.0)) | work
+        looked = observed(instance("old"), ended=(request(),), works=works, first_seen={"r2": 80.0} if live else {})
+        assert stops(decide([], looked, NOW)) == ["old"] * sent
 
     def test_the_live_requests_are_looked_at_right_after_it(self) -> None:
         looked = observed(instance("old"), ended=(request(),), works=hooked(HookResult(2.0)))

@@ -225,6 +225,5 @@ def _send(draft: Draft, view: ContainerView, instance: Instance) -> RecreateStat
         draft.waits_for_slot = True
         return view.resting()
     draft.actions.append(StopContainer(view.request, instance, view.stop_seconds, view.spent_before, beside(view)))
-    draft.wake(draft.now + PERSIST_SECONDS)
     draft.stops[view.name] = draft.now
     return replace(view.recreating(), is_killed=True)
