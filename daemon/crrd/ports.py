@@ -36,7 +36,7 @@ class Runtime(Protocol):
         """
 
     async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
-        """CRI ExecSync with this timeout; raises as `stop`, also with code DEADLINE_EXCEEDED for what took too long."""
+        """CRI ExecSync with this timeout. Raises as `stop` does, with the code DEADLINE_EXCEEDED after the timeout."""
 
 
 class Hooks(Protocol):
@@ -148,8 +148,8 @@ class Edges:
     hooks: Hooks
     writer: StatusWriter
     find_pod: Callable[[str, str], Awaitable[Pod | None]]
-    """Asks the API server, past every cache, for the pod that has this namespace and name now; None where there is
-    none. Raises ApiUnavailableError, ApiRefusedError."""
+    """Reads the pod with this namespace and name from the API server, not from a cache. Returns None if there is none.
+    Raises ApiUnavailableError, ApiRefusedError."""
     kubelet: Kubelet
     events: EventSink
     recorder: Recorder

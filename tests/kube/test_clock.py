@@ -6,7 +6,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from crrd.kube.clock import PERSIST_SECONDS, ServerClock
+from crrd.kube.clock import CONFIRM_SECONDS, ServerClock
 
 BEGAN = 1_000.0
 """Monotonic."""
@@ -75,7 +75,7 @@ def test_a_large_step_is_told_at_once(by: float) -> None:
 def test_a_small_step_is_told_once_it_has_lasted(by: float) -> None:
     servers = Servers()
     servers.answer()
-    for _ in range(int(PERSIST_SECONDS)):
+    for _ in range(int(CONFIRM_SECONDS)):
         servers.answer(by, after=1.0)
     assert servers.steps == 0
     assert servers.error == pytest.approx(0.0, abs=1.1)

@@ -30,9 +30,11 @@ def kind(field: Field) -> str:
         return ", ".join(f"`{member}`" for member in type(field.default) if member)
     unit = {Type.STRING: " characters", Type.LIST: " entries"}.get(field.type, "")
     bounds = [field.type.value]
-    if field.low or field.type in (Type.INT32, Type.INT64):
-        bounds.append(f"from {field.low}{unit}")
-    if field.high:
+    if field.low and field.high:
+        bounds.append(f"{field.low} to {field.high}{unit}")
+    elif field.low or field.type in (Type.INT32, Type.INT64):
+        bounds.append(f"at least {field.low}")
+    elif field.high:
         bounds.append(f"at most {field.high}{unit}")
     if field.longest:
         bounds.append(f"at most {field.longest[1]}")

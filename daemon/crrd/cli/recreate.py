@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.description = (
         "Recreates containers of all pods of a workload in place, a few pods at a time, and waits for each to be\n"
-        "ready again. It only writes ContainerRecreateRequests. They hold all state of the run.\n\n"
+        "ready again. It writes only ContainerRecreateRequests, which hold all state of the run, and events.\n\n"
         "status [RUN] shows runs. resume RUN continues a run that was interrupted, is paused or has failed. abort RUN\n"
         "deletes its pending requests; requests in progress finish."
     )

@@ -34,7 +34,7 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024  # The largest response that is read, as in
 MAX_EXEC_BYTES = 4 * 1024 * 1024
 """The largest ExecSync response that is read, gRPC's own default. gRPC holds three copies of a response for a moment,
 but does not read one above this limit. The runtime may send 16 MiB."""
-EXEC_RESPONSE_SECONDS = 1.0  # How long a response that does not come together with its headers delays the others
+EXEC_RESPONSE_SECONDS = 1.0  # How long a response whose body comes after its headers may delay others
 LARGE_BYTES = 256 * 1024  # After a response of this size, free memory is returned to the system at once
 OUTPUT_BYTES = 64 * 1024  # How much of each output stream of a command is kept
 
@@ -98,9 +98,10 @@ class CriClient:
         return await self._call("Version", self._version, api_pb2.VersionRequest(version="v1"), seconds)
 
     async def list_containers(self, *, pod_uid: str = "", container_id: str = "") -> Sequence[api_pb2.Container]:
-        """Return the containers of one pod or with one ID, exited ones too. Runtimes complete truncated IDs.
+        """Return the containers of one pod or with one ID, exited ones too.
 
-        The response has labels and annotations, so one call is enough before a stop.
+        A runtime may also find a container by the beginning of its ID. The response has labels and annotations, so one
+        call is enough before a stop.
         """
         selector = {LABEL_POD_UID: pod_uid} if pod_uid else None
         with _translating_encoding_errors():

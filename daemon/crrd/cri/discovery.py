@@ -50,7 +50,7 @@ class ProbeOutcome(StrEnum):
     OK = "a CRI v1 runtime"
     MISSING = "missing"
     PERMISSION = "no permission"
-    DOWN = "connection refused"  # Temporary: the socket exists, but the runtime does not run, or not yet
+    DOWN = "down"  # Temporary: the socket exists, but the runtime does not answer, or not yet
     NOT_CRI = "not a CRI v1 runtime"
 
 

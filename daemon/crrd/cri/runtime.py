@@ -160,7 +160,7 @@ class NodeRuntime:
     async def find(self, pin: Pin) -> Instance | None:
         """Return the instance with exactly this ID, None if it does not exist or the node does not have its runtime.
 
-        The IDs in the response are compared with the pin's, because runtimes complete truncated IDs.
+        The IDs in the response are compared with the pin's, because runtimes also find a container by a part of its ID.
         """
         if not _ID.fullmatch(pin.bare_id):
             return None

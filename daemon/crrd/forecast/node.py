@@ -231,8 +231,8 @@ class NodeForecast:
             return report
 
 
-# The node daemon has no right to read Nodes. But the running kubelet started the newest container, and each era of
-# kubelet hashes in its own way. So the stored hash of that container shows the kubelet's era.
+# The periodic check does not read the Node. The running kubelet started the newest container, and each era of kubelet
+# hashes in its own way. So the stored hash of that container shows the kubelet's era.
 _LAST = (*(era.since - 1 for era in ERAS[1:]), NEWEST_MINOR)  # Last minor version of each era
 HASHERS = tuple(  # One minor version for each way to hash, the newest first
     minor

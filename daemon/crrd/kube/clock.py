@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 STEP_SECONDS = 2.0
 """A correction above this counts as a step of the server's clock if it lasts; timers set before the step are wrong."""
 SKEW_SECONDS = 10.0  # By how much the clocks of several API servers behind one address may differ
-PERSIST_SECONDS = 30.0  # A step within that skew counts only after no response has agreed with the estimate for so long
+CONFIRM_SECONDS = 30.0  # How long responses must contradict the estimate before a step within SKEW_SECONDS counts
 
 
 class ServerClock:
@@ -41,7 +41,7 @@ class ServerClock:
             self._offset, self._doubted = after, None
             return
         since = self._doubted = received if self._doubted is None else self._doubted
-        if abs(after - before) > SKEW_SECONDS or received - since >= PERSIST_SECONDS:
+        if abs(after - before) > SKEW_SECONDS or received - since >= CONFIRM_SECONDS:
             self._offset, self._doubted = after, None
             for watcher in tuple(self._watchers):
                 watcher()

@@ -154,8 +154,8 @@ def _impersonation(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     The keys of extras are sent in lower case, because API servers convert them to lower case anyway.
     """
     given = {name: user[name] for name in ("as", "as-uid", "as-groups", "as-user-extra") if user.get(name)}
-    nobody = "the user has as-uid, as-groups or as-user-extra, but as is missing"
-    _require(not given or "as" in given, nobody)  # client-go's validateAuthInfo
+    missing_as = "the user has as-uid, as-groups or as-user-extra, but as is missing"
+    _require(not given or "as" in given, missing_as)  # client-go's validateAuthInfo
     groups, extra = given.get("as-groups", []), given.get("as-user-extra", {})
     extra_is_valid = isinstance(extra, dict) and all(isinstance(key, str) and _are_texts(extra[key]) for key in extra)
     _require(extra_is_valid, "the user's as-user-extra must hold lists of strings")

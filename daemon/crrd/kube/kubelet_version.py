@@ -1,6 +1,6 @@
-"""Which version of kubelet runs on a node, and whether it runs, for the few decisions that depend on it.
+"""The version of kubelet on a node, and whether the node is Ready, for the few decisions that depend on it.
 
-A node's kubelet may be older than the API server, and it is kubelet's rules that say what becomes of a container.
+A node's kubelet may be older than the API server, and its rules decide whether a container is restarted.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from crrd.kubelet.version import known_minor, reported_version
 from crrd.lib.errors import ApiUnavailableError, CrrdError
 from crrd.lib.jsonfields import condition_is_true
 
-FRESH_SECONDS = 60.0  # For how long an answer counts: a kubelet is replaced while its node's daemon lives on
+FRESH_SECONDS = 60.0  # For how long a result is reused; kubelet may be upgraded while the daemon runs
 RETRY_SECONDS = 5.0
-"""For how long nobody asks again after a question without an answer: what was known before counts on."""
-PATIENCE_SECONDS = 1.0  # For how long who knows a version waits for a newer one: a stop may wait for it
+"""Pause after a failed read. Until the next read, the last known version is used."""
+REFRESH_SECONDS = 1.0  # Time limit for a read if a version is already known, because a stop may wait for it
 TRY_SECONDS = 2.0
-"""For how long a read that fails is repeated where no version is known: a verdict that hangs on it is final."""
+"""For how long a failed read is retried if no version is known, because the decision that needs it is final."""
 TRY_AGAIN_SECONDS = 0.5
 REMEMBERED_NODES = 256
 
@@ -27,20 +27,20 @@ log = structlog.get_logger(__name__)
 
 
 class KubeletVersions:
-    """Asks the API server for Nodes, one question at a time, and remembers the answers for a minute."""
+    """Reads Nodes from the API server, one at a time, and reuses each result for a minute."""
 
     def __init__(self, nodes: ObjectReader) -> None:
         self._nodes = nodes
         self._lock = asyncio.Lock()
         self._known: dict[str, tuple[float, int | None, bool]] = {}
-        """By node: when to ask again, kubelet's minor version, and whether the node is Ready."""
+        """By node: the loop's time of the next read, kubelet's minor version, and whether the node is Ready."""
 
     async def minor(self, node_name: str) -> int | None:
-        """The minor version of the node's kubelet, 36 for 1.36; None where it cannot be learned."""
+        """Return the minor version of the node's kubelet (36 for 1.36), or None if it is not known."""
         return (await self._look(node_name))[0]
 
     async def ready(self, node_name: str) -> bool:
-        """Whether the node was Ready within the last minute: kubelet renews that, and a controller takes it away."""
+        """Whether the node was Ready at the last read, which is at most a minute old. False if the read failed."""
         return (await self._look(node_name))[1]
 
     async def _look(self, node_name: str) -> tuple[int | None, bool]:
@@ -51,21 +51,21 @@ class KubeletVersions:
                 return minor, ready
             ready, wait = False, RETRY_SECONDS
             try:
-                async with asyncio.timeout(None if minor is None else PATIENCE_SECONDS):
+                async with asyncio.timeout(None if minor is None else REFRESH_SECONDS):
                     node = await self._read(node_name, patience=0.0 if minor is not None else TRY_SECONDS)
                 minor, wait = known_minor(reported_version(node)), FRESH_SECONDS
                 ready = condition_is_true(node, "Ready")
             except (CrrdError, TimeoutError) as error:
                 reason = str(error) or "no answer in time"
                 log.warning("kubelet version cannot be read", node_name=node_name, error=reason, known=minor)
-            finally:  # also where who has asked has given up
+            finally:  # also if the caller was cancelled
                 if len(self._known) >= REMEMBERED_NODES:
                     self._known.clear()
                 self._known[node_name] = now() + wait, minor, ready
             return minor, ready
 
     async def _read(self, node_name: str, patience: float) -> Mapping[str, Any]:
-        """The Node; a read that fails is repeated for so many seconds."""
+        """Return the Node. Retry a failed read for up to `patience` seconds."""
         now = asyncio.get_running_loop().time
         last_try = now() + patience
         while True:

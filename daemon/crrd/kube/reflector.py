@@ -26,7 +26,7 @@ RECONNECT = Backoff(initial=0.25, factor=2.0, maximum=8.0, jitter=0.5)
 _STEADY_SECONDS = 5.0
 """The end of a connection that lived this long resets the count of failures in a row."""
 _FAILURES_WHILE_REACHABLE = 2
-"""Limits the back-off to about half a second while the server accepts watches and drops them."""
+"""Limits the back-off to 1.0 to 1.5 s while the server accepts watches and drops them."""
 _SHORT_SECONDS = 1.0  # A watch that ends sooner than this, without an event, is a short watch
 _SHORT_WATCHES = 3
 """From this many short watches in a row, each is followed by a list, because a server that ends every watch at once

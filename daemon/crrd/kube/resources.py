@@ -23,8 +23,8 @@ class Resource:
     page: int = field(default=250, compare=False)
     """Objects in one page of a list: about 500 KB. Parsing a page blocks the event loop for about 10 ms.
 
-    The page is smaller for objects that users can make as large as etcd allows (1.5 MiB): the daemons' memory must hold
-    a page of those four times.
+    The page is smaller for objects that users can make as large as etcd allows (1.5 MiB), because a daemon needs up to
+    four times the size of such a page in memory.
     """
 
     metadata_only: bool = False  # Whether lists and watches return only metadata (PartialObjectMetadata)

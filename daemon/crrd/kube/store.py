@@ -1,11 +1,11 @@
-"""The objects of one kind, from lists, watches and this process' own writes; decisions never see an older state.
+"""The newest known version of each object of one kind, from lists, watches and this process' own writes.
 
-What a write returned is put in at once, and an older version that a watch still brings is dropped. An object that has
-gone, or has left the selection, is brought back by a later version only.
+The response to a write is stored at once, and an older version that a watch reports later is ignored. Only a later
+version brings back an object that was deleted or has left the selection.
 
-Versions alone do not decide when etcd was restored from a backup, because objects then have lower ones than before. So
-a whole list overrules all that it cannot be older than: what had a version up to the list's own, and, if the newest
-list was asked for (`expect_list`), what was known before the API server was asked. What was written meanwhile stays.
+After etcd was restored from a backup, objects have lower versions than before. So a whole list overrides every version
+that cannot be newer than the list: each version up to the list's own, and, if the newest list was requested
+(`expect_list`), everything that was known before the request. What was stored after the request stays.
 """
 
 from collections import OrderedDict
@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 TOMBSTONES = 1024
-"""How many objects that have gone are remembered, so that a late answer to a write does not revive one."""
+"""How many deleted objects are remembered, so that a late response to a write does not bring one back."""
 
 
 class Versioned(Protocol):
-    """What a store holds: one version of an object."""
+    """One version of an object, as a store keeps it."""
 
     @property
     def uid(self) -> str:
@@ -26,7 +26,7 @@ class Versioned(Protocol):
 
     @property
     def resource_version(self) -> str:
-        """The version's, as the API server gave it."""
+        """The object's resourceVersion."""
         ...
 
 
@@ -39,24 +39,24 @@ class VersionedStore(Generic[T]):
     def __init__(self) -> None:
         self._objects: dict[str, T] = {}
         self._gone_at: OrderedDict[str, str] = OrderedDict()
-        """UID of an object that has gone -> the resourceVersion at which it did."""
+        """UID of a deleted object -> the resourceVersion at which it was deleted."""
         self._changed: set[str] | None = None
-        """UIDs of what has come or gone since the newest list was asked for; None while none was."""
-        self._overruled: set[str] = set()  # UIDs whose next version counts, whatever it is
+        """UIDs of objects stored or dropped since the newest list was requested; None if none is requested."""
+        self._overruled: set[str] = set()  # UIDs whose next version is stored, even if it is lower
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._objects.values())
 
     def get(self, uid: str) -> T | None:
-        """The object with this UID."""
+        """Return the object with this UID, or None."""
         return self._objects.get(uid)
 
     def expect_list(self) -> None:
-        """The newest list is asked for now: what is known by now is not newer than it."""
+        """Record that the newest list is requested now. No version that is known now is newer than that list."""
         self._changed = set()
 
     def put(self, obj: T) -> bool:
-        """Keep a version, from a list, a watch or a write; returns False where something newer is known."""
+        """Store a version from a list, a watch or a write. Return False if a newer version is known."""
         uid, version = obj.uid, obj.resource_version
         if uid not in self._overruled:
             known, gone_at = self._objects.get(uid), self._gone_at.get(uid)
@@ -70,7 +70,7 @@ class VersionedStore(Generic[T]):
         return True
 
     def drop(self, uid: str, version: str) -> T | None:
-        """The object is gone as of this resourceVersion; returns what was known of it."""
+        """Record that an object was deleted at this resourceVersion. Return its last known version, or None."""
         before = self._gone_at.get(uid)
         self._note(uid)
         self._gone_at[uid] = before if before is not None and older(version, before) else version
@@ -80,9 +80,10 @@ class VersionedStore(Generic[T]):
         return self._objects.pop(uid, None)
 
     def absent(self, listed: Iterable[T], version: str) -> list[T]:
-        """What a whole list as of this resourceVersion shows to be gone; what was written since is not.
+        """Return the known objects that a whole list of this resourceVersion shows to be deleted.
 
-        The caller drops these, and puts each object of the list.
+        Objects that were stored after the list was requested are not returned. The caller drops the returned objects,
+        and puts each object of the list.
         """
         changed, self._changed = self._changed, None
 
@@ -101,10 +102,9 @@ class VersionedStore(Generic[T]):
 
 
 def older(version: str, than: str) -> bool:
-    """Whether a resourceVersion is behind another.
+    """Whether a resourceVersion is older than another.
 
-    Those of one resource are comparable as integers (KEP-5504); where they are not integers, everything that comes
-    counts as newer.
+    Versions of one resource are compared as integers (KEP-5504). If one is not an integer, the result is False.
     """
     try:
         return int(version) < int(than)

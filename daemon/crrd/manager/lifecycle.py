@@ -4,8 +4,8 @@ It runs in the leading manager, and starts without state each time. So the TTL o
 each leader. A change of leader keeps the request longer, by at most its TTL, and never deletes it early.
 
 It knows only the pods that it needs. `gated` watches the pods that wait for their readiness condition. The controller
-gets any other pod of a request by name, and repeats this while the request lasts. That a pod does not exist is always
-checked with a get and never concluded from a watch, because what follows from it is final.
+gets any other pod of a request by name, and repeats this while the request lasts. Before it decides that a pod does not
+exist, it always gets the pod from the API server, because the decision is final and a watch may be behind.
 """
 
 import asyncio

@@ -46,8 +46,8 @@ EVENT_FLUSH_SECONDS = 3.0
 TIDY_SECONDS = 3.0
 """Delay between the last request and freeing memory, because events are written and connections used until then."""
 CODE_TIMES = 2
-"""How often code is dropped from memory: once what only the start needed, once what only the first request needed. Code
-that every request needs would have to be mapped again, which would delay its stop by most of a millisecond."""
+"""How often code is dropped from memory: first the code that only the start needs, then the code that only the first
+request needs. Code that every request needs must stay, because mapping it again would delay a stop by almost 1 ms."""
 
 
 @dataclass(frozen=True, slots=True)

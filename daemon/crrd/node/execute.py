@@ -36,11 +36,11 @@ class Executor:
         self.slots = StopSlots(wake)
         self.writes = RequestWrites(edges, pods, wake)
         self._tasks: set[asyncio.Task[None]] = set()  # Hooks and stops
-        self._awaited: set[asyncio.Task[None]] = set()  # Those of the hooks and stops whose end can be waited for
+        self._awaited: set[asyncio.Task[None]] = set()  # All except a stop of the daemon's own container
 
     @property
     def working(self) -> int:
-        """The number of running hooks and stops whose end can be waited for."""
+        """Number of running hooks and stops that a drain waits for."""
         return len(self._awaited)
 
     async def wait_for_work(self) -> None:
@@ -134,7 +134,7 @@ class Executor:
             recorder.stop_sent(action.instance.name)
             log.info("stopping container", timeout=round(action.seconds, 1), **fields)
             try:
-                # StopContainer must be sent before the status write: this task calls it, and the write yields once.
+                # StopContainer must be sent before the status write. So the write's task first waits for one loop step.
                 await self._edges.runtime.stop(action.instance, action.seconds)
                 error = ""
             except Exception as failure:  # noqa: BLE001 - any failure becomes the attempt's error

@@ -25,9 +25,10 @@ from crrd.ports import Runtime
 HOOK_MARGIN_SECONDS = 3.0  # Extra time for exec hooks, in which the runtime kills the command and reports it
 MAX_REDIRECTS = 10
 HEAD_BYTES = 80 * 1024
-"""Limit for one header line of a response. aiohttp accepts 128 lines, so this makes up the 10 MiB of Go's client."""
+"""Limit for one header line of a response. aiohttp reads at most 128 lines, so all headers have at most 10 MiB, as in
+Go's client."""
 BODY_BYTES = 10 * 1024
-"""Limit for reading a response's body (kubelet's maxRespBodyLength). A handler may work until it has sent all of it."""
+"""Limit for reading a response's body (kubelet's maxRespBodyLength). Some handlers work until the body is read."""
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PATH_CHARACTERS = "/?:@!$&'()*+,;=-._~%"  # Characters of a path with its query that are not percent-encoded

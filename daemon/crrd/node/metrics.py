@@ -91,7 +91,10 @@ class NodeMetrics:
         self._registry.register(_StateCollector(state, self.clock, self.namespace))
 
     def show_differing(self, differing: Callable[[], int | None]) -> None:
-        """Add the number of containers whose stored hash their kubelet would not compute. None while unknown."""
+        """Add the number of containers whose stored hash differs from the one that their kubelet computes.
+
+        `differing` returns None while the number is unknown.
+        """
         self._registry.register(_DifferingCollector(differing))
 
     def watch_restarted(self, resource: str, reason: str) -> None:

@@ -18,7 +18,8 @@ from crrd.node.records import PodRecord, RuntimeState
 from crrd.ports import Edges, RequestRecorder
 
 SHORT_TIMEOUT_SECONDS = 2.0
-"""Limit for observing before a hook's end or a stop is recorded: a restarted daemon would repeat hook or timeout."""
+"""Time limit for observing while the end of a hook or the start of a stop is not written to the request yet, because a
+restarted daemon would run the hook again or start the grace period again."""
 WAITED_SECONDS = 0.01  # A wait longer than this makes the runtime's earlier response too old
 
 
@@ -35,12 +36,12 @@ class PodInspector:
 
         `requests` are the live ones, or if none is live, those whose stop after a hook is still due.
         """
-        sound = in_serving_order(requests, pod_record.works)
-        if not sound and not pod_record.ended_before_stop(asyncio.get_running_loop().time()):
+        valid = in_serving_order(requests, pod_record.works)
+        if not valid and not pod_record.ended_before_stop(asyncio.get_running_loop().time()):
             return Observation(self._node_name, self._edges.runtime.names, utc=rfc3339(datetime.now(UTC)))
         runtime_state = pod_record.runtime
         loop = asyncio.get_running_loop()
-        current = sound[0] if sound else requests[0]
+        current = valid[0] if valid else requests[0]
         recorder = pod_record.requests[current.uid].recorder
         if recorder is not None:
             recorder.served()
@@ -52,12 +53,16 @@ class PodInspector:
             try:
                 async with asyncio.timeout(_patience(pod_record)):
                     listed_at, instances = await self._list_current(pod_record, requests, current, silent)
-            except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:  # reset by time alone
+            except (
+                RuntimeCallError,
+                RuntimeUnavailableError,
+                TimeoutError,
+            ) as failure:  # only time resets the back-off
                 runtime_state.error = str(failure) or f"it has not answered within {SHORT_TIMEOUT_SECONDS:.0f}s"
                 runtime_state.retry.fail(loop.time())
             else:
                 _note_running(current, instances, runtime_state)
-        # On success `_list_current` has awaited it, and another await would make the list stale.
+        # On success `_list_current` has awaited kubelet's response, and another await would make the list stale.
         if runtime_state.error:
             await asyncio.wait((silent,))
         if recorder is not None:
@@ -112,7 +117,7 @@ class PodInspector:
         asked = loop.time()
         instances = await self._edges.runtime.instances(uid, urgent=urgent)
         answered = loop.time()
-        if pod_record.live:  # else no watch reports the pod; QUIET, because a longer wait needs a message
+        if pod_record.live:  # otherwise no watch reports it; QUIET, because a longer wait needs a message
             with suppress(TimeoutError):
                 async with asyncio.timeout(QUIET):
                     await self._pods.wait_until_known(pod_record.key)

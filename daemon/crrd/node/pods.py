@@ -156,8 +156,8 @@ class Pods:
     def drop_if_done(self, pod_record: PodRecord, record: RequestRecord) -> None:
         """Drop the record of a request that has left the node's selection, unless something still needs it."""
         uid = record.request.uid
-        owed = any(key[0] == uid and work.stop_still_due(self._clock()) for key, work in pod_record.works.items())
-        if record.left and record.recorder is None and not record.writing and not owed:
+        due = any(key[0] == uid and work.stop_still_due(self._clock()) for key, work in pod_record.works.items())
+        if record.left and record.recorder is None and not record.writing and not due:
             pod_record.requests.pop(uid, None)
 
     # What the watches report of pods.
@@ -196,7 +196,7 @@ class Pods:
             self.pod_changed(pod)
         for pod_record in tuple(self._records.values()):
             if first and pod_record.state.pod is None:
-                self._notify(pod_record)  # that it is not there is news
+                self._notify(pod_record)  # it is known now that the pod does not exist
             if pod_record.pod_known is not None:
                 pod_record.pod_known.set()
 
@@ -212,7 +212,7 @@ class Pods:
         elif state.pod is not None:
             self.pod_deleted(state.pod)
         elif first:
-            self._notify(pod_record)  # that it is not there is news
+            self._notify(pod_record)  # it is known now that the pod does not exist
         if pod_record.pod_known is not None:
             pod_record.pod_known.set()
 

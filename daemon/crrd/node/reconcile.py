@@ -46,7 +46,10 @@ class Reconciler:
 
     @property
     def stops_outstanding(self) -> bool:
-        """Whether a stop after a hook waits: for the runtime if its request is live, else for anything."""
+        """Whether a stop after a hook is still missing, so that a drain must wait for it.
+
+        True if the runtime failed for a live request whose hook has ended, or if an ended request's stop is still due.
+        """
         for pod_record in self._pods:
             live = {each.request.uid for each in pod_record.live if pod_record.runtime.error}
             works = pod_record.works.items()
@@ -146,7 +149,7 @@ class Reconciler:
         return [each.request for each in pod_record.ended_before_stop(asyncio.get_running_loop().time())]
 
     def _refresh_live(self, pod_record: PodRecord) -> list[Request]:
-        """Update the pod's records and return its live requests. Ends metrics of ended requests, starts new ones'.
+        """Update the pod's records and return its live requests. Also ends and starts the requests' metrics.
 
         Requests with a running write are skipped, because the watch may report their end before the write returns, and
         the write's result must be recorded first.

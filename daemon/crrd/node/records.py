@@ -116,8 +116,8 @@ class PodRecord:
 
     def ended_before_stop(self, now: float) -> list[RequestRecord]:
         """Return the requests that have ended, were deleted or are invalid while a stop after their hook is due."""
-        owed = {uid for (uid, _), work in self.works.items() if work.stop_still_due(now)}
-        ended = (record for uid, record in self.requests.items() if uid in owed)
+        due = {uid for (uid, _), work in self.works.items() if work.stop_still_due(now)}
+        ended = (record for uid, record in self.requests.items() if uid in due)
         return [record for record in ended if not record.live or record.request.error]
 
     @property

@@ -37,8 +37,8 @@ def request_source(
     """
     selector = f"{LABEL_NODE_NAME}={node_name},{LABEL_ACTIVE}=true"
     selection = Selection(REQUESTS, parse_request, label_selector=selector)
-    told = (observer.requests_listed, observer.request_changed, observer.request_deleted, observer.expect_requests)
-    return Reflector(client, selection, Handler(*told), strict=True, on_restart=on_restart)
+    callbacks = (observer.requests_listed, observer.request_changed, observer.request_deleted, observer.expect_requests)
+    return Reflector(client, selection, Handler(*callbacks), strict=True, on_restart=on_restart)
 
 
 def pod_source(

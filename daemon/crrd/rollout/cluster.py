@@ -147,7 +147,7 @@ class Cluster:
         self._pods.forget(lambda member: member.pod.name == name and member.pod.uid != uid)
 
     async def learn(self) -> None:
-        """Read each object that no watch reports once: owners, nodes, and pods of other targets.
+        """Read the objects that no watch reports, each one once: owners, nodes, and pods of other targets.
 
         Raises ConfigurationError, ApiUnavailableError.
         """

@@ -39,8 +39,8 @@ OBSTACLE_SECONDS = 15.0
 """Interval of checks for a missing target or right, which no watch reports."""
 RETRY_SECONDS = 5.0  # Pause after a run that could not continue, or waits for another one
 DAEMON_SECONDS = 60.0
-"""How long a run waits for the daemon of a node that has none: while a DaemonSet is updated there is none for seconds.
-Afterwards the run has failed, because containers there keep what they should not."""
+"""How long a run waits for the daemon of a node. During an update of the DaemonSet a node has none for seconds. After
+this time the run has failed, because containers on the node keep the old configuration."""
 PROGRESS_SECONDS = 5.0  # Interval of status writes about what a run waits for
 PARALLEL_LOOKS = 4
 PARALLEL_RUNS = 16  # Each run has four watches

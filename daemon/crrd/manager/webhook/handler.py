@@ -1,7 +1,7 @@
 """Answers AdmissionReviews: gets the pod of the request, and calls `core.admission`, which decides.
 
-If the pod lookup fails, the write is rejected in a way that makes clients retry. The same happens if too many reviews
-wait for their pods, because a parsed body takes many times its bytes until it is answered.
+If the API server does not answer the pod lookup, the write is rejected with 503, and clients retry. The same happens if
+too many reviews wait for their pods, because a parsed body takes many times its bytes until it is answered.
 """
 
 import asyncio
