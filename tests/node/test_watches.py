@@ -100,6 +100,38 @@ async def test_requests_are_listed_and_watched() -> None:
     assert not here.source.listed
 
 
+async def test_a_watch_from_a_version_that_the_server_has_not_reached_ends_with_a_list() -> None:
+    """After etcd was restored without a higher revision, API servers accept such a watch, and send nothing on it."""
+    script = (listing("500", obj("a", "499")), stream(end="silent"), listing("101", obj("b", "101")))
+    async with story(*script, stall=1.2) as here:
+        await here.notes.until("listed a", "listed b")
+        assert here.api.calls()[:3] == ["list", "watch 500", "list"]
+
+
+async def test_a_watch_that_has_delivered_something_goes_on_from_there() -> None:
+    script = (listing("5"), stream(bookmark("9"), end="silent"))
+    async with story(*script, stall=1.2) as here:
+        await here.api.silent.wait()
+        assert here.api.calls() == ["list", "watch 5", "watch 9"]
+
+
+async def test_an_open_watch_alone_is_no_activity() -> None:
+    """CrrdDaemonNotWatching is about events and bookmarks."""
+    seen: list[tuple[float | None, float | None]] = []
+
+    def make(client: KubeClient, node_name: str, notes: Notes) -> Reflector[Request]:
+        def ended(*_: str) -> None:
+            seen.append((source.last_activity, source.last_list_time))
+
+        source = request_source(client, node_name, notes, ended)
+        return source
+
+    async with story(listing("5", obj("a", "3")), stream(), listing("6", obj("b", "6")), make=make) as here:
+        await here.notes.until("listed a")
+        await here.api.silent.wait()
+    assert seen[0][0] == seen[0][1]
+
+
 async def test_pods_are_listed_from_the_cache_and_watched() -> None:
     script = (
         listing("5", obj("a", "3")),

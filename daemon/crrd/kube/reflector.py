@@ -79,7 +79,7 @@ RestartObserver = Callable[[str, str], None]
 class Reflector(Generic[T]):
     """Lists and watches one selection while `run` runs. After a cancellation, `run` may be called again."""
 
-    last_activity: float | None = None  # Monotonic time of the last response or event of the API server
+    last_activity: float | None = None  # Monotonic time of the last list, event or bookmark
     last_list_time: float | None = None  # Monotonic time of the last whole list
     listed: bool = False  # Whether the handler has received a whole list, and gets its changes
     last_error: str = ""  # Why there is no connection now, "" while there is one
@@ -106,6 +106,7 @@ class Reflector(Generic[T]):
         """The next list must not be older than this version; "" for the newest. It survives a cancelled run."""
         self._failures = 0
         self._short_watches = 0  # In a row; an open watch counts as short until `_mark_long_lived` is called
+        self._mute = False  # Whether the current watch has delivered nothing, not even a bookmark
         self.heartbeat = Heartbeat()  # Resting while `run` does not run
 
     async def run(self) -> NoReturn:
@@ -123,7 +124,7 @@ class Reflector(Generic[T]):
 
     async def _connect_once(self) -> float:
         """List if needed, and watch until the connection ends. Return the seconds to wait before the next one."""
-        began = time.monotonic()
+        began, self._mute = time.monotonic(), False
         failures, short_watches, had_version = self._failures, self._short_watches, bool(self._version)
         ended_well, patience = False, 0.0
         try:
@@ -191,7 +192,7 @@ class Reflector(Generic[T]):
                 lasting.cancel()
 
     def _deliver(self, event: WatchEvent) -> None:
-        self.last_activity = time.monotonic()
+        self.last_activity, self._mute = time.monotonic(), False
         self.heartbeat.within(SILENT_SECONDS, "watching")
         self._seen(text(value_at(event.object, "metadata.resourceVersion")) or self._version)
         if event.kind in ("ADDED", "MODIFIED"):
@@ -210,7 +211,7 @@ class Reflector(Generic[T]):
         self._version = self.list_version = ""
 
     def _established(self) -> None:
-        self.last_activity = time.monotonic()
+        self._mute = True
         self.heartbeat.within(SILENT_SECONDS, "watching")
         self._strict = False
         self._short_watches += 1
@@ -240,8 +241,11 @@ class Reflector(Generic[T]):
             message, patience = explain(error, self.plural, self._client.description), 0.0
             if self._strict and error.status in (400, 401, 403, 404):
                 raise ConfigurationError(message) from error
-        if isinstance(error, ApiRefusedError | MalformedAnswerError | FutureVersionError):
-            self._forget_version()  # the same request would get the same answer
+        mute = self._mute and isinstance(error.__cause__, TimeoutError)
+        if mute or isinstance(error, ApiRefusedError | MalformedAnswerError | FutureVersionError):
+            # The same request would get the same answer. A watch from a version that a restored etcd has not reached
+            # yet gets none at all: API servers accept it, and send no event and no bookmark.
+            self._forget_version()
         self._unavailable(message)
         return patience
 
