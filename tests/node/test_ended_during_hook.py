@@ -67,6 +67,26 @@ async def test_the_stop_follows_at_once(grace: int, hook: float, list_seconds: f
         assert sent - node.hook_ended <= 2 * list_seconds + 0.1
 
 
+@pytest.mark.parametrize("away", ["deleting", "absent"])
+@pytest.mark.parametrize("seconds", [3.0, 4.5], ids=["back before the hook ends", "back after that"])
+async def test_the_stop_follows_the_hook_of_a_static_pod_whose_mirror_was_deleted(away: str, seconds: float) -> None:
+    node = Timed()
+    async with node:
+        node.static_uid, node.known = "hash", {}
+        node._create("app", "old")
+        node.hook_seconds = 5.0
+        await node.begun(request(strategy=Strategy(grace_seconds=20)))
+        await asyncio.sleep(seconds)
+        node.deleting, node.pod_lost = away == "deleting", away == "absent"
+        report = node.controller.pods.pod_changed if away == "deleting" else node.controller.pods.pod_deleted
+        report(node.view())
+        await asyncio.sleep(1.0)
+        node.deleting = node.pod_lost = False  # kubelet has created a new mirror pod
+        await asyncio.sleep(60)
+        assert node.hooks_run == ["old"]
+        assert len(node.sent) == 1
+
+
 async def test_not_beside_a_live_requests_own_stop() -> None:
     """Its timeout would shorten that one's grace period."""
     node = Timed()

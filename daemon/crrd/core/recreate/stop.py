@@ -105,6 +105,8 @@ def finish_hooked(draft: Draft) -> bool:
                 draft.wake(max(ends, draft.now))
                 continue
         elif pod is None or pod.runtime_uid != instance.pod_uid or pod.deleting or pod.ended:
+            if request.pod_uid not in ("", instance.pod_uid):  # a static pod: kubelet creates a new mirror pod
+                draft.wake(draft.now + LOOK_AGAIN)
             continue
         retry_at = draft.now if (last := work.last_stop) is None else last.ended + retry_delay(last.count, bare_id)
         if draft.now < retry_at:
