@@ -102,7 +102,7 @@ CASES: list[tuple[ForecastInput, str, str, str, str]] = [
     (one(stored("1.32", RESIZABLE), RESIZABLE), "1.32", "1.33", "unknown", NO_RECORD),
     (one(stored("1.32", RESIZABLE), RESIZABLE), "1.33", "1.36", "keep", SAME),
     (one(stored("1.32", RESIZABLE), RESIZABLE), "1.31", "1.32", "keep", SAME),
-    (one(stored("1.32", RESIZABLE), RESIZABLE, SIDECAR), "1.32", "1.33", "keep", SAME),
+    (one(stored("1.32", RESIZABLE), RESIZABLE, SIDECAR), "1.32", "1.33", "unknown", NO_RECORD),
     (one(stored("1.32", OTHER), OTHER), "1.32", "1.33", "keep", SAME),
 ]
 

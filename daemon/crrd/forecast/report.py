@@ -206,9 +206,10 @@ def _why_it_differs(kind: ContainerKind, now: int | None, stored: int | None, to
 def _may_be_resized(container: ForecastInput, today: int, target: int) -> bool:
     """Whether kubelet takes the container's resources for a change that needs a restart.
 
-    Source: `computePodResizeAction` in pkg/kubelet/kuberuntime. It treats a missing record as no resources at all.
+    Source: `computePodResizeAction` in pkg/kubelet/kuberuntime, called for regular containers and sidecars. It treats a
+    missing record as no resources at all.
     """
-    if container.kind is not ContainerKind.REGULAR or not today < RESIZE_SINCE <= target:
+    if not container.kind.recreatable or not today < RESIZE_SINCE <= target:
         return False
     resources = mapping(mapping(container.spec).get("resources"))
     given = {name for key in ("requests", "limits") for name in mapping(resources.get(key))}
