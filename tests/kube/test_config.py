@@ -871,6 +871,18 @@ def test_credentials_are_looked_for_in_the_order_of_kubectl(tmp_path: Path) -> N
     assert find_access("/some/file", inside).description == "the kubeconfig /some/file"
 
 
+def test_a_home_that_cannot_be_looked_into_has_no_kubeconfig() -> None:
+    """A name that is too long stands for a folder that may not be entered, which root always may."""
+    home = "/" + "x" * 300
+    inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443", "HOME": home}
+    assert isinstance(find_access("", inside), ServiceAccountAccess)
+
+
+async def test_a_kubeconfig_that_cannot_be_looked_at_is_not_found() -> None:
+    with pytest.raises(ConfigurationError, match="file not found: check --kubeconfig"):
+        await KubeconfigAccess("/" + "x" * 300).current()
+
+
 async def test_a_context_is_never_the_pods_own_cluster(tmp_path: Path) -> None:
     inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443", "HOME": str(tmp_path)}
     own = tmp_path / ".kube" / "config"

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from multidict import CIMultiDict
 
-from crrd.kube.kubeconfig import read_kubeconfig
+from crrd.kube.kubeconfig import is_file, read_kubeconfig
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # Where kubelet mounts a pod's service account
@@ -70,7 +70,7 @@ def find_access(kubeconfig: str, environ: Mapping[str, str], context: str = "") 
     to another cluster.
     """
     own = Path(environ.get("HOME", "/nonexistent")) / ".kube" / "config"
-    if kubeconfig or own.is_file():
+    if kubeconfig or is_file(own):
         return KubeconfigAccess(kubeconfig or str(own), context)
     remedy = f"set --kubeconfig, or put the kubeconfig at {own}"
     if context:

@@ -6,6 +6,7 @@ PyYAML is imported only here and only when a file is read, so a daemon in a clus
 import base64
 import errno
 import importlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,9 +75,14 @@ async def read_kubeconfig(paths: str, context: str = "") -> Login:
     )
 
 
+def is_file(path: str | Path) -> bool:
+    """Whether the file exists and can be found. Unlike Path.is_file, this never raises OSError."""
+    return os.path.isfile(path)  # noqa: PTH113 - see above
+
+
 def _merged(paths: str) -> dict[str, Any]:
     """Merge the files as kubectl does: the first file that defines a name or a current context wins."""
-    files = [Path(path) for path in paths.split(":") if Path(path).is_file()]
+    files = [Path(path) for path in paths.split(":") if is_file(path)]
     _require(bool(files), "file not found: check --kubeconfig")
     merged: dict[str, Any] = {"current-context": "", **{listed: {} for listed in _LISTED}}
     for file in files:
