@@ -119,6 +119,13 @@ def test_a_recreated_pod_that_another_container_keeps_unready() -> None:
     assert (row.wait.why, row.wait.command) == ("the pod is not ready", "kubectl describe pod web-2 -n default")
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_recreated_pod_that_has_ended_is_not_waited_for(phase: str) -> None:
+    """It was evicted, or its Job is done: it never becomes ready again."""
+    pod = recreated(member("web-2", phase=phase), ready=False)
+    assert row_of(pod, succeeded(RUN, pod)).stage is Stage.DONE
+
+
 def test_a_deadline_says_what_was_waited_for() -> None:
     over = failed(RUN, member("web-2"), Reason.DEADLINE, "activeDeadlineSeconds (20s) has passed")
     row = row_of(unready(), over, app=SAID)

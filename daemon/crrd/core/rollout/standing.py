@@ -155,6 +155,8 @@ def _requested(world: World, run: Run, member: Member, asked: RunRequest, now: d
     request, pod = asked.request, member.pod
     names = tuple(each.name for each in request.containers)
     row = Row(pod.name, pod.uid, Stage.REQUESTED, node=pod.node_name, member=member, request=asked, containers=names)
+    if asked.succeeded and pod.ended:  # it was evicted, or its Job is done: it never becomes ready again
+        return replace(row, stage=Stage.DONE)
     if asked.succeeded:
         settled, why = _settled(run, member, asked, now)
         if settled is not None and settled <= now:
