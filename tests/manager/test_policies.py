@@ -17,6 +17,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import CONFIG_MAPS, EVENTS, POLICIES, SECRETS, Resource
 from crrd.lib.errors import ConflictError
+from crrd.manager.policies import controller
 from crrd.manager.policies.controller import PolicyController
 from crrd.manager.policies.look import UNUSED_SECONDS, Memory
 from crrd_localnode.node import LocalAccess
@@ -431,3 +432,28 @@ async def test_a_policy_by_age_and_one_that_is_deleted(managed: Managed) -> None
     cluster.goes_on.set()
     await asyncio.sleep(1.5)
     assert len(cluster.stops) == 3, "what was in progress finishes, and nothing else begins"
+
+
+async def test_a_change_that_settles_while_its_watch_reconnects_goes_live_soon(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "OBSTACLE_SECONDS", 0.2)
+    api = managed.cluster.api
+    await managed.policy(triggers={"configChange": {"settle": "1s"}})
+    await managed.lead()
+    await managed.until(is_idle)
+    await managed.config(LOG="debug")
+    await managed.until(lambda status: ready(status).get("reason") == "Settling")
+    refused: list[Call] = []
+
+    def watch(call: Call) -> bool:
+        if call.verb == "watch" and call.resource == "configmaps":
+            refused.append(call)
+        return call.verb == "watch" and call.resource == "configmaps"
+
+    api.fail_next(1000, status=500, match=watch)
+    api.end_watches()  # the API server restarts
+    while len(refused) < 3:  # the third try comes after the change has settled
+        await asyncio.sleep(0.05)
+    api.clear_faults()
+    await managed.until(is_done)

@@ -153,7 +153,7 @@ class PolicyController:
             memory = self._memories.setdefault(key, Memory())
             aim, found = await self._observer.look(policy, memory, self._group)
         if found is None:
-            return now + RESYNC_SECONDS  # the next list wakes it
+            return now + OBSTACLE_SECONDS  # a list wakes it before that, but a watch that goes on makes none
         active = self._active.get(key)
         decision = decide(policy, replace(found, progress=active.progress if active else ""), self._clock.now())
         if not await self._write(policy, decision.status, decision.conditions):
