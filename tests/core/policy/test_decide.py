@@ -352,6 +352,41 @@ class TestSchedule:
         assert missed is not None
         assert missed.since == text(4 * 3600), "only the last of those that were missed"
 
+    def test_that_is_added_later_counts_from_then(self) -> None:
+        history = History()
+        history.look(1, data("a"))
+        history.policy = replace(history.policy, generation=2, schedule=Schedule("0 3 * * *"))
+        day = 24 * 3600
+        added = history.look(day, data("a"))
+        assert (added.run, added.wake_at) == (None, at(day + 15 * 3600)), "the next 03:00"
+        assert history.look(day + 15 * 3600 + 1, data("a")).run is not None
+
+    @pytest.mark.parametrize("edited", [Schedule("0 14 * * *"), Schedule("0 13 * * *", "Atlantic/Azores")])
+    def test_that_is_edited_counts_from_then(self, edited: Schedule) -> None:
+        history = History(replace(self.POLICY, schedule=Schedule("0 13 * * *")))
+        assert history.look(3601).run is not None
+        history.end(3700)
+        history.policy = replace(history.policy, generation=2, schedule=edited)
+        assert history.look(3 * 3600).run is None, "14:00 and 13:00 of the Azores were an hour ago"
+
+    def test_that_is_taken_away_and_put_back_counts_from_then(self) -> None:
+        history = History(self.POLICY)
+        assert history.look(3601).run is not None
+        history.end(3700)
+        for seconds, schedule in ((3800, None), (10 * 3600 + 5, self.POLICY.schedule)):
+            history.policy = replace(history.policy, schedule=schedule)
+            assert history.look(seconds).run is None
+
+    def test_goes_on_from_a_status_without_the_schedule(self) -> None:
+        """An earlier version of crrd wrote none."""
+        history = History(self.POLICY)
+        history.look(3601)
+        history.end(3700)
+        history.policy = replace(history.policy, status=replace(history.policy.status, schedule=""))
+        assert history.look(3701).run is None
+        missed = history.look(2 * 3600 + 5).run
+        assert missed is not None
+
     def test_without_containers_there_is_nothing_to_do(self) -> None:
         found = decide(self.POLICY, Observed(), at(3601))
         assert (found.run, found.status.scheduled) == (None, "")

@@ -79,8 +79,21 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
     for reason, message in obstacles:
         if message:
             return _Round(policy, found, now, policy.status).rest(reason, message)
-    status = replace(policy.status, config=remember(policy, found.data, found.running, now))
+    status = replace(_note_schedule(policy, now), config=remember(policy, found.data, found.running, now))
     return _Round(policy, found, now, status).decide()
+
+
+def _note_schedule(policy: Policy, now: datetime) -> PolicyStatus:
+    """Return the status for the policy's current schedule. Times before an edit of the schedule do not count.
+
+    The times of a new policy count from its creation.
+    """
+    status, schedule = policy.status, "" if policy.schedule is None else str(policy.schedule)
+    if schedule == status.schedule:
+        return status
+    unchanged = not policy.conditions or (status.scheduled and not status.schedule)  # by a crrd that did not note it
+    scheduled = status.scheduled if unchanged else rfc3339(now)
+    return replace(status, schedule=schedule, scheduled=scheduled if schedule else "")
 
 
 def ended(policy: Policy, run: RunRecord, *, failed: bool, message: str, now: datetime) -> PolicyStatus:

@@ -50,6 +50,9 @@ class Schedule:
     cron: str
     zone: str = "UTC"
 
+    def __str__(self) -> str:
+        return f"{self.cron} {self.zone}"
+
     def next_after(self, moment: datetime) -> datetime:
         """Return the first time after `moment`. It exists, because `read_policy` rejects expressions without any."""
         return next(CronSim(self.cron, moment.astimezone(ZoneInfo(self.zone)))).astimezone(UTC)
@@ -117,7 +120,9 @@ class PolicyStatus:
 
     config: tuple[UsedObject, ...] = ()
     run: RunRecord | None = None
-    scheduled: str = ""  # RFC 3339: the newest time of the schedule for which a run has started
+    schedule: str = ""  # The schedule that `scheduled` belongs to, "" for none
+    scheduled: str = ""
+    """RFC 3339: the newest time of the schedule for which a run has started, or when a new schedule was first seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +290,7 @@ def _status(status: Mapping[str, Any]) -> PolicyStatus:
         generation=Reader().integer(run.get("generation"), "") or 0,
         failed=run.get("failed") is True,
     )
-    return PolicyStatus(config, record if record.name else None, text(status.get("lastScheduleTime")))
+    return PolicyStatus(config, record if record.name else None, *_texts(status, "schedule", "lastScheduleTime"))
 
 
 def write_status(status: PolicyStatus) -> dict[str, Any]:
@@ -293,4 +298,5 @@ def write_status(status: PolicyStatus) -> dict[str, Any]:
     used, run = map(asdict, status.config), status.run
     config = [{key: value for key, value in each.items() if value or key not in ("done", "left")} for each in used]
     record = run and {**asdict(run), "finished": run.finished or None, "message": run.message or None}
-    return {"config": config or None, "run": record, "lastScheduleTime": status.scheduled or None}
+    schedule, scheduled = status.schedule or None, status.scheduled or None
+    return {"config": config or None, "run": record, "schedule": schedule, "lastScheduleTime": scheduled}
