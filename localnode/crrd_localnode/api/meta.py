@@ -76,12 +76,14 @@ def _free_part(given: Object) -> Object:
     return {field: value for field, value in given.items() if field not in _SYSTEM_FIELDS and value not in ({}, [])}
 
 
-def with_managed_fields(obj: Object, now: str) -> Object:
-    """Return a ConfigMap or Secret with managedFields: one writer for all fields; `time` is the last change's."""
-    names = [name for name in ("data", "binaryData") if name in obj]
-    owned: Object = {f"f:{name}": {".": {}, **{f"f:{key}": {} for key in obj[name] or {}}} for name in names}
+def with_managed_fields(obj: Object, now: str, old: Object | None = None) -> Object:
+    """Return a ConfigMap or Secret with managedFields: one writer for all fields. Removing keys keeps the last time."""
+    keys = [{name: one.get(name) or {} for name in ("data", "binaryData") if name in one} for one in (obj, old or {})]
+    has, had = ({(name, *each) for name in one for each in one[name].items()} for one in keys)
+    time = old["metadata"]["managedFields"][0]["time"] if old is not None and has < had else now
+    owned: Object = {f"f:{name}": {".": {}, **{f"f:{key}": {} for key in keys[0][name]}} for name in keys[0]}
     entry = {
-        "manager": "crrd-localnode", "operation": "Update", "apiVersion": obj["apiVersion"], "time": now,
+        "manager": "crrd-localnode", "operation": "Update", "apiVersion": obj["apiVersion"], "time": time,
         "fieldsType": "FieldsV1", "fieldsV1": owned,
     }  # fmt: skip
     return with_metadata(obj, managedFields=[entry])

@@ -141,7 +141,7 @@ class Writes:
             return old
         self._check(target, new, present, [])
         if kind.managed_fields:
-            new = meta.with_managed_fields(new, rfc3339(self.clock()))
+            new = meta.with_managed_fields(new, rfc3339(self.clock()), present)
         if self.admission.validating:
             await self.admission.validate(asking.to(Operation.UPDATE, target, present, new))
         if asking.dry_run:

@@ -106,6 +106,16 @@ class TestConfigChange:
             "for example a container that could not be restarted"
         )
 
+    def test_that_only_removes_a_key_counts_from_when_it_was_seen(self) -> None:
+        """The API server leaves managedFields' times alone in an update that only removes fields."""
+        history = History()
+        history.look(1, data("a", -60), app(-30))
+        history.look(100, data("b", -60), app(-30))
+        assert history.look(109, data("b", -60), app(-30)).run is None
+        begins = history.look(110, data("b", -60), app(-30)).run
+        assert begins is not None
+        assert begins.since == text(110)
+
     def test_that_is_taken_back_restarts_nothing(self) -> None:
         history = History()
         history.look(1, data("a"))
@@ -418,10 +428,8 @@ def test_the_run_as_kubectl_recreate_knows_it() -> None:
     run = make_run(replace(PLAIN, budget=budget), record, Target("deployment.apps/web"))
     options = run.options
     assert (run.namespace, run.name, run.started, options.containers) == ("shop", "web-1", text(10), ("app",))
-    assert (options.stale, options.preflight, options.since) == (True, True, text(10))
-    assert options.stale_margin == 10, "kubelet may be as late as that"
+    assert (options.stale, options.preflight, options.since) == (False, True, text(10)), "the policy knows who is due"
     assert (options.max_unavailable, options.min_ready, options.max_per_node) == (Amount(10, percent=True), 10, 1)
-    assert not make_run(PLAIN, replace(record, trigger="schedule"), Target("x")).options.stale
 
 
 def test_names_of_runs_fit_and_differ() -> None:

@@ -35,7 +35,6 @@ FULL = run(
     force=True,
     allow_pod_restart=True,
     stale=True,
-    stale_margin=9,
     preflight=True,
     since="2026-01-01T00:00:00Z",
     reason="log level",
@@ -89,7 +88,7 @@ def test_another_version_goes_on_with_the_same_run() -> None:
         '{"options":{"allow_pod_restart":true,"containers":["app","side"],"first":3,"force":true,"max_failures":2,"max_per_node":1,'
         '"max_per_zone":2,"max_unavailable":"20%","min_ready":30,"ordered":true,"pod_timeout":60,'
         '"preflight":true,"reason":"log level","since":"2026-01-01T00:00:00Z","stale":true,'
-        '"stale_margin":9,"unready_grace":5},'
+        '"unready_grace":5},'
         '"started":"2026-01-01T12:00:00Z",'
         '"target":{"api_version":"apps/v1","kind":"Deployment","name":"web","selector":"","uid":"uid-of-web",'
         '"words":"deployment.apps/web"}}'
@@ -114,7 +113,6 @@ def test_options_that_a_request_does_not_know_are_off() -> None:
         force=False,
         allow_pod_restart=False,
         stale=False,
-        stale_margin=2,
         preflight=False,
         since="",
         reason="",

@@ -9,6 +9,7 @@ import pytest
 
 from crrd_localnode.api.admission import AdmissionRequest, Operation
 from crrd_localnode.api.errors import ApiError
+from crrd_localnode.api.meta import with_managed_fields
 from tests.support.local_api import CRRS, JSON_PATCH, MERGE, PODS, STRATEGIC, Api, crr, pod, running
 
 
@@ -422,3 +423,13 @@ async def test_nodes_register_with_their_status_and_roles_have_free_names(api: A
     roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
     assert (await api.post(roles, {"metadata": {"name": "system:Node"}})).status == 201
     assert (await api.post(roles, {"metadata": {"name": "a%b"}})).status == 422
+
+
+@pytest.mark.parametrize(
+    ("data", "time"), [({"a": "1"}, "then"), ({"a": "3"}, "now"), ({"a": "1", "c": "4"}, "now"), ({}, "then")]
+)
+def test_a_change_that_only_removes_keys_keeps_the_time_of_managed_fields(data: dict[str, str], time: str) -> None:
+    config: dict[str, Any] = {"apiVersion": "v1", "metadata": {}, "data": {"a": "1", "b": "2"}}
+    made = with_managed_fields(config, "then")
+    changed = with_managed_fields({**made, "data": data}, "now", made)
+    assert changed["metadata"]["managedFields"][0]["time"] == time

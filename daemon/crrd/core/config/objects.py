@@ -2,7 +2,8 @@
 
 The time comes from `managedFields`, where the API server records for each writer which fields it owns, and when it last
 wrote. A writer that changes another field of its own updates that time, too. So the time may be too late, and a
-container then counts as stale without need, but the time is never too early.
+container then counts as stale without need. It is too early only if a key was removed: a write that only removes fields
+updates no time.
 """
 
 import hashlib
@@ -81,11 +82,9 @@ def changes(
     uses: Iterable[Reference],
     container: PodContainer,
     known: Mapping[tuple[Kind, str], ConfigObject | None],
-    margin: int = START_MARGIN,
 ) -> tuple[Change, ...]:
     """Return the changes since the container's start to the objects that it uses, the latest change first.
 
-    `margin` is how many seconds a change may take to reach a container that starts.
     Objects that are not in `known`, or that do not exist (None), count as unchanged.
     """
     started = parse_time(container.started_at)
@@ -93,7 +92,7 @@ def changes(
     for reference in uses:
         obj = known.get(reference.object)
         at = obj.changed_at(reference) if obj is not None else None
-        if started is not None and at is not None and at >= started - timedelta(seconds=margin):
+        if started is not None and at is not None and at >= started - timedelta(seconds=START_MARGIN):
             found.append(Change(reference, at))
     return tuple(sorted(found, key=lambda change: change.at, reverse=True))
 

@@ -3,7 +3,7 @@
 A change that is reverted before a run has started for it restarts nothing, because all containers still have the old
 data, unless one of them started in between.
 No decision depends on the manager's clock alone: `since` is the time of the change by the API server, if it recorded
-one. A container is due if it started too early to have the change.
+one. (It records none for removed keys.) A container is due if it started too early to have the change.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,8 @@ class Data:
     """The data of an object that one container uses."""
 
     hash: str
-    changed: datetime | None  # When it last changed, from managedFields: may be too late, but never too early
+    changed: datetime | None
+    """When it last changed, from managedFields: may be too late, and does not include removed keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,12 @@ def _pending(policy: Policy, old: UsedObject, running: Iterable[Running], now: d
 
 
 def _changed(old: UsedObject, found: Data, now: datetime) -> UsedObject:
-    """Make the record of an object whose data has changed."""
+    """Make the record of an object whose data has changed.
+
+    If only keys were removed, `managedFields` still has the time of an earlier change, so the change counts from now.
+    """
     noted, known_since = found.changed, parse_time(old.since)
-    trusted = noted is not None and known_since is not None and known_since <= noted <= now
+    trusted = noted is not None and known_since is not None and known_since < noted <= now
     since = rfc3339(noted if noted is not None and trusted else now)
     return replace(old, hash=found.hash, since=since, left=old.left or since)
 

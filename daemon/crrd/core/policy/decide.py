@@ -113,8 +113,6 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
         max_unavailable=budget.max_unavailable,
         max_per_node=budget.max_per_node,
         min_ready=budget.min_ready,
-        stale=record.trigger == Trigger.CONFIG,
-        stale_margin=policy.settle,
         preflight=True,
         since=record.since,
         reason=record.reason,

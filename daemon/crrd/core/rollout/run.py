@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from crrd.core.api.types import API_VERSION, KIND
-from crrd.core.config.objects import START_MARGIN
 
 LABEL_RUN = "crr.apps.kruise.io/run"
 ANNOTATION_TARGET = "crr.apps.kruise.io/run-target"
@@ -83,7 +82,6 @@ class Options:
     allow_pod_restart: bool = False
     """Recreate a container even if its restartPolicyRules may make kubelet restart all containers of the pod."""
     stale: bool = False  # Recreate only containers whose configuration has changed since they started
-    stale_margin: int = START_MARGIN  # With `stale`: seconds until a change reaches containers that start
     preflight: bool = False
     """Start no pod that uses a missing ConfigMap, Secret or key; `stale` includes this."""
     since: str = ""  # RFC 3339: containers started later are left alone; "" for the run's start

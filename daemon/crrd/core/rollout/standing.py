@@ -143,8 +143,7 @@ def _skip_reason(world: World, run: Run, member: Member, container: PodContainer
     started, since = parse_time(container.started_at), parse_time(run.options.since or run.started)
     if started is not None and since is not None and started > since:
         return Skip.RECENT
-    uses, margin = member.config.get(container.name, ()), run.options.stale_margin
-    if run.options.stale and not changes(uses, container, world.config, margin):
+    if run.options.stale and not changes(member.config.get(container.name, ()), container, world.config):
         return Skip.FRESH
     ruled = restart_all_code(container.restart_rules, minor) is not None
     return Skip.RESTARTS_POD if ruled and not run.options.allow_pod_restart else None
