@@ -32,6 +32,8 @@ def test_the_next_time(schedule: Schedule, now: str, expected: str) -> None:
         ("2026-11-20T14:00", "2026-11-23T14:00", "2026-11-23T02:00"),
         ("2026-11-22T14:00", "2026-11-23T02:00", "2026-11-23T02:00"),
         ("2026-11-23T02:00", "2026-11-23T14:00", None),
+        ("2026-11-22T14:00", "2026-11-23T01:59:59.5", None),
+        ("2026-11-22T14:00", "2026-11-23T02:00:00.5", "2026-11-23T02:00"),
     ],
 )
 def test_the_latest_time(after: str, until: str, expected: str | None) -> None:

@@ -59,7 +59,7 @@ class Schedule:
 
     def latest(self, after: datetime, until: datetime) -> datetime | None:
         """Return the last time that is later than `after` and not later than `until`, None for none."""
-        beyond = (until + timedelta(seconds=1)).astimezone(ZoneInfo(self.zone))
+        beyond = (until.replace(microsecond=0) + timedelta(seconds=1)).astimezone(ZoneInfo(self.zone))
         found = next(CronSim(self.cron, beyond, reverse=True)).astimezone(UTC)
         return found if found > after else None
 
