@@ -12,6 +12,7 @@ import sys
 import termios
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -897,34 +898,57 @@ async def test_without_an_api_server(cluster: PlayedCluster) -> None:
     assert err.startswith("crrd recreate: cannot reach the API server: ")
 
 
+async def killed(cluster: PlayedCluster, moment: int, *words: str) -> int:
+    """Run a command, and kill it after the n-th write, whoever writes, before it can know of it."""
+    run = await begin(cluster, *words)
+    writes = 0
+
+    def note(call: Call) -> None:
+        nonlocal writes
+        writes += call.writes
+        if call.writes and writes == moment and run.process.returncode is None:  # at that write, not at a later GET
+            run.process.kill()
+
+    cluster.api.front.note = note
+    code, _ = await run.end()
+    cluster.api.front.note = lambda _: None
+    assert code in (0, -signal.SIGKILL)
+    return code
+
+
 @pytest.mark.timeout(600)
 async def test_killed_after_every_write_and_resumed_by_another_process(cluster: PlayedCluster) -> None:
-    """Whoever writes, the run is killed after the n-th write, before it can know of it; each pod is restarted once."""
+    """Each pod is restarted once."""
     pods = await cluster.workload("Deployment", "web", 2, "app")
-    moment = 0
-    while True:
-        moment += 1
+    for moment in count(1):
         cluster.stops.clear()
-        name = f"run-{moment}"
-        run = await begin(cluster, "deployment/web", "-c", "app", "--run", name)
-        writes = 0
-
-        def count(call: Call, run: Begun = run, moment: int = moment) -> None:
-            nonlocal writes
-            writes += call.writes
-            if call.writes and writes == moment and run.process.returncode is None:  # at that write, not at a later GET
-                run.process.kill()
-
-        cluster.api.front.note = count
-        code, _ = await run.end()
-        cluster.api.front.note = lambda _: None
-        if code == 0:
+        words = ("deployment/web", "-c", "app", "--run", f"run-{moment}")
+        if await killed(cluster, moment, *words) == 0:
             break
-        assert code == -signal.SIGKILL
-        ended = await cluster.recreate("deployment/web", "-c", "app", "--run", name)
+        ended = await cluster.recreate(*words)
         assert ended.code == 0, ended
         assert cluster.stops == [(pod, "app") for pod in pods], f"killed after write {moment}"
     assert moment > 10, "each request is written by three"
+
+
+@pytest.mark.timeout(600)
+async def test_killed_after_every_write_of_a_retry(cluster: PlayedCluster) -> None:
+    """The failure is still known until its pod has another request, and the pod is restarted once."""
+    (pod,) = await cluster.workload("Deployment", "web", 1, "app")
+    outcomes = []
+    for moment in count(1):
+        cluster.stops.clear()
+        cluster.fails[pod] = ("StillRuns", "it still runs")
+        name = f"run-{moment}"
+        assert (await cluster.recreate("deployment/web", "-c", "app", "--run", name)).code == 1
+        cluster.fails.clear()
+        if await killed(cluster, moment, "resume", name, "--retry-failed") == 0:
+            break
+        outcomes.append((await cluster.recreate("resume", name)).code)
+        assert cluster.stops == [(pod, "app")] * (outcomes[-1] == 0), f"killed after write {moment}"
+    assert outcomes[:1] == [1], "no other request is created by itself"
+    assert outcomes == sorted(outcomes, reverse=True)
+    assert outcomes[-1] == 0
 
 
 async def on_terminal(cluster: PlayedCluster, *words: str, answer: bytes) -> tuple[int, str]:

@@ -4,6 +4,7 @@ The world is a model: pods that run containers, a node daemon that carries reque
 runners that die at any moment. What is checked is the model's own record, not what the planner says of itself.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -66,6 +67,10 @@ class Model:
     hidden: set[str] = field(default_factory=set)
     """Requests from which somebody has taken the label of the run."""
     refused: dict[str, str] = field(default_factory=dict)
+    retried: frozenset[str] = frozenset()
+    """Failed requests (UID) that the runner retries."""
+    asked_again: dict[str, str] = field(default_factory=dict)
+    """Failed requests that any runner was told to retry, and the UID of the pod of each."""
     elsewhere: dict[str, RunRequest] = field(default_factory=dict)
     """The other run's requests, by pod UID, while they are under way."""
     down: set[str] = field(default_factory=set)
@@ -96,6 +101,7 @@ class Model:
         shown += tuple(self.elsewhere.values())
         self.counted = tuple(self.pods.values())
         self.known = World(self.counted, shown, kind, self.budgets(), refused=dict(self.refused))
+        self.known = replace(self.known, retried=self.retried)
 
     def plan(self) -> Plan:
         if self.known is None:
@@ -108,13 +114,15 @@ class Model:
         found = self.plan()
         if found.create and self._is_still_next(found.create[0]):
             row = found.create[0]
-            name = self.run.request_name(row.uid)
+            name = self.run.request_name(row.uid, row.failed)
             self._within_budget(row.uid)
             if name not in self.requests and row.uid in self.pods:
-                self.requests[name] = asked(self.run, self.pods[row.uid])
+                made = asked(self.run, self.pods[row.uid]).request
+                made = replace(made, name=name, uid=f"{name} of {self.now}", created=rfc3339(self.now))
+                self.requests[name] = RunRequest(made, self.run)
                 self.order.append(row.pod)
             if dies:
-                self.known, self.refused = None, {}
+                self.dies()
             elif name in self.hidden:
                 self.refused[row.uid] = "there is such a request, and it is of no run"
                 self.look()
@@ -124,6 +132,18 @@ class Model:
             else:
                 self.look()  # admission says that there is no such pod: it is asked for
         return found
+
+    def dies(self) -> None:
+        """The runner is killed; another process begins."""
+        self.known, self.refused, self.retried = None, {}, frozenset()
+
+    def retries(self) -> None:
+        """Another process begins, which retries what has failed."""
+        self.dies()
+        found = [row.request.request for row in self.plan().rows if row.stage is Stage.FAILED and row.request]
+        self.retried = frozenset(each.uid for each in found)
+        self.asked_again |= {each.uid: each.pod_uid for each in found}
+        self.look()
 
     def _is_still_next(self, row: Row) -> bool:
         """The runner asks for the pod before it creates a request: its watches may lag."""
@@ -162,12 +182,12 @@ class Model:
             return
         uid = found.request.pod_uid
         if uid not in self.pods:
-            self._end(failed(self.run, _ghost(found), Reason.POD_GONE))
+            self._end(found, failed(self.run, _ghost(found), Reason.POD_GONE))
             return
         self.begun[uid] = self.begun.get(uid, 0) + 1
         self.pods[uid] = replace(self.pods[uid], ready=False)
         self.ours.add(uid)
-        self._end(asked(self.run, self.pods[uid], RequestPhase.RECREATING))
+        self._end(found, asked(self.run, self.pods[uid], RequestPhase.RECREATING))
 
     def node_ends(self, which: int, *, well: bool) -> None:
         found = self._open(which)
@@ -175,18 +195,17 @@ class Model:
             return
         uid = found.request.pod_uid
         if uid not in self.pods:
-            self._end(failed(self.run, _ghost(found), Reason.POD_GONE))
-        elif well:
-            before = self.pods[uid]
-            self._end(succeeded(self.run, before))
-            after = recreated(before)
-            there = {name: replace(each, started_at=rfc3339(self.now)) for name, each in after.pod.containers.items()}
-            self.pods[uid] = replace(after, pod=replace(after.pod, containers=there), ready_since=self.now)
-        else:
-            self._end(failed(self.run, self.pods[uid]))
+            self._end(found, failed(self.run, _ghost(found), Reason.POD_GONE))
+            return
+        before = self.pods[uid]
+        self._end(found, succeeded(self.run, before) if well else failed(self.run, before, Reason.DEADLINE))
+        after = recreated(before, ready=well)
+        there = {name: replace(each, started_at=rfc3339(self.now)) for name, each in after.pod.containers.items()}
+        self.pods[uid] = replace(after, pod=replace(after.pod, containers=there), ready_since=self.now)
 
-    def _end(self, found: RunRequest) -> None:
-        self.requests[found.request.name] = found
+    def _end(self, found: RunRequest, after: RunRequest) -> None:
+        """The status of a request is now that of the other one."""
+        self.requests[found.request.name] = replace(found, request=replace(found.request, status=after.request.status))
 
     def neighbour_moves_on(self, which: int) -> None:
         """A pod of the other workload is asked for, stopped, or back."""
@@ -242,9 +261,11 @@ class Model:
             each for each in self.requests.values() if each.succeeded or each.request.status.phase is RequestPhase.EMPTY
         ]
         if there:
-            gone = there[which % len(there)].request
-            self.requests.pop(gone.name)
-            self.hidden.discard(gone.name)
+            gone = there[which % len(there)]
+            older = [each for each in self.requests.values() if each.request.pod_uid == gone.request.pod_uid]
+            for each in older if gone.succeeded else [gone]:  # a TTL ends after those of the requests before
+                self.requests.pop(each.request.name)
+                self.hidden.discard(each.request.name)
 
     def settle(self) -> Plan:
         """Everything goes well from now on, until the run has ended; there are pods enough for the budgets."""
@@ -270,7 +291,8 @@ class Model:
 
     def check(self) -> None:
         """What has to hold at every moment."""
-        assert all(times == 1 for times in self.begun.values()), "a pod was restarted twice"
+        retries = Counter(self.asked_again.values())
+        assert all(times <= 1 + retries[uid] for uid, times in self.begun.items()), "a pod was restarted twice"
 
 
 def _ghost(found: RunRequest) -> Member:
@@ -342,9 +364,15 @@ def happen(model: Model, what: int, which: int) -> None:
             model.user_deletes(which)
         case 7:
             model.now += UNITS
-            model.known, model.refused = None, {}  # killed; another process begins
+            model.dies()
+        case 17:
+            model.now += UNITS
+            model.retries()
         case _:
             others[what - 8](which)
+
+
+FAILS = [(0, 0), (8, 0), (10, 0)]  # The first pod fails
 
 
 @settings(max_examples=400, deadline=None)
@@ -354,16 +382,28 @@ def happen(model: Model, what: int, which: int) -> None:
     in_order=st.booleans(),
     min_ready=st.sampled_from([0, 7]),
     first=st.sampled_from([0, 1, 2]),
-    script=st.lists(st.tuples(st.integers(0, 16), st.integers(0, PODS - 1)), max_size=80),
+    fails=st.booleans(),
+    script=st.lists(st.tuples(st.integers(0, 17), st.integers(0, PODS - 1)), max_size=80),
 )
 def test_any_interleaving(
-    most: Amount, guard: int | None, min_ready: int, first: int, script: list[tuple[int, int]], *, in_order: bool
+    most: Amount,
+    guard: int | None,
+    min_ready: int,
+    first: int,
+    script: list[tuple[int, int]],
+    *,
+    in_order: bool,
+    fails: bool,
 ) -> None:
     model = Model(run_of(max_unavailable=most, min_ready=min_ready, first=first, max_failures=99), guard, in_order)
-    for what, which in script:
+    for what, which in [*FAILS * fails, *script]:
         happen(model, what, which)
         model.check()
     found = model.settle()
     model.check()
     assert found.end is End.DONE
     assert not {row.stage for row in found.rows} & {Stage.WAITING, Stage.REQUESTED, Stage.RECREATING, Stage.SETTLING}
+    model.retries()
+    found = model.settle()
+    model.check()
+    assert {row.uid for row in found.rows if row.stage is Stage.FAILED} <= model.refused.keys(), "it is not retried"

@@ -11,7 +11,7 @@ from crrd.cli.main import main
 from crrd.core.api.reasons import Reason
 from crrd.core.rollout.run import Amount, Options
 from crrd.core.rollout.state import read_run_request
-from crrd.kube.resources import EVENTS
+from crrd.kube.resources import EVENTS, REQUESTS
 from crrd.lib.errors import ConfigurationError
 from crrd_localnode.api.admission import AdmissionRequest
 from crrd_localnode.api.errors import Cause, invalid
@@ -150,6 +150,46 @@ async def test_pods_that_failed_are_restarted_again_on_demand(
     assert await recreated(cluster, "resume", "nightly") == 1, "a run that has failed goes no further by itself"
     assert await recreated(cluster, "resume", "nightly", "--retry-failed") == 0
     assert cluster.stops == [(first, "app"), (second, "app")]
+
+
+async def not_ready_in_time(cluster: PlayedCluster, name: str) -> None:
+    """Begin a run that restarts a pod, which does not get ready; its request ends by its deadline."""
+    cluster.goes_on.clear()
+    running = asyncio.create_task(recreated(cluster, "deployment/web", "-c", "app", "--run", name))
+    async with asyncio.timeout(10):
+        while not cluster.stops:
+            await asyncio.sleep(0.01)
+        (request,) = await cluster.requests()
+        state = {"name": "app", "phase": "Failed", "reason": Reason.DEADLINE.value, "message": "it has passed"}
+        status = {"phase": "Completed", "completionTime": request["metadata"]["creationTimestamp"]}
+        body = {"status": {**status, "containerRecreateStates": [state]}}
+        await cluster.client.merge_patch(REQUESTS, NAMESPACE, request["metadata"]["name"], body, subresource="status")
+        assert await running == 1
+    await cluster.end()
+    cluster.goes_on.set()
+
+
+async def test_a_pod_that_was_restarted_and_never_got_ready_is_restarted_again(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = await cluster.workload("Deployment", "web", 2, "app")
+    await not_ready_in_time(cluster, "nightly")
+    (before,) = await cluster.requests()
+    assert await recreated(cluster, "resume", "nightly", "--retry-failed", "--dry-run=server") == 0
+    assert capsys.readouterr().out.endswith(f"batch 1: {first} (node-a)\nbatch 2: {second} (node-a)\n")
+    assert await recreated(cluster, "resume", "nightly", "--retry-failed") == 0
+    assert cluster.stops == [(first, "app"), (first, "app"), (second, "app")]
+    assert before["metadata"]["uid"] in {each["metadata"]["uid"] for each in await cluster.requests()}, "it is kept"
+
+
+async def test_a_pod_that_failed_after_the_first_part_is_restarted_again(cluster: PlayedCluster) -> None:
+    first, second, third = await cluster.workload("Deployment", "web", 3, "app")
+    assert await recreated(cluster, "deployment/web", "-c", "app", "--run", "nightly", "--partition", "1") == 0
+    cluster.fails[second] = ("StillRuns", "it still runs")
+    assert await recreated(cluster, "resume", "nightly", "--yes") == 1
+    cluster.fails.clear()
+    assert await recreated(cluster, "resume", "nightly", "--retry-failed") == 0
+    assert cluster.stops == [(pod, "app") for pod in (first, second, third)]
 
 
 async def events(cluster: PlayedCluster) -> dict[str, str]:

@@ -98,6 +98,12 @@ def failed(of: Run, pod: Member, reason: Reason = Reason.STOP_FAILED, message: s
     return asked(of, pod, RequestPhase.COMPLETED, states=states)
 
 
+def again(found: RunRequest, before: RunRequest) -> RunRequest:
+    """Return the request as the one that follows a failed one of the same pod."""
+    name = before.run.request_name(before.request.pod_uid, before.request.name)
+    return replace(found, request=replace(found.request, name=name, uid=f"uid-of-{name}"))
+
+
 def recreated(pod: Member, *, ready: bool = True, seconds: float = 30) -> Member:
     """Return the pod with the next instances of its containers, which started so many seconds before NOW."""
     at = NOW - timedelta(seconds=seconds)

@@ -50,6 +50,7 @@ class Cluster:
         """
         self._client, self._namespace, self._aim = client, namespace, aim
         self.changed = asyncio.Event()  # Set after every change; the reader clears it
+        self.retried: frozenset[str] = frozenset()  # As `World.retried`, set once by the user of this class
         notify = self.changed.set
         self._pods = Known(read_member, notify)
         self._requests = Known(read_run_request, self._requests_changed)
@@ -115,6 +116,7 @@ class Cluster:
             daemons=self._daemons,
             aborted=frozenset(self._aborted),
             refused=dict(self._refused),
+            retried=self.retried,
             kubelets=dict(self._kubelets),
             probes=self._probes,
             config=dict(self._config.known) if self._config is not None else {},
@@ -123,10 +125,6 @@ class Cluster:
     def written(self, obj: Json) -> None:
         """Record a request that the API server has just returned to this process."""
         self._requests.put(self._requests.parse(obj))
-
-    def deleted(self, name: str) -> None:
-        """Record that a request was deleted."""
-        self._requests.forget(lambda each: each is not None and each.request.name == name)
 
     def refused(self, pod_uid: str, message: str) -> None:
         """Record that the API server rejected the run's request for a pod."""

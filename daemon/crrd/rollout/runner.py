@@ -154,7 +154,7 @@ class Runner:
     async def _create(self, run: Run, plan: Plan) -> None:
         """Create the first request. Return when it is known whether it exists, so that budgets are respected."""
         row = plan.create[0]
-        body = run.request(row.pod, row.uid, row.containers)
+        body = run.request(row.pod, row.uid, row.containers, row.failed)
         body["metadata"]["annotations"] |= self._progress(plan, _state(plan))
         failures = 0
         while time.monotonic() < self._ends:
@@ -189,7 +189,7 @@ class Runner:
 
     async def _take_over(self, run: Run, row: Row) -> None:
         """Handle a request that already exists: a response was lost, or another process created it."""
-        name = run.request_name(row.uid)
+        name = run.request_name(row.uid, row.failed)
         with suppress(GoneError):  # it was deleted meanwhile, so the next plan decides
             found = await self._client.get(REQUESTS, run.namespace, name)
             request = read_run_request(found)

@@ -4,15 +4,14 @@ import asyncio
 import os
 import shlex
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from crrd.core.api.time import rfc3339
-from crrd.core.api.types import Request
-from crrd.core.rollout.overview import STOPPED, RunStatus, run_status
+from crrd.core.rollout.overview import RUNNING, STOPPED, WAITING, RunStatus, run_status
 from crrd.core.rollout.plan import End, Plan, seen_by_others
 from crrd.core.rollout.run import ANNOTATION_ABORTED, LABEL_RUN, Amount, Options, Run
 from crrd.core.rollout.state import RunRequest, newest_run, read_run_request
@@ -149,7 +148,7 @@ class Runs:
             await cluster.learn()
             status, plan = await self._status_of(run, cluster)
             self.display.show(plan)
-            if plan.end is not None or status.state == STOPPED:
+            if status.state not in (RUNNING, WAITING):
                 again = self._again(status, plan)
                 self.display.end(status.state, summary(plan.rows) + (f"; to continue: {again}" if again else ""))
                 return 0 if plan.outcome is End.DONE else EXIT_FAILED
@@ -157,17 +156,13 @@ class Runs:
                 async with asyncio.timeout(1):
                     await cluster.changed.wait()
 
-    async def record_options(self, run: Run, cluster: Cluster, failed: Collection[Request]) -> None:
-        """Write changed options to the newest request, which lives longest. Delete the requests to be retried."""
-        kept = [each for each in cluster.world().requests_of(run) if each.request not in failed]
-        if kept and newest_run(kept).revision < run.revision:
+    async def record_options(self, run: Run, cluster: Cluster) -> None:
+        """Write changed options to the newest request, which lives longest."""
+        own = cluster.world().requests_of(run)
+        if own and newest_run(own).revision < run.revision:
             patch = {"metadata": {"annotations": run.annotations()}}
-            name = kept[-1].request.name
+            name = own[-1].request.name
             cluster.written(await self.client.merge_patch(REQUESTS, self.namespace, name, patch))
-        for request in failed:
-            with suppress(GoneError):
-                await self.client.delete(REQUESTS, self.namespace, request.name, uid=request.uid)
-            cluster.deleted(request.name)
 
     async def check_same(self, run: Run) -> None:
         """Raise ConfigurationError if the command has other pods or containers than the run to resume."""

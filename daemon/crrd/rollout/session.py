@@ -23,7 +23,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access
 from crrd.kube.resources import REQUESTS
-from crrd.lib.errors import ApiRefusedError, ConfigurationError, ConflictError, CrrdError, OutputError
+from crrd.lib.errors import ApiRefusedError, ConfigurationError, CrrdError, OutputError
 from crrd.lib.output import complain
 from crrd.lib.plain import plain
 from crrd.rollout.cluster import Cluster
@@ -137,10 +137,9 @@ class Session(Runs):
         """Return the pods whose requests the API server would reject (admission and policies), and its messages."""
         refused: dict[str, str] = {}
         for row in chain(*preview.batches, *preview.later):
-            body = run.request(row.pod, row.uid, row.containers)
+            body = run.request(row.pod, row.uid, row.containers, row.failed)
             try:
-                with suppress(ConflictError):  # a failed request, which a real run would delete first
-                    await self.client.create(REQUESTS, run.namespace, body, dry_run=True)
+                await self.client.create(REQUESTS, run.namespace, body, dry_run=True)
             except ApiRefusedError as error:
                 refused[row.pod] = str(error)
         return refused
@@ -165,9 +164,11 @@ class Session(Runs):
             world, now = cluster.world(), self.clock.now()
             if name in world.aborted:
                 raise ConfigurationError(f"run {name} was aborted: start a new one")
-            rows = make_plan(world, run, now).rows if command.retry_failed else ()
-            failed = [row.request.request for row in rows if row.stage is Stage.FAILED and row.request is not None]
-            world = replace(world, requests=tuple(each for each in world.requests if each.request not in failed))
+            if command.retry_failed:
+                rows = make_plan(world, run, now).rows
+                failed = (row.request.request.uid for row in rows if row.stage is Stage.FAILED and row.request)
+                cluster.retried = frozenset(failed)
+                world = cluster.world()
             if command.dry_run:
                 return await self._preview(world, run)
             if (first := unfinished(world, run, now)) is not None:
@@ -175,7 +176,7 @@ class Session(Runs):
                 way_out = f"finish it, or abort it: {self.command_line('abort', first.name)}"
                 raise ConfigurationError(f"cannot resume run {name}: {other}; {way_out}")
             left = tally(make_plan(world, run, now, confirmed=True).rows)[Stage.WAITING]
-            await self.record_options(run, cluster, failed)
+            await self.record_options(run, cluster)
             return await self._carry_out(run, cluster, f"resuming on {run.target.words}, {left} left to restart")
 
     async def _carry_out(self, run: Run, cluster: Cluster, begins: str) -> int:

@@ -76,6 +76,8 @@ def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:
     [
         (Plan((), end=End.DONE), "running", "done"),
         (Plan((), end=End.FAILED), "stopped", "failed"),
+        (Plan((), end=End.FAILED), "running", "running"),  # it retries what has failed
+        (Plan((), end=End.FAILED), "waiting", "waiting"),
         (Plan((Row("web-0", "uid", Stage.FAILED),), end=End.DONE), "stopped", "failed"),
         (Plan((), end=End.ABORTED), "running", "aborted"),
         (Plan((), end=End.PAUSED), "stopped", "paused"),

@@ -18,6 +18,7 @@ from tests.support.rollouts import (
     AFTER,
     BEFORE,
     NOW,
+    again,
     asked,
     budget,
     chosen,
@@ -511,6 +512,89 @@ class TestEnds:
         four = member("web-3")
         world = World((recreated(ONE), recreated(TWO), THREE, four), (succeeded(of, ONE), succeeded(of, TWO)))
         assert chosen(planned(world, of)) == ["web-2"]
+
+
+class TestRetries:
+    """`resume --retry-failed`: the failed requests stay, and each pod gets another one."""
+
+    def retried(self, world: World) -> World:
+        return replace(world, retried=frozenset(each.request.uid for each in world.requests))
+
+    def test_what_was_restarted_and_never_got_ready_is_restarted_again(self) -> None:
+        of = run()
+        world = World((recreated(ONE, ready=False), TWO), (failed(of, ONE, Reason.DEADLINE),))
+        assert planned(world, of).end is End.FAILED, "without --retry-failed"
+        found = planned(self.retried(world), of)
+        assert (found.end, chosen(found), stages(found)["web-0"]) == (None, ["web-0"], "waiting")
+
+    def test_of_several_containers_those_that_were_recreated_are_left_alone(self) -> None:
+        of = run("app", "side")
+        states = (RecreateState("app", StatePhase.SUCCEEDED), RecreateState("side", StatePhase.FAILED))
+        pod = member("web-0", container("app"), container("side"))
+        world = World((recreated(pod),), (asked(of, pod, RequestPhase.COMPLETED, states=states),))
+        (row,) = planned(self.retried(world), of).create
+        assert row.containers == ("side",)
+
+    def test_that_its_configuration_has_not_changed_since_does_not_matter(self) -> None:
+        of = run(containers=(), stale=True)
+        pod = member("web-0", config={"app": (USES,)})
+        bad = failed(run(stale=True), pod, Reason.DEADLINE)
+        world = World((recreated(pod, ready=False),), (replace(bad, run=of),), config=EDITED)
+        (row,) = planned(self.retried(world), of).create
+        assert row.containers == ("app",)
+
+    @pytest.mark.parametrize("status", ["", "open", "well", "failed"])
+    def test_once_it_has_its_next_request_that_one_counts(self, status: str) -> None:
+        of = run()
+        before = failed(of, ONE, Reason.DEADLINE)
+        after = {"open": asked(of, ONE), "well": succeeded(of, ONE), "failed": failed(of, ONE)}
+        requests = (before, again(after[status], before)) if status else (before,)
+        world = replace(World((recreated(ONE),), requests), retried=frozenset({before.request.uid}))
+        stage = {"": "waiting", "open": "requested", "well": "done", "failed": "failed"}[status]
+        for known in (world, replace(world, requests=requests[::-1])):
+            assert stages(planned(known, of)) == {"web-0": stage}
+            by_another = stages(planned(replace(known, retried=frozenset()), of))
+            assert by_another == {"web-0": stage if status else "failed"}, "another process knows the requests only"
+
+    @pytest.mark.parametrize(
+        ("pod", "reason"),
+        [
+            (member("web-0", container(running=False)), "container app is not running"),
+            (member("web-0", node="node-z"), "the node has no node daemon"),
+        ],
+    )
+    def test_what_cannot_be_restarted_now_has_still_failed(self, pod: Member, reason: str) -> None:
+        of = run()
+        world = World((pod,), (failed(of, pod, Reason.DEADLINE),), daemons=frozenset({"node-a"}))
+        found = planned(self.retried(world), of)
+        assert (found.end, why(found)) == (End.FAILED, {"web-0": reason})
+
+    def test_what_admission_would_not_have_is_told(self) -> None:
+        of = run()
+        world = World((ONE,), (failed(of, ONE),), refused={"uid-web-0": "denied"})
+        assert why(planned(self.retried(world), of)) == {"web-0": "denied"}
+
+    def test_they_go_first(self) -> None:
+        of = run()
+        assert chosen(planned(self.retried(World(PODS, (failed(of, TWO),))), of)) == ["web-1"]
+
+    def test_they_are_of_the_part_in_which_they_were_begun(self) -> None:
+        of = run(first=1, max_unavailable=Amount(3))
+        four = member("web-3")
+        first = self.retried(World((ONE, TWO, THREE), (failed(of, ONE),)))
+        assert chosen(planned(first, of)) == ["web-0"], "of the first part"
+        held = replace(first, members=(replace(ONE, config={"app": (USES,)}), TWO, THREE), config={USES.object: None})
+        assert (planned(held, of).end, planned(held, of).wait.why) == (None, "ConfigMap web not found")
+        rest = self.retried(World((recreated(ONE), TWO, THREE, four), (failed(of, TWO),)))
+        rest = replace(rest, requests=(succeeded(of, ONE), *rest.requests))
+        assert chosen(planned(rest, of)) == ["web-1", "web-2", "web-3"], "the user has allowed the rest"
+
+    def test_a_preview_shows_them(self) -> None:
+        of = run()
+        bad = failed(of, ONE, Reason.DEADLINE)
+        later = again(failed(of, ONE), bad)
+        world = World((recreated(ONE, ready=False), TWO), (bad, later), retried=frozenset({later.request.uid}))
+        assert [[row.pod for row in batch] for batch in make_preview(world, of, NOW).batches] == [["web-0"], ["web-1"]]
 
 
 class TestRivals:

@@ -81,6 +81,14 @@ def test_each_pod_has_one_name_in_each_run() -> None:
     assert run().request_name("1") == FULL.request_name("1")
 
 
+def test_what_retries_a_failed_request_has_the_next_number() -> None:
+    """Two processes that retry one request create one of the same name."""
+    assert FULL.request_name("uid-1", FULL.request_name("uid-1")) == "run-4a49acf8a6.2"
+    assert FULL.request_name("uid-1", "run-4a49acf8a6.9") == "run-4a49acf8a6.10"
+    assert FULL.request_name("uid-1", "run-4a49acf8a6.x") == "run-4a49acf8a6.2"
+    assert FULL.request("web-0", "uid-1", ("app",), "run-4a49acf8a6")["metadata"]["name"] == "run-4a49acf8a6.2"
+
+
 def test_another_version_goes_on_with_the_same_run() -> None:
     """Requests live for a day: a name that changes would restart pods twice, a text that does would be of no run."""
     assert FULL.request_name("uid-1") == "run-4a49acf8a6"

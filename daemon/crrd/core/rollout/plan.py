@@ -68,7 +68,7 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False)
         return Plan(_with_reasons(rows, {row.uid: held for row in rows}), wait=held, wake_at=wake)
     left = _left_of_first(run, rows, confirmed=confirmed)
     under_way = any(row.stage.under_way for row in rows)
-    if left == 0 and not under_way:
+    if left == 0 and not under_way and not any(row.failed for row in rows):
         message = f"the first part of the run (--partition) is done, {tally(rows)[Stage.WAITING]} left"
         return Plan(rows, end=End.PAUSED, message=message)
     create, waits = _Round(world, run, rows).choose(left)
@@ -149,9 +149,12 @@ def _age(run: Run) -> tuple[str, str]:
 
 
 def _left_of_first(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> int | None:
-    """Return how many pods of the first part are left to start; None if there is no first part, or it is over."""
+    """Return how many pods of the first part are left to start; None if there is no first part, or it is over.
+
+    A pod that is restarted again has been started before.
+    """
     first = run.options.first
-    started = sum(1 for row in rows if row.stage not in (Stage.WAITING, Stage.SKIPPED))
+    started = sum(1 for row in rows if row.failed or row.stage not in (Stage.WAITING, Stage.SKIPPED))
     return None if confirmed or not first or started > first else first - started
 
 
@@ -186,13 +189,13 @@ class _Round:
         }
 
     def choose(self, most: int | None) -> tuple[list[Row], dict[str, Wait]]:
-        """Return the pods that start now, at most `most` (None: no limit), and why each other pod waits."""
+        """Return the pods that start now, at most `most` new ones (None: no limit), and why each other pod waits."""
         chosen: list[Row] = []
         waits: dict[str, Wait] = {}
         first = Wait(f"waiting for the first {self._run.options.first} pods")
         blocked: Wait | None = None
         for row, member in self._candidates():
-            over_first = most is not None and len(chosen) >= most
+            over_first = most is not None and not row.failed and sum(1 for each in chosen if not each.failed) >= most
             wait = blocked or (first if over_first else next(self._reasons(row, member), None))
             if wait is None:
                 chosen.append(row)
@@ -205,11 +208,11 @@ class _Round:
         return chosen, waits
 
     def _candidates(self) -> list[tuple[Row, Member]]:
-        """Return the pods that could start: in order of their ordinals if required, else unready pods first."""
+        """Return the pods that could start: by their ordinals if required, else unready and failed ones first."""
 
         def place(pair: tuple[Row, Member]) -> tuple[int, str]:
             row, member = pair
-            return -member.ordinal if self._in_order else int(row.uid not in self._down), row.pod
+            return -member.ordinal if self._in_order else int(row.uid not in self._down and not row.failed), row.pod
 
         waiting = [(row, row.member) for row in self._rows if row.stage is Stage.WAITING and row.member is not None]
         return sorted(waiting, key=place)

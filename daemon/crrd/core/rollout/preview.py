@@ -96,9 +96,9 @@ def _done(world: World, run: Run, batch: tuple[Row, ...]) -> World:
     """Return the world after these pods were recreated and are ready again."""
     uids = {row.uid for row in batch}
     members = tuple(replace(each, ready=True) if each.pod.uid in uids else each for each in world.members)
-    done = {run.request_name(row.uid): row for row in batch}
-    others = (each for each in world.requests if each.request.name not in done)
-    requests = tuple(RunRequest(_request(run, row), run) for row in done.values())
+    done = {run.request_name(row.uid) for row in batch}
+    others = (each for each in world.requests if each.request.name.partition(".")[0] not in done)
+    requests = tuple(RunRequest(_request(run, row), run) for row in batch)
     return replace(world, members=members, requests=(*others, *requests))
 
 

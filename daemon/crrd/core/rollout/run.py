@@ -1,6 +1,7 @@
 """A run: what it recreates, and how. It is stored only on its requests, so any process can continue it.
 
-A request's name is computed from the run's name and the pod's UID, so it cannot be created twice.
+A request's name is computed from the run's name and the pod's UID, so it cannot be created twice. A request that
+retries a failed one has its name and a number.
 """
 
 import hashlib
@@ -120,18 +121,20 @@ class Run:
         most = f"{pods} pod{'s' * (pods != 1)}, at most {self.options.max_unavailable} unready"
         return f"{self.options.what} of {self.target.words}, {most}{reason}"
 
-    def request_name(self, pod_uid: str) -> str:
-        """Return the name of this run's request for a pod."""
-        return f"{self.name}-{hashlib.sha256(pod_uid.encode()).hexdigest()[:10]}"
+    def request_name(self, pod_uid: str, failed: str = "") -> str:
+        """Return the name of this run's request for a pod, or of the one after the failed request of this name."""
+        _, _, number = failed.partition(".")
+        attempt = f".{int(number) + 1 if number.isdecimal() else 2}" if failed else ""
+        return f"{self.name}-{hashlib.sha256(pod_uid.encode()).hexdigest()[:10]}{attempt}"
 
-    def request(self, pod_name: str, pod_uid: str, containers: tuple[str, ...]) -> dict[str, Any]:
-        """Return the request for a pod as JSON; admission sets the other fields."""
+    def request(self, pod_name: str, pod_uid: str, containers: tuple[str, ...], failed: str = "") -> dict[str, Any]:
+        """Return the request for a pod as JSON; admission sets the other fields. `failed` as in `request_name`."""
         strategy: dict[str, Any] = {"failurePolicy": "Fail", "orderedRecreate": self.options.ordered}
         if self.options.allow_pod_restart:
             strategy["allowPodRestart"] = True
         if self.options.unready_grace is not None:
             strategy["unreadyGracePeriodSeconds"] = self.options.unready_grace
-        meta: dict[str, Any] = {"name": self.request_name(pod_uid), "namespace": self.namespace}
+        meta: dict[str, Any] = {"name": self.request_name(pod_uid, failed), "namespace": self.namespace}
         meta |= {"labels": {LABEL_RUN: self.name}, "annotations": self.annotations()}
         spec = {
             "podName": pod_name,

@@ -73,34 +73,48 @@ class Row:
     wait: Wait = NO_WAIT  # What the pod waits for, why it was skipped, or why it failed
     node: str = ""
     member: Member | None = None  # None if the pod no longer exists
-    request: RunRequest | None = None
+    request: RunRequest | None = None  # The pod's newest one; if WAITING: the failed one that is retried
     containers: tuple[str, ...] = ()  # The containers to recreate
     skip: Skip | None = None
     settled_at: datetime | None = None  # If SETTLING: when the pod is done if nothing changes, None if unknown
 
+    @property
+    def failed(self) -> str:
+        """If WAITING: the name of the request that has failed and is retried, or ""."""
+        return self.request.request.name if self.request is not None and self.stage is Stage.WAITING else ""
+
 
 def make_rows(world: World, run: Run, now: datetime) -> tuple[Row, ...]:
     """Return a row for each pod of the run, deleted pods included."""
-    own = {each.request.name: each for each in world.requests_of(run)}
-    rows = []
-    for member in world.members:
-        asked = own.pop(run.request_name(member.pod.uid), None)
-        rows.append(_candidate(world, run, member) if asked is None else _requested(world, run, member, asked, now))
+    # The newest request of each pod. Retries have the name of the pod's first request and a number.
+    own = {each.request.name.partition(".")[0]: each for each in world.requests_of(run)}
+    rows = [_row(world, run, each, own.pop(run.request_name(each.pod.uid), None), now) for each in world.members]
     return (*rows, *(_absent(each) for each in own.values()))
 
 
-def _candidate(world: World, run: Run, member: Member) -> Row:
-    row = Row(member.pod.name, member.pod.uid, Stage.WAITING, node=member.pod.node_name, member=member)
+def _row(world: World, run: Run, member: Member, asked: RunRequest | None, now: datetime) -> Row:
+    if asked is None:
+        return _candidate(world, run, member)
+    row = _requested(world, run, member, asked, now)
+    if asked.request.uid not in world.retried:
+        return row
+    again = _candidate(world, run, member, asked)
+    return again if again.skip is None else replace(row, wait=again.wait)
+
+
+def _candidate(world: World, run: Run, member: Member, failed: RunRequest | None = None) -> Row:
+    pod = member.pod
+    row = Row(pod.name, pod.uid, Stage.WAITING, node=pod.node_name, member=member, request=failed)
     if row.uid in world.refused:
         return replace(row, stage=Stage.FAILED, wait=Wait(world.refused[row.uid]))
-    skip, detail = next(_skips(world, run, member), (None, ""))
+    skip, detail = next(_skips(world, run, member, failed), (None, ""))
     if skip is not None:
         return replace(row, stage=Stage.SKIPPED, wait=Wait(f"{detail} {skip}".strip()), skip=skip)
-    names = tuple(each.name for each in _wanted(run, member) if _skip_reason(world, run, member, each) is None)
+    names = tuple(each.name for each in _wanted(run, member) if _skip_reason(world, run, member, each, failed) is None)
     return replace(row, containers=names)
 
 
-def _skips(world: World, run: Run, member: Member) -> Iterator[tuple[Skip, str]]:
+def _skips(world: World, run: Run, member: Member, failed: RunRequest | None) -> Iterator[tuple[Skip, str]]:
     """Yield reasons to skip a pod. The first one is shown."""
     pod = member.pod
     if pod.deleting:
@@ -113,7 +127,7 @@ def _skips(world: World, run: Run, member: Member) -> Iterator[tuple[Skip, str]]
     wanted = _wanted(run, member)
     if not wanted:
         yield Skip.NO_CONTAINER, "container " + " or ".join(run.options.containers)
-    fits = [(_skip_reason(world, run, member, each), f"container {each.name}") for each in wanted]
+    fits = [(_skip_reason(world, run, member, each, failed), f"container {each.name}") for each in wanted]
     yield from ((skip, f"{detail}:") for skip, detail in fits if skip is Skip.RESTARTS_POD)
     unfit = [(skip, detail) for skip, detail in fits if skip is not None]
     if len(unfit) == len(wanted):
@@ -133,18 +147,24 @@ def recreatable(pod: Pod) -> Mapping[str, PodContainer]:
     return {name: each for name, each in pod.containers.items() if each.kind.recreatable}
 
 
-def _skip_reason(world: World, run: Run, member: Member, container: PodContainer) -> Skip | None:
-    """Return why a container is skipped, by the rules of its kubelet's version; None if it is to be recreated."""
+def _skip_reason(
+    world: World, run: Run, member: Member, container: PodContainer, failed: RunRequest | None
+) -> Skip | None:
+    """Return why a container is skipped, by the rules of its kubelet's version; None if it is to be recreated.
+
+    A container that a failed request could not recreate is recreated again, even if it has started since.
+    """
     minor = known_minor(world.kubelets.get(member.pod.node_name, ""))
     if container.policy(minor) is RestartPolicy.NEVER:
         return Skip.NEVER
     if not container.running or not container.container_id:
         return Skip.NOT_RUNNING
-    started, since = parse_time(container.started_at), parse_time(run.options.since or run.started)
-    if started is not None and since is not None and started > since:
-        return Skip.RECENT
-    if run.options.stale and not changes(member.config.get(container.name, ()), container, world.config):
-        return Skip.FRESH
+    if failed is None or failed.request.status.state(container.name).phase is not StatePhase.FAILED:
+        started, since = parse_time(container.started_at), parse_time(run.options.since or run.started)
+        if started is not None and since is not None and started > since:
+            return Skip.RECENT
+        if run.options.stale and not changes(member.config.get(container.name, ()), container, world.config):
+            return Skip.FRESH
     ruled = restart_all_code(container.restart_rules, minor) is not None
     return Skip.RESTARTS_POD if ruled and not run.options.allow_pod_restart else None
 

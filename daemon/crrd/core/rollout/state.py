@@ -281,6 +281,7 @@ class World:
     aborted: frozenset[str] = frozenset()  # Names of aborted runs
     refused: Mapping[str, str] = field(default_factory=dict)
     """Pods (UID) whose request the API server rejected, and its message."""
+    retried: frozenset[str] = frozenset()  # Failed requests (UID) whose pods are restarted again
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By UID: known pods that are not the target's and have a request of another run."""
     kubelets: Mapping[str, str] = field(default_factory=dict)
