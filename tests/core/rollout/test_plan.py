@@ -11,7 +11,7 @@ from crrd.core.config.objects import Change, ConfigObject
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.rollout.plan import End, first_rival, make_plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import Stale, make_preview
-from crrd.core.rollout.run import Amount, Target
+from crrd.core.rollout.run import Amount, Progress, Target
 from crrd.core.rollout.state import Member, World
 from crrd.kubelet.restart_rules import RestartPolicy
 from tests.support.rollouts import (
@@ -653,6 +653,29 @@ class TestRivals:
         }
         found = unfinished(worlds[before], run(name="new"), NOW)
         assert found == (old if stands_in_the_way else None)
+
+    @pytest.mark.parametrize(
+        ("state", "over"), [("running", False), ("stopped", False), ("paused", False), ("done", True), ("failed", True)]
+    )
+    def test_of_a_run_on_stale_containers_its_last_progress_counts_without_the_configuration(
+        self, state: str, *, over: bool
+    ) -> None:
+        """A new run that does not read ConfigMaps cannot tell which containers the other one has left."""
+        old = run(containers=(), name="old", started="2026-01-01T11:59:00Z", stale=True)
+        pods = tuple(replace(each, config={"app": (USES,)}) for each in (recreated(ONE), TWO))
+        progress = Progress(AFTER, "laptop/42", state, 1, 2)
+        one_done = replace(succeeded(run(), ONE), run=old, progress=progress)
+        one_done = replace(one_done, request=replace(one_done.request, name=old.request_name("uid-web-0")))
+        world = World(pods, (one_done,))
+        assert unfinished(world, run(name="new"), NOW) == (None if over else old)
+        known = replace(world, config=EDITED)
+        assert unfinished(known, run(name="new", stale=True), NOW) == old
+        done = replace(known, members=(recreated(ONE), replace(recreated(TWO), config={"app": (USES,)})))
+        assert unfinished(done, run(name="new", stale=True), NOW) is None, "no container is left, whatever was written"
+        silent = replace(world, requests=(replace(one_done, progress=None),))
+        assert unfinished(silent, run(name="new"), NOW) == old
+        aborted = replace(world, aborted=frozenset({"old"}))
+        assert unfinished(aborted, run(name="new"), NOW) is None
 
     @pytest.mark.parametrize(
         ("min_ready", "ready", "over"),

@@ -6,13 +6,12 @@ from datetime import datetime
 
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.plan import End, Plan
-from crrd.core.rollout.run import Progress, Run
+from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import count_done
-from crrd.core.rollout.state import RunRequest
+from crrd.core.rollout.state import RunRequest, last_progress
 
 LIVE_SECONDS = 60.0  # A process that has written no progress for this long counts as ended
 RUNNING, WAITING, STOPPED = "running", "waiting", "stopped"  # States of a run that has not ended
-_NO_PROGRESS = Progress("", "", STOPPED, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +36,20 @@ def run_status(
 
     `is_gone` returns whether a process (`Progress.by`) is known to have ended.
     """
-    own = sorted(requests, key=lambda each: each.age, reverse=True)
-    written = [each.progress for each in own if each.progress is not None]
-    last = max(written, key=lambda each: each.at, default=_NO_PROGRESS)
+    last = last_progress(requests)
     state, done, total, waits = last.state, last.done, last.total, last.waits
     at = parse_time(last.at)
     if state in (RUNNING, WAITING) and (is_gone(last.by) or at is None or (now - at).total_seconds() > LIVE_SECONDS):
         state = STOPPED
-    if any(each.aborted for each in own):
+    if any(each.aborted for each in requests):
         state = End.ABORTED
     if plan is not None:
         state, (done, total), waits = _state_by_pods(plan, state), count_done(plan.rows), "; ".join(plan.waits)
-    times = [each.request.created for each in own] + [each.request.status.completion_time for each in own]
+    times = [each.request.created for each in requests] + [each.request.status.completion_time for each in requests]
     active_at = max((moment for moment in map(parse_time, times) if moment is not None), default=None)
     idle = (now - active_at).total_seconds() if active_at is not None else 0.0
     waits = waits if state in (RUNNING, WAITING) else ""
-    return RunStatus(run, own, state, last.by.rpartition("/")[0], done, total, active_at, idle, waits)
+    return RunStatus(run, requests, state, last.by.rpartition("/")[0], done, total, active_at, idle, waits)
 
 
 def _state_by_pods(plan: Plan, recorded: str) -> str:

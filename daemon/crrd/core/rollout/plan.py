@@ -13,7 +13,7 @@ from crrd.core.api.time import after
 from crrd.core.config.objects import missing
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage, make_rows, tally
-from crrd.core.rollout.state import Budget, Member, RunRequest, World
+from crrd.core.rollout.state import Budget, Member, RunRequest, World, last_progress
 from crrd.core.rollout.waits import NO_WAIT, Wait, describe_pod
 
 _NAMED = 3  # Most pods that a message names; the others are counted
@@ -129,8 +129,12 @@ def unfinished(world: World, run: Run, now: datetime) -> Run | None:
     if others := _with_open_requests(world, run):
         return min(others, key=_age)
     for other in {each.run.name: each.run for each in world.requests}.values():
-        same = other.name != run.name and other.target.identity == run.target.identity
-        if same and seen_by_others(replace(world, refused={}), other, now).end in (None, End.PAUSED):
+        if other.name == run.name or other.target.identity != run.target.identity:
+            continue
+        end = str(seen_by_others(replace(world, refused={}), other, now).end)
+        if end == End.DONE and other.options.stale and not world.config:
+            end = last_progress(world.requests_of(other)).state  # it is unknown which containers are stale
+        if end not in (End.DONE, End.FAILED, End.ABORTED):
             return other
     return None
 

@@ -260,6 +260,13 @@ def newest_run(requests: Iterable[RunRequest]) -> Run:
     return max(requests, key=lambda each: (each.run.revision, each.age)).run
 
 
+def last_progress(requests: Iterable[RunRequest]) -> Progress:
+    """Return the progress that was written last, as that of a stopped run if there is none."""
+    own = sorted(requests, key=lambda each: each.age, reverse=True)
+    written = [each.progress for each in own if each.progress is not None]
+    return max(written, key=lambda each: each.at, default=Progress("", "", "stopped", 0, 0))
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeFailure:
     """The last failure of a container's probe."""
