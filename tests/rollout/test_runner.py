@@ -20,13 +20,12 @@ from tests.support.rollouts import NOW, budget, member, recreated, run
 class LateCluster:
     """Shows the pods as they were, until one is asked for."""
 
-    problem = ""
-
     def __init__(self, shown: Member, real: Member, *budgets: Budget) -> None:
         self.changed = asyncio.Event()
         self._shown, self._real, self._budgets = shown, real, budgets
 
-    async def learn(self) -> None: ...
+    async def refresh(self) -> str:
+        return ""
 
     async def learn_probes(self, plan: Plan) -> bool:
         return False

@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from crrd.core.api.time import rfc3339
+from crrd.core.rollout import overview
+from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Progress
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ConfigurationError
+from crrd.rollout.display import Display
 from crrd.rollout.jsonlines import JsonLines
 from crrd.rollout.runs import is_gone
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
@@ -137,6 +140,44 @@ async def test_whoever_watches_one_that_stops_is_told_how_to_go_on(cluster: Play
         await asyncio.sleep(0.1)
     assert await watching == 1
     assert f"stopped: 0 of 2 pods recreated, 1 in progress; {RESUME} (after " in capsys.readouterr().out
+
+
+class Waits(Display):
+    """Records what each shown plan waits for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whys: list[str] = []
+
+    def show(self, plan: Plan) -> None:
+        self.whys.append(plan.wait.why)
+        super().show(plan)
+
+
+async def test_whoever_watches_without_a_connection_follows_on(
+    cluster: PlayedCluster, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known of the run gets old while the API server is away, but the run goes on."""
+    await cluster.workload("Deployment", "web", 2, "app")
+    display = Waits()
+    async with begun(cluster) as run, asyncio.timeout(30):
+        watching = asyncio.create_task(recreated(cluster, "status", "nightly", "-w", display=display))
+        while not display.whys:
+            await asyncio.sleep(0.01)
+        cluster.api.fail_next(10**6, status=503)
+        cluster.api.drop_connections()
+        while not display.whys[-1] and not watching.done():
+            await asyncio.sleep(0.01)
+        with monkeypatch.context() as patch:
+            patch.setattr(overview, "LIVE_SECONDS", 0.0)  # what was written last is too old now
+            shown = len(display.whys)
+            while len(display.whys) < shown + 3 and not watching.done():
+                await asyncio.sleep(0.01)
+        assert not watching.done()
+        cluster.api.clear_faults()
+        cluster.goes_on.set()
+        assert (await run, await watching) == (0, 0)
+    assert "  waiting: watch " in capsys.readouterr().out
 
 
 async def test_a_run_whose_target_is_gone_can_be_aborted(cluster: PlayedCluster, capsys: Output) -> None:

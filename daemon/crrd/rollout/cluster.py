@@ -35,6 +35,7 @@ from crrd.rollout.target import Aim
 T = TypeVar("T")
 Json = Mapping[str, Any]
 _GENERATIONS = 8  # Levels of owners that are followed, because owner references can form a loop
+_RETRY_SECONDS = 0.5
 _PROBES_SECONDS = 10.0  # Interval of reading kubelet's events on failed probes while a recreated pod is not ready
 
 
@@ -98,11 +99,17 @@ class Cluster:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    @property
-    def problem(self) -> str:
-        """Why the known state may be out of date, or "" if every watch is connected."""
+    async def refresh(self) -> str:
+        """Read what no watch reports. Return why the known state may be out of date, or ""."""
         self._raise_error()
-        return next((each.last_error for each in self._reflectors if each.last_error), "")
+        if problem := next((each.last_error for each in self._reflectors if each.last_error), ""):
+            return problem
+        try:
+            await self.learn()
+        except ApiUnavailableError as error:
+            await asyncio.sleep(_RETRY_SECONDS)
+            return str(error)
+        return ""
 
     def world(self) -> World:
         """Return the known state."""

@@ -71,7 +71,7 @@ class Runner:
         await self._wait_for_next_second(run)
         while True:
             self._cluster.changed.clear()
-            trouble = self._cluster.problem or await self._learn()
+            trouble = await self._cluster.refresh()
             world = self._cluster.world()
             latest = world.latest(run)
             if latest != run:
@@ -132,15 +132,6 @@ class Runner:
         started = parse_time(run.started)
         if started is not None:
             await asyncio.sleep(max(0.0, 1.0 - (self._clock.now() - started).total_seconds()))
-
-    async def _learn(self) -> str:
-        """Read what no watch reports. Return the error, or ""."""
-        try:
-            await self._cluster.learn()
-        except ApiUnavailableError as error:
-            await asyncio.sleep(_RETRY.initial)
-            return str(error)
-        return ""
 
     async def _wait(self, plan: Plan) -> None:
         """Wait until something changes, or until the time matters."""

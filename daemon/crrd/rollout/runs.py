@@ -6,7 +6,7 @@ import shlex
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,6 +15,7 @@ from crrd.core.rollout.overview import RUNNING, STOPPED, WAITING, RunStatus, run
 from crrd.core.rollout.plan import End, Plan, seen_by_others
 from crrd.core.rollout.run import ANNOTATION_ABORTED, LABEL_RUN, Amount, Options, Run
 from crrd.core.rollout.state import RunRequest, newest_run, read_run_request
+from crrd.core.rollout.waits import Wait
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import REQUESTS, Where
@@ -143,12 +144,14 @@ class Runs:
     async def _follow(self, run: Run, cluster: Cluster) -> int:
         """Show a run until it ends or its process has stopped. Return 0 if it is done."""
         self.display.begin(run, run.describe(len(cluster.world().members)))
+        trouble = ""
         while True:
             cluster.changed.clear()
-            await cluster.learn()
+            before, trouble = trouble, await cluster.refresh()
+            outdated = trouble or before  # the first changes after a trouble may still be on their way
             status, plan = await self._status_of(run, cluster)
-            self.display.show(plan)
-            if status.state not in (RUNNING, WAITING):
+            self.display.show(replace(plan, wait=Wait(outdated)) if outdated else plan)
+            if not outdated and status.state not in (RUNNING, WAITING):
                 again = self._again(status, plan)
                 self.display.end(status.state, summary(plan.rows) + (f"; to continue: {again}" if again else ""))
                 return 0 if plan.outcome is End.DONE else EXIT_FAILED
