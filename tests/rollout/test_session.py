@@ -14,7 +14,7 @@ from crrd.core.rollout.state import read_run_request
 from crrd.kube.resources import EVENTS, REQUESTS
 from crrd.lib.errors import ConfigurationError
 from crrd_localnode.api.admission import AdmissionRequest
-from crrd_localnode.api.errors import Cause, invalid
+from crrd_localnode.api.errors import Cause, forbidden, invalid
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 from tests.support.sessions import command, recreated
 
@@ -221,6 +221,24 @@ async def test_a_time_out_and_an_interrupt_are_events_too(cluster: PlayedCluster
         await running
     said = "Normal: run weekly: 0 of 2 pods recreated; no pod was restarted"
     assert (await events(cluster))["ContainersRecreateInterrupted"] == said
+
+
+async def test_a_quota_is_no_missing_right(cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Quotas, policy engines and a namespace that is being deleted answer with 403, too."""
+
+    async def quota(asked: AdmissionRequest) -> None:
+        if asked.kind.plural == REQUESTS.plural and asked.new is not None and asked.new["spec"]["podName"] == second:
+            raise forbidden(asked.kind.group, asked.kind.plural, asked.name, "exceeded quota: requests")
+
+    first, second = await cluster.workload("Deployment", "web", 2, "app")
+    cluster.api.admission.validating.append(quota)
+    assert await recreated(cluster, "deployment/web", "-c", "app", "--run", "nightly") == 1
+    assert cluster.stops == [(first, "app")]
+    out = capsys.readouterr().out
+    assert "exceeded quota: requests" in out
+    again = "after fixing the cause, to continue: crrd recreate resume nightly -n default --retry-failed (after "
+    assert f"\nfailed: 1 of 2 pods recreated, 1 failed; {again}" in out
+    assert "exceeded quota: requests" in (await events(cluster))["ContainersRecreateFailed"]
 
 
 async def test_a_blocked_dry_run_shows_its_batches_and_what_blocks(

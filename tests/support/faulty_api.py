@@ -25,6 +25,7 @@ from tests.support.policies import transition_refused
 
 _AUTHENTICATED = "system:authenticated"
 _MESSAGES = {
+    403: 'things is forbidden: User "somebody" cannot do this to resource "things" in API group ""',
     429: "The apiserver is too busy to serve the request, please try again",
     500: "Internal error occurred: a fault that was asked for",
     503: "the server is currently unable to handle the request",

@@ -33,6 +33,7 @@ PATIENCE_SECONDS = 3600.0
 """Default time without progress until the run ends. A pod that waits for a budget must not wait forever."""
 _TICK_SECONDS = 1.0  # Interval of updating the displayed seconds
 _PROGRESS_SECONDS = LIVE_SECONDS / 4  # Interval of writing the progress while the state is unchanged
+_NO_RIGHT = ' is forbidden: User "'  # In a 403 for a missing right, and not for a quota or a policy
 _WAITS_CHARACTERS = 500  # Length limit for the waits in the progress
 
 
@@ -191,7 +192,7 @@ class Runner:
 
     async def _handle_denial(self, run: Run, row: Row, error: ApiRefusedError) -> None:
         """Handle a rejection by admission: the pod was deleted (which is normal), or the rejection is final."""
-        if error.status in (401, 403, 404):
+        if error.status in (401, 404) or (error.status == 403 and _NO_RIGHT in str(error)):
             raise ConfigurationError(str(error)) from error
         await self._cluster.look_again(row.pod)
         again = make_plan(self._cluster.world(), run, self._clock.now(), confirmed=True)
