@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from crrd.core.api.reasons import Reason, say
 from crrd.core.api.schema import FIELDS
 from crrd.core.doctor.checks import dropped_fields, examine
 from crrd.core.doctor.facts import (
@@ -134,6 +135,14 @@ def test_nothing_raises_for_odd_objects() -> None:
     assert read_waiting(odd) == ("", frozenset({""}))
     assert read_bound(odd) == ""
     assert read_desired(odd) == 0
+
+
+def test_a_reason_that_the_crd_has_pruned_is_read_from_its_message() -> None:
+    message = say(Reason.RUNTIME_UNAVAILABLE, error="connection refused")
+    known = Reason.RUNTIME_UNAVAILABLE.value
+    pruned: Json = {"phase": "Recreating", "message": message}
+    assert read_waiting({"status": pruned}) == ("", frozenset({known}))
+    assert read_waiting({"status": {"containerRecreateStates": [pruned]}}) == ("", frozenset({"", known}))
 
 
 @pytest.mark.parametrize(

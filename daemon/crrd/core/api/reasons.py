@@ -1,8 +1,8 @@
 """The reasons of requests and containers, each with its sentence and its remedy.
 
 A reason is what programs go by: `reason` in the status, a label of metrics, what `crrd explain` looks up. The sentence
-is the message for people, and is never parsed, except that `crrd explain` knows by it a reason that a CRD has pruned.
-Events have reasons of their own, as Kubernetes' are: few, for filters.
+is the message for people, and is never parsed, except that `crrd explain` and `crrd doctor` know by it a reason that a
+CRD has pruned. Events have reasons of their own, as Kubernetes' are: few, for filters.
 """
 
 import re

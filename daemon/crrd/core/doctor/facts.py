@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from crrd.core.api.reasons import reason_of
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import GROUP, LABEL_NODE_NAME, PLURAL
 from crrd.lib.jsonfields import condition_is_true, items, mapping, text, value_at
@@ -143,7 +144,12 @@ def read_waiting(obj: Json) -> tuple[str, frozenset[str]]:
     """The node of a request, and the reasons in its status."""
     labels, status = mapping(value_at(obj, "metadata.labels")), mapping(obj.get("status"))
     parts = (status, *map(mapping, items(status.get("containerRecreateStates"))))
-    return text(labels.get(LABEL_NODE_NAME)), frozenset(text(each.get("reason")) for each in parts)
+    return text(labels.get(LABEL_NODE_NAME)), frozenset(map(_reason, parts))
+
+
+def _reason(status: Json) -> str:
+    """Return the reason of a wait, also if the CRD has pruned it."""
+    return text(status.get("reason")) or reason_of(text(status.get("message")), final=False).value
 
 
 def read_bound(obj: Json) -> str:
