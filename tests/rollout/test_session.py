@@ -76,6 +76,9 @@ def test_the_command_that_is_printed_keeps_what_was_given() -> None:
         ),
         (("status", "-w"), "--watch needs status and the name of one run"),
         (("abort", "a", "--yes"), "--yes is not supported with abort"),
+        (("abort", "a", "-l", "app=web"), "--selector is not supported with abort"),
+        (("abort", "a", "-c", "app"), "--container is not supported with abort"),
+        (("status", "-l", "app=web"), "--selector is not supported with status"),
         (("deployment/a", "-c", "app", "--retry-failed"), "--retry-failed needs resume RUN or --run NAME"),
     ],
 )

@@ -195,7 +195,7 @@ def _check(args: argparse.Namespace, verb: str) -> None:
 
 def _check_flags(args: argparse.Namespace, verb: str) -> None:
     """Raise ConfigurationError for a flag that the verb does not support, instead of ignoring it."""
-    names: tuple[str, ...] = (*_FIXED, *_CHANGEABLE, *_PROCESS_FLAGS)
+    names: tuple[str, ...] = ("selector", "container", *_FIXED, *_CHANGEABLE, *_PROCESS_FLAGS)
     why = f"is not supported with {verb}"
     if verb == "resume":
         names, why = _FIXED, "cannot be changed on resume: start a new run"
@@ -208,7 +208,7 @@ def _check_flags(args: argparse.Namespace, verb: str) -> None:
 def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
     """Return the flags that are on the command line, with their values."""
     values = {name: getattr(args, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None and value is not False and value != ""}
+    return {name: value for name, value in values.items() if value not in (None, "", []) and value is not False}
 
 
 def _flag(name: str) -> str:
