@@ -73,6 +73,11 @@ class Managed:
         body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": {**plain, **spec}}
         await self.cluster.client.create(POLICIES, NAMESPACE, body)
 
+    async def events(self) -> list[str]:
+        """The reasons of the events on policies."""
+        found = (await self.cluster.client.list_all(EVENTS, dict, namespace=NAMESPACE)).items
+        return [each["reason"] for each in found if each["involvedObject"]["kind"] == KIND]
+
     async def until(self, holds: Callable[[dict[str, Any]], bool], name: str = "web") -> dict[str, Any]:
         """The policy's status, once this holds of it."""
         status: dict[str, Any] = {}
@@ -279,6 +284,46 @@ async def test_a_failed_run_stops_the_policy_and_says_why(managed: Managed) -> N
     await managed.config(LOG="warn")
     await managed.until(is_done)
     assert len(cluster.stops) == 2
+
+
+async def test_a_run_that_cannot_go_on_is_announced_once(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crrd.manager.policies.controller.RETRY_SECONDS", 0.1)
+    cluster, attempts = managed.cluster, 0
+
+    def creates(call: Call) -> bool:
+        nonlocal attempts
+        found = call.verb == "create" and call.resource == "containerrecreaterequests"
+        attempts += found
+        return found
+
+    await managed.policy()
+    await managed.lead()
+    await managed.until(is_idle)
+    cluster.api.fail_next(1000, status=403, match=creates)
+    await managed.config(LOG="debug")
+    await managed.until(lambda _: attempts >= 3)
+    cluster.api.clear_faults()
+    await managed.until(is_done)
+    assert await managed.events() == ["ContainersRecreating", "ContainersRecreated"]
+
+
+async def test_a_run_whose_end_cannot_be_written_at_once_ends_once(managed: Managed) -> None:
+    cluster = managed.cluster
+    await managed.policy()
+    await managed.lead()
+    await managed.until(is_idle)
+    cluster.goes_on.clear()
+    await managed.config(LOG="debug")
+    await managed.until(lambda _: bool(cluster.stops))
+
+    def ends(call: Call) -> bool:
+        return call.resource == "containerrecreatepolicies" and call.verb == "patch" and bool(managed.ended)
+
+    cluster.api.fail_next(2, status=500, match=ends)
+    cluster.goes_on.set()
+    await managed.until(is_done)
+    assert managed.ended == [("configChange", "succeeded")]
+    assert await managed.events() == ["ContainersRecreating", "ContainersRecreated"]
 
 
 @pytest.mark.parametrize("comes", [True, False])

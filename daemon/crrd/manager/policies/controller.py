@@ -7,6 +7,7 @@ name of a run before its first request is created.
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -197,7 +198,8 @@ class PolicyController:
         """Carry out a run, and record how it ended. Wait while another run on the target is first."""
         key, run = policy.key, make_run(policy, record, aim.target)
         log.info("policy run started", policy=key, run=run.name, reason=record.reason)
-        await self._record(policy, run, WorkloadEvent.RECREATING, record.reason)
+        if policy.status.run != record:  # else it continues
+            await self._record(policy, run, WorkloadEvent.RECREATING, record.reason)
         try:
             plan, timed_out = await self._run(policy, run, aim, until)
             patient_until = asyncio.get_running_loop().time() + DAEMON_SECONDS
@@ -239,8 +241,9 @@ class PolicyController:
         self._on_run(record.trigger, "failed" if failed else "succeeded")
         while (latest := self._by_key.get(policy.key)) is not None and latest.uid == policy.uid:
             status = ended(latest, record, failed=failed, message=message, now=self._clock.now())
-            if await self._write(latest, status, latest.conditions):
-                break
+            with suppress(CrrdError):  # retried, because a new attempt of the run would repeat the event
+                if await self._write(latest, status, latest.conditions):
+                    break
             await asyncio.sleep(0.5)
 
     async def _record(self, policy: Policy, run: Run, reason: WorkloadEvent, message: str) -> None:
