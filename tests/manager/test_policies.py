@@ -463,6 +463,21 @@ async def test_the_last_policy_of_a_namespace_takes_its_watches_along(managed: M
             await asyncio.sleep(0.05)
 
 
+async def test_a_policy_without_secrets_takes_their_watch_along(managed: Managed) -> None:
+    def is_watched() -> bool:
+        return any("secrets" in task.get_name() for task in asyncio.all_tasks())
+
+    await managed.policy(triggers={"configChange": {"settle": "1s", "secrets": True}})
+    await managed.lead()
+    await managed.until(is_idle)
+    assert is_watched()
+    body = {"spec": {"triggers": {"configChange": {"secrets": False}}}}
+    await managed.cluster.client.merge_patch(POLICIES, NAMESPACE, "web", body)
+    async with asyncio.timeout(10):
+        while is_watched():
+            await asyncio.sleep(0.05)
+
+
 async def test_a_policy_by_age_and_one_that_is_deleted(managed: Managed) -> None:
     cluster = managed.cluster
     await managed.policy(triggers={"maxAge": "60s"}, containers=["side"], budget={"maxUnavailable": "100%"})

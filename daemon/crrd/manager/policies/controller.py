@@ -117,6 +117,7 @@ class PolicyController:
             before = self._by_key.get(policy.key)
             self._by_key[policy.key] = policy
             if before is None or before.uid != policy.uid or before.generation != policy.generation:
+                self._forget_unwatched(policy.namespace)
                 self._queue.wake(policy.key)
 
     def _deleted(self, policy: Policy) -> None:
