@@ -52,7 +52,7 @@ class Connections:
 
     def __init__(
         self,
-        tls: ssl.SSLContext | None,
+        tls: Callable[[], ssl.SSLContext] | None,
         *,
         most: int,
         min_open_seconds: float,
@@ -60,7 +60,7 @@ class Connections:
         handshake_seconds: float | None = None,
         on_close: CloseObserver | None = None,
     ) -> None:
-        self._tls, self._handshake_seconds = tls, handshake_seconds  # None for plain TCP
+        self._tls, self._handshake_seconds = tls, handshake_seconds  # Asked for each connection; None for plain TCP
         self._most = most
         self._min_open_seconds = min_open_seconds  # A connection is not closed for this long after its last use
         self._head_seconds = head_seconds  # Longest time from the set-up to the first call
@@ -154,7 +154,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(
-                lambda: handler, made, ssl=self._tls, ssl_handshake_timeout=self._handshake_seconds
+                lambda: handler, made, ssl=self._tls and self._tls(), ssl_handshake_timeout=self._handshake_seconds
             )
         except OSError:  # an error of TLS or the network, caused by the client
             self._known.pop(handler, None)

@@ -217,6 +217,26 @@ def handshake(tls: ServingTls, bundle: bytes, host: str = HOST) -> int:
     return x509.load_der_x509_certificate(raw).serial_number
 
 
+def test_a_certificate_with_another_type_of_key_replaces_the_one_before() -> None:
+    """As from an issuer that changes from ECDSA to RSA."""
+    tls, first, key = ServingTls(), new(), rsa.generate_private_key(65537, 2048)
+    assert first.authority is not None
+    tls.load(to_data(first)[CERTIFICATE], to_data(first)[KEY])
+    identifier = x509.SubjectKeyIdentifier.from_public_key(first.authority.key.public_key())
+    second = (
+        x509.CertificateBuilder(first.authority.certificate.subject, x509.Name([]), key.public_key(), serial_number=7)
+        .not_valid_before(NOW)
+        .not_valid_after(NOW + timedelta(days=9))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST)]), critical=True)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+        .sign(first.authority.key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    key_text = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    assert tls.load(second.public_bytes(pem), key_text)
+    assert handshake(tls, first.bundle) == 7
+
+
 @pytest.fixture
 async def api() -> AsyncIterator[FaultyApiServer]:
     async with FaultyApiServer(log=calls.append) as server:

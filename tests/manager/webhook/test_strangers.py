@@ -16,9 +16,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from crrd.lib.errors import ConfigurationError
 from crrd.manager.certificates.keeper import CallerAuthorities
 from crrd.manager.certificates.pki import Pair, key_pem
+from crrd.manager.certificates.rotation import Renewal
 from crrd.manager.certificates.tls import ServingTls
 from tests.support.admission import JsonObject, new_pod, new_request, new_review
-from tests.support.webhook import Pods, Served, new_certificates, webhook
+from tests.support.webhook import Pods, Served, load, new_certificates, webhook
 
 SECRET = "hunter2"
 HTTP_HOOK = {"httpGet": {"path": "/bye", "port": "web", "httpHeaders": [{"name": "Authorization", "value": SECRET}]}}
@@ -115,6 +116,10 @@ async def test_with_an_authority_for_callers_only_they_are_answered(tmp_path: Pa
         with pytest.raises(ConfigurationError, match="the client CA certificates cannot be used"):
             await callers.sync()
         assert await answered(served, issued(of_apiservers, tmp_path))
+        assert not await answered(served, ssl.create_default_context())
+        load(served.tls, new_certificates(served.certificates, Renewal(new_serving=True)))
+        for known in (of_apiservers, of_others):
+            assert await answered(served, issued(known, tmp_path)), "with a renewed certificate"
         assert not await answered(served, ssl.create_default_context())
 
 

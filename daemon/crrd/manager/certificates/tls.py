@@ -19,14 +19,17 @@ _LOCAL_TIME = partial(datetime.now, UTC)
 
 
 class ServingTls:
-    """One context for the life of the process. Handshakes after `load` use the new certificate.
+    """The context for new connections. Each `load` makes a new one.
+
+    A context keeps one certificate for each type of key, so it would still serve an old one after a change of the type.
 
     `now` returns the time of the clients that verify the certificate.
     """
 
     def __init__(self, now: Callable[[], datetime] = _LOCAL_TIME) -> None:
         self._now = now
-        self.context = _context()
+        self._callers = b""  # The CAs of client certificates (PEM); empty if none is required
+        self.context = self._new_context()
         self.loaded = asyncio.Event()  # Set once there is a certificate
         self._pair: tuple[bytes, bytes] | None = None
         self._valid: Validity | None = None
@@ -47,12 +50,11 @@ class ServingTls:
             if self._pair == (certificate, key):
                 self._valid = valid
                 return False
-            # A pair that does not match would leave the context without both, so try it on another context first.
-            for context in (_context(), self.context):
-                _load_chain(context, certificate, key)
+            context = self._new_context()
+            _load_chain(context, certificate, key)
         except (ValueError, x509.InvalidVersion, OSError) as error:  # OSError: also if no file descriptor is left
             raise ConfigurationError(f"the serving certificate cannot be used: {error}") from error
-        self._pair, self._valid = (certificate, key), valid
+        self.context, self._pair, self._valid = context, (certificate, key), valid
         self.loaded.set()
         return True
 
@@ -67,6 +69,16 @@ class ServingTls:
         except (ValueError, ssl.SSLError) as error:
             raise ConfigurationError(f"the client CA certificates cannot be used: {error}") from error
         self.context.verify_mode = ssl.CERT_REQUIRED
+        self._callers += authorities + b"\n"
+
+    def _new_context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        if self._callers:
+            context.load_verify_locations(cadata=self._callers.decode("ascii"))
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
     def lasts(self, margin: timedelta) -> bool:
         """Whether handshakes can succeed now, and for at least `margin` from now."""
@@ -80,13 +92,6 @@ class ServingTls:
         if not valid.has_started(now):
             return f"the serving certificate is not valid before {valid.begins:%Y-%m-%dT%H:%M:%SZ}"
         return f"the serving certificate expired at {valid.ends:%Y-%m-%dT%H:%M:%SZ}" if now >= valid.ends else ""
-
-
-def _context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    return context
 
 
 def _load_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:

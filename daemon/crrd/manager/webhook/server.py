@@ -95,7 +95,7 @@ class WebhookServer:
         self._limits = limits = limits or Limits()
         self._on_review, self._on_admitted = on_review, on_admitted
         self.connections = Connections(
-            tls.context,
+            lambda: tls.context,
             most=room_for_connections(limits.connections),
             min_open_seconds=limits.min_open_seconds,
             handshake_seconds=limits.handshake_seconds,
