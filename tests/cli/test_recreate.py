@@ -951,7 +951,7 @@ async def test_killed_after_every_write_of_a_retry(cluster: PlayedCluster) -> No
     assert outcomes[-1] == 0
 
 
-async def on_terminal(cluster: PlayedCluster, *words: str, answer: bytes) -> tuple[int, str]:
+async def on_terminal(cluster: PlayedCluster, *words: str, answer: bytes, term: str = "xterm") -> tuple[int, str]:
     """`crrd recreate` on a terminal of 120 columns, where somebody answers its question."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
@@ -960,7 +960,7 @@ async def on_terminal(cluster: PlayedCluster, *words: str, answer: bytes) -> tup
         stdin=its,
         stdout=its,
         stderr=its,
-        env={**{key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}, "TERM": "xterm"},
+        env={**{key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}, "TERM": term},
     )
     os.close(its)
     os.set_blocking(ours, False)
@@ -993,3 +993,12 @@ async def test_on_a_terminal_there_is_a_table_and_a_question(cluster: PlayedClus
     assert re.search(r"pod +node +old +new +phase +s +waits for", out)
     assert "3 of 3 pods" in out
     assert "done: 3 of 3 pods recreated" in out
+
+
+async def test_on_a_terminal_that_cannot_move_its_cursor_there_are_lines(cluster: PlayedCluster) -> None:
+    pods = await cluster.workload("Deployment", "web", 2, "app")
+    code, out = await on_terminal(
+        cluster, "deployment/web", "-c", "app", "--partition", "1", answer=b"y\n", term="dumb"
+    )
+    assert (code, len(cluster.stops)) == (0, 2)
+    assert re.search(rf"{pods[1]}  node-a  done  .* \(2 of 2\)", out)

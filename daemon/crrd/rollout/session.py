@@ -64,7 +64,8 @@ def _make_display(now: Callable[[], datetime], *, as_json: bool) -> Display:
         with suppress(ImportError):
             from crrd.rollout.table import Terminal  # noqa: PLC0415 - without rich, plain lines are shown
 
-            return Terminal()
+            if not (terminal := Terminal()).is_dumb:
+                return terminal
     return Display()
 
 

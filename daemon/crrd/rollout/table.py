@@ -34,6 +34,7 @@ class Terminal(Display):
     def __init__(self) -> None:
         super().__init__()
         self._console = Console(highlight=False)
+        self.is_dumb = self._console.is_dumb_terminal  # Whether it cannot show a live table (TERM=dumb)
         self._live = Live(console=self._console, auto_refresh=False)
         self._at_first: int | None = None  # Pods that were finished when this process began
         self._title = ""
