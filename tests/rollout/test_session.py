@@ -1,6 +1,7 @@
 """A run that is begun, resumed and looked at, in the process of the test."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from crrd.cli.main import main
 from crrd.core.api.reasons import Reason
 from crrd.core.rollout.run import Amount, Options
 from crrd.core.rollout.state import read_run_request
-from crrd.kube.resources import EVENTS, REQUESTS
+from crrd.kube.resources import CONFIG_MAPS, EVENTS, REQUESTS
 from crrd.lib.errors import ConfigurationError
+from crrd.rollout.jsonlines import JsonLines
 from crrd_localnode.api.admission import AdmissionRequest
 from crrd_localnode.api.errors import Cause, forbidden, invalid
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
@@ -312,6 +314,21 @@ async def test_a_target_that_fails_is_the_last(cluster: PlayedCluster, capsys: p
     assert await recreated(cluster, "deploy/web", "deploy/api", "deploy/db", "-c", "app") == 1
     assert cluster.stops == []
     assert capsys.readouterr().out.splitlines()[-1] == "not started: deployment.apps/api, deployment.apps/db"
+
+
+async def test_a_target_with_nothing_to_do_has_a_name_of_its_own(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = {"metadata": {"name": "web"}, "data": {"LOG": "info"}}
+    await cluster.client.create(CONFIG_MAPS, NAMESPACE, body)
+    await cluster.workload("Deployment", "web", 1, "app", envFrom=[{"configMapRef": {"name": "web"}}])
+    await cluster.workload("Deployment", "api", 1, "app")
+    words = ("deploy/web", "deploy/api", "--stale", "-o", "json")
+    assert await recreated(cluster, *words, display=JsonLines(cluster.api.now)) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    begun, ended = ([line["run"] for line in lines if line["event"] == event] for event in ("begin", "end"))
+    assert begun == ended
+    assert [name.rpartition("-")[0] for name in ended] == ["web", "api"]
 
 
 async def test_a_dry_run_by_the_server_asks_admission(

@@ -117,7 +117,7 @@ class Session(Runs):
             plan = make_plan(world, run, self.clock.now(), confirmed=True)
             waiting = tally(plan.rows)[Stage.WAITING]
             if not waiting:
-                return self._nothing_to_do(plan)
+                return self._nothing_to_do(run, plan)
             if command.partition is not None:
                 first_part = min(waiting, command.partition.of(waiting))
                 run = replace(run, options=replace(run.options, first=first_part))
@@ -145,12 +145,13 @@ class Session(Runs):
                 refused[row.pod] = str(error)
         return refused
 
-    def _nothing_to_do(self, plan: Plan) -> int:
+    def _nothing_to_do(self, run: Run, plan: Plan) -> int:
         """Say why no pod is recreated. Raises ConfigurationError if the user must act on the reason."""
         odd = [row for row in plan.rows if row.skip is not None and not row.skip.normal]
         if odd:
             skipped = "pod" if len(odd) == 1 else f"{len(odd)} pods are skipped, for example"
             raise ConfigurationError(f"no container can be restarted: {skipped} {odd[0].pod} ({odd[0].wait.why})")
+        self.display.begin(run, run.describe(0))
         self.display.show(plan)
         self.display.end("done", "nothing to do: " + summary(plan.rows))
         return 0
