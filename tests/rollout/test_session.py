@@ -316,6 +316,17 @@ async def test_a_target_that_fails_is_the_last(cluster: PlayedCluster, capsys: p
     assert capsys.readouterr().out.splitlines()[-1] == "not started: deployment.apps/api, deployment.apps/db"
 
 
+async def test_a_target_whose_rest_has_to_be_confirmed_is_the_last(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, _ = await cluster.workload("Deployment", "web", 2, "app")
+    await cluster.workload("Deployment", "api", 2, "app")
+    words = ("deploy/web", "deploy/api", "-c", "app", "--partition", "1")
+    assert await recreated(cluster, *words) == 0
+    assert cluster.stops == [(first, "app")]
+    assert capsys.readouterr().out.splitlines()[-1] == "not started: deployment.apps/api"
+
+
 async def test_a_target_with_nothing_to_do_has_a_name_of_its_own(
     cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -92,7 +92,8 @@ class Session(Runs):
                 async with Cluster(self.client, self.namespace, aim, command.options) as cluster:
                     self._make_run(aim, cluster)
         for done, aim in enumerate(aims, start=1):
-            if code := await self._start(aim):
+            code, over = await self._start(aim)
+            if not over:
                 if left := [each.target.words for each in aims[done:]]:
                     self.display.print_line(f"not started: {', '.join(left)}")
                 return code
@@ -110,19 +111,21 @@ class Session(Runs):
             raise ConfigurationError(f"run {first.name} on {first.target.words} is not finished: {way_out}")
         return run
 
-    async def _start(self, aim: Aim) -> int:
+    async def _start(self, aim: Aim) -> tuple[int, bool]:
+        """Carry out a run for the target, or show it. Return the exit code, and whether the next target may follow."""
         command = self.command
         async with Cluster(self.client, self.namespace, aim, command.options) as cluster:
             run, world = self._make_run(aim, cluster), cluster.world()
             plan = make_plan(world, run, self.clock.now(), confirmed=True)
             waiting = tally(plan.rows)[Stage.WAITING]
             if not waiting:
-                return self._nothing_to_do(run, plan)
+                return self._nothing_to_do(run, plan), True
             if command.partition is not None:
                 first_part = min(waiting, command.partition.of(waiting))
                 run = replace(run, options=replace(run.options, first=first_part))
             if command.dry_run:
-                return await self._preview(world, run)
+                code = await self._preview(world, run)
+                return code, not code
             return await self._carry_out(run, cluster, run.describe(waiting))
 
     async def _preview(self, world: World, run: Run) -> int:
@@ -179,10 +182,11 @@ class Session(Runs):
                 raise ConfigurationError(f"cannot resume run {name}: {other}; {way_out}")
             left = tally(make_plan(world, run, now, confirmed=True).rows)[Stage.WAITING]
             await self.record_options(run, cluster)
-            return await self._carry_out(run, cluster, f"resuming on {run.target.words}, {left} left to restart")
+            begins = f"resuming on {run.target.words}, {left} left to restart"
+            return (await self._carry_out(run, cluster, begins))[0]
 
-    async def _carry_out(self, run: Run, cluster: Cluster, begins: str) -> int:
-        """Carry out the run, with events on the workload before and after.
+    async def _carry_out(self, run: Run, cluster: Cluster, begins: str) -> tuple[int, bool]:
+        """Carry out the run, with events on the workload before and after. Return the exit code, and if it is done.
 
         Raises CancelledError if it is interrupted or the output is closed. The run is then left as it is.
         """
@@ -214,7 +218,7 @@ class Session(Runs):
         if timed_out:
             await self._record(run, WorkloadEvent.TIMED_OUT, message)
         self._end(outcome, message)
-        return exit_code
+        return exit_code, plan.outcome is End.DONE
 
     async def _record(self, run: Run, reason: WorkloadEvent, message: str) -> None:
         await create_event(self.client, self.clock.now(), run, reason, f"run {run.name}: {message}")
