@@ -405,6 +405,56 @@ class TestSchedule:
         assert History(replace(self.POLICY, created="")).look(3601).run is None
 
 
+class TestEdits:
+    """A run goes on after an edit of its policy only as far as it fits."""
+
+    POLICY = replace(PLAIN, config=None, schedule=Schedule("0 * * * *"))
+    BOTH = (app(), app(name="side"))
+
+    @pytest.mark.parametrize(
+        ("edit", "why"),
+        [
+            ({"schedule": None, "max_age": 99999}, "the policy no longer has the trigger schedule"),
+            ({"containers": ("side",)}, "the policy no longer has all of its containers"),
+            ({"target": TargetRef("apps/v1", "Deployment", "other")}, "the policy has another target"),
+            ({"target": None, "selector": "app=web"}, "the policy has another target"),
+        ],
+    )
+    def test_end_a_run_that_does_not_fit_any_more(self, edit: dict[str, Any], why: str) -> None:
+        history = History(self.POLICY)
+        history.look(1, None, *self.BOTH)
+        run = history.look(3600, None, *self.BOTH).run
+        assert run is not None
+        history.policy = replace(history.policy, generation=2, **edit)
+        edited = history.look(3605, None, *self.BOTH)
+        assert (edited.run, reason(edited)) == (None, PolicyReason.IDLE)
+        assert edited.status.run == replace(run, finished=text(3605), message=f"ended because {why}")
+
+    def test_begin_a_run_that_fits(self) -> None:
+        history = History()
+        known = data("b", 99, KEY, SIDE)
+        history.look(1, data("a", None, KEY, SIDE), *self.BOTH)
+        history.look(100, known, *self.BOTH)
+        first = history.look(109, known, *self.BOTH).run
+        history.policy = replace(history.policy, generation=2, containers=("side",))
+        second = history.look(112, data("b", 99, SIDE), app(name="side")).run
+        assert first is not None
+        assert second is not None
+        assert (second.containers, second.since, second.name != first.name) == (("side",), first.since, True)
+
+    def test_keep_a_run_that_still_fits(self) -> None:
+        history = History(self.POLICY)
+        history.look(1)
+        run = history.look(3600).run
+        edit: dict[str, Any] = {
+            "containers": ("app", "side"),
+            "budget": Budget(Amount(2)),
+            "schedule": Schedule("30 * * * *"),
+        }
+        history.policy = replace(history.policy, generation=2, **edit)
+        assert history.look(3605).run == run
+
+
 class TestMaxAge:
     POLICY = replace(PLAIN, config=None, max_age=600)
 

@@ -136,6 +136,9 @@ class _Round:
             return self.rest(PolicyReason.MISSING, why)
         wanted, last = self._wanted(), self._status.run
         active = last if last is not None and not last.finished else None
+        if active is not None and (why := _misfit(self._policy, active)):
+            last, active = replace(active, finished=rfc3339(self._now), message=f"ended because {why}"), None
+            self._status = replace(self._status, run=last)
         if active is not None and (newer := [each for each in wanted if _supersedes(each, active)]):
             last = replace(active, finished=rfc3339(self._now), message="replaced by a run for a newer change")
             self._status, active, wanted = replace(self._status, run=last), None, newer[-1:]
@@ -245,13 +248,34 @@ class _Round:
         return tuple(made)
 
     def _record(self, trigger: Trigger, containers: tuple[str, ...], since: datetime, reason: str = "") -> RunRecord:
-        """Make the record of a run. Its default reason is the trigger. Every process computes the same name for it."""
+        """Make the record of a run. Its default reason is the trigger."""
         policy, at, started = self._policy, rfc3339(since), self._now if trigger is Trigger.AGE else since
-        identity = "|".join([policy.uid, str(policy.generation), trigger, at, *containers])
-        readable = policy.name.replace(".", "-")[:28].rstrip("-")
-        name = f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
         message = f"policy {policy.name}: {reason or trigger}"
-        return RunRecord(name, trigger.value, containers, at, rfc3339(started), policy.generation, message)
+        run = RunRecord("", trigger.value, containers, at, rfc3339(started), policy.generation, message)
+        return replace(run, name=_run_name(policy, run))
+
+
+def _run_name(policy: Policy, run: RunRecord) -> str:
+    """Return the name of a run. Every process computes the same name, and another one for another target."""
+    identity = [policy.uid, str(run.generation), run.trigger, run.since, *run.containers]
+    digest = hashlib.sha256("|".join([*identity, str(policy.target), policy.selector]).encode()).hexdigest()
+    return f"{policy.name.replace('.', '-')[:28].rstrip('-')}-{digest[:10]}"
+
+
+def _misfit(policy: Policy, run: RunRecord) -> str:
+    """Return why an active run does not fit the policy after an edit, "" if it fits."""
+    triggers: dict[str, object] = {
+        Trigger.CONFIG: policy.config,
+        Trigger.SCHEDULE: policy.schedule,
+        Trigger.AGE: policy.max_age,
+    }
+    if run.generation == policy.generation:
+        return ""
+    if triggers.get(run.trigger) is None:
+        return f"the policy no longer has the trigger {run.trigger}"
+    if policy.containers and not {*run.containers} <= {*policy.containers}:
+        return "the policy no longer has all of its containers"
+    return "" if run.name == _run_name(policy, run) else "the policy has another target"
 
 
 def _supersedes(wanted: RunRecord, active: RunRecord) -> bool:
