@@ -316,7 +316,9 @@ class TestObstacles:
         assert run is not None
         assert (run.containers, run.since) == (("side",), text(210))
         history.end(220)
-        assert history.look(221, now, both[0], app(215, name="side")).run == failed, "what failed is tried once more"
+        again = history.look(221, now, both[0], app(215, name="side")).run
+        assert failed is not None
+        assert again == replace(failed, started=text(221)), "what failed is tried once more"
         history.end(230, failed=True, message="web-0: it broke")
         assert history.look(231, now, both[0], app(215, name="side")).run is None
 
@@ -343,8 +345,22 @@ class TestObstacles:
         history.end(120)
         history.look(200, data("c", 199), app(115))
         waits = history.look(210, data("c", 199), app(115))
-        assert (waits.run, reason(waits), waits.wake_at) == (None, PolicyReason.INTERVAL, at(709))
-        assert history.look(709, data("c", 199), app(115)).run is not None
+        assert (waits.run, reason(waits), waits.wake_at) == (None, PolicyReason.INTERVAL, at(710))
+        assert reason(history.look(709, data("c", 199), app(115))) == PolicyReason.INTERVAL, "it began at 110"
+        assert history.look(710, data("c", 199), app(115)).run is not None
+
+    def test_their_distance_counts_from_when_a_window_lets_a_run_start(self) -> None:
+        budget, window = Budget(min_interval=600), Window(Schedule("0 13 * * *"), 3600)
+        history = History(replace(PLAIN, budget=budget, window=window))
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        first = history.look(3600, data("b", 99)).run
+        assert first is not None
+        assert (first.since, first.started) == (text(109), text(3600))
+        history.end(3700)
+        history.look(3701, data("c", 3700), app(3650))
+        waits = history.look(3711, data("c", 3700), app(3650))
+        assert (waits.run, reason(waits), waits.wake_at) == (None, PolicyReason.INTERVAL, at(4200))
 
 
 class TestSchedule:
@@ -355,7 +371,7 @@ class TestSchedule:
         assert history.look(1).wake_at == at(3600)
         run = history.look(3601).run
         assert run is not None
-        assert (run.trigger, run.since, run.started, run.containers) == ("schedule", text(3600), text(3600), ("app",))
+        assert (run.trigger, run.since, run.started, run.containers) == ("schedule", text(3600), text(3601), ("app",))
         history.end(3700)
         assert history.look(3701).run is None
         missed = history.look(4 * 3600 + 5).run

@@ -249,9 +249,9 @@ class _Round:
 
     def _record(self, trigger: Trigger, containers: tuple[str, ...], since: datetime, reason: str = "") -> RunRecord:
         """Make the record of a run. Its default reason is the trigger."""
-        policy, at, started = self._policy, rfc3339(since), self._now if trigger is Trigger.AGE else since
+        policy, at, started = self._policy, rfc3339(since), rfc3339(self._now)
         message = f"policy {policy.name}: {reason or trigger}"
-        run = RunRecord("", trigger.value, containers, at, rfc3339(started), policy.generation, message)
+        run = RunRecord("", trigger.value, containers, at, started, policy.generation, message)
         return replace(run, name=_run_name(policy, run))
 
 
