@@ -11,15 +11,16 @@ import pytest
 
 from crrd.core.api.time import rfc3339
 from crrd.core.config.references import Kind
-from crrd.core.policy.types import API_VERSION, KIND
+from crrd.core.policy.decide import Observed
+from crrd.core.policy.types import API_VERSION, KIND, read_policy
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.resources import CONFIG_MAPS, EVENTS, POLICIES, SECRETS, Resource
+from crrd.kube.resources import CONFIG_MAPS, EVENTS, PODS, POLICIES, SECRETS, Resource
 from crrd.lib.errors import ConflictError
 from crrd.manager.policies import controller
 from crrd.manager.policies.controller import PolicyController
-from crrd.manager.policies.look import UNUSED_SECONDS, Memory
+from crrd.manager.policies.look import UNUSED_SECONDS, ConfigVersions, Memory, TargetObserver
 from crrd_localnode.node import LocalAccess
 from tests.support.faulty_api import Call
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
@@ -28,6 +29,9 @@ MANIFESTS = Path(__file__).parents[2] / "manifests"
 CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 ENV_FROM = [{"configMapRef": {"name": "cfg"}}]
 FORBIDDEN = "kubectl create rolebinding crrd-read-config -n default --clusterrole=crrd-read-config"
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Managed:
@@ -252,6 +256,44 @@ async def test_a_key_that_vanishes_restarts_nothing(managed: Managed) -> None:
     await managed.config(LOG="debug")
     await managed.until(is_done)
     assert [container for _, container in cluster.stops] == ["app"]
+
+
+class Looks:
+    """A TargetObserver of policy web, with the watches that it needs."""
+
+    def __init__(self, client: KubeClient, group: asyncio.TaskGroup) -> None:
+        self._client, self._group = client, group
+        self._changed, self._memory = asyncio.Event(), Memory()
+        self._versions = ConfigVersions(client, lambda *_: self._changed.set())
+        self._observer = TargetObserver(client, self._versions, "crrd-system:crrd-manager")
+
+    async def look(self) -> Observed | None:
+        policy = read_policy(await self._client.get(POLICIES, NAMESPACE, "web"))
+        return (await self._observer.look(policy, self._memory, self._group, NOW))[1]
+
+    async def __aenter__(self) -> "Looks":
+        await self.look()
+        await self._changed.wait()  # for the list
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._versions.forget(NAMESPACE, Kind.CONFIG_MAP)
+
+
+async def test_configuration_is_read_while_no_container_runs(managed: Managed) -> None:
+    """Otherwise the policy would forget its record, and take the data at the next start for the first."""
+    waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    client = managed.cluster.client
+    for pod in await managed.cluster.pods():
+        statuses = [{**each, **waiting} for each in pod["status"]["containerStatuses"]]
+        body = {"status": {"containerStatuses": statuses}}
+        await client.merge_patch(PODS, NAMESPACE, pod["metadata"]["name"], body, subresource="status")
+    await managed.policy()
+    async with asyncio.TaskGroup() as group, Looks(client, group) as looks:
+        found = await looks.look()
+    assert found is not None
+    assert list(found.data) == [("app", "ConfigMap", "cfg")]
+    assert {each.started for each in found.running} == {NOW}, "they start later than this"
 
 
 async def test_secrets_count_where_asked_for_and_leave_no_plain_hash(managed: Managed) -> None:

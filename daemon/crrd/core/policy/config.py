@@ -30,11 +30,11 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """One running container."""
+    """One container of a running pod."""
 
     pod: str
     name: str
-    started: datetime
+    started: datetime  # Now, if it does not run: it will start later than this
     uses: tuple[Reference, ...] = ()
 
 

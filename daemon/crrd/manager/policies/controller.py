@@ -153,7 +153,7 @@ class PolicyController:
         now = asyncio.get_running_loop().time()
         async with self._looks:
             memory = self._memories.setdefault(key, Memory())
-            aim, found = await self._observer.look(policy, memory, self._group)
+            aim, found = await self._observer.look(policy, memory, self._group, self._clock.now())
         if found is None:
             return now + OBSTACLE_SECONDS  # a list wakes it before that, but a watch that goes on makes none
         active = self._active.get(key)

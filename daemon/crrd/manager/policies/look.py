@@ -5,8 +5,9 @@ Metadata-only watches report the version of each ConfigMap and Secret, in namesp
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -138,10 +139,11 @@ class TargetObserver:
         self._client, self._versions, self._account = client, versions, account
 
     async def look(
-        self, policy: Policy, memory: Memory, group: asyncio.TaskGroup
+        self, policy: Policy, memory: Memory, group: asyncio.TaskGroup, now: datetime
     ) -> tuple[Aim | None, Observed | None]:
         """Return the target and its observed state, or None for the state while a list is incomplete.
 
+        `now` is the API server's time.
         Raises ApiUnavailableError.
         """
         if policy.error or policy.suspended:
@@ -159,7 +161,8 @@ class TargetObserver:
             return None, Observed(unreadable=self._grant(error, namespace, role))
         try:
             query = aim.pods_query
-            pods = await self._client.list_all(PODS, _running, namespace=namespace, label_selector=query)
+            parse = partial(_running, now=now)
+            pods = await self._client.list_all(PODS, parse, namespace=namespace, label_selector=query)
             found = chain.from_iterable(pods.items)
             running = tuple(each for each in found if not policy.containers or each.name in policy.containers)
             if policy.config is None:
@@ -207,11 +210,11 @@ class TargetObserver:
         return f"the manager may not read this namespace; to allow it: kubectl create rolebinding {grant}"
 
 
-def _running(pod: Mapping[str, Any]) -> Iterable[Running]:
-    """Return the containers of a pod that run and can be recreated."""
+def _running(pod: Mapping[str, Any], now: datetime) -> tuple[Running, ...]:
+    """Return the containers of a pod that can be recreated. The policy keeps its records while they do not run."""
     found = parse_pod(pod)
     if found.deleting or found.ended:
         return ()
     uses = references(pod)
     started = {name: parse_time(each.started_at) for name, each in found.containers.items() if each.kind.recreatable}
-    return tuple(Running(found.name, name, at, uses.get(name, ())) for name, at in started.items() if at is not None)
+    return tuple(Running(found.name, name, at or now, uses.get(name, ())) for name, at in started.items())
