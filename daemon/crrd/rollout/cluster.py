@@ -42,13 +42,8 @@ _PROBES_SECONDS = 10.0  # Interval of reading kubelet's events on failed probes 
 class Cluster:
     """The pods of a target, and all other objects that limit a run on them. `async with` keeps it up to date."""
 
-    def __init__(
-        self, client: KubeClient, namespace: str, aim: Aim, options: Options, *, lenient: bool = False
-    ) -> None:
-        """`options` decide whether nodes and configuration are read, which needs additional rights.
-
-        With `lenient`, configuration that the user has no right to read is left out. Otherwise it is an error.
-        """
+    def __init__(self, client: KubeClient, namespace: str, aim: Aim, options: Options) -> None:
+        """`options` decide whether nodes and configuration are read, which needs additional rights."""
         self._client, self._namespace, self._aim = client, namespace, aim
         self.changed = asyncio.Event()  # Set after every change; the reader clears it
         self.retried: frozenset[str] = frozenset()  # As `World.retried`, set once by the user of this class
@@ -61,7 +56,7 @@ class Cluster:
         named = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}
         self._workloads = Known(lambda obj: read_workload({**obj, **named}), notify)
         self._zones = bool(options.max_per_zone)
-        config = ConfigObjects(client, namespace, strict=options.stale and not lenient)
+        config = ConfigObjects(client, namespace, strict=options.stale)
         self._config = config if options.reads_config else None
         self._daemons: frozenset[str] | None = None
         self._aborted: set[str] = set()

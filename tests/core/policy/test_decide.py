@@ -172,6 +172,7 @@ class TestConfigChange:
         second = history.look(121, data("b", 111, OTHER) | data("b", 99), uses).run
         assert second is not None
         assert second.since == text(121), "a container that is restarted for the first change would not have the second"
+        assert second.objects == ("ConfigMap cfg", "ConfigMap other"), "it replaces the first run"
 
     def test_of_two_containers_at_two_times_are_two_runs(self) -> None:
         history = History()
@@ -490,11 +491,13 @@ class TestMaxAge:
 
 def test_the_run_as_kubectl_recreate_knows_it() -> None:
     budget = Budget(Amount(10, percent=True), 10, 1)
-    record = RunRecord("web-1", "configChange", ("app",), text(10), text(10), 1, "policy web: ConfigMap cfg changed")
+    why = "policy web: ConfigMap cfg changed"
+    record = RunRecord("web-1", "configChange", ("app",), text(10), text(10), 1, why, ("ConfigMap cfg",))
     run = make_run(replace(PLAIN, budget=budget), record, Target("deployment.apps/web"))
     options = run.options
     assert (run.namespace, run.name, run.started, options.containers) == ("shop", "web-1", text(10), ("app",))
     assert (options.stale, options.preflight, options.since) == (False, True, text(10)), "the policy knows who is due"
+    assert options.objects == ("ConfigMap cfg",)
     assert (options.max_unavailable, options.min_ready, options.max_per_node) == (Amount(10, percent=True), 10, 1)
 
 

@@ -61,6 +61,15 @@ class TestStaleContainers:
         assert [row.skip.normal for row in found.rows if row.skip is not None] == [True]
         assert planned(World(pods, config=EDITED), run("side", stale=True)).end is End.DONE
 
+    def test_or_what_uses_the_objects_of_the_run(self) -> None:
+        pods = (
+            member("web-0", *self.BOTH, config={"app": (USES,), "side": (USES,)}),
+            member("web-1", *self.BOTH, config={"app": (replace(USES, name="other"),)}),
+        )
+        found = planned(World(pods), run("app", "side", objects=("ConfigMap web",)))
+        assert [(row.pod, row.containers) for row in found.create] == [("web-0", ("app", "side"))]
+        assert why(found)["web-1"] == "container app uses no ConfigMap or Secret that has changed since it started"
+
     def test_the_preview_says_what_has_changed(self) -> None:
         world = World((member("web-0", config={"app": (USES,)}), member("web-1")), config=EDITED)
         preview = make_preview(world, run(containers=(), stale=True), NOW)

@@ -35,6 +35,7 @@ FULL = run(
     force=True,
     allow_pod_restart=True,
     stale=True,
+    objects=("ConfigMap web",),
     preflight=True,
     since="2026-01-01T00:00:00Z",
     reason="log level",
@@ -94,8 +95,8 @@ def test_another_version_goes_on_with_the_same_run() -> None:
     assert FULL.request_name("uid-1") == "run-4a49acf8a6"
     text = (
         '{"options":{"allow_pod_restart":true,"containers":["app","side"],"first":3,"force":true,"max_failures":2,"max_per_node":1,'
-        '"max_per_zone":2,"max_unavailable":"20%","min_ready":30,"ordered":true,"pod_timeout":60,'
-        '"preflight":true,"reason":"log level","since":"2026-01-01T00:00:00Z","stale":true,'
+        '"max_per_zone":2,"max_unavailable":"20%","min_ready":30,"objects":["ConfigMap web"],"ordered":true,'
+        '"pod_timeout":60,"preflight":true,"reason":"log level","since":"2026-01-01T00:00:00Z","stale":true,'
         '"unready_grace":5},'
         '"started":"2026-01-01T12:00:00Z",'
         '"target":{"api_version":"apps/v1","kind":"Deployment","name":"web","selector":"","uid":"uid-of-web",'
@@ -121,6 +122,7 @@ def test_options_that_a_request_does_not_know_are_off() -> None:
         force=False,
         allow_pod_restart=False,
         stale=False,
+        objects=(),
         preflight=False,
         since="",
         reason="",

@@ -9,6 +9,7 @@ one. (It records none for removed keys.) A container is due if it started too ea
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import chain
 
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.config.objects import START_MARGIN
@@ -110,7 +111,7 @@ class Due:
 
     containers: tuple[str, ...]
     limit: datetime  # Containers that started after this time are not recreated
-    reason: str  # For messages: `ConfigMap web-cfg changed`
+    objects: tuple[str, ...]  # What has changed by then: `ConfigMap web-cfg`
 
 
 def due(
@@ -135,8 +136,10 @@ def due(
             by_limit.setdefault(limit, []).append(each)
     found = []
     for limit, changed in sorted(by_limit.items()):
-        names = ", ".join(sorted({f"{each.kind} {each.name}" for each in changed}))
-        found.append(Due(tuple(sorted({each.container for each in changed})), limit, f"{names} changed"))
+        names = {each.container for each in changed}
+        earlier = chain.from_iterable(some for moment, some in by_limit.items() if moment <= limit)
+        objects = {f"{each.kind} {each.name}" for each in earlier if each.container in names}
+        found.append(Due(tuple(sorted(names)), limit, tuple(sorted(objects))))
     return found, min(waits, default=None)
 
 

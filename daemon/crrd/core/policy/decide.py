@@ -115,6 +115,7 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
         min_ready=budget.min_ready,
         preflight=True,
         since=record.since,
+        objects=record.objects,
         reason=record.reason,
     )
     return Run(policy.namespace, record.name, target, options, record.started)
@@ -178,7 +179,7 @@ class _Round:
         changes, self._settles_at = due(policy, self._status.config, found.running, self._now)
         self._wakes += [self._settles_at] if self._settles_at is not None else []
         if changes:
-            return [self._record(Trigger.CONFIG, each.containers, each.limit, each.reason) for each in changes]
+            return [self._record(Trigger.CONFIG, each.containers, each.limit, each.objects) for each in changes]
         names = policy.containers or tuple(sorted({each.name for each in found.running}))
         run = (self._scheduled(names) if names else None) or self._aged(names)
         return [run] if run is not None else []
@@ -247,11 +248,13 @@ class _Round:
             made.append({"type": kind, "status": status, "reason": why.value, "message": detail, **times})
         return tuple(made)
 
-    def _record(self, trigger: Trigger, containers: tuple[str, ...], since: datetime, reason: str = "") -> RunRecord:
-        """Make the record of a run. Its default reason is the trigger."""
+    def _record(
+        self, trigger: Trigger, containers: tuple[str, ...], since: datetime, objects: tuple[str, ...] = ()
+    ) -> RunRecord:
+        """Make the record of a run."""
         policy, at, started = self._policy, rfc3339(since), rfc3339(self._now)
-        message = f"policy {policy.name}: {reason or trigger}"
-        run = RunRecord("", trigger.value, containers, at, started, policy.generation, message)
+        message = f"policy {policy.name}: " + (f"{', '.join(objects)} changed" if objects else trigger)
+        run = RunRecord("", trigger.value, containers, at, started, policy.generation, message, objects)
         return replace(run, name=_run_name(policy, run))
 
 

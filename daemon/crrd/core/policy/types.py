@@ -109,6 +109,7 @@ class RunRecord:
     started: str
     generation: int  # The policy's generation at the start of the run
     reason: str = ""
+    objects: tuple[str, ...] = ()  # Containers that use none of these are left alone; () for all containers
     finished: str = ""  # "" while the run is active
     failed: bool = False
     message: str = ""
@@ -287,6 +288,7 @@ def _status(status: Mapping[str, Any]) -> PolicyStatus:
     record = RunRecord(
         **{key: text(run.get(key)) for key in texts},
         containers=tuple(map(text, items(run.get("containers")))),
+        objects=tuple(map(text, items(run.get("objects")))),
         generation=Reader().integer(run.get("generation"), "") or 0,
         failed=run.get("failed") is True,
     )

@@ -163,7 +163,10 @@ def _skip_reason(
         started, since = parse_time(container.started_at), parse_time(run.options.since or run.started)
         if started is not None and since is not None and started > since:
             return Skip.RECENT
-        if run.options.stale and not changes(member.config.get(container.name, ()), container, world.config):
+        uses, objects = member.config.get(container.name, ()), run.options.objects
+        if run.options.stale and not changes(uses, container, world.config):
+            return Skip.FRESH
+        if objects and not any(" ".join(use.object) in objects for use in uses):
             return Skip.FRESH
     ruled = restart_all_code(container.restart_rules, minor) is not None
     return Skip.RESTARTS_POD if ruled and not run.options.allow_pod_restart else None

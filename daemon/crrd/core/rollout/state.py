@@ -224,7 +224,7 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     try:
         shape = mapping(json.loads(text(annotations.get(ANNOTATION_RUN))))
         started, raw = text(shape.get("started")), dict(mapping(shape.get("options")))
-        raw["containers"] = tuple(map(text, items(raw.get("containers"))))
+        raw |= {key: tuple(map(text, items(raw.get(key)))) for key in ("containers", "objects")}
         raw["max_unavailable"] = read_amount(text(raw.get("max_unavailable")))
         target, options = Target(**mapping(shape.get("target"))), Options(**raw)
     except (ValueError, TypeError, RecursionError):

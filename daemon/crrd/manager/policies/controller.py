@@ -228,7 +228,7 @@ class PolicyController:
     async def _run(self, policy: Policy, run: Run, aim: Aim, until: datetime | None) -> tuple[Plan, bool]:
         """Return the last plan of a run, and whether its window or its turn ended first."""
         timeout = None if until is None else max(1.0, (until - self._clock.now()).total_seconds())
-        async with self._runs, Cluster(self._client, policy.namespace, aim, run.options, lenient=True) as cluster:
+        async with self._runs, Cluster(self._client, policy.namespace, aim, run.options) as cluster:
             parts = self._client, cluster, self._clock, _Progress(partial(self._progressed, policy.key))
             return await Runner(*parts, timeout=timeout, confirmed=True, patience=TURN_SECONDS).run(run)
 
