@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +115,8 @@ async def managed(tmp_path: Path) -> AsyncIterator[Managed]:
 
 
 @asynccontextmanager
-async def managing(folder: Path) -> AsyncIterator[Managed]:
-    async with played(folder) as cluster:
+async def managing(folder: Path, **options: Any) -> AsyncIterator[Managed]:
+    async with played(folder, **options) as cluster:
         found = Managed(cluster)
         await found.config(LOG="info")
         await cluster.workload("Deployment", "web", 2, envFrom=ENV_FROM)
@@ -258,6 +258,23 @@ async def test_a_key_that_vanishes_restarts_nothing(managed: Managed) -> None:
     assert [container for _, container in cluster.stops] == ["app"]
 
 
+async def test_an_edit_that_only_removes_a_key_goes_live(tmp_path: Path) -> None:
+    ago = timedelta(hours=1)
+    async with managing(tmp_path, clock=lambda: datetime.now(UTC) - ago) as managed:
+        cluster = managed.cluster
+        await managed.config(LOG="info", DEBUG="1")
+        ago = timedelta(minutes=30)
+        for pod in await cluster.pods():
+            await cluster.run(pod, started=rfc3339(cluster.api.now()))
+        ago = timedelta()
+        await managed.policy()
+        await managed.lead()
+        await managed.until(is_idle)
+        await cluster.client.merge_patch(CONFIG_MAPS, NAMESPACE, "cfg", {"data": {"DEBUG": None}})
+        await managed.until(is_done)
+        assert [container for _, container in cluster.stops] == ["app", "app"]
+
+
 class Looks:
     """A TargetObserver of policy web, with the watches that it needs."""
 
@@ -271,6 +288,16 @@ class Looks:
         policy = read_policy(await self._client.get(POLICIES, NAMESPACE, "web"))
         return (await self._observer.look(policy, self._memory, self._group, NOW))[1]
 
+    async def after(self, patch: dict[str, Any]) -> datetime | None:
+        """The time of the change, as seen after this patch of the ConfigMap."""
+        self._changed.clear()
+        await self._client.merge_patch(CONFIG_MAPS, NAMESPACE, "cfg", patch)
+        await self._changed.wait()
+        found = await self.look()
+        assert found is not None
+        (data,) = found.data.values()
+        return data.changed
+
     async def __aenter__(self) -> "Looks":
         await self.look()
         await self._changed.wait()  # for the list
@@ -278,6 +305,17 @@ class Looks:
 
     async def __aexit__(self, *_: object) -> None:
         self._versions.forget(NAMESPACE, Kind.CONFIG_MAP)
+
+
+async def test_the_time_of_a_removed_key_is_not_the_time_of_the_write_before(managed: Managed) -> None:
+    """The write before may be of a label, which the policy's status does not show."""
+    await managed.policy()
+    async with asyncio.TaskGroup() as group, Looks(managed.cluster.client, group) as looks:
+        assert await looks.after({"data": {"DEBUG": "1", "TRACE": "1"}}) is not None
+        assert await looks.after({"metadata": {"labels": {"a": "b"}}}) is not None
+        assert await looks.after({"data": {"DEBUG": None}}) is None
+        assert await looks.after({"data": {"TRACE": None, "LOG": "warn"}}) is None
+        assert await looks.after({"data": {"LOG": "info"}}) is not None
 
 
 async def test_configuration_is_read_while_no_container_runs(managed: Managed) -> None:

@@ -40,8 +40,8 @@ class World:
     def __init__(self) -> None:
         self.now = 10
         self.edits = [(0, 0)]
-        self.noted = 0
-        """When its writer last wrote, be it data or not (managedFields)."""
+        self.noted: int | None = 0
+        """When its writer last wrote, be it data or not (managedFields); None after a key was removed."""
         self.pods = {"web-0": Container(0, 1), "web-1": Container(0, 2)}
         self.policy = POLICY
         self.restarts = 0
@@ -60,20 +60,21 @@ class World:
         if self.policy.status.config[0].hash == str(value):
             self.look()  # what is changed and taken back while nobody looks is not known
         if value != self.value:
+            self.now += self.edits[-1][0] == self.now  # the second edit of one second counts from the next look
             self.edits.append((self.now, value))
             self.noted = self.now
 
     def look(self) -> bool:
         """One look of whoever leads; returns whether something is left to do."""
         running = tuple(Running(name, "app", at(each.started), (USE,)) for name, each in self.pods.items())
-        data = {KEY: Data(str(self.value), at(self.noted))}
+        data = {KEY: Data(str(self.value), None if self.noted is None else at(self.noted))}
         decision = decide(self.policy, Observed(running, data), at(self.now))
         self.policy = replace(self.policy, status=decision.status)
         if (run := decision.run) is None:
             return decision.wake_at is not None
         since = datetime.fromisoformat(run.since)
         for name, each in self.pods.items():
-            if at(each.started) <= since and self.noted >= each.started - SETTLE:
+            if at(each.started) <= since:
                 last_change = self.edits[-1][0]
                 assert len(self.edits) > 1, "nothing has ever changed"
                 assert each.value != self.value or each.started <= last_change + SETTLE, "it has the new data"
@@ -91,6 +92,7 @@ def at(seconds: int) -> datetime:
 
 STEPS = st.one_of(
     st.tuples(st.just("edit"), st.integers(0, 2)),
+    st.tuples(st.just("remove"), st.integers(0, 2)),
     st.tuples(st.just("label"), st.just(0)),
     st.tuples(st.just("wait"), st.integers(1, 12)),
     st.tuples(st.just("look"), st.just(0)),
@@ -109,6 +111,10 @@ def play(steps: list[tuple[str, int]]) -> World:
         match step:
             case "edit":
                 world.edit(number)
+            case "remove" if number != world.value:
+                world.edit(number)
+                world.noted = None
+                world.look()
             case "label":
                 world.look()  # else the time of an edit before it is too late, which is known, and told
                 world.noted = world.now
@@ -144,7 +150,7 @@ def test_no_restart_without_a_change_and_no_old_data_for_ever(steps: list[tuple[
     assert world.restarts == before, "once it has come to rest, nothing is restarted"
 
 
-@given(st.lists(STEPS.filter(lambda step: step[0] != "edit"), max_size=30))
+@given(st.lists(STEPS.filter(lambda step: step[0] not in ("edit", "remove")), max_size=30))
 @settings(max_examples=100, deadline=None)
 def test_without_an_edit_nothing_is_restarted(steps: list[tuple[str, int]]) -> None:
     assert play(steps).restarts == 0

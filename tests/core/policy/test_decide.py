@@ -214,6 +214,19 @@ class TestConfigChange:
         history.look(1, data("a"))
         assert history.look(100, data("b", changed)).status.config[0].since == text(100)
 
+    def test_of_other_keys_is_a_change_only_if_a_container_started_before_it(self) -> None:
+        """A rollout that changes which keys are used changes the hash, too."""
+
+        def keys(*names: str, changed: float) -> dict[UseKey, Data]:
+            return {KEY: Data(".".join(names) + str(changed), at(changed), names)}
+
+        history = History()
+        history.look(1, keys("a", changed=-60), app(-30))
+        history.look(100, keys("a", "b", changed=-60), app(-30), app(50, "web-1"))
+        assert history.look(200, keys("b", changed=-60), app(50, "web-1")).run is None
+        history.look(300, keys("a", changed=299), app(50, "web-1"))
+        assert history.look(310, keys("a", changed=299), app(50, "web-1")).run is not None
+
     def test_before_the_policy_was_created_is_not_its_concern(self) -> None:
         history = History()
         assert history.look(1, data("a", -60)).run is None

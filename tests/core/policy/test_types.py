@@ -123,7 +123,9 @@ def test_secrets_count_where_that_is_asked_for() -> None:
         PolicyStatus(),
         PolicyStatus(
             (
-                UsedObject("app", Kind.CONFIG_MAP, "web", "h2", "2026-01-01T01:00:00Z", "h1", "2026-01-01T01:00:00Z"),
+                UsedObject(
+                    "app", Kind.CONFIG_MAP, "web", "h2", "2026-01-01T01:00:00Z", "h1", "2026-01-01T01:00:00Z", ("a",)
+                ),
                 UsedObject("app", Kind.SECRET, "tls", "h", "2026-01-01T00:00:00Z"),
             ),
             RunRecord(

@@ -26,7 +26,8 @@ class Data:
 
     hash: str
     changed: datetime | None
-    """When it last changed, from managedFields: may be too late, and does not include removed keys."""
+    """When it last changed, from managedFields: may be too late. None if unknown, as after a key was removed."""
+    keys: tuple[str, ...] = ()  # The used keys, () for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def remember(
     known = {(each.container, each.kind, each.name): each for each in policy.status.config}
     for key, found in data.items():
         old = known.get(key)
-        if old is None:
+        if old is None or old.keys != found.keys:
             known[key] = _first(policy, key, found, running, now)
             continue
         if old.left and not _pending(policy, old, running, now):
@@ -69,16 +70,16 @@ def remember(
 
 
 def _first(policy: Policy, key: UseKey, found: Data, running: Iterable[Running], now: datetime) -> UsedObject:
-    """Make the record of a new object. Its change is open only if a container certainly started before the change.
+    """Make the record of a new object, or of other keys. A change is open only if a container started before it.
 
     Changes before the policy's creation do not count.
     """
     created, changed = parse_time(policy.created), found.changed
     if changed is None:
-        return UsedObject(*key, found.hash, rfc3339(now), done=found.hash)
+        return UsedObject(*key, found.hash, rfc3339(now), found.hash, keys=found.keys)
     before = (each for each in running if each.started < changed - _MARGIN)
     stale = (created is None or changed > created) and key in merged_uses(before)
-    return UsedObject(*key, found.hash, rfc3339(min(changed, now)), done="" if stale else found.hash)
+    return UsedObject(*key, found.hash, rfc3339(min(changed, now)), "" if stale else found.hash, keys=found.keys)
 
 
 def _pending(policy: Policy, old: UsedObject, running: Iterable[Running], now: datetime) -> bool:

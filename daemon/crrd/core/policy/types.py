@@ -96,6 +96,7 @@ class UsedObject:
     left: str = ""
     """RFC 3339: when the data changed from `done`, even if it is the same again now. A container that started later may
     have the data from in between."""
+    keys: tuple[str, ...] = ()  # The keys that the container uses, () for all. The hash of other keys says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +280,9 @@ def _status(status: Mapping[str, Any]) -> PolicyStatus:
     used = [each for each in map(mapping, items(status.get("config"))) if text(each.get("kind")) in {*Kind}]
     config = tuple(
         UsedObject(
-            text(each.get("container")), Kind(each["kind"]), *_texts(each, "name", "hash", "since", "done", "left")
+            kind=Kind(each["kind"]),
+            keys=tuple(map(text, items(each.get("keys")))),
+            **{key: text(each.get(key)) for key in ("container", "name", "hash", "since", "done", "left")},
         )
         for each in used
     )
@@ -298,7 +301,9 @@ def _status(status: Mapping[str, Any]) -> PolicyStatus:
 def write_status(status: PolicyStatus) -> dict[str, Any]:
     """Return the status without conditions as JSON for a merge patch: null clears empty fields."""
     used, run = map(asdict, status.config), status.run
-    config = [{key: value for key, value in each.items() if value or key not in ("done", "left")} for each in used]
+    config = [
+        {key: value for key, value in each.items() if value or key not in ("done", "left", "keys")} for each in used
+    ]
     record = run and {**asdict(run), "finished": run.finished or None, "message": run.message or None}
     schedule, scheduled = status.schedule or None, status.scheduled or None
     return {"config": config or None, "run": record, "schedule": schedule, "lastScheduleTime": scheduled}

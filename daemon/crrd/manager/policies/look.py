@@ -39,8 +39,8 @@ UNUSED_SECONDS = 300.0
 class Memory:
     """The known state of the objects that one policy uses, so that each version is read once."""
 
-    seen: dict[UseKey, tuple[str, Reference, Data | None, str]] = field(default_factory=dict)
-    """Version, the used part of the object, the data (None if there is no object), and what is missing of it."""
+    seen: dict[UseKey, tuple[str, Reference, frozenset[str], Data | None, str]] = field(default_factory=dict)
+    """Version, the used part of the object, its keys, the data (None if there is no object), and what is missing."""
     unused: dict[tuple[Kind, str], float] = field(default_factory=dict)
     """Objects that changed and that no container used -> the loop's time of the observation that the change caused."""
 
@@ -184,23 +184,28 @@ class TargetObserver:
             version = self._versions.get(policy.namespace, *reference.object)
             known = memory.seen.get(key)
             if known is None or known[:2] != (version, reference):
-                memory.seen[key] = (version, reference, *await self._read(policy, reference))
-        data = {key: found for key, (_, _, found, _) in memory.seen.items() if found is not None}
+                keys = known[2] if known is not None else frozenset[str]()
+                memory.seen[key] = (version, reference, *await self._read(policy, reference, keys))
+        data = {key: found for key, (*_, found, _) in memory.seen.items() if found is not None}
         gaps = tuple(dict.fromkeys(gap for *_, gap in memory.seen.values() if gap))
         return Observed(running, data, gaps)
 
-    async def _read(self, policy: Policy, reference: Reference) -> tuple[Data | None, str]:
-        """Return the used data of an object as a hash, and what is missing of it."""
+    async def _read(
+        self, policy: Policy, reference: Reference, had: frozenset[str]
+    ) -> tuple[frozenset[str], Data | None, str]:
+        """Return the keys of an object, the used data as a hash, and what is missing. `had` are the keys before."""
         try:
             obj = await self._client.get(CONFIGURATION[reference.kind], policy.namespace, reference.name)
         except GoneError:
-            return None, missing(reference, None)
+            return frozenset(), None, missing(reference, None)
         found = read_object(obj)
         digest = data_hash(obj, reference)
         if reference.kind is Kind.SECRET:
             salt = f"{policy.uid}/{reference.name}".encode()
             digest = hashlib.scrypt(digest.encode(), salt=salt, **_SCRYPT_COST).hex()
-        return Data(digest, found.changed_at(reference)), missing(reference, found)
+        # The API server records no time for a removed key.
+        changed = found.changed_at(reference) if had <= found.keys else None
+        return found.keys, Data(digest, changed, tuple(sorted(reference.keys or ()))), missing(reference, found)
 
     def _grant(self, error: ApiRefusedError, namespace: str, role: str) -> str:
         """Return the message of a refusal, with the command that grants the right."""
