@@ -97,7 +97,7 @@ def _done(world: World, run: Run, batch: tuple[Row, ...]) -> World:
     uids = {row.uid for row in batch}
     members = tuple(replace(each, ready=True) if each.pod.uid in uids else each for each in world.members)
     done = {run.request_name(row.uid) for row in batch}
-    others = (each for each in world.requests if each.request.name.partition(".")[0] not in done)
+    others = (each for each in world.requests if each.first_name not in done)
     requests = tuple(RunRequest(_request(run, row), run) for row in batch)
     return replace(world, members=members, requests=(*others, *requests))
 

@@ -86,8 +86,7 @@ class Row:
 
 def make_rows(world: World, run: Run, now: datetime) -> tuple[Row, ...]:
     """Return a row for each pod of the run, deleted pods included."""
-    # The newest request of each pod. Retries have the name of the pod's first request and a number.
-    own = {each.request.name.partition(".")[0]: each for each in world.requests_of(run)}
+    own = {each.first_name: each for each in world.requests_of(run)}  # the newest request of each pod
     rows = [_row(world, run, each, own.pop(run.request_name(each.pod.uid), None), now) for each in world.members]
     return (*rows, *(_absent(each) for each in own.values()))
 

@@ -201,6 +201,11 @@ class RunRequest:
     progress: Progress | None = None  # None if it was not written here
 
     @property
+    def first_name(self) -> str:
+        """The name of the run's first request for the pod. Retries have this name and a number (`Run.request_name`)."""
+        return self.request.name.partition(".")[0]
+
+    @property
     def succeeded(self) -> bool:
         """Whether every container was recreated."""
         states = self.request.status.states
