@@ -63,3 +63,9 @@ async def test_a_bad_name_is_told_in_a_line() -> None:
     ended = await crrd("manager", "--certificate-name", "grün.example")
     assert ended.code == 2
     assert ended.last_line.startswith("crrd manager: error: argument --certificate-name: 'grün.example' must be")
+
+
+@pytest.mark.parametrize("file", ["/nonexistent", "/" + "x" * 300], ids=["absent", "a name too long for a file"])
+def test_a_file_that_cannot_be_found(file: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^--client-ca-file: file /\w+ not found$"):
+        manager_config(build_parser("manager").parse_args(["manager", "--client-ca-file", file]))

@@ -6,10 +6,10 @@ import os
 import re
 import socket
 from functools import partial
-from pathlib import Path
 
 from crrd.cli.options import add_daemon_flags, add_flag, add_kubeconfig_flag, from_flags, label, number, subdomain
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS
+from crrd.kube.kubeconfig import is_file
 from crrd.lib.descriptors import raise_limit
 from crrd.lib.errors import ConfigurationError
 from crrd.lib.memory import tune_allocator
@@ -95,7 +95,7 @@ def manager_config(args: argparse.Namespace) -> ManagerConfig:
         raise ConfigurationError("--ca-file needs --tls-cert-file")
     for flag in ("tls_cert_file", "tls_key_file", "ca_file", "client_ca_file"):
         file = getattr(args, flag)
-        if file and not Path(file).is_file():
+        if file and not is_file(file):
             raise ConfigurationError(f"--{flag.replace('_', '-')}: file {file} not found")
     return from_flags(
         ManagerConfig,
