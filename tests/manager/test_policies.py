@@ -70,6 +70,15 @@ class Managed:
         except ConflictError:
             await client.merge_patch(CONFIG_MAPS, NAMESPACE, "cfg", {"data": values})
 
+    async def begin_run(self) -> None:
+        """Change the data under a policy. Its run has stopped the first container, which has not started again."""
+        await self.policy()
+        await self.lead()
+        await self.until(is_idle)
+        self.cluster.goes_on.clear()
+        await self.config(LOG="debug")
+        await self.until(lambda _: len(self.cluster.stops) == 1)
+
     async def policy(self, name: str = "web", **spec: Any) -> None:
         """A policy for Deployment web."""
         target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
@@ -205,12 +214,7 @@ async def test_a_change_without_a_leader_is_seen(managed: Managed) -> None:
 
 async def test_a_manager_that_dies_in_the_middle_is_followed_by_one_that_goes_on(managed: Managed) -> None:
     cluster = managed.cluster
-    await managed.policy()
-    await managed.lead()
-    await managed.until(is_idle)
-    cluster.goes_on.clear()
-    await managed.config(LOG="debug")
-    await managed.until(lambda _: len(cluster.stops) == 1)
+    await managed.begin_run()
     await managed.die()
     await managed.lead()
     cluster.goes_on.set()
@@ -389,12 +393,7 @@ async def test_a_run_that_cannot_go_on_is_announced_once(managed: Managed, monke
 
 async def test_a_run_whose_end_cannot_be_written_at_once_ends_once(managed: Managed) -> None:
     cluster = managed.cluster
-    await managed.policy()
-    await managed.lead()
-    await managed.until(is_idle)
-    cluster.goes_on.clear()
-    await managed.config(LOG="debug")
-    await managed.until(lambda _: bool(cluster.stops))
+    await managed.begin_run()
 
     def ends(call: Call) -> bool:
         return call.resource == "containerrecreatepolicies" and call.verb == "patch" and bool(managed.ended)
@@ -438,12 +437,7 @@ async def test_a_second_edit_during_a_run_gives_way_to_the_new_data(
     monkeypatch.setattr("crrd.manager.policies.controller.PROGRESS_SECONDS", 0.1)
     cluster = managed.cluster
     first, second = [pod["metadata"]["name"] for pod in await cluster.pods()]
-    await managed.policy()
-    await managed.lead()
-    await managed.until(is_idle)
-    cluster.goes_on.clear()
-    await managed.config(LOG="debug")
-    await managed.until(lambda _: len(cluster.stops) == 1)
+    await managed.begin_run()
     await managed.config(LOG="warn")
     status = await managed.until(lambda status: "started first" in ready(status)["message"])
     assert cluster.stops == [(first, "app")]

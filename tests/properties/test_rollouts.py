@@ -70,7 +70,7 @@ class Model:
     retried: frozenset[str] = frozenset()
     """Failed requests (UID) that the runner retries."""
     asked_again: dict[str, str] = field(default_factory=dict)
-    """Failed requests that any runner was told to retry, and the UID of the pod of each."""
+    """UID of a failed request that a runner has to retry -> UID of its pod."""
     elsewhere: dict[str, RunRequest] = field(default_factory=dict)
     """The other run's requests, by pod UID, while they are under way."""
     down: set[str] = field(default_factory=set)

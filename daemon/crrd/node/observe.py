@@ -53,11 +53,7 @@ class PodInspector:
             try:
                 async with asyncio.timeout(_patience(pod_record)):
                     listed_at, instances = await self._list_current(pod_record, requests, current, silent)
-            except (
-                RuntimeCallError,
-                RuntimeUnavailableError,
-                TimeoutError,
-            ) as failure:  # only time resets the back-off
+            except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:  # reset by time alone
                 runtime_state.error = str(failure) or f"it has not answered within {SHORT_TIMEOUT_SECONDS:.0f}s"
                 runtime_state.retry.fail(loop.time())
             else:
