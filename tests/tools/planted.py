@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -34,12 +35,46 @@ def patches(only: str = "") -> list[Path]:
     return [each for each in sorted(PATCHES.glob("*.patch")) if each.name.startswith(tuple(only.split(",")))]
 
 
-def apply(patch: Path, folder: Path, *, back: bool = False) -> None:
-    """Put a bug into a copy of the tree, or take it out again; ends the program where the patch does not fit."""
-    command = ["git", "apply", *(["--reverse"] if back else []), str(patch)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{patch.relative_to(ROOT)} does not fit the code any more, write it anew:\n{done.stderr}")
+def planted(patch: Path) -> dict[str, str]:
+    """The files with this bug in them: path -> text. Ends the program where the patch does not fit the code."""
+    texts: dict[str, str] = {}
+    _, *parts = re.split(r"^--- .*\n\+\+\+ b/(.*)\n", patch.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for path, hunks in zip(parts[::2], parts[1::2], strict=True):
+        texts[path] = (ROOT / path).read_text(encoding="utf-8")
+        for hunk in re.split(r"^@@.*\n", hunks, flags=re.MULTILINE)[1:]:
+            try:
+                texts[path] = with_hunk(texts[path], hunk)
+            except ValueError as error:
+                sys.exit(f"{patch.relative_to(ROOT)}, {path}: {error}:\n{hunk}")
+    return texts
+
+
+def with_hunk(text: str, hunk: str) -> str:
+    """The text with a hunk's change. Lines around the change may have changed since, as long as one place fits best.
+
+    Raises:
+        ValueError: the hunk fits nowhere, or at more places than one.
+    """
+    lines = [(line[0], line[1:]) for line in hunk.splitlines(keepends=True) if line[0] in " +-"]
+    for part in _with_less_context(lines):
+        before, after = ("\n" + "".join(line for mark, line in part if mark in marks) for marks in (" -", " +"))
+        places = text.count(before)
+        if places > 1:
+            raise ValueError(f"it fits {places} places, write it anew with more lines around the change")
+        if places:
+            return text.replace(before, after)
+    raise ValueError("it does not fit the code any more, write it anew")
+
+
+def _with_less_context(lines: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    """A hunk, and what is left of it without some of the lines around its change; the longest first.
+
+    Each keeps a line that is removed, or two others: less than that could mean another place.
+    """
+    changed = [index for index, (mark, _) in enumerate(lines) if mark != " "]
+    cuts = product(range(changed[0] + 1), range(len(lines) - changed[-1]))
+    shorter = (lines[above : len(lines) - below] for above, below in sorted(cuts, key=sum))
+    return [part for part in shorter if "-" in (marks := [mark for mark, _ in part]) or marks.count(" ") > 1]
 
 
 def find(folder: Path, *command: str) -> str:
@@ -70,9 +105,11 @@ def main() -> int:
         ignored = shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__")
         shutil.copytree(ROOT, folder, ignore=ignored)
         for patch in asked:
-            apply(patch, folder)
+            for path, text in planted(patch).items():
+                (folder / path).write_text(text, encoding="utf-8")
             simulation, test = find(folder, "-c", _SIMULATION), find(folder, *tests)
-            apply(patch, folder, back=True)
+            for path in planted(patch):
+                shutil.copyfile(ROOT / path, folder / path)
             by_simulation += bool(simulation)
             by_tests += bool(test)
             unseen += not (simulation or test)
