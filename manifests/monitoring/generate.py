@@ -6,6 +6,7 @@ The tests check that the committed files are up to date.
 
 import json
 import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -275,7 +276,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
-def panel(number: int, one: Panel, x: int, y: int, height: int) -> dict[str, Any]:
+def identity(title: str) -> int:
+    """The id of a panel or row, from its title: it stays when others come and go. Grafana wants positive numbers."""
+    return 1 + zlib.crc32(title.encode()) % (2**31 - 1)
+
+
+def panel(one: Panel, x: int, y: int, height: int) -> dict[str, Any]:
     """A panel in Grafana's schema."""
     steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
     steps += [{"color": color, "value": at} for color, at in zip(("orange", "red"), one.thresholds, strict=False)]
@@ -285,7 +291,7 @@ def panel(number: int, one: Panel, x: int, y: int, height: int) -> dict[str, Any
     if one.kind == "bargauge":
         options |= {"orientation": "horizontal", "displayMode": "basic"}
     return {
-        "id": number,
+        "id": identity(one.title),
         "type": one.kind,
         "title": one.title,
         "description": one.says,
@@ -316,7 +322,7 @@ def dashboard() -> dict[str, Any]:
     y = 0
     for title, row in ROWS.items():
         panels.append(
-            {"id": len(panels) + 1, "type": "row", "title": title, "gridPos": {"x": 0, "y": y, "w": WIDTH, "h": 1}}
+            {"id": identity(title), "type": "row", "title": title, "gridPos": {"x": 0, "y": y, "w": WIDTH, "h": 1}}
         )
         y += 1
         x, tallest = 0, 0
@@ -324,7 +330,7 @@ def dashboard() -> dict[str, Any]:
             if x + one.width > WIDTH:
                 x, y, tallest = 0, y + tallest, 0
             height = 4 if one.kind == "stat" else 8
-            panels.append(panel(len(panels) + 1, one, x, y, height))
+            panels.append(panel(one, x, y, height))
             x, tallest = x + one.width, max(tallest, height)
         y += tallest
     return {

@@ -104,6 +104,18 @@ def test_what_is_committed_is_what_is_generated(generate: ModuleType) -> None:
         assert (MONITORING / name).read_text(encoding="utf-8") == text, "run: python manifests/monitoring/generate.py"
 
 
+def test_a_new_panel_leaves_the_others_their_ids(generate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ids() -> dict[str, int]:
+        return {panel["title"]: panel["id"] for panel in generate.dashboard()["panels"]}
+
+    before = ids()
+    assert len(set(before.values())) == len(generate.dashboard()["panels"]), "two have one title, or one id"
+    assert all(0 < each < 2**31 for each in before.values())
+    monkeypatch.setitem(generate.ROWS, "Now", (generate.Panel("Another", ()), *generate.ROWS["Now"]))
+    after = ids()
+    assert after == before | {"Another": after["Another"]}
+
+
 def test_the_operators_rule_is_the_plain_files() -> None:
     groups = load(MONITORING / "prometheusrule.yaml")["spec"]["groups"]
     plain = [group for file in RULES for group in load(file)["groups"]]
