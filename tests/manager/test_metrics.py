@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from crrd.core.admission.rules import DenialReason, Denied, review_create
+from crrd.core.admission.rules import DenialReason, Denied
 from crrd.core.api.pod import PodMeta
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.types import RequestPhase, Status
@@ -24,7 +24,7 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.lib.health import StatusServer
 from crrd.lib.metrics import metrics_route
 from crrd.manager.metrics import USERS, ManagerMetrics
-from tests.support.admission import JsonObject, new_pod, new_request, new_review
+from tests.support.admission import JsonObject, new_pod, new_request, new_review, reviewed
 from tests.support.faulty_api import FaultyApiServer
 from tests.support.scripted_api import FixedAccess
 from tests.support.webhook import Pods, Served, webhook
@@ -65,7 +65,7 @@ async def counted(pods: Pods) -> AsyncIterator[Counted]:
 
 
 def finished(user: str = "alice") -> JsonObject:
-    outcome = review_create(new_request(), new_pod(), user)
+    outcome = reviewed(new_request(), new_pod(), user)
     assert not isinstance(outcome, Denied)
     return outcome
 

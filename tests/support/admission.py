@@ -5,6 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from crrd.core.admission.rules import Denied, read_new, review_create
+from crrd.core.api.pod import parse_pod
+
 JsonObject = dict[str, Any]
 Change = Callable[[JsonObject], object]
 
@@ -281,6 +284,16 @@ CREATE_REFUSALS = [
         pod=spec(restartPolicy="Never"),
     ),
 ]
+
+
+def reviewed(
+    obj: JsonObject, pod: JsonObject | None, user: str = USER, kubelet_minor: int | None = None
+) -> JsonObject | Denied:
+    """Return what admission makes of a new request."""
+    request = read_new(obj)
+    if isinstance(request, Denied):
+        return request
+    return review_create(request, None if pod is None else parse_pod(pod), user, kubelet_minor)
 
 
 def new_review(

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from crrd.core.admission.rules import Denied, review_create
+from crrd.core.admission.rules import Denied
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import LABEL_ACTIVE, PLURAL, StatePhase
 from crrd.kube.client import KubeClient
@@ -21,6 +21,7 @@ from crrd_localnode.api.errors import Cause, invalid
 from crrd_localnode.api.objects import Object
 from crrd_localnode.node import LocalAccess
 from crrd_localnode.workload import Maker
+from tests.support.admission import reviewed
 from tests.support.command import Ended, crrd
 from tests.support.faulty_api import FaultyApiServer
 
@@ -128,7 +129,7 @@ class PlayedCluster:
         pod: Json | None = None
         with suppress(GoneError):
             pod = dict(await self.client.get(PODS, NAMESPACE, str(asked.new["spec"]["podName"])))
-        found = review_create(asked.new, pod, asked.user.name)
+        found = reviewed(asked.new, pod, asked.user.name)
         if isinstance(found, Denied):
             raise invalid(asked.kind.group, asked.kind.kind, asked.name, [Cause("spec", found.message)])
         return found

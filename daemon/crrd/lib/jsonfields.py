@@ -39,6 +39,11 @@ def value_at(obj: object, path: str) -> Any:
     return obj
 
 
+def mapping_at(obj: object, path: str) -> Mapping[str, Any]:
+    """The JSON object that a JSON object holds at a path; an empty one for anything else."""
+    return mapping(value_at(obj, path))
+
+
 def condition(obj: object, kind: str) -> Mapping[str, Any]:
     """The condition of this type in an object's status; an empty one where there is none."""
     conditions = map(mapping, items(value_at(obj, "status.conditions")))

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from crrd.core.admission.rules import (
     DenialReason,
     Denied,
-    json_patch,
     mutate_pod,
-    pod_name_or_denied,
-    review_create,
+    read_new,
 )
 from crrd.core.admission.update import put_back
 from crrd.core.api.reasons import Reason, say
+from crrd.core.api.types import RequestedContainer
 from crrd.core.api.v1alpha1 import parse_request
+from crrd.lib.jsonpatch import json_patch
 from tests.support.admission import (
     ACTIVE,
     CREATE_REFUSALS,
@@ -34,6 +34,7 @@ from tests.support.admission import (
     meta,
     new_pod,
     new_request,
+    reviewed,
     spec,
     strategy,
 )
@@ -45,7 +46,7 @@ def denial(outcome: JsonObject | Denied) -> tuple[str, int]:
 
 
 def admitted(request: JsonObject, pod: JsonObject | None = None) -> JsonObject:
-    outcome = review_create(request, pod or new_pod(), USER)
+    outcome = reviewed(request, pod or new_pod(), USER)
     assert not isinstance(outcome, Denied), outcome
     return outcome
 
@@ -73,7 +74,7 @@ REASONS = {
 
 @pytest.mark.parametrize("refusal", CREATE_REFUSALS, ids=lambda refusal: refusal.name)
 def test_the_reason_in_one_word(refusal: Refusal) -> None:
-    outcome = review_create(*refusal.objects(), USER)
+    outcome = reviewed(*refusal.objects(), USER)
     assert isinstance(outcome, Denied)
     assert outcome.reason is REASONS.get(refusal.name, DenialReason.INVALID_SPEC)
 
@@ -130,7 +131,7 @@ def test_the_pods_own_grace_period_may_be_what_it_is() -> None:
     pod = new_pod(spec(terminationGracePeriodSeconds=10**9))
     finished = admitted(new_request(), pod)
     assert finished["spec"]["strategy"]["terminationGracePeriodSeconds"] == 10**9
-    assert review_create(finished, pod, USER) == finished
+    assert reviewed(finished, pod, USER) == finished
 
 
 def test_labels_and_annotations_of_the_user_give_way() -> None:
@@ -153,9 +154,9 @@ def test_containers_that_kubelet_restarts(policy: str | None) -> None:
 
 def test_a_container_of_its_own_policy_in_a_pod_that_stays_down() -> None:
     pod = new_pod(spec(restartPolicy="Never"), lambda o: o["spec"]["containers"][0].update(restartPolicy="Always"))
-    assert not isinstance(review_create(new_request(), pod, USER, 35), Denied)
+    assert not isinstance(reviewed(new_request(), pod, USER, 35), Denied)
     for minor in (34, None):  # an older kubelet does not heed it, an unknown one may not
-        denied = review_create(new_request(), pod, USER, minor)
+        denied = reviewed(new_request(), pod, USER, minor)
         assert isinstance(denied, Denied)
         assert denied.reason is DenialReason.CONTAINER_NEVER_RESTARTED
 
@@ -166,38 +167,32 @@ def test_so_many_containers_are_not_even_looked_at() -> None:
             raise AssertionError
 
     request = new_request(containers=[Unread()] * 257)
-    for denied in (pod_name_or_denied(request), review_create(request, new_pod(), USER)):
-        assert isinstance(denied, Denied)
-        assert denied.message == "spec.containers must have at most 256 entries, not 257"
+    denied = read_new(request)
+    assert isinstance(denied, Denied)
+    assert denied.message == "spec.containers must have at most 256 entries, not 257"
 
 
 def test_as_many_containers_as_a_spec_may_have() -> None:
-    assert pod_name_or_denied(new_request(containers=[{"name": f"c{n}"} for n in range(256)])) == "web-0"
+    assert not isinstance(read_new(new_request(containers=[{"name": f"c{n}"} for n in range(256)])), Denied)
 
 
 def test_a_container_whose_rules_restart_the_whole_pod() -> None:
     rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}
     pod = new_pod(lambda o: o["spec"]["containers"][0].update(restartPolicy="Always", restartPolicyRules=[rule]))
     for minor in (36, None):
-        denied = review_create(new_request(), pod, USER, minor)
+        denied = reviewed(new_request(), pod, USER, minor)
         assert isinstance(denied, Denied)
         assert denied.reason is DenialReason.RESTARTS_POD
         why = say(Reason.RESTARTS_POD, code=143)
         assert denied.message == f"spec.strategy.allowPodRestart must be true for container 'app': {why}"
-    assert not isinstance(review_create(new_request(), pod, USER, 35), Denied)
-    assert not isinstance(review_create(new_request(strategy={"allowPodRestart": True}), pod, USER, 36), Denied)
+    assert not isinstance(reviewed(new_request(), pod, USER, 35), Denied)
+    assert not isinstance(reviewed(new_request(strategy={"allowPodRestart": True}), pod, USER, 36), Denied)
 
 
 @pytest.mark.parametrize("refusal", CREATE_REFUSALS, ids=lambda refusal: refusal.name)
 def test_every_refusal_of_a_new_request(refusal: Refusal) -> None:
     request, pod = refusal.objects()
-    assert denial(review_create(request, pod, USER)) == (refusal.sentence, 422)
-
-
-@pytest.mark.parametrize("request_", [new_request(), {}, {"spec": None}])
-def test_the_pod_is_known_before_it_is_fetched(request_: JsonObject) -> None:
-    wanted = pod_name_or_denied(request_)
-    assert wanted == "web-0" if "metadata" in request_ else isinstance(wanted, Denied)
+    assert denial(reviewed(request, pod, USER)) == (refusal.sentence, 422)
 
 
 def entry(**fields: Any) -> Change:
@@ -237,7 +232,7 @@ def test_what_admission_has_completed_is_let_in_again(change: Change) -> None:
     """The API server asks again when another webhook has changed the request since."""
     finished = admitted(new_request())
     change(finished)
-    assert review_create(finished, new_pod(), USER) == finished
+    assert reviewed(finished, new_pod(), USER) == finished
 
 
 def test_a_default_that_another_webhook_has_taken_off_is_filled_in_again() -> None:
@@ -249,7 +244,9 @@ def test_a_default_that_another_webhook_has_taken_off_is_filled_in_again() -> No
 
 def test_what_admission_sets_is_not_judged_as_the_users_spec() -> None:
     odd = new_request(containers=[{"name": "app", "statusContext": "odd", "ports": 3, "preStop": []}])
-    assert pod_name_or_denied(odd) == "web-0"
+    request = read_new(odd)
+    assert not isinstance(request, Denied)
+    assert request.parsed.containers == (RequestedContainer("app"),)
 
 
 def test_a_container_that_was_never_restarted_may_have_no_count() -> None:
@@ -285,7 +282,7 @@ SMUGGLED: list[tuple[Change, str]] = [
 def test_what_admission_sets_is_let_in_only_as_it_would_set_it(change: Change, sentence: str) -> None:
     finished = admitted(new_request())
     change(finished)
-    assert denial(review_create(finished, new_pod(), USER)) == (sentence, 422)
+    assert denial(reviewed(finished, new_pod(), USER)) == (sentence, 422)
 
 
 def from_file(**spec: Any) -> JsonObject:
@@ -449,12 +446,12 @@ pods = st.none() | json_objects | st.builds(new_pod).flatmap(disturbed)
 
 @given(requests, pods, st.text())
 def test_any_request_and_pod_are_judged(request: JsonObject, pod: JsonObject | None, user: str) -> None:
-    outcome = review_create(request, pod, user)
+    outcome = reviewed(request, pod, user)
     if isinstance(outcome, Denied):
         assert outcome.message
         assert outcome.code == 422
     else:
-        assert review_create(outcome, pod, user) == outcome, "asked again, it refused its own work"
+        assert reviewed(outcome, pod, user) == outcome, "asked again, it refused its own work"
         assert put_back(outcome, outcome) == outcome
         identity = {"namespace": "n", "name": "r", "uid": "u"}
         found = parse_request({**outcome, "metadata": {**outcome["metadata"], **identity}, "status": {}})

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from crrd.core.admission.rules import Denied, review_create
+from crrd.core.admission.rules import Denied
 from crrd.core.admission.update import put_back
 from crrd.core.api.schema import FIELDS, Field, SetBy, Type
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.lib.jsonfields import value_at, with_values
-from tests.support.admission import USER, new_pod, new_request
+from tests.support.admission import USER, new_pod, new_request, reviewed
 from tests.tools import schema_tables
 
 CRD = Path(__file__).parents[3] / "manifests" / "base" / "crd.yaml"
@@ -112,10 +112,10 @@ def test_a_default_that_was_changed_is_filled_in_and_may_be_left_out(
 ) -> None:
     path, value = other_default
     file, pod = new_request(**given), new_pod()
-    created = review_create(file, pod, USER)
+    created = reviewed(file, pod, USER)
     assert not isinstance(created, Denied)
     assert value_at(created, path) == value
-    assert review_create(created, pod, USER) == created
+    assert reviewed(created, pod, USER) == created
     for applied in (file, {**created, "spec": {**created["spec"], **file["spec"]}}):
         assert put_back(created, applied) == created
 
@@ -128,6 +128,6 @@ def test_a_default_that_was_changed_holds_without_admission(other_default: tuple
 def test_another_value_than_the_default_may_not_be_left_out(other_default: tuple[str, Any]) -> None:
     path, value = other_default
     other = {"Ignore": "Fail", True: False}.get(value, 42)
-    created = review_create(with_values(new_request(), {path: other}), new_pod(), USER)
+    created = reviewed(with_values(new_request(), {path: other}), new_pod(), USER)
     assert not isinstance(created, Denied)
     assert put_back(created, new_request())["spec"] != created["spec"]

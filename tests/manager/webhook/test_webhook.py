@@ -11,7 +11,7 @@ import jsonpatch
 import pytest
 from aiohttp import web
 
-from crrd.core.admission.rules import Denied, review_create
+from crrd.core.admission.rules import Denied
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import NODES, PODS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
@@ -25,6 +25,7 @@ from tests.support.admission import (
     new_pod,
     new_request,
     new_review,
+    reviewed,
 )
 from tests.support.faulty_api import FaultyApiServer
 from tests.support.scripted_api import FixedAccess, reply, scripted_api
@@ -51,7 +52,7 @@ def patched(obj: JsonObject, response: JsonObject) -> JsonObject:
 
 
 def finished() -> JsonObject:
-    outcome = review_create(new_request(), new_pod(), USER)
+    outcome = reviewed(new_request(), new_pod(), USER)
     assert not isinstance(outcome, Denied)
     return outcome
 

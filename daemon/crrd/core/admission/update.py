@@ -8,10 +8,10 @@ whether they are allowed. Invalid input never raises an exception here.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from crrd.core.admission.rules import ANNOTATIONS_OF_DAEMONS, LABELS_OF_POD_AND_NODE, SET_BY_ADMISSION, of_meta
+from crrd.core.admission.rules import ANNOTATIONS_OF_DAEMONS, LABELS_OF_POD_AND_NODE, SET_BY_ADMISSION
 from crrd.core.api.schema import FIELDS
 from crrd.core.api.types import ANNOTATION_REQUESTED_BY, LABEL_ACTIVE
-from crrd.lib.jsonfields import items, value_at, with_values
+from crrd.lib.jsonfields import items, mapping_at, value_at, with_values
 
 
 def put_back(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,17 +23,17 @@ def put_back(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
     A missing grace period is always restored, because the old one may be the user's or the pod's.
     """
-    from_file = all(of_meta(new, "labels").get(key) is None for key in LABELS_OF_POD_AND_NODE)
-    whole = of_meta(new, "annotations").get(ANNOTATION_REQUESTED_BY) is None
+    from_file = all(mapping_at(new, "metadata.labels").get(key) is None for key in LABELS_OF_POD_AND_NODE)
+    whole = mapping_at(new, "metadata.annotations").get(ANNOTATION_REQUESTED_BY) is None
     ours = {
-        "labels": (*LABELS_OF_POD_AND_NODE, *([LABEL_ACTIVE] if from_file else [])),
-        "annotations": (ANNOTATION_REQUESTED_BY, *(ANNOTATIONS_OF_DAEMONS if whole else ())),
+        "metadata.labels": (*LABELS_OF_POD_AND_NODE, *([LABEL_ACTIVE] if from_file else [])),
+        "metadata.annotations": (ANNOTATION_REQUESTED_BY, *(ANNOTATIONS_OF_DAEMONS if whole else ())),
     }
     values = _containers(old, new)
     for kind, keys in ours.items():
-        given = of_meta(new, kind)
-        if kept := _kept(of_meta(old, kind), given, keys):
-            values[f"metadata.{kind}"] = {**given, **kept}
+        given = mapping_at(new, kind)
+        if kept := _kept(mapping_at(old, kind), given, keys):
+            values[kind] = {**given, **kept}
     for field in FIELDS.values():
         value = value_at(old, field.path)
         filled_in = field.filled_in and value is not None and (field.of_pod or value == field.default)

@@ -50,7 +50,7 @@ class Field:
     high: int | None = None  # Most characters or entries; numbers are limited by their type
     default: StrEnum | bool | int | None = None
     """What the reader takes for an absent field. A member of an enumeration: the field is one of its members."""
-    of_pod: bool = False  # Whether admission takes the default from the field of this name in the pod's spec
+    of_pod: bool = False  # Whether admission takes the default from the pod's terminationGracePeriodSeconds
     longest: tuple[int, str] | None = None
     """The most seconds that admission lets in, also in words. Requests that no admission saw are served with more."""
 

@@ -106,6 +106,12 @@ def pins_to_json(pins: Mapping[str, Pin], start_times: Mapping[str, StartTimes] 
     return json.dumps(shape, sort_keys=True, separators=(",", ":"))
 
 
+def container_id_error(value: object) -> str:
+    """Return what is wrong with a container's ID, "" for nothing."""
+    is_id = isinstance(value, str) and _CONTAINER_ID.fullmatch(value)
+    return "" if is_id else f"must look like containerd://ID, not {shown(value)}"
+
+
 def _label(reader: Reader, labels: Mapping[str, Any], key: str) -> str:
     return reader.text(labels.get(key), f"the label {key}")
 
@@ -128,10 +134,10 @@ def _containers(reader: Reader, spec: Section) -> tuple[RequestedContainer, ...]
 def _pin(reader: Reader, context: Section) -> Pin | None:
     count = context.integer("restartCount")
     container_id = context.raw.get("containerID")
-    if isinstance(container_id, str) and _CONTAINER_ID.fullmatch(container_id):
-        return Pin(container_id, count or 0)
-    reader.reject(context.where("containerID"), f"must look like containerd://ID, not {shown(container_id)}")
-    return None
+    if error := container_id_error(container_id):
+        reader.reject(context.where("containerID"), error)
+        return None
+    return Pin(text(container_id), count or 0)
 
 
 def _strategy(section: Section) -> Strategy:

@@ -6,18 +6,18 @@ too many reviews wait for their pods, because a parsed body takes many times its
 
 import asyncio
 import time
-from collections.abc import Mapping
-from typing import Any
 
 import structlog
 
 from crrd.core.admission import rules
-from crrd.core.admission.rules import Denied, Operation, json_patch
+from crrd.core.admission.rules import Denied
 from crrd.core.admission.update import put_back
-from crrd.core.api.pod import parse_pod
+from crrd.core.api.pod import Pod, parse_pod
+from crrd.core.api.types import Request
 from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.resources import PODS, ObjectReader
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
+from crrd.lib.jsonpatch import Operation, json_patch
 from crrd.manager.webhook.review import CREATE, UPDATE, Review
 
 log = structlog.get_logger(__name__)
@@ -45,41 +45,40 @@ class AdmissionHandler:
             return json_patch(review.object, put_back(review.old, review.object))
         if review.operation != CREATE:
             return []
-        name = rules.pod_name_or_denied(review.object)
-        if isinstance(name, Denied):
-            return name
-        pod = await self._look_up(review, name, deadline)
+        request = rules.read_new(review.object)
+        if isinstance(request, Denied):
+            return request
+        pod = await self._look_up(review, request.parsed.pod_name, deadline)
         if isinstance(pod, Denied):
             return pod
-        kubelet_minor = await self._kubelet_minor(review, pod, deadline)
-        outcome = rules.review_create(review.object, pod, review.user, kubelet_minor)
+        kubelet_minor = await self._kubelet_minor(request.parsed, pod, deadline) if pod else None
+        outcome = rules.review_create(request, pod, review.user, kubelet_minor)
         return outcome if isinstance(outcome, Denied) else json_patch(review.object, outcome)
 
     async def mutate_pod(self, review: Review, _: float) -> Answer:
         """Give a new pod the readiness gate."""
         return rules.mutate_pod(review.object) if review.operation == CREATE else []
 
-    async def _kubelet_minor(self, review: Review, pod: Mapping[str, Any] | None, deadline: float) -> int | None:
+    async def _kubelet_minor(self, request: Request, pod: Pod, deadline: float) -> int | None:
         """Return the minor version of the kubelet on the pod's node, or None if it does not matter or on a timeout."""
-        view = parse_pod(pod or {})
-        named = (view.containers.get(name) for name in rules.container_names(review.object))
-        if not view.node_name or not any(each is not None and each.version_matters for each in named):
+        named = (pod.containers.get(each.name) for each in request.containers)
+        if not pod.node_name or not any(each is not None and each.version_matters for each in named):
             return None
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                return await self._kubelets.minor(view.node_name)
+                return await self._kubelets.minor(pod.node_name)
         except TimeoutError:
-            log.warning("node lookup failed", node_name=view.node_name, error="no answer")
+            log.warning("node lookup failed", node_name=pod.node_name, error="no answer")
             return None
 
-    async def _look_up(self, review: Review, name: str, deadline: float) -> Mapping[str, Any] | Denied | None:
+    async def _look_up(self, review: Review, name: str, deadline: float) -> Pod | Denied | None:
         """Return the pod, or None if it does not exist."""
         if self._waiting_bytes + review.size > WAITING_BYTES:
             return _unchecked(" now: too many pod lookups at once; try again", OVERLOADED)
         self._waiting_bytes += review.size
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                return await self._pods.get(PODS, review.namespace, name)
+                return parse_pod(await self._pods.get(PODS, review.namespace, name))
         except GoneError:
             return None
         except ApiRefusedError as error:

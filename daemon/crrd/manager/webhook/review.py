@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from crrd.core.admission.rules import Denied, Operation
+from crrd.core.admission.rules import Denied
 from crrd.lib.errors import CrrdError
 from crrd.lib.jsonfields import Reader, mapping, shown
+from crrd.lib.jsonpatch import Operation
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
