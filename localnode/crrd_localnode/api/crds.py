@@ -1,5 +1,6 @@
 """Reads the kinds that a CustomResourceDefinition defines, and finds the project's own CRDs."""
 
+import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
@@ -9,9 +10,10 @@ from typing import Any
 import yaml
 
 from crrd_localnode.api.errors import Cause
+from crrd_localnode.api.jsonpath import InvalidPathError, JsonPath
 from crrd_localnode.api.kinds import Column, Kind
 from crrd_localnode.api.objects import Object, dig, metadata
-from crrd_localnode.api.printers import AGE, age_since
+from crrd_localnode.api.printers import AGE, UNKNOWN, age_since
 from crrd_localnode.api.schema import Schema
 
 REQUESTS, POLICIES = "crd.yaml", "policies-crd.yaml"
@@ -49,6 +51,12 @@ def crd_rules(crd: Object, _old: Object | None = None) -> list[Cause]:
         if not isinstance(dig(version, "schema", "openAPIV3Schema"), dict):
             path = f"spec.versions[{at}].schema.openAPIV3Schema"
             causes.append(Cause(path, "Required value: schemas are required"))
+        for number, column in enumerate(version.get("additionalPrinterColumns") or []):
+            try:
+                JsonPath.parse(column["jsonPath"])
+            except InvalidPathError as error:
+                path = f"spec.versions[{at}].additionalPrinterColumns[{number}].jsonPath"
+                causes.append(Cause(path, f'Invalid value: "{column["jsonPath"]}": {error}'))
     return causes
 
 
@@ -103,19 +111,34 @@ def kinds_of(crd: Object) -> tuple[Kind, ...]:
 
 
 def field_path(path: str) -> tuple[str, ...]:
-    """Return the field names of a JSONPath, with escaped dots. Only paths of names are supported."""
+    """Return the field names of a path of a selectable field, which consists of names, with escaped dots."""
     return tuple(name.replace("\\.", ".") for name in re.split(r"(?<!\\)\.", path.removeprefix(".")))
 
 
 def _column(column: Mapping[str, Any]) -> Column:
-    path = field_path(column["jsonPath"])
-    kind = column.get("type", "string")
+    path, kind = JsonPath.parse(column["jsonPath"]), column.get("type", "string")
 
     def value(obj: Object, now: datetime) -> Any:
-        found = dig(obj, *path)
-        if found is None or kind not in ("date", "string"):
-            return found
-        return age_since(found, now) if kind == "date" else str(found)
+        try:
+            found = path.find(obj)
+        except LookupError:
+            return None
+        return _cell(kind, found[0], now) if found else None  # only the first result counts
 
-    form, about = column.get("format", ""), column.get("description", "")
-    return Column(column["name"], value, kind, form, column.get("priority", 0), about)
+    about = column.get("description") or f"Custom resource definition column (in JSONPath format): {column['jsonPath']}"
+    return Column(column["name"], value, kind, column.get("format", ""), column.get("priority", 0), about)
+
+
+def _cell(kind: str, value: Any, now: datetime) -> Any:
+    """Return a value as a column of this type shows it, None if it is of another type: `cellForJSONValue`."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == "string":
+        if isinstance(value, dict | list):
+            return json.dumps(value, separators=(",", ":"), sort_keys=True)
+        return value if isinstance(value, str) else "<no value>" if value is None else json.dumps(value)
+    if kind == "date" and isinstance(value, str):
+        age = age_since(value, now)
+        return "<invalid>" if age == UNKNOWN else age
+    if kind == "integer" and number:
+        return int(value)
+    return value if (kind == "number" and number) or (kind == "boolean" and isinstance(value, bool)) else None

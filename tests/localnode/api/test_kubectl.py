@@ -1,6 +1,7 @@
 """kubectl against the local API server: what people will do by hand in the demo."""
 
 import asyncio
+import json
 import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,6 +31,14 @@ metadata: {name: web}
 spec:
   nodeName: n1
   containers: [{name: a, image: b}]
+"""
+POLICY = """
+apiVersion: crrd.dev/v1alpha1
+kind: ContainerRecreatePolicy
+metadata: {name: web}
+spec:
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: front}
+  triggers: {configChange: {}}
 """
 Kubectl = Callable[..., Awaitable[tuple[int, str]]]
 
@@ -118,6 +127,29 @@ async def test_pods(api: Api, kubectl: Kubectl) -> None:
     assert code == 1
     assert "pod updates may not change fields" in text
     assert (await kubectl("delete", "pod", "web", "--force", "--grace-period=0"))[0] == 0
+
+
+async def test_the_columns_of_policies(api: Api, kubectl: Kubectl) -> None:
+    assert (await kubectl("apply", "-f", "-", given=POLICY))[0] == 0
+    head, row = (await kubectl("get", "crp"))[1].splitlines()
+    assert head.split() == ["NAME", "TARGET", "READY", "REASON", "RUN", "AGE"]
+    assert row.split()[:2] == ["web", "front"]
+    status = {
+        "conditions": [
+            {
+                "type": kind,
+                "status": "True",
+                "reason": reason,
+                "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+            for kind, reason in (("Other", "No"), ("Ready", "Idle"))
+        ],
+        "run": {"name": "front-1"},
+    }
+    patch = json.dumps({"status": status})
+    assert (await kubectl("patch", "crp", "web", "--subresource=status", "--type=merge", "-p", patch))[0] == 0
+    assert (await kubectl("get", "crp"))[1].splitlines()[1].split()[:5] == ["web", "front", "True", "Idle", "front-1"]
 
 
 async def test_explain_and_the_definition_itself(kubectl: Kubectl) -> None:

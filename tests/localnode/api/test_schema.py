@@ -217,7 +217,7 @@ def test_a_column_of_numbers_and_one_that_leads_nowhere() -> None:
     crd = load_crd()
     columns = [
         {"name": "N", "type": "integer", "jsonPath": ".n", "priority": 1},
-        {"name": "ALL", "type": "string", "jsonPath": ".l[0].n"},
+        {"name": "ALL", "type": "string", "jsonPath": ".l[4].n"},
     ]
     version = {**crd["spec"]["versions"][0], "additionalPrinterColumns": columns, "subresources": {}}
     version["selectableFields"] = [{"jsonPath": ".spec.podName"}]
