@@ -1,5 +1,6 @@
 """When the data of ConfigMaps and Secrets changed, and whether a container could start with them."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,11 +12,19 @@ from crrd.core.config.references import Kind, Reference, Use
 
 CREATED, EDITED, LATER = (f"2026-01-01T{hour}:00:00Z" for hour in ("10", "11", "12"))
 ALL = Reference(Kind.CONFIG_MAP, "web", Use.ENV_FROM)
+FILES = Reference(Kind.CONFIG_MAP, "web", Use.VOLUME)
 
 
 def key(name: str, *, optional: bool = False) -> Reference:
     names = frozenset({name})
     return Reference(Kind.CONFIG_MAP, "web", Use.ENV, names, frozenset() if optional else names, optional)
+
+
+def files(*names: str) -> Reference:
+    return replace(FILES, keys=frozenset(names), required=frozenset(names))
+
+
+WITHOUT_B = replace(ALL, without=frozenset("b"))
 
 
 def at(timestamp: str) -> datetime:
@@ -42,7 +51,8 @@ class TestWhenDataChanged:
             (web(entry(EDITED, data="a"), entry(LATER, data="b")), key("a"), EDITED),
             (web(entry(EDITED, data="ab"), entry(LATER, metadata=["labels"])), ALL, EDITED),
             (web(entry(EDITED, data="ab"), entry(LATER, data="a")), key("a"), LATER),
-            (web(entry(EDITED, binaryData="a"), binaryData={"a": ""}), key("a"), EDITED),
+            (web(entry(EDITED, binaryData="c"), binaryData={"c": ""}), files("c"), EDITED),
+            (web(entry(EDITED, stringData="ab")), key("a"), EDITED),
             (web(entry(EDITED, data="a"), entry("soon", data="ab")), key("a"), EDITED),
         ],
     )
@@ -54,9 +64,14 @@ class TestWhenDataChanged:
         assert obj.changed_at(key("gone", optional=True)) == at(EDITED)
         assert obj.changed_at(key("b")) == at(EDITED)
 
-    def test_a_reference_without_keys_counts_from_the_last_change(self) -> None:
+    def test_a_reference_without_keys_never_changes(self) -> None:
         none = Reference(Kind.CONFIG_MAP, "web", Use.SUB_PATH, frozenset())
-        assert read_object(web(entry(EDITED, data="a"))).changed_at(none) == at(EDITED)
+        assert read_object(web(entry(EDITED, data="a"))).changed_at(none) is None
+
+    def test_a_write_of_binary_data_alone_changes_no_variable(self) -> None:
+        obj = read_object(web(entry(EDITED, data="a"), entry(LATER, binaryData="logo"), binaryData={"logo": ""}))
+        assert obj.changed_at(ALL) == at(EDITED)
+        assert obj.changed_at(FILES) == at(LATER)
 
     def test_bad_input_tells_nothing(self) -> None:
         junk = {"metadata": {"managedFields": [7, {"fieldsV1": 7, "time": 7}], "creationTimestamp": 7}, "data": 7}
@@ -96,26 +111,63 @@ class TestStale:
         (key("c"), None, "ConfigMap web not found"),
         (key("c", optional=True), None, ""),
         (ALL, read_object(web()), ""),
+        (files("c"), read_object(web(binaryData={"c": ""})), ""),
+        (
+            key("c"),
+            read_object(web(binaryData={"c": ""})),
+            "ConfigMap web has no key c in data, and a variable cannot have binary data",
+        ),
+        (key("c"), read_object(web(stringData={"c": "3"})), "ConfigMap web has no key c"),
     ],
 )
 def test_what_kubelet_could_not_start_without(reference: Reference, found: ConfigObject | None, expected: str) -> None:
     assert missing(reference, found) == expected
 
 
+ENV, CONFIG_MAP_GO, SECRET_GO = (
+    "pkg/kubelet/kubelet_pods.go",
+    "pkg/volume/configmap/configmap.go",
+    "pkg/volume/secret/secret.go",
+)
+
+
 class TestHash:
-    def test_is_of_the_used_keys_alone(self) -> None:
-        before = web()
-        edited = web(data={"b": "3", "a": "1"})
-        assert data_hash(before, key("a")) == data_hash(edited, key("a"))
-        assert data_hash(before, ALL) != data_hash(edited, ALL)
-        assert len(data_hash(before, ALL)) == 64
+    @pytest.mark.parametrize(
+        ("rule", "source", "reference", "changed", "expected"),
+        [
+            ("a variable has its key", ENV, key("a"), {"data": {"a": "3", "b": "2"}}, True),
+            ("other keys do not count", ENV, key("a"), {"data": {"a": "1", "b": "3"}}, False),
+            ("a key may be removed", ENV, key("a", optional=True), {"data": {"b": "2"}}, True),
+            ("envFrom has all keys", ENV, ALL, {"data": {"a": "1", "b": "3"}}, True),
+            ("a new key is a new variable", ENV, ALL, {"data": {"a": "1", "b": "2", "c": "3"}}, True),
+            ("replaced variables do not count", ENV, WITHOUT_B, {"data": {"a": "1", "b": "3"}}, False),
+            ("variables have no binary data", ENV, ALL, {"binaryData": {"logo": "AA=="}}, False),
+            ("nor has a variable from a key", ENV, key("a"), {"data": {"b": "2", "a": "1"}, "binaryData": {}}, False),
+            ("a volume has binary data", CONFIG_MAP_GO, FILES, {"binaryData": {"logo": "AA=="}}, True),
+            ("so may an item", CONFIG_MAP_GO, files("logo"), {"binaryData": {"logo": "AA=="}}, True),
+            ("an item has its key", SECRET_GO, files("a"), {"data": {"a": "1", "b": "3"}}, False),
+            ("stringData is write-only", SECRET_GO, FILES, {"stringData": {"a": "3"}}, False),
+            ("labels are no data", CONFIG_MAP_GO, FILES, {"metadata": {"labels": {"a": "b"}}}, False),
+            ("immutable is no data", CONFIG_MAP_GO, FILES, {"immutable": True}, False),
+            ("type is no data", SECRET_GO, FILES, {"type": "Opaque"}, False),
+        ],
+    )
+    def test_changes_with_what_kubelet_gives(
+        self, rule: str, source: str, reference: Reference, changed: dict[str, Any], *, expected: bool
+    ) -> None:
+        differs = data_hash(web(), reference) != data_hash(web(**changed), reference)
+        assert differs is expected, f"{rule} ({source})"
 
     def test_metadata_and_order_do_not_count(self) -> None:
         turned = web(entry(LATER, data="ab"), data={"b": "2", "a": "1"})
         assert data_hash(web(), ALL) == data_hash(turned, ALL)
+        assert len(data_hash(web(), ALL)) == 64
 
     def test_binary_data_is_other_data(self) -> None:
-        assert data_hash(web(), key("a")) != data_hash(web(data={}, binaryData={"a": "1"}), key("a"))
+        assert data_hash(web(), files("a")) != data_hash(web(data={}, binaryData={"a": "1"}), files("a"))
 
-    def test_nothing_is_as_good_as_an_empty_map(self) -> None:
-        assert data_hash(web(), key("c")) == data_hash(web(data=None), ALL) == data_hash(web(data={}), ALL)
+    @pytest.mark.parametrize("reference", [ALL, FILES, key("c", optional=True), replace(files("c"), optional=True)])
+    def test_an_optional_object_that_does_not_exist_gives_what_an_empty_one_gives(self, reference: Reference) -> None:
+        absent = data_hash({}, reference)
+        assert absent == data_hash(web(data=None), reference) == data_hash(web(data={}), reference)
+        assert absent != data_hash(web(data={"c": "3"}), reference)

@@ -18,7 +18,8 @@ from crrd.core.api.time import parse_time
 from crrd.core.config.references import Kind, Reference
 from crrd.lib.jsonfields import items, mapping, text
 
-_DATA_FIELDS = ("data", "binaryData", "stringData")
+_TEXT_FIELDS = ("data", "stringData")  # stringData is write-only: the API server adds it to data
+_DATA_FIELDS = (*_TEXT_FIELDS, "binaryData")
 START_MARGIN = 2
 """Seconds. kubelet reads the environment shortly before the start time that it reports, in whole seconds."""
 
@@ -30,15 +31,23 @@ class ConfigObject:
     keys: frozenset[str]
     changed: datetime | None = None  # When any of its data last changed; None if unknown
     changed_keys: Mapping[str, datetime] = field(default_factory=dict)  # The same by key, for keys that a writer owns
+    binary: frozenset[str] = frozenset()  # Keys of `binaryData`
+    text_changed: datetime | None = None  # As `changed`, but without `binaryData`
+
+    def keys_for(self, reference: Reference) -> frozenset[str]:
+        """Return the keys that kubelet finds for this use."""
+        return self.keys if reference.use.mounted else self.keys - self.binary
 
     def changed_at(self, reference: Reference) -> datetime | None:
-        """Return when the data that the reference uses last changed, None if unknown."""
+        """Return when the data that the reference uses last changed, None if unknown or if it uses none."""
+        whole = self.changed if reference.use.mounted else self.text_changed or self.changed
         if reference.keys is None:
-            return self.changed
-        owned = [self.changed_keys[key] for key in reference.keys & self.keys if key in self.changed_keys]
+            return whole
+        found = self.keys_for(reference)
+        owned = [self.changed_keys[key] for key in reference.keys & found if key in self.changed_keys]
         if len(owned) < len(reference.keys):
-            return self.changed  # a key is missing, and no writer owns a key that was removed
-        return max(owned, default=self.changed)
+            return whole  # a key is missing, and no writer owns a key that was removed
+        return max(owned, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +61,31 @@ class Change:
 def read_object(obj: Mapping[str, Any]) -> ConfigObject:
     """Parse an object from its JSON. Invalid input raises no exception."""
     meta = mapping(obj.get("metadata"))
-    keys = frozenset(key for field_name in _DATA_FIELDS for key in mapping(obj.get(field_name)))
+    texts, binary = (frozenset(mapping(obj.get(name))) for name in ("data", "binaryData"))
+    created = parse_time(text(meta.get("creationTimestamp")))
+    writes: list[datetime] = []
+    text_writes: list[datetime] = []
     times: dict[str, datetime] = {}
-    latest = None
     for entry in map(mapping, items(meta.get("managedFields"))):
-        owned, moment = _owned_keys(mapping(entry.get("fieldsV1"))), parse_time(text(entry.get("time")))
-        if owned is None or moment is None:
+        owned, moment = mapping(entry.get("fieldsV1")), parse_time(text(entry.get("time")))
+        fields = [name for name in _DATA_FIELDS if f"f:{name}" in owned]
+        if not fields or moment is None:
             continue
-        latest = moment if latest is None else max(latest, moment)
-        times |= {key: max(times.get(key, moment), moment) for key in owned}
-    return ConfigObject(keys, latest or parse_time(text(meta.get("creationTimestamp"))), times)
-
-
-def _owned_keys(fields: Mapping[str, Any]) -> set[str] | None:
-    """Return the data keys that a writer owns; None if it owns no data field."""
-    owners = [mapping(fields.get(f"f:{name}")) for name in _DATA_FIELDS if f"f:{name}" in fields]
-    return {name.removeprefix("f:") for owner in owners for name in owner} if owners else None
+        writes.append(moment)
+        text_writes += [moment] if {*fields} & {*_TEXT_FIELDS} else []
+        keys = {key.removeprefix("f:") for name in fields for key in mapping(owned[f"f:{name}"])}
+        times |= {key: max(times.get(key, moment), moment) for key in keys}
+    changed, text_changed = max(writes, default=created), max(text_writes, default=created)
+    return ConfigObject(texts | binary, changed, times, binary - texts, text_changed)
 
 
 def missing(reference: Reference, found: ConfigObject | None) -> str:
     """Return a message about a missing object or key that kubelet needs to start the container; "" for none."""
     if found is None:
         return "" if reference.optional else f"{reference.kind} {reference.name} not found"
-    absent = sorted(reference.required - found.keys)
-    return f"{reference.kind} {reference.name} has no key {absent[0]}" if absent else ""
+    absent = sorted(reference.required - found.keys_for(reference))
+    where = " in data, and a variable cannot have binary data" if absent and absent[0] in found.keys else ""
+    return f"{reference.kind} {reference.name} has no key {absent[0]}{where}" if absent else ""
 
 
 def changes(
@@ -100,10 +110,11 @@ def changes(
 def data_hash(obj: Mapping[str, Any], reference: Reference) -> str:
     """Return the SHA-256, in hexadecimal, of the object's data that the reference uses.
 
-    Equal data gives equal hashes, whatever its order in the API server's response.
+    Equal data gives equal hashes, whatever its order in the API server's response. An optional object that does not
+    exist ({}) gives a container the same as an object without the data.
     """
-    used = {}
-    for name in ("data", "binaryData"):
+    used: dict[str, Mapping[str, Any]] = {"data": {}, "binaryData": {}}
+    for name in reference.fields:
         data = mapping(obj.get(name))
-        used[name] = {key: data[key] for key in data if reference.keys is None or key in reference.keys}
+        used[name] = {key: data[key] for key in data if reference.uses(key)}
     return hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()

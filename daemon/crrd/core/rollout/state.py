@@ -12,7 +12,8 @@ from crrd.core.api.time import parse_time
 from crrd.core.api.types import Request, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.config.objects import ConfigObject
-from crrd.core.config.references import Kind, Reference, references
+from crrd.core.config.references import Kind, Reference
+from crrd.core.config.uses import references
 from crrd.core.rollout.labels import LabelSelector, read_selector
 from crrd.core.rollout.run import (
     ANNOTATION_ABORTED,

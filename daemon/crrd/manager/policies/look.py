@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from crrd.core.api.pod import parse_pod
 from crrd.core.api.time import parse_time
 from crrd.core.config.objects import data_hash, missing, read_object
-from crrd.core.config.references import Kind, Reference, references
+from crrd.core.config.references import Kind, Reference
+from crrd.core.config.uses import references
 from crrd.core.policy.config import Data, Running, UseKey, merged_uses
 from crrd.core.policy.decide import Observed
 from crrd.core.policy.types import Policy

@@ -1,0 +1,98 @@
+"""Which ConfigMaps and Secrets each container of a pod uses, and which configuration a restart in place does not bring.
+
+What counts is what kubelet gives to the container: see `environment` and `volumes`, and the table of kubelet's rules in
+tests/core/config/test_uses.py. imagePullSecrets do not count, because their changes do not reach a container. Invalid
+input raises no exception.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from crrd.core.api.pod import ContainerKind, pod_containers
+from crrd.core.config.environment import of_environment, plain_values
+from crrd.core.config.references import Kind, Reference
+from crrd.core.config.volumes import of_mounts, read_volume
+from crrd.lib.jsonfields import items, mapping, text, value_at
+
+_PLATFORM_OBJECTS = {
+    (Kind.CONFIG_MAP, name)
+    for name in ("kube-root-ca.crt", "openshift-service-ca.crt", "istio-ca-root-cert", "istio-ca-crl")
+}
+"""Objects that a platform puts into every namespace. A new CA in them must not restart the containers of all pods."""
+_CSI_DRIVER = "secrets-store.csi.k8s.io"
+
+
+class OutOfReach(StrEnum):
+    """Why a restart in place does not bring changed configuration, and what to do."""
+
+    INIT_CONTAINER = (
+        "only an init container uses it, or some of its keys, and only a new pod runs that again: replace the pods"
+    )
+    CSI_DRIVER = (
+        f"the CSI driver {_CSI_DRIVER} mounts it, so no ConfigMap or Secret shows its changes: "
+        "use schedule or maxAge, or let the driver sync it to a Secret that the container uses"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Unreached:
+    """Configuration whose changes lead to no restart in place."""
+
+    container: str
+    what: str  # `ConfigMap web-cfg`, `SecretProviderClass vault`
+    why: OutOfReach
+
+    def __str__(self) -> str:
+        """For messages."""
+        return f"{self.what} of container {self.container}: {self.why}"
+
+
+def references(pod: Mapping[str, Any]) -> dict[str, tuple[Reference, ...]]:
+    """Return what each container that can be recreated uses, by name, from a pod's JSON."""
+    return {name: uses for name, (kind, uses) in _all_uses(pod).items() if kind.recreatable}
+
+
+def unreached(pod: Mapping[str, Any]) -> tuple[Unreached, ...]:
+    """Return the pod's configuration whose changes lead to no restart in place, from its JSON."""
+    return tuple(dict.fromkeys([*_only_initial(pod), *_from_csi_driver(mapping(pod.get("spec")))]))
+
+
+def _only_initial(pod: Mapping[str, Any]) -> Iterator[Unreached]:
+    uses = _all_uses(pod)
+    others = [use for kind, some in uses.values() if kind.recreatable for use in some]
+    for name, (kind, some) in uses.items():
+        for use in some:
+            if kind is ContainerKind.INIT and not _is_covered(use, others):
+                yield Unreached(name, " ".join(use.object), OutOfReach.INIT_CONTAINER)
+
+
+def _from_csi_driver(spec: Mapping[str, Any]) -> Iterator[Unreached]:
+    classes = {
+        text(volume.get("name")): text(value_at(volume, "csi.volumeAttributes.secretProviderClass"))
+        for volume in map(mapping, items(spec.get("volumes")))
+        if value_at(volume, "csi.driver") == _CSI_DRIVER
+    }
+    for name, container, _ in pod_containers(spec):
+        for mount in map(mapping, items(container.get("volumeMounts"))):
+            if (volume_name := text(mount.get("name"))) in classes:
+                yield Unreached(name, f"SecretProviderClass {classes[volume_name]}", OutOfReach.CSI_DRIVER)
+
+
+def _is_covered(use: Reference, others: Iterable[Reference]) -> bool:
+    """Whether containers that can be recreated use the same keys."""
+    same = [other for other in others if other.object == use.object]
+    whole = any(other.keys is None for other in same)
+    return whole if use.keys is None else all(any(other.uses(key) for other in same) for key in use.keys)
+
+
+def _all_uses(pod: Mapping[str, Any]) -> dict[str, tuple[ContainerKind, tuple[Reference, ...]]]:
+    """Return the kind of each container, and what it uses, by its name."""
+    spec = mapping(pod.get("spec"))
+    volumes = {text(each.get("name")): tuple(read_volume(each)) for each in map(mapping, items(spec.get("volumes")))}
+    found = {}
+    for name, container, kind in pod_containers(spec):
+        uses = [*of_environment(container), *of_mounts(container, volumes, plain_values(pod, container))]
+        found[name] = kind, tuple(use for use in dict.fromkeys(uses) if use.object not in _PLATFORM_OBJECTS)
+    return found
