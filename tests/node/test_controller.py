@@ -573,22 +573,20 @@ async def test_what_was_begun_for_a_request_that_is_gone_is_forgotten_in_time(ho
         await node.until(lambda: bool(node.hooks_run or node.stops))
         node.delete("r1")
         await asyncio.sleep(0.5)
-        assert node.controller.pods.peek("default/web").works
+        assert node.works
         await asyncio.sleep(120)
-        assert node.controller.pods.peek("default/web").works == {}
+        assert node.works == {}
 
 
 async def test_a_hook_that_was_kept_for_a_request_is_forgotten_when_that_one_goes_before_a_round() -> None:
     async with MemoryNode(hook=HOOK) as node:
         node.post(request())
-        await node.until(
-            lambda: any(work.hook_result for work in node.controller.pods.peek("default/web").works.values())
-        )
+        await node.until(lambda: any(work.hook_result for work in node.works.values()))
         node.post(request(uid="r2", name="r2"))  # waits for its turn behind the hook of r1
         node.delete("r1")
         node.delete("r2")
         await asyncio.sleep(600)
-        assert node.controller.pods.peek("default/web").works == {}
+        assert node.works == {}
 
 
 async def test_what_was_done_for_a_request_that_has_ended_is_forgotten_at_once() -> None:
@@ -596,7 +594,7 @@ async def test_what_was_done_for_a_request_that_has_ended_is_forgotten_at_once()
         node.post(request())
         await node.completed()
         await asyncio.sleep(0.1)
-        assert node.controller.pods.peek("default/web").works == {}
+        assert node.works == {}
 
 
 async def test_a_hook_whose_stop_fails_counts_until_its_grace_period_ends() -> None:
@@ -606,9 +604,9 @@ async def test_a_hook_whose_stop_fails_counts_until_its_grace_period_ends() -> N
         await node.until(lambda: bool(node.stops))
         node.delete("r1")
         await asyncio.sleep(500)
-        assert node.controller.pods.peek("default/web").works.keys() == {("r1", "old")}
+        assert node.works.keys() == {("r1", "old")}
         await asyncio.sleep(200)
-        assert node.controller.pods.peek("default/web").works == {}
+        assert node.works == {}
 
 
 async def test_of_a_pod_whose_request_is_gone_nothing_is_awaited() -> None:
@@ -635,12 +633,11 @@ async def test_however_many_requests_end_a_hook_is_kept_by_one_timer() -> None:
             await asyncio.sleep(0.1)
             node.delete(f"next-{number}")
             await asyncio.sleep(0.1)
-        record = node.controller.pods.peek("default/web")
-        assert record.works.keys() == record.expiries.keys() == {("r1", "old")}
+        assert node.works.keys() == node.expiries == {("r1", "old")}
         waiting = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
         assert sum(not timer.cancelled() for timer in waiting) < 10
         await asyncio.sleep(604_800)
-        assert record.works.keys() == record.expiries.keys() == set()
+        assert node.works.keys() == node.expiries == set()
 
 
 @pytest.mark.parametrize("taken", [True, False], ids=["as written", "in part"])
@@ -652,10 +649,10 @@ async def test_of_a_completed_request_that_leaves_before_its_last_write_is_answe
         node.post(request())
         await node.completed()
         node.delete("r1")
-        assert node.controller.pods.peek("default/web").works != {}
+        assert node.works != {}
         await asyncio.sleep(1)
-        assert (node.controller.pods.peek("default/web").works == {}) is taken
-        assert (node.controller.pods.peek("default/web").expiries == {}) is taken
+        assert (node.works == {}) is taken
+        assert (node.expiries == set()) is taken
 
 
 async def test_of_a_request_that_leaves_before_another_write_is_answered_the_stop_is_remembered() -> None:
@@ -666,7 +663,7 @@ async def test_of_a_request_that_leaves_before_another_write_is_answered_the_sto
         assert node.controller.pods.peek("default/web").requests["r1"].writing
         node.delete("r1")
         await asyncio.sleep(3)
-        assert node.controller.pods.peek("default/web").works.keys() == {("r1", "old")}
+        assert node.works.keys() == {("r1", "old")}
 
 
 async def test_forgetting_a_hook_of_a_request_that_is_gone_leaves_the_next_requests_stop() -> None:
@@ -680,9 +677,9 @@ async def test_forgetting_a_hook_of_a_request_that_is_gone_leaves_the_next_reque
         node.kubelet_silent = None
         node.post(request(uid="r2", strategy=Strategy(grace_seconds=600)))
         await node.until(lambda: bool(node.stops))
-        assert len(node.controller.pods.peek("default/web").works) == 2
+        assert len(node.works) == 2
         await asyncio.sleep(200)
-        assert [uid for uid, _ in node.controller.pods.peek("default/web").works] == ["r2"]
+        assert [uid for uid, _ in node.works] == ["r2"]
         assert len(node.stops) == 1
 
 
@@ -990,7 +987,7 @@ async def test_a_hook_is_not_run_again_after_a_stop_that_failed(*, waits: bool) 
         await node.completed("r2")
         assert node.hooks_run == ["old"]
         await asyncio.sleep(100)
-        assert node.controller.pods.peek("default/web").works == {}
+        assert node.works == {}
 
 
 @pytest.mark.parametrize("trouble", ["error", "slow"])
@@ -1032,7 +1029,7 @@ async def test_a_hook_that_was_waited_for_is_not_run_again() -> None:
         await node.completed("r2")
         assert node.hooks_run == ["old"]
         await asyncio.sleep(60)
-        assert node.controller.pods.peek("default/web").works == {}
+        assert node.works == {}
 
 
 async def test_a_wait_for_kubelet_counts_from_the_end_of_one_that_nobody_saw_run() -> None:
@@ -1280,7 +1277,7 @@ async def test_what_is_under_way_is_known_by_its_kind() -> None:
         node.post(request())
         seen = set()
         while not node.requests["r1"].completed:
-            seen |= {work.under_way for work in node.controller.pods.peek("default/web").works.values()}
+            seen |= {work.under_way for work in node.works.values()}
             await asyncio.sleep(0.1)
         assert {WorkKind.HOOK, WorkKind.STOP} <= seen
 
@@ -1877,7 +1874,7 @@ async def test_a_write_that_fails_after_its_request_has_gone_is_not_tried_again(
         await node.until(lambda: not node.write_errors)
         await node.until(lambda: not node.controller.queue.depth)
         assert node.controller.executor.writes.pending == 0
-        assert node.controller.pods.peek("default/web").requests == {}
+        assert node.controller.pods.peek("default/web").present == []
         await node.controller.drain()
 
 

@@ -15,6 +15,7 @@ from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.lib.errors import RuntimeCallError
 from crrd.lib.metrics import new_registry
 from crrd.node.metrics import ELSEWHERE, NAMESPACES, NodeMetrics, NodeState, WatchState
+from crrd.node.pods import LEFT_SECONDS
 from tests.support.standins import MemoryNode
 from tests.support.worlds import killed, recreating, request
 
@@ -218,6 +219,7 @@ async def test_nothing_is_kept_of_requests_that_ended(metrics: NodeMetrics) -> N
                 await node.until(lambda: node.controller.executor.writes.pending > 0)
                 node.delete(uid)
         await node.until(lambda: not node.controller.executor.writes.pending and not node.controller.queue.depth)
+        await asyncio.sleep(LEFT_SECONDS)  # the work for them is forgotten with them
         assert [record.requests for record in node.controller.pods if record.requests] == []
 
 

@@ -18,7 +18,9 @@ from crrd.core.recreate.observation import (
     HookKind,
     HookResult,
     Instance,
-    Observation,
+    ObservedNode,
+    ObservedPod,
+    ObservedRequest,
     StopAttempt,
     Work,
     WorkKind,
@@ -68,6 +70,7 @@ class World:
         for name in NAMES:
             self.kubelet_reports(name)
         self.requests: dict[str, Request] = {}
+        self.deleted: dict[str, Request] = {}
         for number, strategy in enumerate(strategies):
             self.post(f"r{number}", strategy, contexts=contexts)
         self.life = Life()
@@ -136,7 +139,8 @@ class World:
 
     def delete(self, uid: str) -> None:
         """A user deletes a request."""
-        self.requests.pop(uid, None)
+        if uid in self.requests:
+            self.deleted[uid] = self.requests.pop(uid)
 
     # The daemon.
 
@@ -157,31 +161,36 @@ class World:
             return True
         return life is self.life
 
-    def observe(self) -> Observation:
+    def observe(self) -> tuple[ObservedPod, list[ObservedRequest], ObservedNode]:
         """Return what the daemon observes now."""
         for uid, request in self.requests.items():
             self.life.observed.setdefault(uid, self.now)
             if request.unready_acquired:
                 self.life.unready.setdefault(uid, self.now)
         known: Mapping[str, PodContainer] = dict(self.statuses)
-        return Observation(
-            node_name=NODE,
-            runtime_names=frozenset({RUNTIME}),
+        pod = ObservedPod(
             instances=tuple(self.instances.values()),
-            pod=Pod("default", "web", POD_UID, containers=known, readiness_gate=True),
-            works=dict(self.life.works),
             listed_at=self.now,
-            first_seen=self.life.observed,
-            unready_seen=self.life.unready,
+            pod=Pod("default", "web", POD_UID, containers=known, readiness_gate=True),
             known_since=0.0,
-            utc="2026-01-01T01:00:00Z",
-            wall=1767229200.0,
+        )
+        node = ObservedNode(NODE, frozenset({RUNTIME}), wall=1767229200.0)
+        return pod, [self.known(uid) for uid in self.requests | self.deleted if uid in self.life.observed], node
+
+    def known(self, uid: str) -> ObservedRequest:
+        """Return what the daemon knows of a request that it has seen in this life."""
+        return ObservedRequest(
+            self.requests.get(uid) or self.deleted[uid],
+            self.life.observed[uid],
+            self.life.unready.get(uid),
+            left=uid in self.deleted,
+            works={container_id: work for (of, container_id), work in self.life.works.items() if of == uid},
         )
 
     def act(self) -> bool:
         """Let the daemon do one step: plan a round, or carry out one action of its planned round."""
         if not self.life.plan:
-            decision = decide(list(self.requests.values()), self.observe(), self.now)
+            decision = decide(*self.observe(), self.now)
             self.life.plan = [action for action in decision.actions if not isinstance(action, EmitEvent)]
             return bool(self.life.plan)
         action = self.life.plan.pop(0)

@@ -13,7 +13,7 @@ from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import Pin, Request, StartTimes, Status
 from crrd.core.recreate.actions import EmitEvent, RunHook
-from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance
+from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance, Work
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import ApiUnavailableError, ConflictError, GoneError, RuntimeUnavailableError
@@ -110,6 +110,18 @@ class MemoryNode:
     def status(self, uid: str = "r1") -> Status:
         """Return a request's status in the API."""
         return self.requests[uid].status
+
+    @property
+    def works(self) -> dict[tuple[str, str], Work]:
+        """What the node remembers of its hooks and stops, by request UID and container ID."""
+        records = self.controller.pods.peek("default/web").requests.items()
+        return {(uid, container_id): work for uid, each in records for container_id, work in each.works.items()}
+
+    @property
+    def expiries(self) -> set[tuple[str, str]]:
+        """Those of them that a timer is to drop."""
+        records = self.controller.pods.peek("default/web").requests.items()
+        return {(uid, container_id) for uid, each in records for container_id in each.expiries}
 
     async def until(self, condition: Callable[[], bool], seconds: float = 600.0) -> None:
         """Wait until a condition is met, in virtual time."""

@@ -1,6 +1,7 @@
 """Builders for the core's values. The defaults are a healthy pod and a simple request."""
 
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from crrd.core.api.pod import Pod, PodContainer
@@ -14,7 +15,18 @@ from crrd.core.api.types import (
     Status,
     Strategy,
 )
-from crrd.core.recreate.observation import HookResult, Instance, Observation, StopAttempt, Work, WorkKind
+from crrd.core.recreate.actions import Decision
+from crrd.core.recreate.decide import decide
+from crrd.core.recreate.observation import (
+    HookResult,
+    Instance,
+    ObservedNode,
+    ObservedPod,
+    ObservedRequest,
+    StopAttempt,
+    Work,
+    WorkKind,
+)
 from crrd.kubelet.runtime_status import ContainerState
 
 RUNTIME = "containerd"
@@ -119,17 +131,57 @@ def stopped(
     return {(uid, container_id): Work(name, pin(container_id), stop_sent=sent, last_stop=attempt)}
 
 
-def observed(*instances: Instance, **changes: Any) -> Observation:
-    """Return an observation of default/web."""
-    plain = Observation(
-        node_name=NODE,
-        runtime_names=frozenset({RUNTIME}),
-        instances=instances,
-        foreign={f"old{suffix}": None for suffix in ("", "-a", "-b", "-c", "-app", "-side")},
-        pod=pod(),
-        known_since=0.0,
-        listed_at=100.0,
-        utc="2026-01-01T00:01:00Z",
-        wall=1767225660.0,
-    )
-    return replace(plain, **changes)
+@dataclass(frozen=True)
+class Scene:
+    """What is known of default/web, of the node, and of the requests by UID."""
+
+    pod: ObservedPod
+    node: ObservedNode
+    works: Mapping[tuple[str, str], Work] = field(default_factory=dict)
+    first_seen: Mapping[str, float] = field(default_factory=dict)
+    unready_seen: Mapping[str, float] = field(default_factory=dict)
+    unpinned: frozenset[str] = frozenset()
+    pin_errors: Mapping[str, str] = field(default_factory=dict)
+    ended: tuple[Request, ...] = ()  # Requests that have left the selection
+
+    def known(self, request: Request, now: float) -> ObservedRequest:
+        """Return what is known of a request. One of which nothing else is said was first seen now."""
+        uid = request.uid
+        return ObservedRequest(
+            request,
+            self.first_seen.get(uid, min(now, self.pod.listed_at)),
+            self.unready_seen.get(uid),
+            left=request in self.ended,
+            unpinned=uid in self.unpinned,
+            pin_error=self.pin_errors.get(uid, ""),
+            works={container_id: work for (of, container_id), work in self.works.items() if of == uid},
+        )
+
+
+def observed(*instances: Instance, **changes: Any) -> Scene:
+    """Return what is observed of default/web, with changes of any of its parts."""
+    plain: dict[str, Any] = {
+        "instances": instances,
+        "foreign": {f"old{suffix}": None for suffix in ("", "-a", "-b", "-c", "-app", "-side")},
+        "pod": pod(),
+        "known_since": 0.0,
+        "listed_at": 100.0,
+        "name": NODE,
+        "runtimes": frozenset({RUNTIME}),
+        "wall": 1767225660.0,  # 2026-01-01T00:01:00Z
+    }
+    given = plain | changes
+    parts = {
+        kind: {each.name: given.pop(each.name) for each in fields(kind) if each.name in given}
+        for kind in (ObservedPod, ObservedNode)
+    }
+    return Scene(ObservedPod(**parts[ObservedPod]), ObservedNode(**parts[ObservedNode]), **given)
+
+
+def decided(requests: Iterable[Request], scene: Scene, now: float) -> Decision:
+    """Return what is decided about these requests, and about others for which this process has worked."""
+    all_of_them = {each.uid: each for each in (*requests, *scene.ended)}
+    gone = tuple(request(uid=uid) for uid in dict.fromkeys(uid for uid, _ in scene.works) if uid not in all_of_them)
+    scene = replace(scene, ended=(*scene.ended, *gone))
+    known = [scene.known(each, now) for each in (*all_of_them.values(), *gone)]
+    return decide(scene.pod, known, scene.node, now)

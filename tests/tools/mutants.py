@@ -64,8 +64,6 @@ EQUIVALENT: dict[str, str] = {
     "core/rollout/preview.py: 0 -> 1: pause_after: int = 0": "preview always says it",
     "core/recreate/draft.py: Lt -> LtE: if self.wake_at is None or at < self.wake_at:":
         "the same time once more",
-    "core/recreate/decide.py: 0.0 -> 1.0: if observed.listed_at < observed.first_seen.get(request.uid,":
-        "a request that is served has been seen: the cache always says when",
     "core/recreate/stop.py: 1000 -> 1001: return base * (1 + RETRY_JITTER * (crc32(f'{salt}/{attempts}":
         "a thousandth of a jitter",
     "core/recreate/actions.py: False -> True: warning: bool = False": "whoever makes an event says it",
@@ -75,7 +73,6 @@ EQUIVALENT: dict[str, str] = {
         "left out only where every request is malformed: nobody reads it then",
     "core/recreate/observation.py: 0.0 -> 1.0: wall: float = 0.0": "likewise",
     "core/recreate/observation.py: 0.0 -> 1.0: pod_at: float = 0.0": "read only where there is a pod, with its time",
-    "node/reconcile.py: condition true: if answer is not None and requests:": "one look more, which sees the same",
     "node/daemon.py: 3.0 -> 4.0: TIDY_SECONDS = 3.0": "nobody is promised a second of it",
     "node/daemon.py: 2 -> 3: CODE_TIMES = 2": "memory only",
     "node/hooks.py: 0 -> 1: while left > 0 and (chunk := (await response.content.read(le":

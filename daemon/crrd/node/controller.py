@@ -60,7 +60,7 @@ class NodeController:
 
     async def drain(self) -> None:
         """Start no stops except those after a hook, wait for running hooks and stops, and write their results."""
-        self.reconciler.draining = True
+        self.executor.draining = True
         while True:
             while self.executor.working:
                 await self.executor.wait_for_work()

@@ -6,15 +6,16 @@ key. `decide` finds the result in the pod's record, by request and container ins
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 
 from crrd.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
-from crrd.core.recreate.observation import NO_WORK, HookResult, StopAttempt, Work, WorkKind
+from crrd.core.recreate.observation import NO_WORK, HookResult, StopAttempt, WorkKind
 from crrd.lib.errors import CrrdError
 from crrd.lib.supervise import cancel
 from crrd.node.pods import Pods, note_work
-from crrd.node.records import WorkKey
+from crrd.node.records import RequestRecord
 from crrd.node.slots import StopSlots
 from crrd.node.writes import RequestWrites, Write, log_fields
 from crrd.ports import Edges, RequestRecorder
@@ -35,6 +36,7 @@ class Executor:
         self._own_pod = own_pod
         self.slots = StopSlots(wake)
         self.writes = RequestWrites(edges, pods, wake)
+        self.draining = False  # Whether the daemon shuts down: no hook or stop begins but the stop after a hook
         self._tasks: set[asyncio.Task[None]] = set()  # Hooks and stops
         self._awaited: set[asyncio.Task[None]] = set()  # All except a stop of the daemon's own container
 
@@ -81,10 +83,10 @@ class Executor:
         """Start a hook or a stop, unless the request is being completed."""
         request, instance = action.request, action.instance
         record = self._pods.peek(request.pod_key).requests.get(request.uid)
-        if record is not None and record.completing:
+        if record is None or record.completing:
             return
-        recorder = record.recorder if record is not None and record.recorder else self._edges.recorder.begin(request)
-        work = self._work(action)
+        recorder = record.recorder or self._edges.recorder.begin(request)
+        work = record.works.get(instance.id, NO_WORK)
         kind = WorkKind.STOP if isinstance(action, StopContainer) else WorkKind.HOOK
         changes: dict[str, object] = {"under_way": kind, "until": None}
         if work == NO_WORK:
@@ -93,21 +95,22 @@ class Executor:
         if isinstance(action, StopContainer):
             changes["beside"] = work.beside or action.beside
             self.slots.take(request.pod_key)
-            run = self._stop(action, recorder)
+            run = self._stop(action, record, recorder)
         else:
-            run = self._hook(action, recorder)
-        self._note(action, **changes)
+            run = self._hook(action, record, recorder)
+        note_work(self._pods, record, instance.id, **changes)
         task = asyncio.create_task(run, name=f"{type(action).__name__} {instance.id[:12]}")
         for tasks in (self._tasks, self._awaited) if instance.pod_uid != self._own_pod else (self._tasks,):
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
-    async def _hook(self, action: RunHook, recorder: RequestRecorder) -> None:
+    async def _hook(self, action: RunHook, record: RequestRecord, recorder: RequestRecorder) -> None:
         """Run a hook. This process does not run it again, even if the hook was interrupted."""
         loop = asyncio.get_running_loop()
+        note = partial(note_work, self._pods, record, action.instance.id)
         began, fields = loop.time(), _log_fields(action)
         ends = began + action.seconds
-        self._note(action, until=ends, hook_began=began, hook_until=ends)
+        note(until=ends, hook_began=began, hook_until=ends)
         recorder.work_started()
         log.info("preStop hook started", kind=action.hook.kind.value, **fields)
         result = HookResult(0.0, "it was interrupted")
@@ -116,21 +119,21 @@ class Executor:
         except Exception as error:  # noqa: BLE001 - a broken hook must not keep the container from being stopped
             result = HookResult(loop.time() - began, _reason(error, "hook"))
         finally:
-            self._note(action, under_way=None, until=None, hook_result=result)
+            note(under_way=None, until=None, hook_result=result)
         recorder.hook_ended(action.hook, result)
         log.info("preStop hook ended", seconds=round(result.seconds, 3), error=result.error or None, **fields)
         self._wake(action.request.pod_key)
 
-    async def _stop(self, action: StopContainer, recorder: RequestRecorder) -> None:
+    async def _stop(self, action: StopContainer, record: RequestRecord, recorder: RequestRecorder) -> None:
         """Stop a container once. `decide` decides whether to retry."""
         loop = asyncio.get_running_loop()
-        fields = _log_fields(action)
+        note, fields = partial(note_work, self._pods, record, action.instance.id), _log_fields(action)
         with self.slots.used():
-            work = self._work(action)
+            work = record.works[action.instance.id]
             count = (work.last_stop.count if work.last_stop else 0) + 1
             began, error = loop.time(), "it was interrupted"
             sent = began if work.stop_sent is None else work.stop_sent
-            self._note(action, until=began + action.seconds, stop_sent=sent)
+            note(until=began + action.seconds, stop_sent=sent)
             recorder.stop_sent(action.instance.name)
             log.info("stopping container", timeout=round(action.seconds, 1), **fields)
             try:
@@ -140,7 +143,7 @@ class Executor:
             except Exception as failure:  # noqa: BLE001 - any failure becomes the attempt's error
                 error = _reason(failure, "stop")
             finally:
-                self._note(action, under_way=None, until=None, last_stop=StopAttempt(count, loop.time(), error))
+                note(under_way=None, until=None, last_stop=StopAttempt(count, loop.time(), error))
         seconds = loop.time() - began
         if error:
             log.warning("container stop failed", attempt=count, error=error, **fields)
@@ -152,18 +155,9 @@ class Executor:
 
     def _other_stop_answered_first(self, action: StopContainer) -> bool:
         """Whether another request's stop of the same instance returned earlier. Only the first one is counted."""
-        works = self._pods.peek(action.request.pod_key).works.items()
-        return any(work.stopped for key, work in works if key != _key(action) and key[1] == action.instance.id)
-
-    def _work(self, action: StopContainer | RunHook) -> Work:
-        return self._pods.peek(action.request.pod_key).works.get(_key(action), NO_WORK)
-
-    def _note(self, action: StopContainer | RunHook, **changes: object) -> None:
-        note_work(self._pods, action.request.pod_key, _key(action), **changes)
-
-
-def _key(action: StopContainer | RunHook) -> WorkKey:
-    return action.request.uid, action.instance.id
+        others = self._pods.peek(action.request.pod_key).requests.items()
+        works = (each.works.get(action.instance.id, NO_WORK) for uid, each in others if uid != action.request.uid)
+        return any(work.stopped for work in works)
 
 
 def _reason(error: Exception, what: str) -> str:

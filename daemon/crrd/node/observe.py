@@ -4,15 +4,14 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 
-from crrd.core.api.time import rfc3339
 from crrd.core.api.types import Request
 from crrd.core.recreate.decide import in_serving_order
 from crrd.core.recreate.draft import QUIET
-from crrd.core.recreate.observation import Ending, Instance, Observation
+from crrd.core.recreate.observation import ApiAnswer, Ending, Instance, ObservedNode, ObservedPod, ObservedRequest
 from crrd.kubelet.runtime_status import ContainerState, newest
 from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
+from crrd.node.execute import Executor
 from crrd.node.pods import Pods
 from crrd.node.records import PodRecord, RuntimeState
 from crrd.ports import Edges, RequestRecorder
@@ -23,25 +22,29 @@ restarted daemon would run the hook again or start the grace period again."""
 WAITED_SECONDS = 0.01  # A wait longer than this makes the runtime's earlier response too old
 
 
+Observed = tuple[ObservedPod, tuple[ObservedRequest, ...], ObservedNode]
+
+
 class PodInspector:
     """Observes one pod at a time."""
 
-    def __init__(self, node_name: str, edges: Edges, pods: Pods) -> None:
+    def __init__(self, node_name: str, edges: Edges, pods: Pods, executor: Executor) -> None:
         self._node_name = node_name
         self._edges = edges
         self._pods = pods
+        self._executor = executor
 
-    async def observe(self, pod_record: PodRecord, requests: Sequence[Request]) -> Observation:
-        """Return the observation of a pod. The caller adds its requests' data.
+    async def observe(self, pod_record: PodRecord, answer: ApiAnswer | None = None) -> Observed:
+        """Return what `decide` needs to know. Requests may change meanwhile: they are as they are at its return.
 
-        `requests` are the live ones, or if none is live, those whose stop after a hook is still due.
+        The runtime is asked only if a request can be served, or if a stop after a hook is still due.
         """
-        valid = in_serving_order(requests, pod_record.works)
-        if not valid and not pod_record.ended_before_stop(asyncio.get_running_loop().time()):
-            return Observation(self._node_name, self._edges.runtime.names, utc=rfc3339(datetime.now(UTC)))
-        runtime_state = pod_record.runtime
-        loop = asyncio.get_running_loop()
-        current = valid[0] if valid else requests[0]
+        loop, runtime_state = asyncio.get_running_loop(), pod_record.runtime
+        served = in_serving_order(record.observed() for record in pod_record.live)
+        served += [record.observed() for record in pod_record.ended_before_stop(loop.time())]
+        if not served:
+            return self._observed(pod_record, ObservedPod(), None)
+        current = served[0].request
         recorder = pod_record.requests[current.uid].recorder
         if recorder is not None:
             recorder.served()
@@ -52,6 +55,7 @@ class PodInspector:
             runtime_state.error = ""
             try:
                 async with asyncio.timeout(_patience(pod_record)):
+                    requests = [known.request for known in served]
                     listed_at, instances = await self._list_current(pod_record, requests, current, silent)
             except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:  # reset by time alone
                 runtime_state.error = str(failure) or f"it has not answered within {SHORT_TIMEOUT_SECONDS:.0f}s"
@@ -63,25 +67,36 @@ class PodInspector:
             await asyncio.wait((silent,))
         if recorder is not None:
             _count_successors(recorder, pod_record, current, instances)
-        return Observation(
-            node_name=self._node_name,
-            runtime_names=self._edges.runtime.names,
-            runtime_error=runtime_state.error,
+        pod = ObservedPod(
             instances=instances,
             listed_at=listed_at,
+            runtime_error=runtime_state.error,
             foreign=dict(runtime_state.foreign),
-            pod=pod_record.state.pod,
-            pod_at=pod_record.state.at,
-            pod_gone=pod_record.state.gone_at is not None,
-            works=dict(pod_record.works),
             running_since=dict(runtime_state.running_since),
             endings=dict(runtime_state.endings),
-            utc=rfc3339(datetime.now(UTC)),
-            wall=time.time(),
+            pod=pod_record.state.pod,
+            pod_at=pod_record.state.at,
+            gone=pod_record.state.gone_at is not None,
             known_since=self._pods.known_since(pod_record.key),
-            kubelet_minor=runtime_state.kubelet_minor,
-            kubelet_silent_since=silent.result(),
+            answer=answer,
+            api_silent=pod_record.api_retry.waiting,
+            deleting_uid=pod_record.deleting_uid,
+            may_stop=self._executor.slots.may_stop(pod_record.key),
         )
+        return self._observed(pod_record, pod, silent.result())
+
+    def _observed(self, pod_record: PodRecord, pod: ObservedPod, silent_since: float | None) -> Observed:
+        """Return the pod with its requests and the node as they are now."""
+        node = ObservedNode(
+            name=self._node_name,
+            runtimes=self._edges.runtime.names,
+            wall=time.time(),
+            kubelet_minor=pod_record.runtime.kubelet_minor,
+            kubelet_silent_since=silent_since,
+            prunes_is_killed=self._executor.writes.prunes_is_killed,
+            draining=self._executor.draining,
+        )
+        return pod, tuple(record.observed() for record in pod_record.requests.values()), node
 
     async def _list_current(
         self,
@@ -142,13 +157,13 @@ def _runtime_uid(pod_record: PodRecord, otherwise: str) -> str:
     """
     if pod_record.state.pod:
         return pod_record.state.pod.runtime_uid
-    return otherwise if pod_record.live else next((work.pod_uid for work in pod_record.works.values()), otherwise)
+    return otherwise if pod_record.live else next((work.pod_uid for work in pod_record.works), otherwise)
 
 
 def _patience(pod_record: PodRecord) -> float | None:
     """Return the time limit in seconds for observing the pod, or None if only its calls have limits."""
-    now, live = asyncio.get_running_loop().time(), {each.request.uid: each.request for each in pod_record.live}
-    own = [(live[uid], work) for (uid, _), work in pod_record.works.items() if uid in live]
+    now, live = asyncio.get_running_loop().time(), pod_record.live
+    own = [(record.request, work) for record in live for work in record.works.values()]
     unrecorded = (work.hook_unrecorded(request) or work.stop_unrecorded(request, now) for request, work in own)
     return SHORT_TIMEOUT_SECONDS if any(unrecorded) else None
 
@@ -172,7 +187,7 @@ def _count_successors(
     recorder: RequestRecorder, pod_record: PodRecord, request: Request, instances: Sequence[Instance]
 ) -> None:
     """Report to the metrics which awaited instances the runtime lists."""
-    stopped = {bare_id for (_, bare_id), work in pod_record.works.items() if work.stop_sent is not None}
+    stopped = {work.pin.bare_id for work in pod_record.works if work.stop_sent is not None}
     for container in request.containers:
         current, target = newest(instances, container.name), request.target(container)
         if current and target and current.id != target.bare_id and target.bare_id in stopped:

@@ -9,7 +9,7 @@ from crrd.core.api.pod import Pod, PodMeta
 from crrd.core.api.types import Request
 from crrd.core.recreate.observation import NO_WORK, Work
 from crrd.kube.store import VersionedStore, older
-from crrd.node.records import PodRecord, PodState, RequestRecord, WorkKey
+from crrd.node.records import PodRecord, PodState, RequestRecord
 
 LEFT_SECONDS = 60.0
 """Seconds from a hook's start or a stop's end for which work is kept, in case its request comes back."""
@@ -155,10 +155,8 @@ class Pods:
 
     def drop_if_done(self, pod_record: PodRecord, record: RequestRecord) -> None:
         """Drop the record of a request that has left the node's selection, unless something still needs it."""
-        uid = record.request.uid
-        due = any(key[0] == uid and work.stop_still_due(self._clock()) for key, work in pod_record.works.items())
-        if record.left and record.recorder is None and not record.writing and not due:
-            pod_record.requests.pop(uid, None)
+        if record.left and record.recorder is None and not record.writing and not record.works:
+            pod_record.requests.pop(record.request.uid, None)
 
     # What the watches report of pods.
 
@@ -243,35 +241,33 @@ class Pods:
         self.live_changed.set()
 
 
-def note_work(pods: Pods, pod_key: str, key: WorkKey, **changes: Any) -> None:
+def note_work(pods: Pods, record: RequestRecord, bare_id: str, **changes: Any) -> None:
     """Record a change of the work on an instance."""
-    pod_record = pods.ensure(pod_key)
-    pod_record.works[key] = replace(pod_record.works.get(key, NO_WORK), **changes)
-    drop_unneeded(pods, pod_record, key)
+    record.works[bare_id] = replace(record.works.get(bare_id, NO_WORK), **changes)
+    drop_unneeded(pods, record)
 
 
-def drop_unneeded(pods: Pods, pod_record: PodRecord, key: WorkKey, *, completed: bool = False) -> None:
-    """Forget the work on an instance that is not under way and whose request is not live.
+def drop_unneeded(pods: Pods, record: RequestRecord, *, completed: bool = False) -> None:
+    """Forget the work of a request that is not live, as far as it is not under way.
 
     Keep it (a) if its hook ended without a stop, and a live request of the pod was first seen before that, or (b) until
     `_kept_until`. `completed`: by this process, so the request does not come back.
     """
-    work, record = pod_record.works.get(key, NO_WORK), pod_record.requests.get(key[0])
-    if work.under_way is not None or (record is not None and record.live):
+    if record.live:
         return
-    ended = work.hook_ended
-    if ended is not None and not work.stopped and any(each.first_seen <= ended for each in pod_record.live):
-        return  # that request must not run the hook again
-    kept_until = _kept_until(work, may_return=(record is None or record.left) and not completed)
-    if until := pod_record.expiries.pop(key, None):
-        until.cancel()
-    loop = asyncio.get_running_loop()
-    if loop.time() < kept_until:
-        pod_record.expiries[key] = loop.call_at(kept_until, drop_unneeded, pods, pod_record, key)
-        return
-    pod_record.works.pop(key, None)
-    if record is not None:
-        pods.drop_if_done(pod_record, record)  # it may have been kept for its stop
+    pod_record = pods.peek(record.request.pod_key)
+    for bare_id, work in [each for each in record.works.items() if each[1].under_way is None]:
+        ended = work.hook_ended
+        if ended is not None and not work.stopped and any(each.first_seen <= ended for each in pod_record.live):
+            continue  # that request must not run the hook again
+        if timer := record.expiries.pop(bare_id, None):
+            timer.cancel()
+        loop, kept_until = asyncio.get_running_loop(), _kept_until(work, may_return=record.left and not completed)
+        if loop.time() < kept_until:
+            record.expiries[bare_id] = loop.call_at(kept_until, drop_unneeded, pods, record)
+        else:
+            del record.works[bare_id]
+    pods.drop_if_done(pod_record, record)
     pods.tidy(pod_record)
 
 

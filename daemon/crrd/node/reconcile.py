@@ -1,15 +1,12 @@
 """Handles one pod: observe, decide, execute."""
 
 import asyncio
-from dataclasses import replace
 
 import structlog
 
 from crrd.core.api.pod import Pod
-from crrd.core.api.types import Request
-from crrd.core.recreate.actions import Decision
 from crrd.core.recreate.decide import decide
-from crrd.core.recreate.observation import ApiAnswer, Observation
+from crrd.core.recreate.observation import ApiAnswer
 from crrd.lib.errors import ApiUnavailableError, CrrdError
 from crrd.node.execute import Executor
 from crrd.node.observe import PodInspector
@@ -31,8 +28,7 @@ class Reconciler:
         self._edges = edges
         self._pods = pods
         self._executor = executor
-        self._inspector = PodInspector(node_name, edges, pods)
-        self.draining = False
+        self._inspector = PodInspector(node_name, edges, pods, executor)
 
     async def handle(self, pod_key: str) -> float | None:
         """Do one round for a pod. Return the loop's time of the next round."""
@@ -50,64 +46,41 @@ class Reconciler:
 
         True if the runtime failed for a live request whose hook has ended, or if an ended request's stop is still due.
         """
+        now = asyncio.get_running_loop().time()
         for pod_record in self._pods:
-            live = {each.request.uid for each in pod_record.live if pod_record.runtime.error}
-            works = pod_record.works.items()
-            hooked = {uid for (uid, _), work in works if work.hook_result is not None and work.stop_sent is None}
-            if live & hooked or self._ended_before_stop(pod_record):
+            works = [work for record in pod_record.live for work in record.works.values() if pod_record.runtime.error]
+            hooked = any(work.hook_result is not None and work.stop_sent is None for work in works)
+            if hooked or pod_record.ended_before_stop(now):
                 return True
         return False
 
     async def _round(self, pod_key: str) -> tuple[float | None, bool]:
         """Return the time of the next round, and whether a stop waits for a slot."""
-        pod_record = self._pods.ensure(pod_key)
-        requests = self._refresh_live(pod_record) or self._ended_before_stop(pod_record)
-        if not requests:
+        loop, pod_record = asyncio.get_running_loop(), self._pods.ensure(pod_key)
+        self._refresh(pod_record)
+        if not pod_record.live and not pod_record.ended_before_stop(loop.time()):
             pod_record.forget_observations()
             return None, False
-        observation = await self._inspector.observe(pod_record, requests)
-        decision = self._decide(pod_record, observation)
-        if decision.ask_api:
+        pod, requests, node = await self._inspector.observe(pod_record)
+        decision = decide(pod, requests, node, loop.time())
+        if decision.ask_api and loop.time() >= pod_record.api_retry.next_try:
             answer = await self._ask(pod_record)
-            # Requests may have changed meanwhile, and the answer may be about another pod than the listed one.
-            requests = self._refresh_live(pod_record) or self._ended_before_stop(pod_record)
-            if answer is not None and requests:
-                observation = replace(await self._inspector.observe(pod_record, requests), api_answer=answer)
-            decision = self._decide(pod_record, observation)
+            self._refresh(pod_record)  # requests may have changed meanwhile
+            pod, requests, node = await self._inspector.observe(pod_record, answer)
+            decision = decide(pod, requests, node, loop.time())
         pod_record.runtime.awaited = decision.poll_runtime
         self._executor.carry_out(pod_key, decision.actions)
-        next_look = pod_record.runtime.retry.next_try if observation.runtime_error else None
+        next_look = pod_record.runtime.retry.next_try if pod.runtime_error else None
         next_question = pod_record.api_retry.next_try if decision.ask_api and pod_record.api_retry.waiting else None
         wakes = (decision.wake_at, self._executor.writes.wake_at(pod_key), next_look, next_question)
         first = min((at for at in wakes if at is not None), default=None)
         if first is None and not pod_record.live:
             pod_record.forget_observations()  # nothing of an ended request is awaited any more
-        now = asyncio.get_running_loop().time()
-        return None if first is None else max(first, now + ROUND_SECONDS), decision.waits_for_slot
-
-    def _decide(self, pod_record: PodRecord, observation: Observation) -> Decision:
-        """Decide on the current requests, which may have changed during the call to the runtime."""
-        live = pod_record.live
-        observation = replace(
-            observation,
-            ended=tuple(self._ended_before_stop(pod_record)),
-            first_seen={each.request.uid: each.first_seen for each in live},
-            unready_seen={each.request.uid: each.unready_seen for each in live if each.unready_seen is not None},
-            unpinned=frozenset(each.request.uid for each in live if each.unpinned),
-            pin_errors={each.request.uid: each.pin_retry.error for each in live if each.pin_retry.error},
-            api_silent=pod_record.api_retry.waiting,
-            deleting_uid=pod_record.deleting_uid,
-            may_stop=self._executor.slots.may_stop(pod_record.key),
-            prunes_is_killed=self._executor.writes.prunes_is_killed,
-            draining=self.draining,
-        )
-        return decide([each.request for each in live], observation, asyncio.get_running_loop().time())
+        return None if first is None else max(first, loop.time() + ROUND_SECONDS), decision.waits_for_slot
 
     async def _ask(self, pod_record: PodRecord) -> ApiAnswer | None:
-        """Read the pod from the API server. None if it does not respond, or if the last failure was just now."""
+        """Read the pod from the API server. None if it does not respond."""
         retry, asked_at = pod_record.api_retry, asyncio.get_running_loop().time()
-        if asked_at < retry.next_try:
-            return None
         try:
             async with asyncio.timeout_at(self._answer_by(pod_record, asked_at)):
                 found = await self._find(pod_record.key)
@@ -125,10 +98,10 @@ class Reconciler:
 
     def _answer_by(self, pod_record: PodRecord, now: float) -> float | None:
         """Return until when (monotonic) to wait for the API server. A due stop or a shutdown cannot wait longer."""
-        if not self._ended_before_stop(pod_record):
+        if not pod_record.ended_before_stop(now):
             return None
-        ends = (work.hook_until for work in pod_record.works.values() if work.hook_until and work.stop_still_due(now))
-        return now + ANSWER_SECONDS if self.draining else max(min(ends), now + ANSWER_SECONDS)
+        ends = (work.hook_until for work in pod_record.works if work.hook_until and work.stop_still_due(now))
+        return now + ANSWER_SECONDS if self._executor.draining else max(min(ends), now + ANSWER_SECONDS)
 
     async def _find(self, pod_key: str) -> Pod | None:
         """Read the pod from the API server, and record it if the watch has not reported it yet.
@@ -144,12 +117,8 @@ class Reconciler:
             self._pods.pod_changed(found)
         return found
 
-    def _ended_before_stop(self, pod_record: PodRecord) -> list[Request]:
-        """Return the requests of `PodRecord.ended_before_stop`."""
-        return [each.request for each in pod_record.ended_before_stop(asyncio.get_running_loop().time())]
-
-    def _refresh_live(self, pod_record: PodRecord) -> list[Request]:
-        """Update the pod's records and return its live requests. Also ends and starts the requests' metrics.
+    def _refresh(self, pod_record: PodRecord) -> None:
+        """End what is kept for requests that have ended, as far as nothing needs it, and start the live ones' metrics.
 
         Requests with a running write are skipped, because the watch may report their end before the write returns, and
         the write's result must be recorded first.
@@ -159,13 +128,7 @@ class Reconciler:
                 ended.recorder.forgotten(ended.request)
             ended.recorder, ended.emitted = None, set()
             ended.status_retry, ended.pin_retry = WriteRetry(), WriteRetry()
-            self._pods.drop_if_done(pod_record, ended)
-        for key in list(pod_record.works):  # a hook may have been kept for a deleted request
-            record = pod_record.requests.get(key[0])
-            if record is None or not record.writing:
-                drop_unneeded(self._pods, pod_record, key)
-        live = pod_record.live
-        for each in live:
+            drop_unneeded(self._pods, ended)  # a hook may have been kept for a request that was deleted meanwhile
+        for each in pod_record.live:
             if each.recorder is None:
                 each.recorder = self._edges.recorder.begin(each.request)
-        return [each.request for each in live]

@@ -1,7 +1,7 @@
 """Everything that the node daemon knows of a pod, in one record. Its parts are dropped at different times.
 
 - RequestRecord: when its request was deleted or left the selection, no write is running, its metrics have ended, and
-  no stop after a hook is due (`Pods.drop_if_done`).
+  none of its work is kept (`Pods.drop_if_done`).
 - RuntimeState: when no request of the pod is live and no stop after a hook is due (`reconcile`).
 - PodState: when no watch keeps it up to date (`Pods.forget_pod`).
 - Work: see `drop_unneeded`.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from crrd.core.api.pod import Pod
 from crrd.core.api.types import Request, Status
-from crrd.core.recreate.observation import Ending, Instance, Work
+from crrd.core.recreate.observation import Ending, Instance, ObservedRequest, Work
 from crrd.lib.backoff import Backoff, Retry
 from crrd.ports import RequestRecorder
 
@@ -24,8 +24,6 @@ POD_RETRY = Backoff(initial=0.5, factor=2.0, maximum=10.0, jitter=0.1)
 """Delay between failed reads of a pod, unless the API server requests another one."""
 WRITE_RETRY = Backoff(initial=0.2, factor=2.0, maximum=30.0, jitter=0.2)
 """Delay between attempts of a failed write of one request. A write without effect counts as failed."""
-
-WorkKey = tuple[str, str]  # Request UID, bare container ID
 
 
 @dataclass(slots=True)
@@ -47,6 +45,8 @@ class RequestRecord:
     unpinned: bool = False  # Whether another client removed or changed its pins or start times: write them again
     left: bool = False  # Whether it was deleted or is not active any more; see `Pods.drop_if_done`
     recorder: RequestRecorder | None = None  # From the first round in which it is live until its end
+    works: dict[str, Work] = field(default_factory=dict)  # Bare container ID -> the hook and stop of this process
+    expiries: dict[str, asyncio.TimerHandle] = field(default_factory=dict)  # Timers that drop works kept a while
     emitted: set[tuple[str, str]] = field(default_factory=set)  # Reason and text of its events so far
     status_retry: WriteRetry = field(default_factory=WriteRetry)
     pin_retry: WriteRetry = field(default_factory=WriteRetry)
@@ -60,6 +60,22 @@ class RequestRecord:
     def live(self) -> bool:
         """Whether this node may still act on the request."""
         return not self.left and self.request.live
+
+    def stop_due(self, now: float) -> bool:
+        """Whether a stop after a hook is due."""
+        return any(work.stop_still_due(now) for work in self.works.values())
+
+    def observed(self) -> ObservedRequest:
+        """Return the request, and what `decide` needs to know of it, as a value."""
+        return ObservedRequest(
+            request=self.request,
+            first_seen=self.first_seen,
+            unready_seen=self.unready_seen,
+            left=self.left,
+            unpinned=self.unpinned,
+            pin_error=self.pin_retry.error,
+            works=dict(self.works),
+        )
 
 
 @dataclass(slots=True)
@@ -96,8 +112,6 @@ class PodRecord:
     runtime: RuntimeState = field(default_factory=RuntimeState)
     deleting_uid: str = ""  # UID of the pod that was last seen being deleted, which cannot be undone
     api_retry: Retry = field(default_factory=lambda: Retry(POD_RETRY))  # For reading the pod from the API server
-    works: dict[WorkKey, Work] = field(default_factory=dict)  # The hooks and stops of this process
-    expiries: dict[WorkKey, asyncio.TimerHandle] = field(default_factory=dict)  # Timers that drop works kept a while
 
     def note_deletion(self, pod: Pod) -> None:
         """Record that the pod is being deleted. A static pod continues if its mirror pod is deleted."""
@@ -116,14 +130,19 @@ class PodRecord:
 
     def ended_before_stop(self, now: float) -> list[RequestRecord]:
         """Return the requests that have ended, were deleted or are invalid while a stop after their hook is due."""
-        due = {uid for (uid, _), work in self.works.items() if work.stop_still_due(now)}
-        ended = (record for uid, record in self.requests.items() if uid in due)
-        return [record for record in ended if not record.live or record.request.error]
+        ended = (record for record in self.requests.values() if not record.live or record.request.error)
+        return [record for record in ended if record.stop_due(now)]
 
     @property
-    def under_way(self) -> set[WorkKey]:
-        """The running hooks and stops."""
-        return {key for key, work in self.works.items() if work.under_way is not None}
+    def works(self) -> list[Work]:
+        """The hooks and stops of this process, for all requests."""
+        return [work for record in self.requests.values() for work in record.works.values()]
+
+    @property
+    def under_way(self) -> set[tuple[str, str]]:
+        """The running hooks and stops: request UID, bare container ID."""
+        records = self.requests.items()
+        return {(uid, key) for uid, each in records for key, work in each.works.items() if work.under_way is not None}
 
     def forget_observations(self) -> None:
         """Forget what was observed, and the failures, because no more calls about the pod are made."""
@@ -132,5 +151,5 @@ class PodRecord:
     @property
     def empty(self) -> bool:
         """Whether nothing needs to be kept. Polling the runtime (`awaited`) also needs the record."""
-        kept = (self.runtime.awaited, self.requests, self.works, self.pod_known, self.state != PodState())
+        kept = (self.runtime.awaited, self.requests, self.pod_known, self.state != PodState())
         return not any(kept)

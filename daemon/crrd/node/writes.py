@@ -126,9 +126,7 @@ class RequestWrites:
         _log_moves(request, written)
         self._pods.request_changed(written, own_pins=pins and not ineffective)
         if record.completing and not ineffective:  # the request may already have left the selection
-            pod_record = self._pods.ensure(request.pod_key)
-            for key in [key for key in pod_record.works if key[0] == request.uid]:
-                drop_unneeded(self._pods, pod_record, key, completed=True)
+            drop_unneeded(self._pods, record, completed=True)
 
     def _missing_fields(self, written: Request, wanted: Status) -> str:
         """Return why the API server has not stored the status, or "" if nothing important is missing."""

@@ -27,7 +27,7 @@ from crrd.core.recreate.actions import (
     StopContainer,
     WriteStatus,
 )
-from crrd.core.recreate.decide import decide, in_serving_order
+from crrd.core.recreate.decide import in_serving_order
 from crrd.core.recreate.messages import Message, waited
 from crrd.core.recreate.observation import (
     LATE_STOP_SECONDS,
@@ -47,6 +47,7 @@ from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from tests.support.worlds import (
     NODE,
+    decided,
     exited,
     hooked,
     hooking,
@@ -65,6 +66,8 @@ Wanted = TypeVar("Wanted", bound=Action)
 HOOK = Hook(HookKind.EXEC, command=("true",))
 NOW = 100.0
 START_TIMES = StartTimes(stop="2026-01-01T00:00:00Z")
+RETRIED = {("gone", "old"): replace(hooked(HookResult(3.0))["r1", "old"], last_stop=StopAttempt(1, NOW, "broken"))}
+"""A hook that has run for a request that is gone, whose stop has failed and is not due again yet."""
 HOOKED_B = {("r1", "old-b"): Work("b", pin("old-b"), hook_began=90.0, hook_until=120.0, hook_result=HookResult(2.0))}
 
 
@@ -87,7 +90,7 @@ def reasons(decision: Decision) -> list[EventReason]:
 
 
 def one(req: Request, *instances: Instance, now: float = NOW, **changes: Any) -> Decision:
-    return decide([req], observed(*instances, **changes), now)
+    return decided([req], observed(*instances, **changes), now)
 
 
 def ended(container_id: str, policy: RestartPolicy, exit_code: int = 0) -> PodContainer:
@@ -218,26 +221,26 @@ class TestOneAtATime:
 
     def test_the_oldest_runs_and_the_others_are_pending(self) -> None:
         old, young = request(), request(uid="r0", created="2099-01-01T00:00:01Z")
-        decision = decide([young, old], observed(instance("old")), NOW)
+        decision = decided([young, old], observed(instance("old")), NOW)
         assert only(decision, StopContainer).request is old
         pending = [action for action in actions(decision, WriteStatus) if action.request is young]
         assert pending[0].status == Status(RequestPhase.PENDING, (RecreateState("app"),))
 
     def test_by_name_when_created_in_the_same_second(self) -> None:
-        decision = decide([request(uid="b"), request(uid="a")], observed(instance("old")), NOW)
+        decision = decided([request(uid="b"), request(uid="a")], observed(instance("old")), NOW)
         assert only(decision, StopContainer).request.uid == "a"
 
     def test_a_recreating_one_goes_first(self) -> None:
         old, young = request(), request(uid="r2", created="2099-01-02T00:00:00Z", status=recreating())
-        assert only(decide([old, young], observed(instance("old")), NOW), StopContainer).request is young
+        assert only(decided([old, young], observed(instance("old")), NOW), StopContainer).request is young
 
     def test_the_next_one_starts_when_the_first_is_deleted(self) -> None:
         first, second = request(deleting=True), request(uid="r2", status=Status(RequestPhase.PENDING))
-        assert only(decide([first, second], observed(instance("old")), NOW), StopContainer).request is second
+        assert only(decided([first, second], observed(instance("old")), NOW), StopContainer).request is second
 
     def test_a_stop_of_a_deleted_request_is_not_repeated_by_the_next(self) -> None:
         second = request(uid="r2")
-        decision = decide([second], observed(instance("old"), works=stopping(), first_seen={"r2": 0.0}), NOW)
+        decision = decided([second], observed(instance("old"), works=stopping(), first_seen={"r2": 0.0}), NOW)
         assert not stops(decision)
         assert written(decision) == recreating(
             RecreateState(
@@ -249,7 +252,7 @@ class TestOneAtATime:
     def test_pending_ones_are_written_once(self) -> None:
         second = request(uid="r2", status=Status(RequestPhase.PENDING))
         works = stopping(since=NOW - 2)
-        decision = decide([request(), second], observed(instance("old"), works=works), NOW)
+        decision = decided([request(), second], observed(instance("old"), works=works), NOW)
         assert only(decision, WriteStatus).request.uid == "r1"
 
 
@@ -307,7 +310,7 @@ class TestTrust:
         asked = one(other, instance("old"), first_seen={"r1": NOW})
         assert asked.ask_api
         assert asked.actions == ()
-        message = self.failed(one(other, instance("old"), api_answer=ApiAnswer(pod(), NOW)))
+        message = self.failed(one(other, instance("old"), answer=ApiAnswer(pod(), NOW)))
         assert message == "the pod was replaced: the request is for UID other, but default/web now has UID uid-of-web"
 
     def test_without_the_label_the_pods_own_uid_counts(self) -> None:
@@ -323,7 +326,7 @@ class TestTrust:
     def test_events_carry_the_requests_pod_and_no_other(self) -> None:
         mirror = pod(static_uid="0f1e")
         assert only(one(request(pod_uid=""), instance("old", pod_uid="0f1e"), pod=mirror), EmitEvent).pod == mirror
-        other = one(request(pod_uid="other"), instance("old"), api_answer=ApiAnswer(pod(), NOW))
+        other = one(request(pod_uid="other"), instance("old"), answer=ApiAnswer(pod(), NOW))
         assert only(other, EmitEvent).pod is None
 
     def test_one_that_has_fallen_behind_another_says_no_old_news(self) -> None:
@@ -331,7 +334,7 @@ class TestTrust:
         away = Message.of(Reason.RUNTIME_UNAVAILABLE, error="away")
         waited = RecreateState("app", message="not started yet", reason=Reason.NOT_STARTED)
         second = request(uid="r2", status=Status(RequestPhase.PENDING, (waited,), away.text, reason=away.reason))
-        decision = decide([first, second], observed(instance("old"), works=stopping(since=99.0)), NOW)
+        decision = decided([first, second], observed(instance("old"), works=stopping(since=99.0)), NOW)
         assert written(decision) == Status(RequestPhase.PENDING, (RecreateState("app"),))
 
     def test_the_hook_of_one_that_came_back_behind_another_is_told(self) -> None:
@@ -341,7 +344,7 @@ class TestTrust:
             **stopping(since=99.0),
             ("r2", "old"): Work("app", pin("old"), hook_began=95.0, hook_until=125.0, hook_result=HookResult(4.0)),
         }
-        decision = decide([first, second], observed(instance("old"), works=works), NOW)
+        decision = decided([first, second], observed(instance("old"), works=works), NOW)
         assert only(decision, WriteStatus).request.uid == "r2"
         assert written(decision) == recreating(killed())
         assert only(decision, PinContainers).start_times == {"app": StartTimes(hook="2026-01-01T00:00:55Z")}
@@ -352,7 +355,7 @@ class TestTrust:
         behind = Status(RequestPhase.RECREATING, (waited,), away.text, reason=away.reason)
         second = request(uid="r2", status=behind)
         first = request(status=recreating(killed()))
-        decision = decide([second, first], observed(instance("old"), works=stopping(since=99.0)), NOW)
+        decision = decided([second, first], observed(instance("old"), works=stopping(since=99.0)), NOW)
         assert written(decision) == recreating(RecreateState("app"))
 
     def test_one_that_has_fallen_behind_goes_on_saying_that_its_hook_has_failed(self) -> None:
@@ -360,24 +363,25 @@ class TestTrust:
         failed = replace(killed(message="preStop hook failed: no"), reason=Reason.HOOK_FAILED)
         second = request(uid="r2", status=recreating(failed))
         assert not actions(
-            decide([first, second], observed(instance("old"), works=stopping(since=99.0)), NOW), WriteStatus
+            decided([first, second], observed(instance("old"), works=stopping(since=99.0)), NOW), WriteStatus
         )
 
     def test_one_that_was_begun_is_first_before_its_status_says_so(self) -> None:
         active, older = request(uid="r2"), request(uid="r1")
         work = Work("app", pin("old"), WorkKind.STOP, stop_sent=NOW - 2)
         observation = observed(instance("old"), works={("r2", "old"): work})
-        assert in_serving_order([older, active], observation.works) == [active, older]
-        decision = decide([older, active], observation, NOW)
-        assert [(action.request.name, action.status.phase) for action in actions(decision, WriteStatus)] == [
-            ("r2", RequestPhase.RECREATING),
-            ("r1", RequestPhase.PENDING),
-        ]
+        known = [observation.known(each, NOW) for each in (older, active)]
+        assert [each.request for each in in_serving_order(known)] == [active, older]
+        decision = decided([older, active], observation, NOW)
+        assert {action.request.name: action.status.phase for action in actions(decision, WriteStatus)} == {
+            "r2": RequestPhase.RECREATING,
+            "r1": RequestPhase.PENDING,
+        }
         assert not stops(decision)
 
     def test_a_malformed_request_fails_whoevers_turn_it_is(self) -> None:
         bad = request(uid="bad", created="2099-01-02T00:00:00Z", error="spec.podName must be a string")
-        decision = decide([request(), bad], observed(instance("old")), NOW)
+        decision = decided([request(), bad], observed(instance("old")), NOW)
         status = next(action.status for action in actions(decision, WriteStatus) if action.request is bad)
         assert status.phase is RequestPhase.COMPLETED
         assert status.message == "spec.podName must be a string"
@@ -556,7 +560,7 @@ class TestRestartPolicy:
     @pytest.mark.parametrize(
         "hint",
         [
-            {"pod_gone": True, "first_seen": {"r1": NOW - 2}},
+            {"gone": True, "first_seen": {"r1": NOW - 2}},
             {"first_seen": {"r1": NOW - 60}, "known_since": 0.0},
         ],
     )
@@ -565,7 +569,7 @@ class TestRestartPolicy:
         assert asked.ask_api
         assert written(asked).phase is RequestPhase.PENDING
         assert written(asked).reason is Reason.WAITING_FOR_POD
-        decision = one(request(), pod=None, api_answer=ApiAnswer(None, NOW), **hint)
+        decision = one(request(), pod=None, answer=ApiAnswer(None, NOW), **hint)
         assert not decision.ask_api
         assert asked.wake_at is decision.wake_at is None
         assert written(decision).message == "the pod no longer exists"
@@ -575,13 +579,13 @@ class TestRestartPolicy:
 
     def test_a_watch_that_is_behind_ends_nothing(self) -> None:
         answer = ApiAnswer(pod(node_name="node-a"), NOW)
-        decision = one(request(), pod=None, pod_gone=True, api_answer=answer, first_seen={"r1": 0.0})
+        decision = one(request(), pod=None, gone=True, answer=answer, first_seen={"r1": 0.0})
         assert written(decision).phase is RequestPhase.PENDING
         assert not decision.ask_api
 
     def test_while_the_pod_is_asked_for_the_end_of_a_hook_is_told(self) -> None:
         works = hooked(HookResult(2.0))
-        decision = one(request(), pod=None, pod_gone=True, works=works, first_seen={"r1": NOW - 20})
+        decision = one(request(), pod=None, gone=True, works=works, first_seen={"r1": NOW - 20})
         assert written(decision).states[0].is_killed
         assert only(decision, PinContainers)
 
@@ -592,10 +596,10 @@ class TestRestartPolicy:
 
     def test_an_answer_from_before_the_request_ends_nothing(self) -> None:
         before = ApiAnswer(None, NOW - 5)
-        decision = one(request(), pod=pod(uid="earlier"), api_answer=before, first_seen={"r1": NOW - 4.9})
+        decision = one(request(), pod=pod(uid="earlier"), answer=before, first_seen={"r1": NOW - 4.9})
         assert decision.ask_api
         assert written(decision).reason is Reason.WAITING_FOR_POD
-        assert written(one(request(), pod=None, pod_gone=True, api_answer=before, first_seen={"r1": NOW - 5})).message
+        assert written(one(request(), pod=None, gone=True, answer=before, first_seen={"r1": NOW - 5})).message
 
     def test_a_container_that_is_not_there_is_not_to_be_pinned(self) -> None:
         req = request(strategy=Strategy(force=True))
@@ -623,12 +627,12 @@ class TestRestartPolicy:
         assert written(done).states[1].reason is Reason.NOT_PINNED
 
     def test_a_pod_on_another_node(self) -> None:
-        decision = one(request(), pod=None, pod_gone=True, api_answer=ApiAnswer(pod(node_name="node-b"), NOW))
+        decision = one(request(), pod=None, gone=True, answer=ApiAnswer(pod(node_name="node-b"), NOW))
         assert written(decision).message == "pod default/web is on node node-b, not on node node-a"
 
     def test_a_request_without_the_label_takes_the_pod_that_is_there(self) -> None:
         req = request(pod_uid="")
-        asked = one(req, pod=None, pod_gone=True, api_answer=ApiAnswer(pod(uid="other", node_name="node-a"), NOW))
+        asked = one(req, pod=None, gone=True, answer=ApiAnswer(pod(uid="other", node_name="node-a"), NOW))
         assert not actions(asked, EmitEvent)
 
     def test_a_pod_that_has_ended_with_its_containers_collected(self) -> None:
@@ -684,7 +688,9 @@ class TestRuntimeDown:
         action = only(again, PinContainers)
         assert action.start_times["app"].stop == "2026-01-01T00:01:00Z"
         done = replace(pruned, pinned=action.pins, start_times=action.start_times)
-        later = one(done, runtime_error="x", works=works, first_seen={"r1": 0.0}, prunes_is_killed=True, utc="later")
+        later = one(
+            done, runtime_error="x", works=works, first_seen={"r1": 0.0}, prunes_is_killed=True, wall=1767225690.0
+        )
         assert later.actions == ()
 
     def test_a_stop_is_told_all_the_same(self) -> None:
@@ -722,7 +728,7 @@ class TestRuntimeDown:
         assert written(decision).states == failed.states
 
     def test_does_not_keep_a_request_whose_pod_has_gone(self) -> None:
-        decision = one(request(), runtime_error="x", pod=None, pod_gone=True, api_answer=ApiAnswer(None, NOW))
+        decision = one(request(), runtime_error="x", pod=None, gone=True, answer=ApiAnswer(None, NOW))
         assert written(decision).phase is RequestPhase.COMPLETED
 
 
@@ -792,7 +798,7 @@ class TestOrder:
             (instance("old-a", "a"), {"works": stopped(90.0, StopAttempt(2, 99.5, "broken"), "old-a", name="a")}),
             (instance("old-a", "a", hook=HOOK), {}),
             (instance("old-a", "a", hook=HOOK), {"works": hooked(HookResult(1.0), "old-a")}),
-            (instance("old-a", "a"), {"works": hooked(HookResult(1.0), "old-b", uid="gone"), "draining": True}),
+            (instance("old-a", "a"), {"works": {("gone", "old-b"): RETRIED["gone", "old"]}, "draining": True}),
         ],
         ids=[
             "nobody has looked its ID up",
@@ -951,9 +957,9 @@ class TestStop:
         assert late.ask_api
         assert not actions(late, RunHook)
         assert not actions(late, EmitEvent), "nothing is stopped yet"
-        asked = one(request(), asks, api_answer=ApiAnswer(pod(node_name=NODE, pod_ip="10.0.0.9"), NOW), **seen_before)
+        asked = one(request(), asks, answer=ApiAnswer(pod(node_name=NODE, pod_ip="10.0.0.9"), NOW), **seen_before)
         assert only(asked, RunHook).pod_ip == "10.0.0.9"
-        lost = one(request(), asks, api_answer=ApiAnswer(None, NOW), **seen_before)
+        lost = one(request(), asks, answer=ApiAnswer(None, NOW), **seen_before)
         assert not actions(lost, RunHook)
         assert written(lost).states[0].reason is Reason.POD_GONE
         elsewhere = instance("old", hook=Hook(HookKind.HTTP_GET, port=80, host="hooks.example"))
@@ -1297,7 +1303,7 @@ class TestOfAnotherRequest:
         assert not actions(late, RunHook)
 
     def test_a_hook_that_ran_for_a_request_that_is_gone_is_not_run_again(self) -> None:
-        works = hooked(HookResult(3.0), uid="gone")
+        works = RETRIED
         first = one(request(), instance("old", hook=HOOK), works=works)
         assert not actions(first, RunHook)
         assert written(first) == recreating(killed())
@@ -1751,15 +1757,15 @@ class TestTheStopAfterAHookOfAnEndedRequest:
 
     def test_is_sent_when_it_may_be(self) -> None:
         looked = observed(instance("old"), ended=(request(),), works=hooked(HookResult(2.0)))
-        assert stops(decide([], looked, NOW)) == ["old"]
-        decision = decide([], replace(looked, may_stop=False), NOW)
+        assert stops(decided([], looked, NOW)) == ["old"]
+        decision = decided([], replace(looked, pod=replace(looked.pod, may_stop=False)), NOW)
         assert stops(decision) == []
         assert decision.waits_for_slot
 
     @pytest.mark.parametrize(
         "seen",
         [
-            {"pod": None, "api_answer": ApiAnswer(None, NOW)},
+            {"pod": None, "answer": ApiAnswer(None, NOW)},
             {"pod": pod(uid="another")},
             {"pod": pod(deleting=True)},
             {"pod": pod(phase="Failed")},
@@ -1768,26 +1774,26 @@ class TestTheStopAfterAHookOfAnEndedRequest:
     )
     def test_is_left_to_kubelet_where_the_pod_goes_or_has_gone(self, seen: dict[str, Any]) -> None:
         works = hooked(HookResult(2.0), until=NOW)
-        looked = replace(observed(instance("old"), ended=(request(),), works=works), **seen)
-        assert not stops(decide([], looked, NOW))
+        looked = observed(instance("old"), ended=(request(),), works=works, **seen)
+        assert not stops(decided([], looked, NOW))
 
     @pytest.mark.parametrize(
         ("work", "live", "sent"),
         [
             (stopping(uid="r2"), False, False),
-            (stopped(90.0, StopAttempt(1, 99.0, "broken"), uid="r2"), True, False),
-            (stopped(90.0, StopAttempt(1, 99.0, "broken"), uid="r2"), False, True),
+            (stopped(90.0, StopAttempt(1, 99.9, "broken"), uid="r2"), True, False),
+            (stopped(90.0, StopAttempt(1, 99.9, "broken"), uid="r2"), False, True),
         ],
         ids=["which stops it now", "which is live and will retry", "which has gone after a failure"],
     )
     def test_is_left_to_another_request(self, work: dict[tuple[str, str], Work], live: bool, sent: bool) -> None:
         works = hooked(HookResult(2.0)) | work
-        looked = observed(instance("old"), ended=(request(),), works=works, first_seen={"r2": 80.0} if live else {})
-        assert stops(decide([], looked, NOW)) == ["old"] * sent
+        looked = observed(instance("old"), ended=(request(),), works=works)
+        assert stops(decided([request(uid="r2")] if live else [], looked, NOW)) == ["old"] * sent
 
     def test_the_live_requests_are_looked_at_right_after_it(self) -> None:
         looked = observed(instance("old"), ended=(request(),), works=hooked(HookResult(2.0)))
-        decision = decide([request(uid="r2")], looked, NOW)
+        decision = decided([request(uid="r2")], looked, NOW)
         assert (stops(decision), decision.wake_at) == (["old"], NOW)
 
     @pytest.mark.parametrize("failed", [(), (StopAttempt(1, ended=NOW - 5, error="broken"),)])
@@ -1795,7 +1801,7 @@ class TestTheStopAfterAHookOfAnEndedRequest:
         last = next(iter(failed), None)
         works = {key: replace(work, last_stop=last) for key, work in hooked(HookResult(2.0)).items()}
         looked = observed(instance("old"), ended=(request(),), works=works, kubelet_silent_since=NOW - 60)
-        decision = decide([], looked, NOW)
+        decision = decided([], looked, NOW)
         assert (stops(decision), decision.wake_at) == ([], NOW + 1)
 
 

@@ -74,5 +74,5 @@ class Decision:
     actions: tuple[Action, ...] = ()
     wake_at: float | None = None
     poll_runtime: bool = False  # Whether the runtime must be polled, because the decision waits for a change there
-    waits_for_slot: bool = False  # Whether a stop waits for a slot (`Observation.may_stop`)
-    ask_api: bool = False  # Whether the next decision needs `Observation.api_answer`
+    waits_for_slot: bool = False  # Whether a stop waits for a slot (`ObservedPod.may_stop`)
+    ask_api: bool = False  # Whether the next decision needs `ObservedPod.answer`

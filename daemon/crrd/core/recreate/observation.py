@@ -1,4 +1,4 @@
-"""What was observed of one pod: its containers in the runtime, the pod in the API, this process' own work on them.
+"""What was observed: each request with this process' work for it, their pod in the runtime and the API, and the node.
 
 None of these sources is read at the same instant as the others, so each carries the monotonic time at which it was
 true, and `decide` reasons with "older than". What this process did belongs to an intent, one request and one container
@@ -7,12 +7,14 @@ instance; `node.pods` says for how long it is kept.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from math import inf
 
 from crrd.core.api.pod import Pod
+from crrd.core.api.time import rfc3339
 from crrd.core.api.types import MINIMUM_GRACE_SECONDS, Pin, Request
-from crrd.kubelet.runtime_status import ContainerState
+from crrd.kubelet.runtime_status import ContainerState, newest
 
 STOP_ATTEMPTS = 8
 STOP_PATIENCE = 120.0  # Step 9: a failing stop is abandoned after this many attempts and seconds
@@ -195,41 +197,85 @@ class ApiAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """Everything that `decide` knows about one pod. Times are monotonic."""
+class ObservedRequest:
+    """A request, what this process knows of it, and what it has done for it. Times are monotonic."""
 
-    node_name: str
-    runtime_names: frozenset[str]  # Names of the runtimes that were asked, e.g. {"containerd"}.
+    request: Request
+    first_seen: float  # When this process first saw it
+    unready_seen: float | None = None  # The same for its mark unready-acquired
+    left: bool = False  # Whether it was deleted, or is not active any more
+    unpinned: bool = False  # Whether another client removed or changed its pins
+    pin_error: str = ""  # Why the last write of its pins failed
+    works: Mapping[str, Work] = field(default_factory=dict)  # By bare container ID, in the order in which they began
+
+    @property
+    def live(self) -> bool:
+        """Whether this node may still act on the request."""
+        return not self.left and self.request.live
+
+    @property
+    def servable(self) -> bool:
+        """Whether it is live and valid, so that its containers can be recreated."""
+        return self.live and not self.request.error
+
+    def work_on(self, name: str) -> Work:
+        """Return the work on the container of this name, or NO_WORK."""
+        return next((work for work in self.works.values() if work.name == name), NO_WORK)
+
+    def stop_sent(self, name: str) -> bool:
+        """Whether the container was stopped for this request, or is being stopped."""
+        sent = any(work.name == name and work.stop_sent is not None for work in self.works.values())
+        return sent or self.request.status.state(name).is_killed
+
+    def is_target(self, instance: Instance) -> bool:
+        """Whether the request names this instance as one that has to go."""
+        targets = (self.request.target(container) for container in self.request.containers)
+        return any(target is not None and target.bare_id == instance.id for target in targets)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPod:
+    """A pod in the runtime and in the API. Times are monotonic."""
+
+    instances: tuple[Instance, ...] = ()  # Every instance of its containers, exited ones too
+    listed_at: float = 0.0  # When their list was requested
     runtime_error: str = ""  # Why the runtime did not answer, so that no instance is known
-    instances: tuple[Instance, ...] = ()  # Every instance of the pod's containers, exited ones too
-    listed_at: float = 0.0  # Monotonic time at which their list was requested
     foreign: Mapping[str, Instance | None] = field(default_factory=dict)
     """IDs that a request names and that are not the pod's, with the instance, or None if the runtime has none."""
-    pod: Pod | None = None
-    pod_at: float = 0.0  # Monotonic time at which this version of the pod came
-    pod_gone: bool = False
-    """Whether the watch reports that the pod has left this node. Before a decision, the API server is asked."""
-    api_answer: ApiAnswer | None = None  # Requested if `decide` needs it before it completes a request
-    api_silent: bool = False  # Whether the last lookup failed
-    deleting_uid: str = ""  # UID of the pod that was last seen in deletion, even if no watch reports it any more
-    works: Mapping[tuple[str, str], Work] = field(default_factory=dict)  # By request UID and bare container ID
     running_since: Mapping[str, float] = field(default_factory=dict)  # Bare container ID -> when first seen running
     endings: Mapping[str, Ending] = field(default_factory=dict)  # Container name -> since when it has none that runs
-    ended: tuple[Request, ...] = ()
-    """Requests that have ended, are gone or are invalid, while the stop after their hook is still due."""
-    first_seen: Mapping[str, float] = field(default_factory=dict)  # Request UID -> when this process first saw it
-    unready_seen: Mapping[str, float] = field(default_factory=dict)  # The same for its mark unready-acquired
-    utc: str = ""  # The node's wall clock, RFC 3339 in UTC
-    wall: float = 0.0  # The same in seconds since the epoch
-    known_since: float | None = None  # Time since which it is known whether the node has the pod, or None
-    kubelet_minor: int | None = None  # Kubelet's minor version; None if unknown or not needed
-    kubelet_silent_since: float | None = None  # None while kubelet answers, or if it is not checked
-    unpinned: frozenset[str] = frozenset()  # UIDs of requests whose pins another client removed or changed
-    prunes_is_killed: bool = False  # Whether the CRD drops isKilled, so that the annotation must record it
-    pin_errors: Mapping[str, str] = field(default_factory=dict)  # Request UID -> why the last write of its pins failed
+    pod: Pod | None = None  # In the API
+    pod_at: float = 0.0  # When this version of it came
+    gone: bool = False
+    """Whether the watch reports that the pod has left this node. Before a decision, the API server is asked."""
+    known_since: float | None = None  # Since when it is known whether the node has the pod
+    answer: ApiAnswer | None = None  # Requested if `decide` needs it before it completes a request
+    api_silent: bool = False  # Whether the last lookup failed
+    deleting_uid: str = ""  # UID of the pod that was last seen in deletion, even if no watch reports it any more
     may_stop: bool = True  # Whether this pod has a stop slot; the number of stops at once on a node is limited
-    draining: bool = False  # Whether the daemon shuts down, and begins no new hooks or stops
 
     def instance(self, bare_id: str) -> Instance | None:
         """The pod's instance with this ID."""
         return next((instance for instance in self.instances if instance.id == bare_id), None)
+
+    def newest(self, name: str) -> Instance | None:
+        """The current instance of the container of this name."""
+        return newest(self.instances, name)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedNode:
+    """The node, and this process on it."""
+
+    name: str
+    runtimes: frozenset[str]  # Names of its runtimes, e.g. {"containerd"}
+    wall: float = 0.0  # Its wall clock, in seconds since the epoch
+    kubelet_minor: int | None = None  # Kubelet's minor version; None if unknown or not needed
+    kubelet_silent_since: float | None = None  # Monotonic; None while kubelet answers, or if it is not checked
+    prunes_is_killed: bool = False  # Whether the CRD drops isKilled, so that the annotation must record it
+    draining: bool = False  # Whether the daemon shuts down, and begins no new hooks or stops
+
+    @property
+    def utc(self) -> str:
+        """Its wall clock, RFC 3339 in UTC."""
+        return rfc3339(datetime.fromtimestamp(self.wall, UTC))

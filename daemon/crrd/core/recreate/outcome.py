@@ -12,7 +12,6 @@ from crrd.core.recreate.draft import ASK_AGAIN, Draft, with_message
 from crrd.core.recreate.messages import LATER_STEPS, NO_MESSAGE, Message, held_back, not_started_again, waited
 from crrd.core.recreate.observation import Instance
 from crrd.core.recreate.view import ContainerView
-from crrd.core.recreate.whole_pod import left_down, not_back, restarted_beside
 from crrd.kubelet.runtime_status import ContainerState
 
 STOP_SETTLE = 10.0  # Limit for how long a container is listed as running after its stop
@@ -22,9 +21,9 @@ LOOK_AT_UNREADY = 5.0  # Seconds between lists while an instance is not ready
 
 def await_exit(draft: Draft, view: ContainerView, stopped_at: float) -> RecreateState:
     """The runtime has reported that the container stopped. A list that shows it running may be older than that."""
-    if draft.observed.listed_at >= stopped_at + STOP_SETTLE:
-        return draft.fail(view.request, view.state, Message.of(Reason.STILL_RUNS))
-    draft.wake(draft.now + (ASK_AGAIN if draft.observed.listed_at <= stopped_at else LOOK_AT_EXIT))
+    if draft.pod.listed_at >= stopped_at + STOP_SETTLE:
+        return draft.fail(view.state, Message.of(Reason.STILL_RUNS))
+    draft.wake(draft.now + (ASK_AGAIN if draft.pod.listed_at <= stopped_at else LOOK_AT_EXIT))
     draft.poll_runtime = True
     return replace(view.state, phase=StatePhase.RECREATING)
 
@@ -32,9 +31,9 @@ def await_exit(draft: Draft, view: ContainerView, stopped_at: float) -> Recreate
 def await_successor(draft: Draft, view: ContainerView) -> RecreateState:
     """Steps 6 and 10: the instance has ended. Wait until kubelet creates the next one."""
     if view.left_down:
-        return draft.fail(view.request, view.state, view.left_down)
+        return draft.fail(view.state, view.left_down)
     draft.poll_runtime = True
-    why, more_at = not_started_again(draft.observed.endings.get(view.name), view.newest, draft.now)
+    why, more_at = not_started_again(draft.pod.endings.get(view.name), view.newest, draft.now)
     if more_at is not None:
         draft.wake(more_at)
     return view.recreating(_kubelet_says(view) or why)
@@ -44,34 +43,34 @@ def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> Recreate
     """Step 10: the next instance exists. Wait until the pod's status shows it as running and ready."""
     if newest.state is not ContainerState.RUNNING:
         if view.pod_ended:
-            return draft.fail(view.request, view.state, view.pod_ended)
+            return draft.fail(view.state, view.pod_ended)
         draft.poll_runtime = True
         return view.recreating(_kubelet_says(view))
     waiting, status = view.recreating(), view.status
     if status.container_id != newest.pin.container_id or not (status.running and status.ready):
         draft.wake(draft.now + LOOK_AT_UNREADY)  # it may end again while kubelet is down and cannot report it
         return view.recreating(_not_ready(draft, view, newest))
-    runs_until = draft.observed.running_since.get(newest.id, draft.now) + view.request.strategy.min_started_seconds
+    runs_until = draft.pod.running_since.get(newest.id, draft.now) + view.request.strategy.min_started_seconds
     if draft.now < runs_until:
         draft.wake(runs_until)
         return waiting
-    missing = not_back(view)
-    if down := left_down(view, missing):
-        return draft.fail(view.request, waiting, Message.of(Reason.REST_LEFT_DOWN, names=", ".join(down)))
-    if view.pod.restarting or missing:
-        return draft.hold(view.request, waiting, Message.of(Reason.NOT_BACK, names=", ".join(missing) or "kubelet"))
+    missing = view.not_back
+    if down := view.whole.left_down(missing, view.work.last_stop):
+        return draft.fail(waiting, Message.of(Reason.REST_LEFT_DOWN, names=", ".join(down)))
+    if view.whole.pod.restarting or missing:
+        return draft.hold(waiting, Message.of(Reason.NOT_BACK, names=", ".join(missing) or "kubelet"))
     message = f"Container {view.name} was recreated as {newest.pin.container_id}"
-    if others := restarted_beside(view):
+    if others := view.restarted_beside:
         why = Message.of(Reason.POD_RESTARTED, names=", ".join(others))
         waiting, message = with_message(waiting, why), f"{message}; {why.text}"
-    draft.emit(view.request, EventReason.RECREATED, message, view.name)
+    draft.emit(EventReason.RECREATED, message, view.name)
     return replace(waiting, phase=StatePhase.SUCCEEDED)
 
 
 def _not_ready(draft: Draft, view: ContainerView, newest: Instance) -> Message:
     """Return the message for an instance that is not ready: since when it runs, and what is missing."""
     status = view.status
-    seconds, more_at = waited(draft.observed.running_since.get(newest.id, draft.now), draft.now, LATER_STEPS)
+    seconds, more_at = waited(draft.pod.running_since.get(newest.id, draft.now), draft.now, LATER_STEPS)
     if more_at is not None:
         draft.wake(more_at)
     if not seconds:

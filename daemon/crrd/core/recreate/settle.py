@@ -9,9 +9,9 @@ from crrd.core.recreate.draft import Draft, with_message
 from crrd.core.recreate.messages import Message
 
 
-def settle(draft: Draft, request: Request, states: tuple[RecreateState, ...], still_to_stop: Collection[str]) -> None:
+def settle(draft: Draft, states: tuple[RecreateState, ...], still_to_stop: Collection[str]) -> None:
     """Complete the request, or write its progress. `still_to_stop`: names of containers that must still be stopped."""
-    gate = draft.gate.message
+    request, gate = draft.request, draft.gate.message
     failed = [state for state in states if state.phase is StatePhase.FAILED]
     causes = [state for state in failed if state.reason is not Reason.EARLIER_FAILURE] or failed
     cause = causes[0] if causes else None
@@ -21,19 +21,19 @@ def settle(draft: Draft, request: Request, states: tuple[RecreateState, ...], st
         states = _fail_rest(states, awaited, pending, still_to_stop)
     if all(state.phase.final for state in states):
         reason = cause.reason if cause is not None else Reason.NONE
-        status = Status(RequestPhase.COMPLETED, states, _summary(states, gate), draft.observed.utc, reason)
-        draft.write(request, status)
+        status = Status(RequestPhase.COMPLETED, states, _summary(states, gate), draft.node.utc, reason)
+        draft.write(status)
         return
     status = Status(RequestPhase.RECREATING, states, gate.text, reason=gate.reason)
-    draft.persist_start_times(request)
-    if not _only_started(request.status, status, draft.stops) or not draft.too_early_for_work(request):
-        draft.write(request, status)
+    draft.persist_start_times()
+    if not _only_started(request.status, status, draft.stops) or not draft.too_early_for_work():
+        draft.write(status)
 
 
-def complete_as_failed(draft: Draft, request: Request, why: Message) -> None:
+def complete_as_failed(draft: Draft, why: Message) -> None:
     """Complete a request that cannot be served, for a reason that concerns all of its containers."""
-    draft.emit(request, EventReason.FAILED, f"Request {request.name}: {why.text}", warning=True)
-    draft.write(request, failed_status(request, why, draft.observed.utc))
+    draft.emit(EventReason.FAILED, f"Request {draft.request.name}: {why.text}", warning=True)
+    draft.write(failed_status(draft.request, why, draft.node.utc))
 
 
 def failed_status(request: Request, why: Message, at: str) -> Status:

@@ -1,10 +1,11 @@
 """The stop of one instance that has to go: its hook, then StopContainer, which is retried until it is abandoned.
 
 Kubelet must be there to start the container again, no other request may be at work on it, and a slot for the stop must
-be free. StopContainer is decided in two places: `_send` for a live request, `finish_hooked` for `Observation.ended`.
+be free. StopContainer is decided in two places: `_send` for a live request, `finish_hooked` for one that has ended.
 `outcome` has what follows the response.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from zlib import crc32
 
@@ -13,10 +14,9 @@ from crrd.core.api.types import RecreateState, StatePhase
 from crrd.core.recreate.actions import RunHook, StopContainer
 from crrd.core.recreate.draft import PERSIST_SECONDS, Draft
 from crrd.core.recreate.messages import LATER_STEPS, Message, waited
-from crrd.core.recreate.observation import Hook, HookKind, Instance, Observation, StopAttempt, Work, WorkKind
+from crrd.core.recreate.observation import Hook, HookKind, Instance, ObservedRequest, StopAttempt, Work, WorkKind
 from crrd.core.recreate.outcome import await_exit
 from crrd.core.recreate.view import ContainerView
-from crrd.core.recreate.whole_pod import beside
 from crrd.kubelet.runtime_status import ContainerState
 
 IP_PATIENCE = 10.0
@@ -31,9 +31,9 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool
 
     `blocked`: whether an earlier container of the request must be stopped or be back first.
     """
-    work, observed = view.work, draft.observed
+    work, node = view.work, draft.node
     if work.under_way is not None:
-        draft.note_start_times(view.request, work)
+        draft.note_start_times(work)
         if work.under_way is WorkKind.HOOK:
             draft.hook_runs = True
             return replace(view.state, phase=StatePhase.RECREATING)
@@ -42,17 +42,17 @@ def stop(draft: Draft, view: ContainerView, instance: Instance, *, blocked: bool
     if work.last_stop is not None and work.stopped:
         return await_exit(draft, view, work.last_stop.ended)
     if view.unfit:
-        return draft.fail(view.request, view.state, view.unfit)
+        return draft.fail(view.state, view.unfit)
     if work.last_stop is not None and (failed := _after_error(draft, view, instance, work.last_stop)) is not None:
         return failed
     if instance.state is ContainerState.CREATED:
-        return draft.hold(view.request, view.state, Message.of(Reason.NOT_STARTED))
-    if not draft.gate.open or blocked or (observed.draining and not view.hook_done):
+        return draft.hold(view.state, Message.of(Reason.NOT_STARTED))
+    if not draft.gate.open or blocked or (node.draining and not view.hook_done):
         return view.resting()
-    if view.pod.restarting:
-        return draft.hold(view.request, view.state, Message.of(Reason.POD_RESTARTING))
-    if observed.kubelet_silent_since is not None:
-        return _await_kubelet(draft, view, instance, observed.kubelet_silent_since)
+    if view.whole.pod.restarting:
+        return draft.hold(view.state, Message.of(Reason.POD_RESTARTING))
+    if node.kubelet_silent_since is not None:
+        return _await_kubelet(draft, view, instance, node.kubelet_silent_since)
     if others := [work for work in view.others if work.under_way is not None]:
         return _wait_or_shorten(draft, view, instance, others)
     return _begin(draft, view, instance)
@@ -75,32 +75,27 @@ def retry_delay(attempts: int, salt: str) -> float:
     return base * (1 + RETRY_JITTER * (crc32(f"{salt}/{attempts}".encode()) % 1000) / 1000)
 
 
-def finish_hooked(draft: Draft) -> bool:
-    """Step 9: the stops after the hooks of `Observation.ended`. Returns whether one is sent now.
+def finish_hooked(draft: Draft, others: Iterable[ObservedRequest]) -> None:
+    """Step 9: send the stops after the hooks of a request that has ended, was deleted or is invalid.
 
     A container whose preStop hook has run is stopped, even if its request has ended. The stop is sent or retried until
     LATE_STOP_SECONDS after the hook's grace period, or until the usual limit (`Work.stop_abandoned`). A daemon that
     shuts down sends it, too. If a live request stops the same instance, it is left to that one. If the API server does
     not say whether the pod is being deleted, the stop is sent when the grace period ends, or at shutdown.
     """
-    observed, sent = draft.observed, False
-    requests = {request.uid: request for request in observed.ended}
-    for (uid, bare_id), work in observed.works.items():
-        instance, request = observed.instance(bare_id), requests.get(uid)
-        if request is None or instance is None or instance.state is not ContainerState.RUNNING:
+    observed, node, request = draft.pod, draft.node, draft.request
+    for bare_id, work in draft.known.works.items():
+        instance = observed.instance(bare_id)
+        if instance is None or instance.state is not ContainerState.RUNNING:
             continue
-        if (
-            work.under_way is not None
-            or not work.stop_still_due(draft.now)
-            or _stopped_by_other(observed, uid, bare_id)
-        ):
+        if work.under_way is not None or not work.stop_still_due(draft.now) or _stopped_by_other(others, bare_id):
             continue
         if instance.pod_uid == observed.deleting_uid:
             continue  # kubelet stops it itself
-        pod = observed.pod or (observed.api_answer.pod if observed.api_answer is not None else None)
-        if pod is None and observed.api_answer is None:  # no live request, so no watch: ask the API server
+        pod = observed.pod or (observed.answer.pod if observed.answer is not None else None)
+        if pod is None and observed.answer is None:  # no live request, so no watch: ask the API server
             ends = work.hook_until or draft.now
-            if not observed.api_silent or not (observed.draining or draft.now >= ends):
+            if not observed.api_silent or not (node.draining or draft.now >= ends):
                 draft.ask_api = True
                 draft.wake(max(ends, draft.now))
                 continue
@@ -111,25 +106,19 @@ def finish_hooked(draft: Draft) -> bool:
         retry_at = draft.now if (last := work.last_stop) is None else last.ended + retry_delay(last.count, bare_id)
         if draft.now < retry_at:
             draft.wake(retry_at)
-        elif observed.kubelet_silent_since is not None or (pod is not None and pod.restarting):
+        elif node.kubelet_silent_since is not None or (pod is not None and pod.restarting):
             draft.wake(draft.now + LOOK_AGAIN)
         elif not observed.may_stop:
             draft.waits_for_slot = True
         else:
             seconds = work.stop_seconds((work.hook_until or 0.0) - (work.hook_began or 0.0), draft.now)
             draft.actions.append(StopContainer(request, instance, seconds, work.spent_before))
-            sent = True
-    return sent
 
 
-def _stopped_by_other(observed: Observation, uid: str, bare_id: str) -> bool:
+def _stopped_by_other(others: Iterable[ObservedRequest], bare_id: str) -> bool:
     """Whether another request stops the instance now, or a live one has tried to and will retry."""
-    return any(
-        stopped == bare_id
-        and other != uid
-        and (work.under_way is WorkKind.STOP or (work.stop_sent is not None and other in observed.first_seen))
-        for (other, stopped), work in observed.works.items()
-    )
+    works = ((other, work) for other in others if (work := other.works.get(bare_id)) is not None)
+    return any(work.under_way is WorkKind.STOP or (work.stop_sent is not None and other.live) for other, work in works)
 
 
 def _after_error(draft: Draft, view: ContainerView, instance: Instance, last: StopAttempt) -> RecreateState | None:
@@ -137,8 +126,8 @@ def _after_error(draft: Draft, view: ContainerView, instance: Instance, last: St
     if view.work.stop_abandoned:
         seconds = round(last.ended - (view.work.stop_sent or last.ended))
         why = Message.of(Reason.STOP_FAILED, count=last.count, seconds=seconds, error=last.error)
-        return draft.fail(view.request, view.state, why)
-    draft.note_start_times(view.request, view.work)
+        return draft.fail(view.state, why)
+    draft.note_start_times(view.work)
     retry_at = last.ended + retry_delay(last.count, instance.id)
     if draft.now >= retry_at:
         return None
@@ -152,9 +141,9 @@ def _await_kubelet(draft: Draft, view: ContainerView, instance: Instance, silent
     draft.wake(draft.now + LOOK_AGAIN)
     state = view.state
     if view.hook_done and not state.is_killed:
-        state = draft.note_hook_end(view.request, view.recreating(), instance.pin)
+        state = draft.note_hook_end(view.recreating(), instance.pin)
     seconds, _ = waited(silent_since, draft.now)
-    return draft.hold(view.request, state, Message.of(Reason.KUBELET_SILENT, seconds=seconds))
+    return draft.hold(state, Message.of(Reason.KUBELET_SILENT, seconds=seconds))
 
 
 def _wait_or_shorten(draft: Draft, view: ContainerView, instance: Instance, others: list[Work]) -> RecreateState:
@@ -167,11 +156,11 @@ def _wait_or_shorten(draft: Draft, view: ContainerView, instance: Instance, othe
         if longest.until is None or draft.now + view.stop_seconds < longest.until:
             return _send(draft, view, instance)
     else:
-        limit = draft.first_seen(view.request) + view.grace
+        limit = draft.known.first_seen + view.grace
         if draft.now >= limit:
             return _send(draft, view, instance)
         draft.wake(limit)
-    return draft.hold(view.request, view.state, Message.of(Reason.OTHER_WORK, work=longest.under_way))
+    return draft.hold(view.state, Message.of(Reason.OTHER_WORK, work=longest.under_way))
 
 
 def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateState:
@@ -181,10 +170,10 @@ def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateSta
         hook = instance.hook if view.grace > view.spent_before else None
         if hook is not None and (wait := _await_ip(draft, view, hook)):
             return wait
-        if hook is not None or draft.observed.may_stop:
-            draft.emit(request, EventReason.RECREATING, f"Stopping container {view.name} to recreate it", view.name)
+        if hook is not None or draft.pod.may_stop:
+            draft.emit(EventReason.RECREATING, f"Stopping container {view.name} to recreate it", view.name)
             if no_gate := draft.gate.message:
-                draft.emit(request, EventReason.NO_READINESS_GATE, f"Request {request.name}: {no_gate.text}")
+                draft.emit(EventReason.NO_READINESS_GATE, f"Request {request.name}: {no_gate.text}")
         if hook is not None:
             used = view.spent_before
             draft.actions.append(RunHook(request, instance, hook, view.grace - used, used, _pod_ip(draft, view)))
@@ -193,39 +182,41 @@ def _begin(draft: Draft, view: ContainerView, instance: Instance) -> RecreateSta
             return view.recreating()
     if work.hook_result is not None and work.hook_result.error:
         why = Message.of(Reason.HOOK_FAILED, error=work.hook_result.error)
-        draft.emit(request, EventReason.HOOK_FAILED, f"Container {view.name}: {why.text}", view.name, warning=True)
+        draft.emit(EventReason.HOOK_FAILED, f"Container {view.name}: {why.text}", view.name, warning=True)
     if view.hook_done and not state.is_killed:
-        draft.note_start_times(request, work)
-        return draft.note_hook_end(request, view.recreating(), instance.pin)
+        draft.note_start_times(work)
+        return draft.note_hook_end(view.recreating(), instance.pin)
     return _send(draft, view, instance)
 
 
 def _pod_ip(draft: Draft, view: ContainerView) -> str:
     """Return the pod's IP from the watch, or else from the get at the API server."""
-    answer = draft.observed.api_answer
-    return view.pod.pod_ip or (answer.pod.pod_ip if answer is not None and answer.pod is not None else "")
+    answer = draft.pod.answer
+    return view.whole.pod.pod_ip or (answer.pod.pod_ip if answer is not None and answer.pod is not None else "")
 
 
 def _await_ip(draft: Draft, view: ContainerView, hook: Hook) -> RecreateState | None:
     """Step 9: a hook that needs the pod's IP waits for it. If no watch reports it in time, ask the API server."""
-    if hook.kind is not HookKind.HTTP_GET or hook.host or view.pod.pod_ip:
+    if hook.kind is not HookKind.HTTP_GET or hook.host or view.whole.pod.pod_ip:
         return None
-    lost = draft.pod_lost(view.request)
+    lost = draft.pod_lost()
     if lost is not None:
-        return draft.fail(view.request, view.state, lost) if lost else None
-    patience = draft.first_seen(view.request) + IP_PATIENCE
+        return draft.fail(view.state, lost) if lost else None
+    patience = draft.known.first_seen + IP_PATIENCE
     if draft.now < patience:
         draft.wake(patience)
     else:
         draft.ask_api = True
-    return draft.hold(view.request, view.state, Message.of(Reason.WAITING_FOR_IP))
+    return draft.hold(view.state, Message.of(Reason.WAITING_FOR_IP))
 
 
 def _send(draft: Draft, view: ContainerView, instance: Instance) -> RecreateState:
     """Send the stop if there is a slot for it."""
-    if not draft.observed.may_stop:
+    if not draft.pod.may_stop:
         draft.waits_for_slot = True
         return view.resting()
-    draft.actions.append(StopContainer(view.request, instance, view.stop_seconds, view.spent_before, beside(view)))
+    draft.actions.append(
+        StopContainer(view.request, instance, view.stop_seconds, view.spent_before, view.whole.beside(view.status))
+    )
     draft.stops[view.name] = draft.now
     return replace(view.recreating(), is_killed=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
-from crrd.core.api.pod import Pod, PodContainer
+from crrd.core.api.pod import PodContainer
 from crrd.core.api.reasons import Reason, say
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import (
@@ -22,25 +22,23 @@ from crrd.core.api.types import (
 )
 from crrd.core.recreate.draft import ASK_AGAIN, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
-from crrd.core.recreate.observation import NO_WORK, Instance, Observation, Work
+from crrd.core.recreate.observation import NO_WORK, Instance, Work
+from crrd.core.recreate.whole_pod import PodView
 from crrd.kubelet.restart_rules import (
     RestartPolicy,
     comes_back,
     restart_all_code,
     stays_down,
 )
-from crrd.kubelet.runtime_status import ContainerState, newest
+from crrd.kubelet.runtime_status import ContainerState
 
 
 @dataclass(frozen=True)
 class ContainerView:
     """One requested container: what its request, its pod, the runtime and this process know about it."""
 
-    request: Request
+    whole: PodView  # The pod, and the request
     name: str
-    pod: Pod
-    observed: Observation
-    now: float
     status: PodContainer  # In the pod's spec and status; empty if the pod has no such container
     named: tuple[Pin, ...]  # The instances that the request names
     newest: Instance | None
@@ -50,16 +48,19 @@ class ContainerView:
     written: RecreateState  # Its state in the request's status
 
     @classmethod
-    def of(cls, request: Request, container: RequestedContainer, pod: Pod, observed: Observation, now: float) -> Self:
-        """Return the view of a container of a request whose pod exists."""
-        name, pinned = container.name, request.pinned.get(container.name)
-        named = tuple(pin for pin in (container.context, pinned) if pin is not None)
-        works = (work for (uid, _), work in observed.works.items() if uid == request.uid and work.name == name)
-        work = next(works, NO_WORK)
+    def of(cls, container: RequestedContainer, whole: PodView) -> Self:
+        """Return the view of a container of the request."""
+        name, request, work = container.name, whole.known.request, whole.known.work_on(container.name)
+        named = tuple(pin for pin in (container.context, request.pinned.get(name)) if pin is not None)
         target = request.target(container) if work is NO_WORK else work.pin
-        status, current = pod.containers.get(name, PodContainer(name)), newest(observed.instances, name)
+        status, current = whole.pod.containers.get(name, PodContainer(name)), whole.observed.newest(name)
         times, written = request.start_times_of(name, target), request.status.state(name)
-        return cls(request, name, pod, observed, now, status, named, current, work, target, times, written)
+        return cls(whole, name, status, named, current, work, target, times, written)
+
+    @property
+    def request(self) -> Request:
+        """The request."""
+        return self.whole.known.request
 
     @cached_property
     def outgoing(self) -> Instance | None:
@@ -67,7 +68,7 @@ class ContainerView:
 
         Kubelet may run a newer instance beside it. Then an old one that was only created never starts.
         """
-        found = None if self.target is None else self.observed.instance(self.target.bare_id)
+        found = None if self.target is None else self.whole.observed.instance(self.target.bare_id)
         if found is None or self.target is None or found.restart_count > self.target.restart_count:
             return None
         left_behind = self.newest is not None and found.id != self.newest.id
@@ -103,7 +104,7 @@ class ContainerView:
 
         An ID that the runtime does not know any more is no mistake: dead containers are collected.
         """
-        if self.name not in self.pod.containers:
+        if self.name not in self.whole.pod.containers:
             return Message.of(Reason.CONTAINER_NOT_FOUND, key=self.request.pod_key, name=self.name)
         if not self.status.kind.recreatable:
             return Message.of(Reason.NOT_RECREATABLE, kind=self.status.kind)
@@ -115,12 +116,14 @@ class ContainerView:
     def _mismatches(self) -> Iterator[tuple[Pin, str]]:
         """Yield each instance that is named or runs, and why it is not this pod's container ("" if it is)."""
         for pin in self.named:
-            if pin.runtime not in self.observed.runtime_names:
-                names = ", ".join(sorted(self.observed.runtime_names))
+            if pin.runtime not in self.whole.node.runtimes:
+                names = ", ".join(sorted(self.whole.node.runtimes))
                 yield pin, f"belongs to runtime {pin.runtime!r}, but this node runs {names}"
             yield (
                 pin,
-                self._label_mismatch(self.observed.instance(pin.bare_id) or self.observed.foreign.get(pin.bare_id)),
+                self._label_mismatch(
+                    self.whole.observed.instance(pin.bare_id) or self.whole.observed.foreign.get(pin.bare_id)
+                ),
             )
         if self.newest is not None:
             yield self.newest.pin, self._label_mismatch(self.newest)
@@ -129,7 +132,7 @@ class ContainerView:
         """Return how the runtime's labels differ from the request. They have the UID that the pod has on its node."""
         if instance is None:
             return ""
-        request, uid = self.request, self.pod.static_uid or self.request.pod_uid or self.pod.uid
+        request, uid = self.request, self.whole.pod.static_uid or self.request.pod_uid or self.whole.pod.uid
         if (instance.pod_namespace, instance.pod_name, instance.pod_uid) != (request.namespace, request.pod_name, uid):
             return f"belongs to pod {instance.pod_namespace}/{instance.pod_name} with UID {instance.pod_uid}"
         own = instance.name == self.name
@@ -141,10 +144,13 @@ class ContainerView:
 
         Either a named ID was not looked up yet, or the API shows an instance that came after the runtime was asked.
         """
-        listed, shown = {instance.id for instance in self.observed.instances}, Pin(self.status.container_id).bare_id
-        if any(pin.bare_id not in listed and pin.bare_id not in self.observed.foreign for pin in self.named):
+        listed, shown = (
+            {instance.id for instance in self.whole.observed.instances},
+            Pin(self.status.container_id).bare_id,
+        )
+        if any(pin.bare_id not in listed and pin.bare_id not in self.whole.observed.foreign for pin in self.named):
             return 0.0
-        behind = shown and shown not in listed and self.observed.pod_at > self.observed.listed_at
+        behind = shown and shown not in listed and self.whole.observed.pod_at > self.whole.observed.listed_at
         return ASK_AGAIN if behind else None
 
     @cached_property
@@ -166,7 +172,7 @@ class ContainerView:
         If work has begun, kubelet's version was known then and the policy was not Never. So if the version is not known
         any more, use the policy that restarts more.
         """
-        own, of_pod, minor = self.status.own_restart_policy, self.status.restart_policy, self.observed.kubelet_minor
+        own, of_pod, minor = self.status.own_restart_policy, self.status.restart_policy, self.whole.node.kubelet_minor
         policy = self.status.policy(minor)
         begun = self.state.is_killed or self.work.hook_began is not None or bool(self.start_times.hook)
         if own is None or minor is not None or policy is not RestartPolicy.NEVER or not begun:
@@ -181,7 +187,7 @@ class ContainerView:
         """
         if not comes_back(self._policy, None):
             return Message.of(Reason.NOT_RESTARTABLE)
-        rules, minor = self.status.restart_rules, self.observed.kubelet_minor
+        rules, minor = self.status.restart_rules, self.whole.node.kubelet_minor
         code, started = restart_all_code(rules, minor), self.must_be_stopped or self.work.stop_sent is not None
         if self.pod_ended or code is None or self.request.strategy.allow_pod_restart or started:
             return self.pod_ended
@@ -198,7 +204,7 @@ class ContainerView:
         status, policy = self.status, self._policy
         ends = self.newest is not None and status.terminated and status.container_id == self.newest.pin.container_id
         code = status.exit_code if ends else None
-        down = stays_down(policy, status.restart_rules, code, self.observed.kubelet_minor)
+        down = stays_down(policy, status.restart_rules, code, self.whole.node.kubelet_minor)
         if down and (ends or self.newest is None):
             if policy is RestartPolicy.NEVER:
                 return Message(Reason.LEFT_DOWN, say(Reason.NOT_RESTARTABLE))
@@ -208,7 +214,18 @@ class ContainerView:
     @property
     def pod_ended(self) -> Message:
         """Step 6: a message if the pod has ended, because kubelet starts nothing in it any more."""
-        return Message.of(Reason.POD_ENDED, phase=self.pod.phase) if self.pod.ended else NO_MESSAGE
+        return Message.of(Reason.POD_ENDED, phase=self.whole.pod.phase) if self.whole.pod.ended else NO_MESSAGE
+
+    @property
+    def not_back(self) -> list[str]:
+        """The pod's other containers that are not back after a restart of the whole pod."""
+        return self.whole.not_back(self.name, self.work.last_stop)
+
+    @property
+    def restarted_beside(self) -> list[str]:
+        """The containers that the request does not name and that were restarted since this one's stop."""
+        changed = self.whole.beside(self.status).items() - self.work.beside.items() if self.work.beside else ()
+        return sorted(name for name, _ in changed)
 
     # Its hook, and its grace period.
 
@@ -223,9 +240,7 @@ class ContainerView:
     @cached_property
     def others(self) -> tuple[Work, ...]:
         """What this process has done to the outgoing instance for other requests, live or not."""
-        bare_id = self.outgoing.id if self.outgoing is not None else None
-        works = self.observed.works.items()
-        return tuple(work for (uid, other), work in works if other == bare_id and uid != self.request.uid)
+        return () if self.outgoing is None else self.whole.works_of_others(self.outgoing.id)
 
     @cached_property
     def hook_done(self) -> bool:
@@ -233,9 +248,9 @@ class ContainerView:
 
         A hook of another request counts (a) until its `stop_until`, or (b) if this request was seen before it ended.
         """
-        here_since = self.observed.first_seen.get(self.request.uid, self.now)
+        here_since = self.whole.known.first_seen
         return self.work.hook_result is not None or any(
-            work.hook_ended is not None and (self.now < work.stop_until or here_since <= work.hook_ended)
+            work.hook_ended is not None and (self.whole.now < work.stop_until or here_since <= work.hook_ended)
             for work in self.others
         )
 
@@ -256,8 +271,8 @@ class ContainerView:
         """
         if self.work.hook_began is not None or self.work.stop_sent is not None:
             return self.work.spent_before
-        started, wall = parse_time(self.start_times.hook or self.start_times.stop), self.observed.wall
-        seen_for = self.now - self.observed.first_seen.get(self.request.uid, self.now)
+        started, wall = parse_time(self.start_times.hook or self.start_times.stop), self.whole.node.wall
+        seen_for = self.whole.now - self.whole.known.first_seen
         if started is None or started.timestamp() + 1 > wall - seen_for:
             return 0.0  # times are recorded in whole seconds
         return min(max(0.0, wall - started.timestamp()), float(self.grace))
@@ -265,4 +280,4 @@ class ContainerView:
     @cached_property
     def stop_seconds(self) -> float:
         """Step 9: StopContainer's timeout (`Work.stop_seconds`)."""
-        return self.work.stop_seconds(self.grace - self.spent_before, self.now)
+        return self.work.stop_seconds(self.grace - self.spent_before, self.whole.now)
