@@ -1,17 +1,18 @@
 """A custom resource's structural schema: pruning, defaults and validation.
 
 The jsonschema library validates. Keywords in which Kubernetes' OpenAPI differs are translated or added, and errors get
-Kubernetes' texts. Of CEL, only `self == oldSelf` is enforced, also for the order of lists.
+Kubernetes' texts. Of CEL, only `self == oldSelf` is enforced, also for the order of lists, and the rules in `_RULES`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
 import jsonschema
 from jsonschema.protocols import Validator
 
-from crrd.core.api.time import parse_time
+from crrd.core.api.time import parse_duration, parse_time
 from crrd_localnode.api.errors import Cause
 from crrd_localnode.api.objects import Object, dig, dumps
 
@@ -21,12 +22,12 @@ _formats = jsonschema.FormatChecker(formats=())
 
 @_formats.checks("int32")
 def _int32(value: object) -> bool:
-    return not isinstance(value, int) or -(2**31) <= value < 2**31
+    return not isinstance(value, int | float) or -(2**31) <= value < 2**31
 
 
 @_formats.checks("int64")
 def _int64(value: object) -> bool:
-    return not isinstance(value, int) or -(2**63) <= value < 2**63
+    return not isinstance(value, int | float) or -(2**63) <= value < 2**63
 
 
 @_formats.checks("date-time")
@@ -59,8 +60,17 @@ def _unique_keys(
             seen.add(dumps(shown))
 
 
+def _pattern(
+    _validator: Validator, pattern: str, instance: Any, _schema: Mapping[str, Any]
+) -> Iterator[jsonschema.ValidationError]:
+    """`pattern`, in which `$` does not match before a newline at the end, as in Go."""
+    if isinstance(instance, str) and not re.search(re.sub(r"(?<!\\)\$(?=\)|$)", r"\\Z", pattern), instance):
+        yield jsonschema.ValidationError("no match")
+
+
 _Checker: type[Validator] = jsonschema.validators.extend(  # type: ignore[no-untyped-call]  # the stubs leave it open
-    jsonschema.Draft202012Validator, {"required": _required, "x-kubernetes-list-map-keys": _unique_keys}
+    jsonschema.Draft202012Validator,
+    {"required": _required, "pattern": _pattern, "x-kubernetes-list-map-keys": _unique_keys},
 )
 
 
@@ -117,11 +127,12 @@ class Schema:
     def check(self, obj: Object, old: Object | None) -> list[Cause]:
         """Return the faults of the object. Fields that are unchanged since `old` are not checked again."""
         whole, fields = self._checkers
-        errors = list(whole.iter_errors(obj))
+        errors, broken = list(whole.iter_errors(obj)), list[Cause]()
         for name, checker in fields.items():
             if name in obj and (old is None or obj[name] != old.get(name)):
                 errors += checker.iter_errors(obj)
-        causes = [_cause(error) for error in errors]
+                broken += _broken(self.openapi["properties"][name], obj[name], name)
+        causes = [_cause(error) for error in errors] + broken
         if old is not None:
             for path, message in self._immutable:
                 before = dig(old, *path)
@@ -163,6 +174,35 @@ def _immutable(schema: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tup
             yield path, rule.get("message") or f"failed rule: {rule['rule']}"
     for name, inner in schema.get("properties", {}).items():
         yield from _immutable(inner, (*path, name))
+
+
+def _is_long_enough(value: Any, least: str) -> bool:
+    seconds = parse_duration(value) if isinstance(value, str) and value[-1:].isalpha() else None
+    return seconds is not None and seconds >= int(least)
+
+
+_RULES: Mapping[re.Pattern[str], Callable[..., bool]] = {
+    re.compile(r"duration\(self\) >= duration\('(\d+)s'\)"): _is_long_enough,
+    re.compile(r"has\(self\.(\w+)\) != has\(self\.(\w+)\)"): lambda value, one, other: (
+        (one in value) != (other in value)
+    ),
+}
+"""CEL rules about a single object that are enforced, and functions of the value and of the rule's groups."""
+
+
+def _broken(schema: Mapping[str, Any], value: Any, path: str) -> Iterator[Cause]:
+    """Yield the broken rules of `_RULES` in a value that has the schema's type."""
+    for rule in schema.get("x-kubernetes-validations", ()):
+        for pattern, holds in _RULES.items():
+            if (found := pattern.fullmatch(rule["rule"])) and not holds(value, *found.groups()):
+                yield Cause(path, f'Invalid value: "{_type_name(value)}": {rule["message"]}')
+    if isinstance(value, dict):
+        for name, inner in schema.get("properties", {}).items():
+            if name in value:
+                yield from _broken(inner, value[name], f"{path}.{name}")
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            yield from _broken(schema.get("items", {}), item, f"{path}[{at}]")
 
 
 _SHOULD = "Invalid value: {shown}: {field} in body should be"

@@ -112,6 +112,9 @@ def test_nulls_and_unknown_fields_are_dropped() -> None:
     assert dropped == ["spec.containers[0].x", "x"]
 
 
+LEAST = {"rule": "duration(self) >= duration('60s')", "message": "must be at least 60s"}
+EITHER = {"rule": "has(self.a) != has(self.b)", "message": "must have either a or b"}
+BOTH = {"a": {"type": "integer"}, "b": {"type": "integer"}}
 OTHER = {
     "type": "object",
     "properties": {
@@ -119,6 +122,7 @@ OTHER = {
             "type": "object",
             "properties": {
                 "size": {"type": "integer", "default": 3, "maximum": 9},
+                "count": {"type": "integer", "format": "int32"},
                 "ratio": {"type": "number", "minimum": 0, "exclusiveMinimum": True},
                 "port": {"x-kubernetes-int-or-string": True},
                 "note": {"type": "string", "nullable": True, "enum": ["a"]},
@@ -126,6 +130,10 @@ OTHER = {
                 "tags": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
                 "free": {"type": "object", "additionalProperties": {"type": "integer"}},
                 "any": {"type": "object", "additionalProperties": True},
+                "least": {"type": "string", "x-kubernetes-validations": [LEAST]},
+                "either": {"type": "object", "properties": BOTH, "x-kubernetes-validations": [EITHER]},
+                "several": {"type": "array", "items": {"type": "object", "properties": BOTH,
+                            "x-kubernetes-validations": [EITHER]}},
                 "one": {"oneOf": [{"required": ["x"]}, {"required": ["y"]}], "type": "object",
                         "x-kubernetes-preserve-unknown-fields": True},
             },
@@ -142,9 +150,18 @@ OTHER = {
         ({"port": 1.5}, ["spec.port"]),
         ({"ratio": 0}, ["spec.ratio"]),
         ({"size": 10}, ["spec.size"]),
+        ({"count": 2.0**31 - 1}, []),
+        ({"count": 2.0**31}, ["spec.count"]),
         ({"note": "b"}, ["spec.note"]),
         ({"name": "b"}, ["spec.name"]),
         ({"name": "aaa"}, ["spec.name"]),
+        ({"name": "aa\n"}, ["spec.name"]),
+        ({"least": "1h", "either": {"a": 1}}, []),
+        ({"least": "59s"}, ["spec.least"]),
+        ({"least": "90"}, ["spec.least"]),
+        ({"least": 90}, ["spec.least", "spec.least"]),
+        ({"either": {}}, ["spec.either"]),
+        ({"several": [{"a": 1}, {"a": 1, "b": 1}]}, ["spec.several[1]"]),
         ({"tags": ["x", "x"]}, ["spec.tags"]),
         ({"free": {"a": "b"}}, ["spec.free.a"]),
         ({"one": {}}, ["spec.one"]),
