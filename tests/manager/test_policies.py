@@ -12,7 +12,8 @@ import pytest
 from crrd.core.api.time import rfc3339
 from crrd.core.config.references import Kind
 from crrd.core.policy.decide import Observed
-from crrd.core.policy.types import API_VERSION, KIND, read_policy
+from crrd.core.policy.types import API_VERSION, KIND
+from crrd.core.policy.v1alpha1 import read_policy
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock

@@ -33,7 +33,7 @@ _ELSEWHERE = {"description", "epilog", "usage", "COMMANDS", "DESCRIPTION", "_BAS
 _FLAGS = {"add_argument", "add_flag", "flag", "add", "name", "file"}
 _TABLES = (
     *("core/api/reasons.py", "cli/explain_sentences.py", "cli/doctor_sentences.py", "core/api/schema.py"),
-    "kubelet/hash/go_dump.py",
+    *("core/policy/schema.py", "kubelet/hash/go_dump.py"),
 )
 """Modules whose sentences are taken from their tables, and one whose texts are for hashing."""
 _ROOMS = {

@@ -32,6 +32,12 @@ def text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+def number(value: object, most: int = INT64_MAX) -> int:
+    """The value if it is a whole number from 0 to `most`, else 0."""
+    found = Reader().integer(value, "", high=most)
+    return 0 if found is None else found
+
+
 def value_at(obj: object, path: str) -> Any:
     """What a JSON object holds at a path such as `spec.podName`; None for nothing."""
     for key in path.split("."):

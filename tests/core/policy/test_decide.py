@@ -337,7 +337,7 @@ class TestObstacles:
         assert history.look(231, now, both[0], app(215, name="side")).run is None
 
     def test_a_window_holds_runs_and_ends_them(self) -> None:
-        policy = replace(PLAIN, window=Window(Schedule("10 12 * * *"), 600))
+        policy = replace(PLAIN, window=Window(Schedule("10 12 * * *", "UTC"), 600))
         history = History(policy)
         history.look(1, data("a"))
         history.look(100, data("b", 99))
@@ -364,7 +364,7 @@ class TestObstacles:
         assert history.look(710, data("c", 199), app(115)).run is not None
 
     def test_their_distance_counts_from_when_a_window_lets_a_run_start(self) -> None:
-        budget, window = Budget(min_interval=600), Window(Schedule("0 13 * * *"), 3600)
+        budget, window = Budget(min_interval=600), Window(Schedule("0 13 * * *", "UTC"), 3600)
         history = History(replace(PLAIN, budget=budget, window=window))
         history.look(1, data("a"))
         history.look(100, data("b", 99))
@@ -378,7 +378,7 @@ class TestObstacles:
 
 
 class TestSchedule:
-    POLICY = replace(PLAIN, config=None, schedule=Schedule("0 * * * *"))
+    POLICY = replace(PLAIN, config=None, schedule=Schedule("0 * * * *", "UTC"))
 
     def test_begins_a_run_once_for_each_time(self) -> None:
         history = History(self.POLICY)
@@ -395,15 +395,15 @@ class TestSchedule:
     def test_that_is_added_later_counts_from_then(self) -> None:
         history = History()
         history.look(1, data("a"))
-        history.policy = replace(history.policy, generation=2, schedule=Schedule("0 3 * * *"))
+        history.policy = replace(history.policy, generation=2, schedule=Schedule("0 3 * * *", "UTC"))
         day = 24 * 3600
         added = history.look(day, data("a"))
         assert (added.run, added.wake_at) == (None, at(day + 15 * 3600)), "the next 03:00"
         assert history.look(day + 15 * 3600 + 1, data("a")).run is not None
 
-    @pytest.mark.parametrize("edited", [Schedule("0 14 * * *"), Schedule("0 13 * * *", "Atlantic/Azores")])
+    @pytest.mark.parametrize("edited", [Schedule("0 14 * * *", "UTC"), Schedule("0 13 * * *", "Atlantic/Azores")])
     def test_that_is_edited_counts_from_then(self, edited: Schedule) -> None:
-        history = History(replace(self.POLICY, schedule=Schedule("0 13 * * *")))
+        history = History(replace(self.POLICY, schedule=Schedule("0 13 * * *", "UTC")))
         assert history.look(3601).run is not None
         history.end(3700)
         history.policy = replace(history.policy, generation=2, schedule=edited)
@@ -438,7 +438,7 @@ class TestSchedule:
 class TestEdits:
     """A run goes on after an edit of its policy only as far as it fits."""
 
-    POLICY = replace(PLAIN, config=None, schedule=Schedule("0 * * * *"))
+    POLICY = replace(PLAIN, config=None, schedule=Schedule("0 * * * *", "UTC"))
     BOTH = (app(), app(name="side"))
 
     @pytest.mark.parametrize(
@@ -479,7 +479,7 @@ class TestEdits:
         edit: dict[str, Any] = {
             "containers": ("app", "side"),
             "budget": Budget(Amount(2)),
-            "schedule": Schedule("30 * * * *"),
+            "schedule": Schedule("30 * * * *", "UTC"),
         }
         history.policy = replace(history.policy, generation=2, **edit)
         assert history.look(3605).run == run

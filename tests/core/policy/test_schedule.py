@@ -14,11 +14,11 @@ def at(text: str) -> datetime:
 @pytest.mark.parametrize(
     ("schedule", "now", "expected"),
     [
-        (Schedule("0 4 * * 0"), "2026-11-23T14:00", "2026-11-29T04:00"),
+        (Schedule("0 4 * * 0", "UTC"), "2026-11-23T14:00", "2026-11-29T04:00"),
         (Schedule("0 2 * * *", "Europe/Berlin"), "2026-11-23T14:00", "2026-11-24T01:00"),
         (Schedule("0 2 * * *", "Europe/Berlin"), "2026-07-01T14:00", "2026-07-02T00:00"),
-        (Schedule("0 2 * * *"), "2026-11-23T02:00", "2026-11-24T02:00"),
-        (Schedule("0 0 29 2 *"), "2026-11-23T02:00", "2028-02-29T00:00"),
+        (Schedule("0 2 * * *", "UTC"), "2026-11-23T02:00", "2026-11-24T02:00"),
+        (Schedule("0 0 29 2 *", "UTC"), "2026-11-23T02:00", "2028-02-29T00:00"),
     ],
 )
 def test_the_next_time(schedule: Schedule, now: str, expected: str) -> None:
@@ -37,4 +37,4 @@ def test_the_next_time(schedule: Schedule, now: str, expected: str) -> None:
     ],
 )
 def test_the_latest_time(after: str, until: str, expected: str | None) -> None:
-    assert Schedule("0 2 * * *").latest(at(after), at(until)) == (at(expected) if expected else None)
+    assert Schedule("0 2 * * *", "UTC").latest(at(after), at(until)) == (at(expected) if expected else None)

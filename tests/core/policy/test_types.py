@@ -17,9 +17,8 @@ from crrd.core.policy.types import (
     TargetRef,
     UsedObject,
     Window,
-    read_policy,
-    write_status,
 )
+from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.run import Amount
 
 META = {
@@ -62,7 +61,7 @@ def test_all_fields() -> None:
         config=ConfigChange(60, secrets=True),
         schedule=Schedule("0 4 * * 0", "Europe/Berlin"),
         max_age=72 * 3600,
-        window=Window(Schedule("0 2 * * *"), 3600),
+        window=Window(Schedule("0 2 * * *", "UTC"), 3600),
         budget=Budget(Amount(10, percent=True), 10, 1, 600),
         suspended=True,
     )
@@ -72,7 +71,7 @@ def test_the_defaults() -> None:
     plain = spec()
     assert (plain.config, plain.budget, plain.window) == (ConfigChange(10, secrets=False), Budget(), None)
     assert (plain.key, plain.error) == ("shop/web", "")
-    assert spec(budget={"maxUnavailable": 3}).budget.max_unavailable == Amount(3)
+    assert [spec(budget={"maxUnavailable": each}).budget.max_unavailable for each in (3, 3.0)] == [Amount(3)] * 2
     assert spec(targetRef=None, selector={"matchLabels": {"app": "web"}}).selector == "app=web"
 
 
@@ -81,12 +80,16 @@ def test_the_defaults() -> None:
     [
         ({"targetRef": None}, "spec must have either targetRef or a selector that is not empty"),
         ({"selector": {"matchLabels": {"a": "b"}}}, "spec must have either targetRef or a selector that is not empty"),
-        ({"targetRef": {"kind": "Deployment"}}, "spec.targetRef must have apiVersion, kind and name"),
+        ({"targetRef": {"kind": "Deployment"}}, "spec.targetRef.apiVersion must be a string that is not empty"),
         ({"triggers": {}}, "spec.triggers must have configChange, schedule or maxAge"),
         ({"triggers": {"maxAge": "59s"}}, "spec.triggers.maxAge must be a time like 30s, 5m or 72h, at least 60s"),
         (
             {"triggers": {"configChange": {"settle": "soon"}}},
-            "spec.triggers.configChange.settle must be a time like 30s, 5m or 72h, at least 0s",
+            "spec.triggers.configChange.settle must be a time like 30s, 5m or 72h",
+        ),
+        (
+            {"budget": {"minReady": "30"}},
+            "spec.budget.minReady must be a time like 30s, 5m or 72h",
         ),
         (
             {"triggers": {"schedule": {"cron": "0 4"}}},
@@ -100,7 +103,10 @@ def test_the_defaults() -> None:
             {"window": {"cron": "0 2 * * *", "duration": "1h", "timeZone": "Mars/Base"}},
             "spec.window must be valid: time zone 'Mars/Base' not found",
         ),
-        ({"window": {"cron": "0 2 * * *"}}, "spec.window must have a duration"),
+        (
+            {"window": {"cron": "0 2 * * *"}},
+            "spec.window.duration must be a time like 30s, 5m or 72h, at least 60s",
+        ),
         (
             {"budget": {"maxUnavailable": "0"}},
             "spec.budget.maxUnavailable must be a number of at least 1, or a percentage from 1% to 100%",
@@ -113,8 +119,8 @@ def test_what_is_wrong(changes: dict[str, Any], error: str) -> None:
 
 def test_secrets_count_where_that_is_asked_for() -> None:
     secret, config = (Reference(kind, "x", Use.ENV_FROM) for kind in (Kind.SECRET, Kind.CONFIG_MAP))
-    assert [ConfigChange().includes(each) for each in (secret, config)] == [False, True]
-    assert ConfigChange(secrets=True).includes(secret)
+    assert [ConfigChange(10).includes(each) for each in (secret, config)] == [False, True]
+    assert ConfigChange(10, secrets=True).includes(secret)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from crrd.core.api.fields import SetBy
 from crrd.core.api.pod import Pod, has_gate
 from crrd.core.api.reasons import Reason, say
-from crrd.core.api.schema import FIELDS, SetBy
+from crrd.core.api.schema import FIELDS
 from crrd.core.api.types import (
     ANNOTATION_PINNED,
     ANNOTATION_REQUESTED_BY,
@@ -25,7 +26,7 @@ from crrd.core.api.types import (
 from crrd.core.api.v1alpha1 import container_id_error, parse_request
 from crrd.kubelet.labels import ANNOTATION_MIRROR
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
-from crrd.lib.jsonfields import items, mapping, mapping_at, shown, value_at, with_values
+from crrd.lib.jsonfields import items, mapping, mapping_at, number, shown, value_at, with_values
 from crrd.lib.jsonpatch import Operation, json_patch
 
 LABELS_OF_POD_AND_NODE = (LABEL_POD_UID, LABEL_NODE_NAME)
@@ -159,7 +160,7 @@ def _deny_long_durations(written: Mapping[str, Any], pod: Pod) -> Denied | None:
         if field.longest is None:
             continue
         longest, duration = field.longest
-        seconds = int(value_at(written, field.path) or 0)
+        seconds = number(value_at(written, field.path))
         if seconds > longest and not (field.of_pod and seconds == pod.grace_seconds):
             sentence = f"{field.path} must be at most {longest} ({duration}), not {seconds}"
             return Denied(sentence, DenialReason.INVALID_SPEC)

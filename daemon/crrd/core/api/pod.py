@@ -12,7 +12,7 @@ from typing import Any
 from crrd.core.api.types import READINESS_GATE
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from crrd.kubelet.restart_rules import RestartPolicy, effective_policy
-from crrd.lib.jsonfields import INT32_MAX, INT32_MIN, Reader, condition, condition_is_true, items, mapping, text
+from crrd.lib.jsonfields import INT32_MAX, INT32_MIN, Reader, condition, condition_is_true, items, mapping, number, text
 
 USER_AGENT = "ContainerRecreateRequest"  # `userAgent` of the entries that are made for requests
 
@@ -247,7 +247,7 @@ def _with_status(container: PodContainer, status: Mapping[str, Any]) -> PodConta
         started=status.get("started") is True,
         waiting_reason=text(waiting.get("reason")),
         waiting_message=text(waiting.get("message")),
-        restart_count=Reader().integer(status.get("restartCount"), "", high=INT32_MAX) or 0,
+        restart_count=number(status.get("restartCount"), INT32_MAX),
         started_at=text(running.get("startedAt")),
         finished_at=text(ended.get("finishedAt")),
         exit_code=Reader().integer(ended.get("exitCode"), "", low=INT32_MIN),

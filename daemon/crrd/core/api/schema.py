@@ -1,78 +1,13 @@
-"""The schema of a ContainerRecreateRequest: one table of its fields.
+"""The schema of a ContainerRecreateRequest: the table of its fields (`fields`).
 
-The table drives the reader (`v1alpha1`, by way of `Section`) and admission: what it fills in, what an update may leave
-out, the longest durations. Tests hold the bounds and descriptions in manifests/base/crd.yaml against it, and the tables
-in docs/contract.md are written from it: `python -m tests.tools.schema_tables`.
+In addition to the reader (`v1alpha1`), it drives admission: what it fills in, what an update may leave out, the longest
+durations. `manifests/base/generate.py` writes the CRD and the tables in docs/contract.md from it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
-from typing import Any
 
+from crrd.core.api.fields import Field, SetBy, Type
 from crrd.core.api.types import FailurePolicy, RequestPhase, StatePhase
-from crrd.lib.jsonfields import INT32_MAX, INT64_MAX, Choice, Reader
-
-
-class Type(StrEnum):
-    """The JSON types of fields, with their names in docs/contract.md."""
-
-    OBJECT = "object"
-    LIST = "list"
-    STRING = "string"
-    TIME = "RFC 3339 time"
-    BOOLEAN = "bool"
-    INT32 = "int32"
-    INT64 = "int64"
-
-
-class SetBy(StrEnum):
-    """The writers of fields."""
-
-    USER = "user"  # Admission sets the default if it is absent
-    ADMISSION = "admission"
-    OPENKRUISE = "OpenKruise's admission"
-    STATUS = "node and manager"
-    OTHERS = "other managers"
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field of the request."""
-
-    type: Type
-    path: str  # From the root of the object; `[]` means the entries of a list
-    description: str
-    set_by: SetBy = SetBy.USER
-    required: bool = False
-    low: int = 0  # Least number, characters of a string, or entries of a list
-    high: int | None = None  # Most characters or entries; numbers are limited by their type
-    default: StrEnum | bool | int | None = None
-    """What the reader takes for an absent field. A member of an enumeration: the field is one of its members."""
-    of_pod: bool = False  # Whether admission takes the default from the pod's terminationGracePeriodSeconds
-    longest: tuple[int, str] | None = None
-    """The most seconds that admission lets in, also in words. Requests that no admission saw are served with more."""
-
-    @property
-    def parent(self) -> str:
-        """The path of the object or list that has the field."""
-        return self.path.rpartition(".")[0]
-
-    @property
-    def name(self) -> str:
-        """The field's name in its object."""
-        return self.path.rpartition(".")[2].removesuffix("[]")
-
-    @property
-    def filled_in(self) -> bool:
-        """Whether admission writes the default into a new request. None, false and 0 are not written."""
-        return self.set_by is SetBy.USER and (self.of_pod or bool(self.default))
-
-    def absent(self, value: object) -> bool:
-        """Whether a value stands for the default."""
-        return value is None or (value == "" and isinstance(self.default, StrEnum))
-
 
 LONGEST = (7 * 86_400, "7 days")
 LONGEST_UNREADY = (86_400, "a day")
@@ -111,7 +46,13 @@ _TABLE = (
         required=True,
         high=1024,
     ),
-    _int32(f"{_CONTEXT}.restartCount", "Restart count of the container at admission.", SetBy.ADMISSION, required=True),
+    _int32(
+        f"{_CONTEXT}.restartCount",
+        "Restart count of the container at admission.",
+        SetBy.ADMISSION,
+        required=True,
+        default=0,
+    ),
     _object(
         f"{_ENTRY}.preStop",
         "Copy of the container's preStop hook, written by OpenKruise's admission. For information only, because crrd "
@@ -163,7 +104,7 @@ _TABLE = (
     ),
     _int32(
         "spec.strategy.minStartedSeconds",
-        "Seconds that the new container must run before it counts as recreated. The default is 0.",
+        "Seconds that the new container must run before it counts as recreated.",
         default=0,
         longest=LONGEST,
     ),
@@ -207,53 +148,4 @@ _TABLE = (
         "status.conditions[]", "Conditions set by other managers of this API. crrd does not change them.", SetBy.OTHERS
     ),
 )
-FIELDS: dict[str, Field] = {field.path: field for field in _TABLE}
-
-
-class Section:
-    """One object of a request, the fields of which are read as the table has them; `reader` keeps what is wrong.
-
-    Args:
-        path: of the object in the table.
-        shown: what messages call it; its path if nothing is given.
-    """
-
-    def __init__(self, reader: Reader, value: object, path: str, shown: str = "") -> None:
-        self._reader, self._path, self._shown = reader, path, shown or path
-        self.raw: Mapping[str, Any] = reader.mapping(value, self._shown)
-
-    def where(self, key: str) -> str:
-        """Return the name of a field for messages."""
-        return f"{self._shown}.{key}"
-
-    def text(self, key: str) -> str:
-        """Return a string field."""
-        return self._reader.text(self.raw.get(key), self.where(key), required=self._field(key).required)
-
-    def flag(self, key: str) -> bool:
-        """Return a boolean field."""
-        value = self.raw.get(key)
-        return self._reader.flag(self._field(key).default if value is None else value, self.where(key))
-
-    def integer(self, key: str) -> int | None:
-        """Return an integer field, or None if it is absent and has no default."""
-        field = self._field(key)
-        most = INT32_MAX if field.type is Type.INT32 else INT64_MAX
-        found = self._reader.integer(self.raw.get(key), self.where(key), low=field.low, high=most)
-        return found if found is not None or field.default is None else int(field.default)
-
-    def choice(self, key: str, kind: type[Choice]) -> Choice:
-        """Return a member of the enumeration that the field's default belongs to."""
-        return self._reader.choice(self.raw.get(key), self.where(key), kind(str(self._field(key).default)))
-
-    def section(self, key: str) -> "Section":
-        """Return the object in a field."""
-        return Section(self._reader, self.raw.get(key), self._field(key).path, self.where(key))
-
-    def sections(self, key: str) -> list["Section"]:
-        """Return the objects in a list."""
-        entries = enumerate(self._reader.items(self.raw.get(key), self.where(key)))
-        return [Section(self._reader, raw, f"{self._path}.{key}[]", f"{self.where(key)}[{at}]") for at, raw in entries]
-
-    def _field(self, key: str) -> Field:
-        return FIELDS[f"{self._path}.{key}"]
+FIELDS = {field.path: field for field in _TABLE}

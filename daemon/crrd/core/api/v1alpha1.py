@@ -8,10 +8,12 @@ that is `decide`'s work.
 import json
 import re
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
+from crrd.core.api.fields import Section
 from crrd.core.api.reasons import Reason
-from crrd.core.api.schema import Section
+from crrd.core.api.schema import FIELDS
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import (
     ANNOTATION_PINNED,
@@ -42,6 +44,7 @@ _CONTAINER_ID = re.compile(r"[^\s:/]+://\S+")
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _CONTEXT = "spec.containers[].statusContext"
 _REASONS = frozenset(Reason)
+_section = partial(Section, FIELDS)
 
 
 def parse_request(obj: Mapping[str, Any]) -> Request:
@@ -49,7 +52,7 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
     reader = Reader()
     whole = reader.mapping(obj, "the object")
     meta = reader.mapping(whole.get("metadata"), "metadata")
-    spec = Section(reader, whole.get("spec"), "spec")
+    spec = _section(reader, whole.get("spec"), "spec")
     labels = reader.mapping(meta.get("labels"), "metadata.labels")
     namespace, name, uid = (reader.text(meta.get(key), f"metadata.{key}", required=True) for key in _IDENTITY)
     pod_name = spec.text("podName")
@@ -57,9 +60,9 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
         reader.reject("spec.podName", f"must be a pod's name, made of a-z, 0-9, '-' and '.', not {shown(pod_name)}")
     containers = _containers(reader, spec)
     strategy = _strategy(spec.section("strategy"))
-    deadline, ttl = spec.integer("activeDeadlineSeconds"), spec.integer("ttlSecondsAfterFinished")
+    deadline, ttl = (spec.optional_integer(key) for key in ("activeDeadlineSeconds", "ttlSecondsAfterFinished"))
     annotations = reader.mapping(meta.get("annotations"), "metadata.annotations")
-    status_section = Section(reader, whole.get("status"), "status")
+    status_section = _section(reader, whole.get("status"), "status")
     status = _status(status_section)
     notes, names = Reader(), {container.name for container in containers}
     pinned, start_times = _pinned(notes, annotations.get(ANNOTATION_PINNED), names)
@@ -123,7 +126,8 @@ def _containers(reader: Reader, spec: Section) -> tuple[RequestedContainer, ...]
         reader.reject("spec.containers", "must name at least one container")
     for entry in entries:
         name = entry.text("name")
-        pin = None if entry.raw.get("statusContext") is None else _pin(reader, entry.section("statusContext"))
+        context = entry.optional_section("statusContext")
+        pin = None if context is None else _pin(reader, context)
         if name in found:
             reader.reject(entry.where("name"), f"must not contain {shown(name)} twice")
         elif name:
@@ -137,7 +141,7 @@ def _pin(reader: Reader, context: Section) -> Pin | None:
     if error := container_id_error(container_id):
         reader.reject(context.where("containerID"), error)
         return None
-    return Pin(text(container_id), count or 0)
+    return Pin(text(container_id), count)
 
 
 def _strategy(section: Section) -> Strategy:
@@ -145,9 +149,9 @@ def _strategy(section: Section) -> Strategy:
         failure_policy=section.choice("failurePolicy", FailurePolicy),
         ordered=section.flag("orderedRecreate"),
         force=section.flag("forceRecreate"),
-        grace_seconds=section.integer("terminationGracePeriodSeconds"),
-        unready_grace_seconds=section.integer("unreadyGracePeriodSeconds"),
-        min_started_seconds=section.integer("minStartedSeconds") or 0,
+        grace_seconds=section.optional_integer("terminationGracePeriodSeconds"),
+        unready_grace_seconds=section.optional_integer("unreadyGracePeriodSeconds"),
+        min_started_seconds=section.integer("minStartedSeconds"),
         allow_pod_restart=section.flag("allowPodRestart"),
     )
 
@@ -168,7 +172,7 @@ def _pinned(reader: Reader, raw: object, names: Collection[str]) -> tuple[Mappin
     pins, start_times = {}, {}
     for name, entry in shape.items():
         if name in names:
-            if pin := _pin(reader, Section(reader, entry, _CONTEXT, f"{path}: {shown(name)}")):
+            if pin := _pin(reader, _section(reader, entry, _CONTEXT, f"{path}: {shown(name)}")):
                 pins[name] = pin
             if times := _start_times(mapping(entry)):
                 start_times[name] = times

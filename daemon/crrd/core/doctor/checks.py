@@ -7,8 +7,9 @@ only the first of the others counts.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from crrd.core.api.fields import Field, SetBy, Type
 from crrd.core.api.reasons import Reason
-from crrd.core.api.schema import FIELDS, Field, SetBy, Type
+from crrd.core.api.schema import FIELDS
 from crrd.core.api.types import VERSIONS, RequestPhase, StatePhase
 from crrd.core.doctor.facts import Facts, Hook, Json, PodSeen
 from crrd.core.doctor.findings import Check, Finding, State, Topic

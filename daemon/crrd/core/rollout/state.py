@@ -27,7 +27,7 @@ from crrd.core.rollout.run import (
     Target,
     read_amount,
 )
-from crrd.lib.jsonfields import Reader, condition, items, mapping, text
+from crrd.lib.jsonfields import Reader, condition, items, mapping, number, text
 
 ZONE = "topology.kubernetes.io/zone"
 _ORDINAL = re.compile(r"-(\d{1,9})$", re.ASCII)
@@ -117,8 +117,8 @@ def read_budget(obj: Mapping[str, Any]) -> Budget:
     """A PodDisruptionBudget."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     name, uid = (text(meta.get(key)) for key in ("name", "uid"))
-    current = (_number(status, "observedGeneration") or 0) >= (_number(meta, "generation") or 0)
-    return Budget(name, uid, read_selector(spec.get("selector")), _number(status, "disruptionsAllowed") or 0, current)
+    current = number(status.get("observedGeneration")) >= number(meta.get("generation"))
+    return Budget(name, uid, read_selector(spec.get("selector")), number(status.get("disruptionsAllowed")), current)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +148,10 @@ def _wanted_by_job(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
     0 where none follows on one that ends: it is suspended, or one has succeeded and it names no number of completions;
     and where indexes of it have failed for good, which are not counted here.
     """
-    completions, succeeded = _number(spec, "completions"), _number(status, "succeeded") or 0
+    completions, succeeded = _number(spec, "completions"), number(status.get("succeeded"))
     if spec.get("suspend") is True or status.get("failedIndexes") or (completions is None and succeeded):
         return 0
-    most = _number(spec, "parallelism") or 0
+    most = number(spec.get("parallelism"))
     return most if completions is None else min(most, max(0, completions - succeeded))
 
 
@@ -164,7 +164,7 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
         observed = int(text(status.get("observedGeneration")))  # Argo's Rollouts have its digits
     if observed is None and known:
         observed = 0
-    if observed is not None and observed < (_number(meta, "generation") or 0):
+    if observed is not None and observed < number(meta.get("generation")):
         return "waiting for its controller to observe the last change"
     strategy = mapping(spec.get("updateStrategy"))
     if strategy.get("type") == "OnDelete":
@@ -179,7 +179,7 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
     if updated < expected:
         paused = ", and the rollout is paused" if spec.get("paused") is True else ""
         return f"{updated} of {expected} pods are updated{paused}"
-    old = (_number(status, "replicas") or 0) - updated
+    old = number(status.get("replicas")) - updated
     return f"waiting for old pods to terminate, {old} left" if obj.get("kind") == "Deployment" and old > 0 else ""
 
 
@@ -189,7 +189,7 @@ def _expected(strategy: Mapping[str, Any], status: Mapping[str, Any], desired: i
     if expected is not None:
         return expected  # OpenKruise's workloads
     rolling = mapping(strategy.get("rollingUpdate"))
-    return max(0, desired - (_number(rolling if "partition" in rolling else strategy, "partition") or 0))
+    return max(0, desired - number((rolling if "partition" in rolling else strategy).get("partition")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     sound = _fits(target, Target("")) and _fits(options, Options(())) and parse_time(started) is not None
     if not sound or not (options.containers or options.stale) or not RUN_NAME.fullmatch(name):
         return None
-    run = Run(text(meta.get("namespace")), name, target, options, started, _number(shape, "revision") or 0)
+    run = Run(text(meta.get("namespace")), name, target, options, started, number(shape.get("revision")))
     progress = _read_progress(text(annotations.get(ANNOTATION_PROGRESS)))
     return RunRequest(parse_request(obj), run, ANNOTATION_ABORTED in annotations, progress)
 

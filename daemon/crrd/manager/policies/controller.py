@@ -17,7 +17,8 @@ import structlog
 
 from crrd.core.config.references import Kind
 from crrd.core.policy.decide import Decision, decide, ended, make_run
-from crrd.core.policy.types import API_VERSION, KIND, Policy, PolicyStatus, RunRecord, read_policy, write_status
+from crrd.core.policy.types import API_VERSION, KIND, Policy, PolicyStatus, RunRecord
+from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.standing import Skip

@@ -1,0 +1,118 @@
+"""The schema of a ContainerRecreatePolicy: the table of its fields (`fields`).
+
+It drives the reader (`v1alpha1`), and `manifests/base/generate.py`, which writes the CRD and the table in
+docs/policy.md. The records in its status have the fields of their dataclasses.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, get_args, get_origin, get_type_hints
+
+from crrd.core.api.fields import Field, SetBy, Type
+from crrd.core.config.references import Kind
+from crrd.core.policy.types import RunRecord, UsedObject
+
+_OF_PYTHON = {
+    str: Type.STRING,
+    Kind: Type.STRING,
+    int: Type.INT64,
+    bool: Type.BOOLEAN,
+    tuple[str, ...]: Type.STRINGS,
+}
+
+
+def _record(path: str, kind: type, description: str) -> Iterator[Field]:
+    """Yield the rows of an object of the status, and of its fields."""
+    yield Field(Type.LIST if path.endswith("[]") else Type.OBJECT, path, description, SetBy.STATUS)
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        python, about = get_args(hint) if get_origin(hint) is Annotated else (hint, "")
+        yield Field(_OF_PYTHON[python], f"{path}.{name}", about, SetBy.STATUS)
+
+
+_object, _string, _boolean, _duration = (
+    partial(Field, type_) for type_ in (Type.OBJECT, Type.STRING, Type.BOOLEAN, Type.DURATION)
+)
+_TARGET, _TRIGGERS, _WINDOW, _BUDGET = "spec.targetRef", "spec.triggers", "spec.window", "spec.budget"
+_CHANGE, _SCHEDULE = f"{_TRIGGERS}.configChange", f"{_TRIGGERS}.schedule"
+_ZONE = "A name of the IANA time zone database, for example Europe/Berlin."
+_zone = partial(_string, description=_ZONE, low=1, high=64, default="UTC")
+_cron = partial(_string, required=True, low=9, high=128)
+_TABLE = (
+    _object("spec", "Which containers are recreated, when, and how many at once.", required=True),
+    _object(_TARGET, "The workload, in the policy's namespace: any kind with spec.selector."),
+    _string(f"{_TARGET}.apiVersion", "For example apps/v1.", required=True, low=1, high=253),
+    _string(f"{_TARGET}.kind", "For example Deployment.", required=True, low=1, high=63),
+    _string(f"{_TARGET}.name", "Name of the workload.", required=True, low=1, high=253),
+    Field(Type.SELECTOR, "spec.selector", "Label selector of the pods, instead of a workload."),
+    Field(
+        Type.STRINGS,
+        "spec.containers",
+        "Names of the containers to recreate. By default, the trigger configChange recreates the containers that use "
+        "the changed data, and the other triggers recreate all containers.",
+        high=64,
+        high_each=63,
+    ),
+    _object(_TRIGGERS, "When containers are recreated. At least one is required.", required=True, low=1),
+    _object(_CHANGE, "Recreate containers after the data of a ConfigMap that they use has changed."),
+    _duration(
+        f"{_CHANGE}.settle",
+        "How long to wait for more changes before a run starts. It must also cover the time until kubelet sees the "
+        "change.",
+        default="10s",
+    ),
+    _boolean(
+        f"{_CHANGE}.secrets",
+        "Whether changed Secrets count, too. The manager then needs the right to read them.",
+        default=False,
+    ),
+    _object(_SCHEDULE, "Recreate containers at fixed times. After an edit, only later times count."),
+    _cron(
+        f"{_SCHEDULE}.cron",
+        "Cron expression with five fields (minute, hour, day of the month, month and weekday).",
+    ),
+    _zone(f"{_SCHEDULE}.timeZone"),
+    _duration(f"{_TRIGGERS}.maxAge", "Recreate a container that has run for this time, for example 72h.", low=60),
+    _object(
+        _WINDOW,
+        "When containers may be recreated. A run that does not finish continues in the next window. Without a window, "
+        "containers may be recreated at any time.",
+    ),
+    _cron(f"{_WINDOW}.cron", "Cron expression of the times at which the window opens."),
+    _zone(f"{_WINDOW}.timeZone"),
+    _duration(f"{_WINDOW}.duration", "How long the window stays open.", required=True, low=60),
+    _object(
+        _BUDGET,
+        "How many pods may be unready, and how often runs may start. PodDisruptionBudgets are always respected.",
+    ),
+    Field(Type.AMOUNT, f"{_BUDGET}.maxUnavailable", "Maximum unready pods, a number or a percentage.", default=1),
+    _duration(
+        f"{_BUDGET}.minReady",
+        "How long a recreated pod must be ready before the next pod is recreated.",
+        default="0s",
+    ),
+    Field(Type.INT32, f"{_BUDGET}.maxPerNode", "Maximum unready pods per node. 0 means no limit.", default=0),
+    _duration(f"{_BUDGET}.minInterval", "Time between the starts of two runs.", default="0s"),
+    _boolean("spec.suspend", "Start no further restarts. Requests in progress finish.", default=False),
+    _object("status", "Written by the manager.", SetBy.STATUS),
+    Field(
+        Type.INT64, "status.observedGeneration", "The generation of the spec that the status is about.", SetBy.STATUS
+    ),
+    _string(
+        "status.lastScheduleTime",
+        "The latest scheduled time for which a run has started, or when a new schedule was first seen.",
+        SetBy.STATUS,
+    ),
+    _string("status.schedule", "The schedule that lastScheduleTime belongs to.", SetBy.STATUS),
+    Field(
+        Type.CONDITIONS,
+        "status.conditions",
+        "Ready shows what the policy does or waits for. ConfigReadable shows whether the manager can read the "
+        "configuration.",
+        SetBy.STATUS,
+    ),
+    *_record(
+        "status.config[]", UsedObject, "ConfigMaps and Secrets that the containers use, and when they last changed."
+    ),
+    *_record("status.run", RunRecord, "The last run, or the one in progress."),
+)
+FIELDS = {field.path: field for field in _TABLE}

@@ -1,0 +1,139 @@
+"""Converts a ContainerRecreatePolicy from JSON, and its status to JSON. Invalid input raises no exception."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from crrd.core.api.fields import Section, Type
+from crrd.core.config.references import Kind
+from crrd.core.policy.schema import FIELDS
+from crrd.core.policy.types import (
+    Budget,
+    ConfigChange,
+    Policy,
+    PolicyStatus,
+    RunRecord,
+    Schedule,
+    TargetRef,
+    UsedObject,
+    Window,
+)
+from crrd.core.rollout.labels import read_selector
+from crrd.core.rollout.run import Amount, read_amount
+from crrd.lib.jsonfields import Reader, items, mapping, number, text
+
+_Record = TypeVar("_Record", UsedObject, RunRecord)
+_READ: Mapping[Type, Callable[[Section, str], Any]] = {
+    Type.STRING: Section.text,
+    Type.STRINGS: Section.texts,
+    Type.INT64: Section.integer,
+    Type.BOOLEAN: Section.flag,
+}
+
+
+def read_policy(obj: Mapping[str, Any]) -> Policy:
+    """Parse a policy from its JSON."""
+    reader = Reader()
+    meta, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
+    spec = Section(FIELDS, reader, obj.get("spec"), "spec")
+    triggers, target = spec.section("triggers"), spec.optional_section("targetRef")
+    selector = read_selector(spec.raw.get("selector"))
+    query = selector.query if selector is not None else ""
+    if (target is None) is not bool(query):
+        reader.reject("spec", "must have either targetRef or a selector that is not empty")
+    change, schedule = map(triggers.optional_section, ("configChange", "schedule"))
+    if change is None and schedule is None and triggers.value("maxAge") is None:
+        triggers.reject("must have configChange, schedule or maxAge")
+    window = spec.optional_section("window")
+    namespace, name, uid, version = (text(meta.get(key)) for key in ("namespace", "name", "uid", "resourceVersion"))
+    return Policy(
+        namespace,
+        name,
+        uid,
+        version,
+        generation=number(meta.get("generation")),
+        created=text(meta.get("creationTimestamp")),
+        target=None if target is None else TargetRef(*map(target.text, ("apiVersion", "kind", "name"))),
+        selector=query,
+        containers=spec.texts("containers"),
+        config=None if change is None else ConfigChange(change.integer("settle"), change.flag("secrets")),
+        schedule=None if schedule is None else _schedule(schedule),
+        max_age=triggers.optional_integer("maxAge"),
+        window=None if window is None else _window(window),
+        budget=_budget(spec.section("budget")),
+        suspended=spec.flag("suspend"),
+        status=_status(status),
+        conditions=tuple(map(mapping, items(status.get("conditions")))),
+        error=reader.error,
+    )
+
+
+def _schedule(section: Section) -> Schedule | None:
+    schedule = Schedule(section.text("cron"), section.text("timeZone"))
+    if wrong := _wrong_schedule(schedule):
+        section.reject(f"must be valid: {wrong}")
+        return None
+    return schedule
+
+
+def _wrong_schedule(schedule: Schedule) -> str:
+    """Return what is wrong with a schedule, "" for nothing."""
+    cron, zone = schedule.cron, schedule.zone
+    try:
+        ZoneInfo(zone)
+    except (KeyError, ValueError, OSError):
+        return f"time zone {zone!r} not found"
+    if len(cron.split()) != 5:
+        return f"cron {cron!r} must have 5 fields: minute, hour, day, month, weekday"
+    try:
+        for reverse in (False, True):
+            next(CronSim(cron, datetime(2026, 1, 1, tzinfo=UTC), reverse=reverse))
+    except CronSimError as error:
+        return f"cron {cron!r}: {str(error).lower()}"
+    except StopIteration:
+        return f"cron {cron!r} matches no time"
+    return ""
+
+
+def _window(section: Section) -> Window | None:
+    opens, duration = _schedule(section), section.integer("duration")
+    return None if opens is None else Window(opens, duration)
+
+
+def _budget(section: Section) -> Budget:
+    most, given = Amount(1), section.value("maxUnavailable")
+    try:
+        most = read_amount(str(int(given) if isinstance(given, float) and given.is_integer() else given))
+    except ValueError as error:
+        section.reject(f"must be {error}", "maxUnavailable")
+    return Budget(most, *map(section.integer, ("minReady", "maxPerNode", "minInterval")))
+
+
+def _record(kind: type[_Record], path: str, value: object) -> _Record:
+    """Read a record of the status. What is wrong in it counts as absent."""
+    section = Section(FIELDS, Reader(), value, path)
+    values = {each.name: _READ[each.type](section, each.name) for each in FIELDS.values() if each.parent == path}
+    return kind(**values)
+
+
+def _status(status: Mapping[str, Any]) -> PolicyStatus:
+    used = [each for each in map(mapping, items(status.get("config"))) if text(each.get("kind")) in {*Kind}]
+    config = tuple(replace(_record(UsedObject, "status.config[]", each), kind=Kind(each["kind"])) for each in used)
+    run = _record(RunRecord, "status.run", mapping(status.get("run")))
+    schedule, scheduled = (text(status.get(key)) for key in ("schedule", "lastScheduleTime"))
+    return PolicyStatus(config, run if run.name else None, schedule, scheduled)
+
+
+def write_status(status: PolicyStatus) -> dict[str, Any]:
+    """Return the status without conditions as JSON for a merge patch: null clears empty fields."""
+    used, run = map(asdict, status.config), status.run
+    config = [
+        {key: value for key, value in each.items() if value or key not in ("done", "left", "keys")} for each in used
+    ]
+    record = run and {**asdict(run), "finished": run.finished or None, "message": run.message or None}
+    schedule, scheduled = status.schedule or None, status.scheduled or None
+    return {"config": config or None, "run": record, "schedule": schedule, "lastScheduleTime": scheduled}

@@ -1,0 +1,217 @@
+"""The tables of fields are the only ones: CRDs, docs and readers say what they say."""
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crrd.core.api import schema as requests
+from crrd.core.api.fields import Field, Type
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.policy import schema as policies
+from crrd.core.policy.v1alpha1 import read_policy
+from crrd.lib.jsonfields import items, value_at, with_values
+from crrd_localnode.api.crds import POLICIES, REQUESTS, load_crd
+from crrd_localnode.api.schema import Schema
+from tests.support.policies import evaluate
+
+ROOT = Path(__file__).parents[2]
+GENERATOR = ROOT / "manifests" / "base" / "generate.py"
+Json = dict[str, Any]
+TABLES = {REQUESTS: requests.FIELDS, POLICIES: policies.FIELDS}
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fields", GENERATOR)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def openapi(file: str) -> Json:
+    schema: Json = load_crd(file)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema
+
+
+def inside(schema: Json, path: str) -> Iterator[tuple[str, Json]]:
+    """The schema of each field, by the path that the table has for it."""
+    for name, inner in schema.get("properties", {}).items():
+        entries = inner.get("items", inner)
+        where = f"{path}.{name}".lstrip(".") + ("[]" if "properties" in inner.get("items", {}) else "")
+        yield where, inner
+        yield from inside(entries, where)
+
+
+def test_what_is_committed_is_what_is_generated(generate: ModuleType) -> None:
+    for name, text in generate.files().items():
+        assert (ROOT / name).read_text(encoding="utf-8") == text, "run: python manifests/base/generate.py"
+
+
+@pytest.mark.parametrize("file", TABLES)
+def test_every_field_is_explained_and_bounded(file: str) -> None:
+    """CEL's estimated cost needs a bound for all that a rule reads."""
+    for path, schema in inside({"properties": openapi(file)["properties"]}, ""):
+        assert path == "metadata" or schema["description"], path
+        if path.startswith("spec") and schema.get("type") == "array":
+            assert "maxItems" in schema, path
+        if path.startswith("spec.") and schema.get("type") == "string":
+            assert "maxLength" in schema or "enum" in schema, path
+
+
+def test_a_changed_row_changes_the_crd_and_the_docs(generate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "spec.triggers.maxAge"
+    changed = replace(policies.FIELDS[path], low=300, default="24h", description="Another one.")
+    monkeypatch.setitem(policies.FIELDS, path, changed)
+    files = generate.files()
+    crd = yaml.safe_load(files["manifests/base/policies-crd.yaml"])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    found = crd["properties"]["spec"]["properties"]["triggers"]["properties"]["maxAge"]
+    assert found["description"] == "Another one. At least 300s. The default is 24h."
+    assert found["x-kubernetes-validations"][0]["rule"] == "duration(self) >= duration('300s')"
+    assert "| `triggers.maxAge` | duration, at least 300s | 24h | Another one. |" in files["docs/policy.md"]
+    spec = {"targetRef": {"apiVersion": "v1", "kind": "x", "name": "x"}, "triggers": {"configChange": {}}}
+    assert read_policy({"spec": spec}).max_age == 86_400
+    assert read_policy({"spec": {**spec, "triggers": {"maxAge": "299s"}}}).error.endswith("at least 300s")
+    assert read_policy({"spec": {**spec, "triggers": {"maxAge": "300s"}}}).max_age == 300
+
+
+CRONS: list[Any] = ["0 4 * * *", "*/5 1-3 * jan,feb sun", "0 0 29 2 *", " " * 120 + "0 4 * * 1"]
+"""What else is no cron expression, and no time zone, is not in the CRD."""
+KEPT: dict[str, list[Any]] = {
+    "spec.podName": ["", "a", "web-1.x", "a" * 254],
+    "spec.containers[].statusContext": [{"containerID": "containerd://x", "restartCount": 1}, {"restartCount": 1}],
+    "spec.triggers.schedule": [{"cron": "0 4 * * *"}],
+    "spec.triggers.schedule.cron": CRONS,
+    "spec.window.cron": CRONS,
+    "spec.triggers.schedule.timeZone": ["UTC", "Europe/Berlin"],
+    "spec.window.timeZone": ["UTC", "Europe/Berlin"],
+}
+"""Values of fields whose texts the readers know better than a schema can."""
+WRONG: list[Any] = [None, 0, 7, -1, 1.0, True, "x", [], {}, [None], ["a"], {"a": "b"}]
+LABEL_VALUES: list[Json] = [{}, {"values": []}, {"values": ["a", "b"]}]
+OF_TYPE: dict[Type, list[Any]] = {
+    Type.STRING: ["a", "Fail", "Ignore", "x" * 63, "x" * 64, "x" * 254],
+    Type.BOOLEAN: [False],
+    **{each: [1, 2, 3, 3.5, 2**31 - 1, 2**31, 2.0**31, 2**63 - 1, 2**63] for each in (Type.INT32, Type.INT64)},
+    Type.STRINGS: [["a", "b"], ["a"] * 65, [""], ["c" * 64], [1]],
+    Type.AMOUNT: [1.5, 5, 999_999, 10**6, "0", "1", "007", "0%", "1%", "100%", "101%", "10 %", "1000"],
+    Type.SELECTOR: [
+        {"matchLabels": {}},
+        {"matchLabels": {"app": "web", "tier": ""}},
+        {"matchLabels": {"app": 1}},
+        {"matchExpressions": []},
+        *(
+            {"matchExpressions": [{"key": key, "operator": operator, **some}]}
+            for key in ("app", "")
+            for operator in ("In", "NotIn", "Exists", "DoesNotExist", "Gt")
+            for some in LABEL_VALUES
+        ),
+    ],
+}
+PARTS = st.sampled_from(["", "0", "1", "2", "59", "60", "61", "0059", "0060", "300", "999999", "1234567", "9999999999"])
+DURATIONS = st.one_of(
+    st.tuples(PARTS, PARTS, PARTS).map(
+        lambda parts: "".join(part + unit for part, unit in zip(parts, "hms", strict=True) if part)
+    ),
+    st.sampled_from(["", "10", "1h30", "-5m", "1d", "90 s", "1.5h", "1m\n", "\u0661m"]),
+)
+BASES: dict[str, list[Json]] = {
+    REQUESTS: [{"podName": "web", "containers": [{"name": "app"}]}],
+    POLICIES: [
+        {"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "triggers": {"maxAge": "72h"}},
+        {
+            "selector": {"matchLabels": {"app": "web"}},
+            "triggers": {"configChange": {}, "schedule": {"cron": "0 4 * * *"}},
+            "window": {"cron": "0 2 * * *", "duration": "1h"},
+            "budget": {"minReady": "1m"},
+        },
+    ],
+}
+
+
+def values(field: Field) -> st.SearchStrategy[Any]:
+    if field.path in KEPT:
+        return st.sampled_from([*KEPT[field.path], *(each for each in WRONG if not isinstance(each, str))])
+    known = st.sampled_from([*OF_TYPE.get(field.type, []), *WRONG])
+    return st.one_of(DURATIONS, known) if field.type is Type.DURATION else known
+
+
+def specs(file: str, path: str = "") -> st.SearchStrategy[Json]:
+    """Specs that are good but for up to three fields, or for the field at this path."""
+    table = {each: field for each, field in TABLES[file].items() if each.startswith("spec.")}
+    edit = st.sampled_from([path] if path else sorted(table)).flatmap(
+        lambda each: st.tuples(st.just(each), values(table[each]))
+    )
+    edits = st.lists(edit, min_size=1, max_size=1 if path else 3)
+    return st.builds(_edited, st.sampled_from(BASES[file]), edits)
+
+
+def _edited(base: Json, edits: list[tuple[str, Any]]) -> Json:
+    spec: Any = {"spec": base}
+    for path, value in edits:
+        head, entry, inner = path.partition("[].")
+        if entry:
+            first = (items(value_at(spec, head)) or [{}])[0]
+            path, value = head, [with_values(first, {inner.replace("[]", ""): value})]  # noqa: PLW2901
+        spec = with_values(spec, {path.replace("[]", ""): value})
+    return dict(spec["spec"])
+
+
+def admitted(file: str, spec: Json) -> Json | None:
+    """What the API server stores of an object with this spec; None if it is refused."""
+    schema = Schema(openapi(file))
+    stored, _ = schema.complete({"metadata": {"namespace": "shop", "name": "x", "uid": "u"}, "spec": spec})
+    return None if schema.check(stored, None) else stored
+
+
+def read_error(file: str, obj: Json) -> str:
+    return parse_request(obj).error if file == REQUESTS else read_policy(obj).error
+
+
+@pytest.mark.parametrize("file", TABLES)
+@given(st.data())
+def test_the_reader_accepts_what_the_api_server_admits(file: str, data: st.DataObject) -> None:
+    stored = admitted(file, data.draw(specs(file)))
+    if stored is not None:
+        assert read_error(file, stored) == ""
+        assert_rules_hold(openapi(file), stored)
+
+
+def assert_rules_hold(schema: Json, value: Any) -> None:
+    """The local API server knows few of CEL's words, and is not kinder for it."""
+    for rule in schema.get("x-kubernetes-validations", ()):
+        assert "oldSelf" in rule["rule"] or evaluate(rule["rule"], {"self": value}), rule
+    if isinstance(value, dict):
+        for name, inner in schema.get("properties", {}).items():
+            if name in value and name != "metadata":
+                assert_rules_hold(inner, value[name])
+
+
+SAME = (Type.DURATION, Type.BOOLEAN, Type.INT32, Type.INT64)
+"""Types of which the reader accepts nothing that the API server refuses. It takes longer strings and lists."""
+CASES = [
+    (file, path)
+    for file, table in TABLES.items()
+    for path, field in table.items()
+    if path.startswith("spec.") and field.type in SAME and "statusContext" not in path
+]
+
+
+@pytest.mark.parametrize(("file", "path"), CASES)
+@given(st.data())
+def test_the_api_server_admits_what_the_reader_accepts(file: str, path: str, data: st.DataObject) -> None:
+    spec = data.draw(specs(file, path))
+    obj = {"metadata": {"namespace": "shop", "name": "x", "uid": "u"}, "spec": spec}
+    if not read_error(file, obj):
+        assert admitted(file, spec) is not None
