@@ -3,7 +3,7 @@
 The templates are what `kubectl kustomize` renders of the folders beside this one, with expressions for what a value
 changes. Where an overlay differs from `default`, the template has both, behind the value that stands for the overlay.
 values.yaml and the table in README.md come from values.schema.json. By hand are Chart.yaml, values.schema.json and, of
-the templates, _helpers.tpl, NOTES.txt and uninstall.yaml. The tests check that the committed
+the templates, _helpers.tpl, NOTES.txt, checks.yaml and uninstall.yaml. The tests check that the committed
 files are up to date, and that the chart renders the same objects as kustomize.
 """
 
@@ -33,8 +33,12 @@ NAMESPACES = {
 }
 WORKLOADS = {"Deployment": "manager", "DaemonSet": "node"}
 """Kinds of the workloads, and where their values are."""
+DASHBOARD_LABELS = ("grafana_dashboard",)
+"""Labels of the dashboard that a value replaces."""
+FIXED = ("CRRD_BIND_ADDRESS", "CRRD_CRI_ENDPOINTS", "CRRD_SPEC_DIR")
+"""Variables of the containers that belong to a port or a volume; all others with a value are in `env`."""
 HEAD = "{{- /* Made by generate.py of what kustomize renders. */}}\n"
-_PLACEHOLDER = re.compile(r"( *)(.*?)'@(inline|block) (.+)@'")
+_PLACEHOLDER = re.compile(r"( *)(.*?)'@(inline|block|entries|variables) (.+)@'(: null)?")
 
 
 def inline(expression: str) -> str:
@@ -45,6 +49,16 @@ def inline(expression: str) -> str:
 def block(value: str) -> str:
     """Stands for a value of any shape; its key is left out where the value is empty."""
     return f"@block {value}@"
+
+
+def entries(value: str) -> Json:
+    """Stands for more entries of a mapping, from a value that is one."""
+    return {f"@entries {value}@": None}
+
+
+def variables(value: str) -> str:
+    """Stands for more variables of a container, from a value with the texts by name."""
+    return f"@variables {value}@"
 
 
 def rendered(folder: str) -> dict[Key, Json]:
@@ -71,23 +85,36 @@ def with_values(found: Any) -> Any:
 def with_workload_values(workload: Json) -> None:
     """Put placeholders into a Deployment or DaemonSet."""
     values = f".Values.{WORKLOADS[workload['kind']]}"
-    spec = workload["spec"]["template"]["spec"]
+    meta, spec = (workload["spec"]["template"][key] for key in ("metadata", "spec"))
     (container,) = spec["containers"]
+    meta["labels"] |= entries(f"{values}.podLabels")
+    meta["annotations"] = block(f"{values}.podAnnotations")
+    changeable = texts(container)
+    container["env"] = [each for each in container["env"] if each["name"] not in changeable]
+    container["env"].append(variables(f"{values}.env"))
     container["image"] = inline('include "crrd.image" . | quote')
     container["imagePullPolicy"] = block(".Values.image.pullPolicy")
     container["resources"] = block(f"{values}.resources")
-    spec["imagePullSecrets"] = block(".Values.imagePullSecrets")
-    spec["tolerations"] = block(f"{values}.tolerations")
-    spec["nodeSelector"] = block(f"{values}.nodeSelector")
+    spec["imagePullSecrets"] = block('(include "crrd.imagePullSecrets" . | fromYamlArray)')
+    for key in ("priorityClassName", "nodeSelector", "affinity", "tolerations"):
+        spec[key] = block(f"{values}.{key}")
+    spread = f'include "crrd.spread" (list "{meta["labels"]["app"]}" {values}.topologySpreadConstraints)'
+    spec["topologySpreadConstraints"] = block(f"({spread} | fromYamlArray)")
     if workload["kind"] == "Deployment":
         workload["spec"]["replicas"] = inline(f"{values}.replicas")
         return
-    for variable in container["env"]:
+    workload["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] = inline(f"{values}.maxUnavailable")
+    for variable in container["env"][:-1]:
         if variable["name"] == "CRRD_CRI_ENDPOINTS":
             variable["value"] = inline(f'printf "unix://%s" {values}.runtimeSocket | quote')
     (mount,) = (each for each in container["volumeMounts"] if each["name"] == "cri")
     (volume,) = (each for each in spec["volumes"] if each["name"] == "cri")
     mount["mountPath"] = volume["hostPath"]["path"] = inline(f"dir {values}.runtimeSocket | quote")
+
+
+def texts(container: Json) -> dict[str, str]:
+    """The variables of a container that a value may change."""
+    return {each["name"]: each["value"] for each in container["env"] if "value" in each and each["name"] not in FIXED}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -110,6 +137,12 @@ def dumped(found: Json | None) -> list[str]:
     found = with_values(found)
     if found["kind"] in WORKLOADS:
         with_workload_values(found)
+    if found["kind"] in ("PodMonitor", "PrometheusRule"):
+        found["metadata"]["labels"] |= entries(".Values.monitoring.labels")
+    if found["kind"] == "ConfigMap":
+        labels = found["metadata"]["labels"]
+        found["metadata"]["labels"] = {key: labels[key] for key in labels if key not in DASHBOARD_LABELS}
+        found["metadata"]["labels"] |= entries(".Values.monitoring.dashboardLabels")
     if found["kind"] == "Namespace":
         found["metadata"]["name"] = inline(f"{NAMESPACES[found['metadata']['name']]} | quote")
     text = yaml.dump(found, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True)
@@ -138,9 +171,15 @@ def filled(lines: list[str]) -> str:
         if found is None:
             made.append(line)
             continue
-        spaces, before, kind, value = found.groups()
+        spaces, before, kind, value, _ = found.groups()
         if kind == "inline":
             made.append(f"{spaces}{before}{{{{ {value} }}}}")
+        elif kind == "entries":
+            made += [f"{spaces}{{{{- with {value} }}}}", f"{spaces}{{{{- toYaml . | nindent {len(spaces)} }}}}"]
+            made.append(f"{spaces}{{{{- end }}}}")
+        elif kind == "variables":
+            made += [f"{spaces}{{{{- range $name, $value := {value} }}}}", f"{spaces}- name: {{{{ $name }}}}"]
+            made += [f"{spaces}  value: {{{{ $value | quote }}}}", f"{spaces}{{{{- end }}}}"]
         else:
             made += [f"{spaces}{{{{- with {value} }}}}", f"{spaces}{before.rstrip()}"]
             made += [f"{spaces}  {{{{- toYaml . | nindent {len(spaces) + 2} }}}}", f"{spaces}{{{{- end }}}}"]
@@ -189,21 +228,25 @@ def templates() -> dict[str, str]:
             files.setdefault(file_of(found), []).append(chunk(key, found, beside, host_network))
     made = {}
     for name, chunks in files.items():
-        text = HEAD
+        text = ""
         for condition, group in groupby(chunks, lambda each: each[0]):
             inside = "".join("---\n" + filled(lines) for _, lines in group)
             text += f"{{{{- if {condition} }}}}\n{inside}{{{{- end }}}}\n" if condition else inside
-        made[f"templates/{name}.yaml"] = text
-    wrapped = made["templates/monitoring.yaml"].removeprefix(HEAD)
-    made["templates/monitoring.yaml"] = f"{HEAD}{{{{- if .Values.monitoring.enabled }}}}\n{wrapped}{{{{- end }}}}\n"
+        there = "and .Values.enabled .Values.monitoring.enabled" if name == "monitoring" else ".Values.enabled"
+        made[f"templates/{name}.yaml"] = f"{HEAD}{{{{- if {there} }}}}\n{text}{{{{- end }}}}\n"
     return made
 
 
 def defaults() -> Json:
     """What the manifests have where the schema names no default."""
     workloads = {kind: each for (kind, _), each in rendered("default").items() if kind in WORKLOADS}
-    specs = {WORKLOADS[kind]: each["spec"]["template"]["spec"] for kind, each in workloads.items()}
-    return {name: {**spec, "resources": spec["containers"][0]["resources"]} for name, spec in specs.items()}
+    made = {}
+    for kind, workload in workloads.items():
+        spec = workload["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        made[WORKLOADS[kind]] = {**spec, "resources": container["resources"], "env": texts(container)}
+    made["node"]["maxUnavailable"] = workloads["DaemonSet"]["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"]
+    return made
 
 
 def values() -> Iterator[tuple[tuple[str, ...], Json]]:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import re
 from typing import Any
 
 import kubernetes_validate
@@ -10,20 +9,11 @@ import pytest
 import yaml
 
 from crrd import __version__
-from tests.support.manifests import MANIFESTS, needs_kubectl, one, rendered
+from tests.support.chart import CHART, Json, helm, templated
+from tests.support.manifests import needs_kubectl, one, rendered
 
-helm = pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this machine")
 pytestmark = needs_kubectl
-CHART = MANIFESTS / "chart"
 HOOKS = {("ClusterRole", "crrd-uninstall"), ("ClusterRoleBinding", "crrd-uninstall"), ("Job", "crrd-uninstall")}
-Json = dict[str, Any]
-
-
-def templated(values: Json | None = None, namespace: str = "default") -> list[Json]:
-    with helm.Chart.load(CHART) as chart:
-        texts = chart.render(values or {}, name="crrd", namespace=namespace)
-    documents = [text for name, text in texts.items() if name.endswith(".yaml")]
-    return [found for text in documents for found in yaml.safe_load_all(text) if found]
 
 
 def comparable(found: Any) -> Any:
@@ -84,45 +74,6 @@ def test_the_linter_finds_nothing() -> None:
     assert [each for each in report["messages"] if "icon is recommended" not in each["error"]] == []
 
 
-def test_every_value_arrives() -> None:
-    digest = f"sha256:{'0' * 64}"
-    scheduling: Json = {
-        "tolerations": [{"key": "a.example/b", "operator": "Exists"}],
-        "nodeSelector": {"kubernetes.io/os": "linux", "a.example/role": "true"},
-        "resources": {"limits": {"memory": "1Gi"}, "requests": {"cpu": "1", "memory": "1Gi"}},
-    }
-    values = {
-        "image": {"repository": "registry.example:5000/crrd", "digest": digest, "pullPolicy": "Always"},
-        "imagePullSecrets": [{"name": "pull"}],
-        "namespaces": {"manager": "one", "node": "2"},
-        "manager": {**scheduling, "replicas": 3},
-        "node": {**scheduling, "runtimeSocket": "/var/run/my.sock"},
-        "crd": {"keep": False},
-        "monitoring": {"enabled": True},
-    }
-    objects = templated(values)
-    for kind, name, namespace in (
-        ("Deployment", "crrd-manager", "one"),
-        ("DaemonSet", "crrd-node", "2"),
-        ("Job", "crrd-uninstall", "one"),
-    ):
-        found = one(objects, kind, name)
-        spec = found["spec"]["template"]["spec"]
-        assert found["metadata"]["namespace"] == namespace
-        assert spec["imagePullSecrets"] == [{"name": "pull"}]
-        assert (spec["tolerations"], spec["nodeSelector"]) == (scheduling["tolerations"], scheduling["nodeSelector"])
-        (container,) = spec["containers"]
-        assert container["image"] == f"registry.example:5000/crrd@{digest}"
-        assert container["imagePullPolicy"] == "Always"
-        assert container["resources"] == scheduling["resources"]
-    assert one(objects, "Deployment", "crrd-manager")["spec"]["replicas"] == 3
-    assert {each["metadata"]["name"] for each in objects if each["kind"] == "Namespace"} == {"one", "2"}
-    assert not re.search(r'"namespace": "crrd-|system:serviceaccount:crrd', json.dumps(objects))
-    assert "crrd-system" not in json.dumps(objects)
-    crd = one(objects, "CustomResourceDefinition", "containerrecreaterequests.apps.kruise.io")
-    assert "annotations" not in crd["metadata"]
-
-
 @pytest.mark.parametrize(
     ("values", "namespace", "created"),
     [
@@ -134,23 +85,6 @@ def test_every_value_arrives() -> None:
 def test_the_namespace_of_the_release_is_not_the_charts(values: Json, namespace: str, created: set[str]) -> None:
     found = templated(values, namespace)
     assert {each["metadata"]["name"] for each in found if each["kind"] == "Namespace"} == created
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"image": {"tags": "typo"}},
-        {"image": {"digest": "0" * 64}},
-        {"node": {"runtimeSocket": "unix:///run/crio/crio.sock"}},
-        {"manager": {"replicas": 0}},
-        {"namespaces": {"node": "UPPER"}},
-        {"node": {"tolerations": [{"operator": "Exist"}]}},
-    ],
-    ids=str,
-)
-def test_the_schema_refuses_values_that_mean_nothing(values: Json) -> None:
-    with helm.Chart.load(CHART) as chart, pytest.raises(helm.HelmError):
-        chart.render(values, name="crrd")
 
 
 def test_the_hook_fits_the_schemas_and_runs_with_little() -> None:
