@@ -14,6 +14,7 @@ from crrd import __version__
 from crrd.core.api.reasons import Reason
 from crrd.lib.health import StatusServer
 from crrd.lib.metrics import Capped, metrics_route, new_registry
+from crrd.lib.workqueue import QueueState
 from crrd.node.metrics import NodeMetrics, NodeState, WatchState
 from tests.support.worlds import request
 
@@ -70,8 +71,8 @@ CONTRACT: dict[str, set[str]] = {
     "crrd_pre_stop_hooks": {"kind"},
     "crrd_pre_stop_hook_failures": {"kind"},
     "crrd_watch_restarts": {"resource", "reason"},
-    "crrd_queue_depth": set(),
-    "crrd_queue_oldest_age_seconds": set(),
+    "crrd_queue_depth": {"controller"},
+    "crrd_queue_oldest_age_seconds": {"controller"},
     "crrd_last_list_timestamp_seconds": {"resource"},
     "crrd_last_activity_timestamp_seconds": {"resource"},
     "crrd_runtime_info": {"name", "version"},
@@ -92,7 +93,7 @@ REASONS = {
 async def test_names_and_labels_are_as_promised(registry: CollectorRegistry, address: str) -> None:
     metrics = NodeMetrics(registry)
     now = time.monotonic()
-    metrics.show(NodeState(list, int, lambda: None, lambda: [WatchState("pods", now, now)]))
+    metrics.show(NodeState(list, lambda: QueueState("node", 0, 0.0), lambda: [WatchState("pods", now, now)]))
     metrics.show_differing(lambda: 3)
     metrics.api_call("patch", "pods", 200, 0.02)
     metrics.cri_call("StopContainer", "OK", 3.0)

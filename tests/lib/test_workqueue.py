@@ -1,11 +1,13 @@
 """One key at a time, all keys at once, timers and failures; in virtual time."""
 
 import asyncio
+from typing import Any
 
 import pytest
+import structlog
 
 from crrd.lib.errors import RuntimeUnavailableError
-from crrd.lib.workqueue import WorkQueue
+from crrd.lib.workqueue import QueueState, WorkQueue, progressed
 
 pytestmark = pytest.mark.virtual_time
 
@@ -22,17 +24,16 @@ async def test_serial_within_a_key_parallel_across_keys() -> None:
         await asyncio.sleep(1)
         running.discard(key)
 
-    queue = WorkQueue(handle)
+    queue = WorkQueue(handle, "node")
     for _ in range(3):
         for key in ("a", "b", "c"):
             queue.wake(key)
         await asyncio.sleep(0.3)
-    assert queue.depth == 3
-    assert queue.oldest is not None
+    name, depth, oldest = queue.state()
+    assert (name, depth, round(oldest, 3)) == ("node", 3, 0.6)
     await asyncio.sleep(5)
     assert most == 3
-    assert queue.depth == 0
-    assert queue.oldest is None
+    assert queue.state() == QueueState("node", 0, 0.0)
 
 
 async def test_wakes_during_the_handler_are_one_more_round() -> None:
@@ -43,7 +44,7 @@ async def test_wakes_during_the_handler_are_one_more_round() -> None:
         rounds += 1
         await asyncio.sleep(1)
 
-    queue = WorkQueue(handle)
+    queue = WorkQueue(handle, "node")
     queue.wake("a")
     await asyncio.sleep(0.5)
     for _ in range(10):
@@ -61,7 +62,7 @@ async def test_the_earlier_timer_wins_and_a_round_clears_it() -> None:
         times.append(round(loop.time() - start, 3))
         return start + 10 if len(times) == 1 else None
 
-    queue = WorkQueue(handle)
+    queue = WorkQueue(handle, "node")
     queue.wake_at("a", start + 5)
     queue.wake_at("a", start + 7)
     queue.wake_at("a", start + 3)
@@ -81,7 +82,7 @@ async def test_a_failure_is_tried_again_with_back_off() -> None:
         if len(times) == 2:
             raise ValueError("a bug")
 
-    queue = WorkQueue(handle)
+    queue = WorkQueue(handle, "node")
     queue.wake("a")
     await asyncio.sleep(30)
     assert len(times) == 3
@@ -97,7 +98,7 @@ async def test_close_ends_handlers_and_timers() -> None:
         rounds += 1
         await asyncio.sleep(100)
 
-    queue = WorkQueue(handle)
+    queue = WorkQueue(handle, "node")
     queue.wake("a")
     queue.wake_at("b", asyncio.get_running_loop().time() + 1)
     await asyncio.sleep(0.1)
@@ -106,3 +107,41 @@ async def test_close_ends_handlers_and_timers() -> None:
     await asyncio.sleep(10)
     assert rounds == 1
     assert queue.depth == 0
+
+
+async def test_a_round_that_makes_progress_has_not_run_long() -> None:
+    async def handle(key: str) -> None:
+        await asyncio.sleep(10)
+        progressed()
+        await asyncio.sleep(10)
+
+    queue = WorkQueue(handle, "node")
+    began = asyncio.get_running_loop().time()
+    queue.wake("a")
+    await asyncio.sleep(9)
+    queue.wake("b")
+    await asyncio.sleep(0.5)
+    assert queue.longest is not None
+    assert (queue.longest.key, queue.longest.since) == ("a", began)
+    await asyncio.sleep(3)
+    assert str(queue.longest.key) == "b"
+    await queue.settled()
+    assert queue.state().depth == 0
+    progressed()  # outside of a round: nothing to record
+
+
+async def test_the_log_lines_of_one_round_have_its_number() -> None:
+    lines: list[tuple[str, dict[str, Any]]] = []
+
+    async def handle(key: str) -> None:
+        for _ in range(2):
+            lines.append((key, structlog.contextvars.get_contextvars()))
+            await asyncio.sleep(1)
+
+    queue = WorkQueue(handle, "node")
+    queue.wake("a")
+    queue.wake("b")
+    await queue.settled()
+    a, b = ((key, {"controller": "node", "round": number}) for key, number in (("a", 1), ("b", 2)))
+    assert lines == [a, b, a, b]
+    assert structlog.contextvars.get_contextvars() == {}

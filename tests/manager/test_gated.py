@@ -45,7 +45,7 @@ async def expire(cluster: LifecycleCluster) -> None:
 
 async def settled(cluster: LifecycleCluster, manager: Replica) -> None:
     """Wait until the manager says that it watches all that it wants to."""
-    await cluster.until("everything is listed", lambda: manager.controller.running and manager.controller.check() == "")
+    await cluster.until("everything is listed", lambda: manager.ready)
 
 
 async def vanish_by_force(cluster: LifecycleCluster) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -16,7 +16,8 @@ from aiohttp.test_utils import make_mocked_request
 from crrd.core.api.types import API_VERSION, KIND
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
+from crrd.kube.leader import LeaderElection
+from crrd.kube.resources import NAMESPACES, PODS, POLICIES, REQUESTS, WEBHOOKS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd.lib.health import Health
 from crrd.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
@@ -28,7 +29,7 @@ from crrd.manager.metrics import ManagerMetrics
 from crrd.manager.webhook.handler import AdmissionHandler
 from crrd.manager.webhook.server import REQUEST_KINDS, WebhookServer
 from tests.support.admission import new_request, new_review
-from tests.support.health_pages import Watched, end, page
+from tests.support.health_pages import Watched, page
 from tests.support.manager import CONFIG
 from tests.support.silent_api import SilentApi
 from tests.support.webhook import QUICK, Pods, load, new_certificates
@@ -62,6 +63,12 @@ class Managing(Watched):
         meta = {"namespace": "default", "name": "web", "uid": "pod-1", "resourceVersion": "1"}
         self.api.put(PODS, {"metadata": meta, "spec": {"containers": [{"name": "app"}]}, "status": {}})
 
+    def policy(self) -> None:
+        """A policy whose namespace grants its configuration. No pod has its label."""
+        meta = {"namespace": "default", "name": "web", "uid": "policy-1", "resourceVersion": "1", "generation": 1}
+        spec = {"selector": {"matchLabels": {"app": "none"}}, "triggers": {"configChange": {}}}
+        self.api.put(POLICIES, {"metadata": meta, "spec": spec})
+
 
 @asynccontextmanager
 async def managing(*mute: str) -> AsyncIterator[Managing]:
@@ -69,10 +76,18 @@ async def managing(*mute: str) -> AsyncIterator[Managing]:
     api, health, stop = SilentApi(), Health(), asyncio.Event()
     api.mute |= set(mute)
     api.put(NAMESPACES, {"metadata": {"name": "default", "resourceVersion": "1"}})  # as if it had the label
+    api.put(WEBHOOKS, {"metadata": {"name": "crrd", "resourceVersion": "1"}})
     client = cast("KubeClient", api)
     clients = Clients(client, client, client, client)
     task = asyncio.create_task(
-        _serve(CONFIG, clients, ServerClock(), health=health, metrics=ManagerMetrics(), stop=stop)
+        _serve(
+            replace(CONFIG, webhook_configurations=("crrd",)),
+            clients,
+            ServerClock(),
+            health=health,
+            metrics=ManagerMetrics(),
+            stop=stop,
+        )
     )
     await asyncio.sleep(0)
     try:
@@ -95,37 +110,63 @@ async def test_a_manager_that_works_stays_green() -> None:
         assert (await page(world.health, "/readyz"))[0] == 200
 
 
-@pytest.mark.parametrize("name", ["certificates", "election", "events"])
-async def test_a_loop_that_has_ended(name: str) -> None:
+async def found_by_the_code() -> tuple[list[str], list[str]]:
+    """Return the manager's tasks that run as long as it leads, and the calls with which it watches."""
     async with managing() as world:
+        world.policy()
         await world.pass_by(20)
-        end(name)
-        assert await world.red(name, 30) == "the loop has stopped"
+        runs = asyncio.current_task()
+        names = [task.get_name() for task in asyncio.all_tasks() if task is not runs]
+        lasting = [name for name in names if not name.startswith("Task-")]
+        return sorted(lasting), sorted(world.api.watched)
 
 
-@pytest.mark.parametrize("name", ["pods", "namespaces", "containerrecreaterequests"])
-async def test_a_watch_of_the_controller_that_has_ended(name: str) -> None:
-    async with managing() as world:
-        await world.pass_by(20)
-        end(f"watch {name}")
-        assert await world.red("controller", 30) == "the loop has stopped"
+async def test_each_loop_that_has_ended_is_reported() -> None:
+    """Every task with a name is a loop, a controller or a watch."""
+    lasting, _ = await found_by_the_code()
+    some = {"requests", "watch pods", "policies", "policies controller", "policies-queue", "events"}
+    assert some <= set(lasting), "the code is found"
+    for name in lasting:
+        async with managing() as world:
+            world.policy()
+            await world.pass_by(20)
+            for task in (task for task in asyncio.all_tasks() if task.get_name() == name):
+                task.cancel()
+            _, failed = await world.pass_by(30)
+            assert list(failed.values()) == ["the loop has stopped"], name
 
 
-@pytest.mark.parametrize("name", ["pods", "namespaces", "containerrecreaterequests"])
-@pytest.mark.parametrize(
-    ("verb", "said"), [("list", "hangs: listing"), ("open", "hangs: opening"), ("watch", "hangs: ")]
-)
-async def test_a_watch_of_the_controller_that_hangs(name: str, verb: str, said: str) -> None:
-    async with managing(f"{verb} {name}") as world:
-        assert (await world.red("controller", 330)).startswith(said)
+@pytest.mark.parametrize("verb", ["list", "open", "watch"])
+async def test_each_watch_that_hangs_is_reported(verb: str) -> None:
+    _, watched = await found_by_the_code()
+    assert {"pods", "namespaces", "containerrecreatepolicies", "configmaps"} <= set(watched), "the code is found"
+    for plural in watched:
+        async with managing(f"{verb} {plural}") as world:
+            world.policy()
+            _, failed = await world.pass_by(330)
+            assert len(failed) == 1, plural
+            assert next(iter(failed.values())).startswith("hangs: "), plural
+
+
+async def test_each_right_that_a_watch_lacks_is_reported() -> None:
+    """But for configuration, see its policies' status, and for webhooks: the replica still serves admission."""
+    _, watched = await found_by_the_code()
+    for plural in set(watched) - {"configmaps", WEBHOOKS.plural}:
+        async with managing() as world:
+            world.policy()
+            world.api.forbidden.add(f"list {plural}")
+            await world.pass_by(60)
+            status, failed = await page(world.health, "/readyz")
+            assert status == 503, plural
+            assert any(f"crrd lacks the right to read {plural}" in why for why in failed.values()), plural
 
 
 async def test_work_on_a_pod_that_hangs() -> None:
     async with managing("get pods") as world:
         await world.pass_by(20)
         world.request()
-        assert (await world.red("controller", LOOK_SECONDS + 40)).startswith(
-            "work on pod default/web has not finished for"
+        assert (await world.red("lifecycle-queue", LOOK_SECONDS + 40)).startswith(
+            "work on default/web has not finished for"
         )
 
 
@@ -166,16 +207,15 @@ async def test_a_pod_whose_lookup_is_refused_is_asked_for_now_and_then(monkeypat
         assert asked == ["web"] * 10
 
 
-async def test_a_controller_that_does_not_work_where_the_manager_leads(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def idle(_: object) -> None:
+async def test_a_leader_whose_controllers_do_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def idle(self: LeaderElection, _: object) -> None:
+        self._renewed = asyncio.get_running_loop().time() + 3600
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("crrd.manager.daemon.LifecycleController.run", idle)
+    monkeypatch.setattr(LeaderElection, "run", idle)
     async with managing() as world:
-        assert (
-            await world.red("controller", 30)
-            == "this manager is the leader, but its lifecycle controller is not running"
-        )
+        said = "this manager is the leader, but its controllers are not running"
+        assert await world.red("leader", 30) == said
 
 
 async def test_certificates_that_hang() -> None:

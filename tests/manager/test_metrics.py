@@ -23,6 +23,7 @@ from crrd.lib.connections import CROWDED, SILENT
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.lib.health import StatusServer
 from crrd.lib.metrics import metrics_route
+from crrd.lib.workqueue import QueueState
 from crrd.manager.metrics import USERS, ManagerMetrics
 from tests.support.admission import JsonObject, new_pod, new_request, new_review, reviewed
 from tests.support.faulty_api import FaultyApiServer
@@ -218,6 +219,7 @@ async def test_the_page_in_both_formats(counted: Counted) -> None:
         connections=lambda: 7,
         policies=lambda: {"Idle": 3},
         wrong_ca_bundles=lambda: 2,
+        queues=lambda: [QueueState("policies", 4, 1.5)],
     )
     await counted.ask("/mutate-crr", new_review(new_request(podName="elsewhere")))
     server = StatusServer("127.0.0.1:0", [metrics_route(counted.metrics.registry)])

@@ -19,6 +19,8 @@ from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import CONFIG_MAPS, EVENTS, PODS, POLICIES, SECRETS, Resource
 from crrd.lib.errors import ConflictError
+from crrd.lib.health import Health
+from crrd.lib.supervise import cancel
 from crrd.manager.policies import controller
 from crrd.manager.policies.controller import PolicyController
 from crrd.manager.policies.look import UNUSED_SECONDS, ConfigVersions, Memory, TargetObserver
@@ -52,7 +54,7 @@ class Managed:
         self.controller = PolicyController(
             self._client, clock, "crrd-system:crrd-manager", lambda *ended: self.ended.append(ended)
         )
-        self._task = asyncio.create_task(self.controller.run())
+        self._task = asyncio.create_task(self.controller.run(Health()))
 
     async def die(self) -> None:
         """It is gone between any two lines."""
@@ -283,15 +285,16 @@ async def test_an_edit_that_only_removes_a_key_goes_live(tmp_path: Path) -> None
 class Looks:
     """A TargetObserver of policy web, with the watches that it needs."""
 
-    def __init__(self, client: KubeClient, group: asyncio.TaskGroup) -> None:
-        self._client, self._group = client, group
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
         self._changed, self._memory = asyncio.Event(), Memory()
         self._versions = ConfigVersions(client, lambda *_: self._changed.set())
         self._observer = TargetObserver(client, self._versions, "crrd-system:crrd-manager")
+        self._watching = asyncio.create_task(self._versions.run())
 
     async def look(self) -> Observed | None:
         policy = read_policy(await self._client.get(POLICIES, NAMESPACE, "web"))
-        return (await self._observer.look(policy, self._memory, self._group, NOW))[1]
+        return (await self._observer.look(policy, self._memory, NOW))[1]
 
     async def after(self, patch: dict[str, Any]) -> datetime | None:
         """The time of the change, as seen after this patch of the ConfigMap."""
@@ -304,18 +307,19 @@ class Looks:
         return data.changed
 
     async def __aenter__(self) -> "Looks":
+        await asyncio.sleep(0)  # the watches begin
         await self.look()
         await self._changed.wait()  # for the list
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._versions.forget(NAMESPACE, Kind.CONFIG_MAP)
+        await cancel([self._watching])
 
 
 async def test_the_time_of_a_removed_key_is_not_the_time_of_the_write_before(managed: Managed) -> None:
     """The write before may be of a label, which the policy's status does not show."""
     await managed.policy()
-    async with asyncio.TaskGroup() as group, Looks(managed.cluster.client, group) as looks:
+    async with Looks(managed.cluster.client) as looks:
         assert await looks.after({"data": {"DEBUG": "1", "TRACE": "1"}}) is not None
         assert await looks.after({"metadata": {"labels": {"a": "b"}}}) is not None
         assert await looks.after({"data": {"DEBUG": None}}) is None
@@ -332,7 +336,7 @@ async def test_configuration_is_read_while_no_container_runs(managed: Managed) -
         body = {"status": {"containerStatuses": statuses}}
         await client.merge_patch(PODS, NAMESPACE, pod["metadata"]["name"], body, subresource="status")
     await managed.policy()
-    async with asyncio.TaskGroup() as group, Looks(client, group) as looks:
+    async with Looks(client) as looks:
         found = await looks.look()
     assert found is not None
     assert list(found.data) == [("app", "ConfigMap", "cfg")]

@@ -18,7 +18,8 @@ from crrd.kube.resources import EVENTS, PODS, REQUESTS
 from crrd.lib.errors import RuntimeUnavailableError
 from crrd.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
 from crrd.node import daemon as node_daemon
-from crrd.node.daemon import CODE_TIMES, QUEUE_LIMIT, TIDY_SECONDS, NodeConfig, NodeDaemon
+from crrd.node.controller import NodeController
+from crrd.node.daemon import CODE_TIMES, TIDY_SECONDS, NodeConfig, NodeDaemon
 from crrd.node.pods import Pods
 from tests.support.health_pages import Watched, end, page
 from tests.support.silent_api import SilentApi
@@ -27,7 +28,7 @@ from tests.support.worlds import NODE, POD_UID, RUNTIME, request
 
 pytestmark = pytest.mark.virtual_time
 
-LOOPS = ("requests", "pods", "runtime", "events", "memory")
+LOOPS = ("requests", "pods", "runtime", "node-queue", "events", "memory")
 
 
 @dataclass
@@ -121,7 +122,7 @@ async def running(spec_dir: str = "") -> AsyncIterator[Running]:
 async def test_an_idle_daemon_stays_green_without_a_word() -> None:
     async with running() as world:
         assert await world.pass_by(3600) == (200, {})
-        assert set(world.health.live) == {*LOOPS, "queue"}, "specs are not looked for unless they are to be kept"
+        assert set(world.health.live) == set(LOOPS), "specs are not looked for unless they are to be kept"
 
 
 async def test_a_busy_daemon_stays_green() -> None:
@@ -152,7 +153,7 @@ async def test_nobody_is_ready_before_the_requests_are_listed() -> None:
     async with running() as world:
         world.api.mute.add("list containerrecreaterequests")
         await asyncio.sleep(0)
-        assert (await page(world.health, "/readyz"))[1] == {"requests": "requests are not listed yet"}
+        assert (await page(world.health, "/readyz"))[1] == {"requests": "containerrecreaterequests are not listed yet"}
 
 
 async def test_a_forecast_before_any_runtime_has_answered() -> None:
@@ -208,9 +209,9 @@ async def test_a_look_at_a_pod_that_hangs() -> None:
         await world.pass_by(20)
         world.node.hanging = True
         world.request()
-        assert await world.pass_by(QUEUE_LIMIT - 20) == (200, {})
-        red = await world.red("queue", 60)
-        assert re.fullmatch(r"(a pod has been in the queue|work on a pod has not finished) for [678]\ds", red)
+        assert await world.pass_by(NodeController.round_seconds - 20) == (200, {})
+        red = await world.red("node-queue", 60)
+        assert re.fullmatch(r"work on default/web has not finished for [678]\ds", red)
 
 
 @pytest.mark.parametrize("name", ["pods", "runtime", "memory"])

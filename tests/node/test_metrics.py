@@ -14,6 +14,7 @@ from crrd.core.recreate.observation import Hook, HookKind, HookResult
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.lib.errors import RuntimeCallError
 from crrd.lib.metrics import new_registry
+from crrd.lib.workqueue import QueueState
 from crrd.node.metrics import ELSEWHERE, NAMESPACES, NodeMetrics, NodeState, WatchState
 from crrd.node.pods import LEFT_SECONDS
 from tests.support.standins import MemoryNode
@@ -226,8 +227,7 @@ async def test_nothing_is_kept_of_requests_that_ended(metrics: NodeMetrics) -> N
 def state(live: Iterable[Request], metrics_since: float) -> NodeState:
     return NodeState(
         live=lambda: [(each, metrics_since - {"r1": 100.0, "r2": 7.0}.get(each.uid, 0.0)) for each in live],
-        queue_depth=lambda: 3,
-        queue_oldest=lambda: metrics_since - 2.0,
+        queue=lambda: QueueState("node", 3, 2.0),
         watches=lambda: [WatchState("pods", None, None), WatchState("requests", metrics_since - 50.0, metrics_since)],
     )
 
@@ -243,18 +243,17 @@ async def test_where_the_daemon_stands(metrics: NodeMetrics, book: Book, registr
     assert book("crrd_active_requests", phase="recreating", pod_namespace="default") == 1
     assert book("crrd_active_requests", phase="pending", pod_namespace="shop") == 1
     assert book("crrd_oldest_request_age_seconds") == 100
-    assert book("crrd_queue_depth") == 3
-    assert book("crrd_queue_oldest_age_seconds") == 2
+    assert book("crrd_queue_depth", controller="node") == 3
+    assert book("crrd_queue_oldest_age_seconds", controller="node") == 2
     assert book("crrd_last_list_timestamp_seconds", resource="requests") == pytest.approx(time.time() - 50, abs=30)
     assert registry.get_sample_value("crrd_last_list_timestamp_seconds", {"resource": "pods"}) is None
 
 
 async def test_an_idle_daemon_still_has_series_to_sum(metrics: NodeMetrics, book: Book) -> None:
-    metrics.show(replace(state([], 0.0), queue_oldest=lambda: None))
+    metrics.show(state([], 0.0))
     assert book("crrd_active_requests", phase="pending", pod_namespace="") == 0
     assert book("crrd_active_requests", phase="recreating", pod_namespace="") == 0
     assert book("crrd_oldest_request_age_seconds") == 0
-    assert book("crrd_queue_oldest_age_seconds") == 0
 
 
 async def test_ten_thousand_requests_leave_the_series_where_they_were(

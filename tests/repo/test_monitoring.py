@@ -16,6 +16,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from crrd.lib.metrics import new_registry
+from crrd.lib.workqueue import QueueState
 from crrd.manager.metrics import ManagerMetrics
 from crrd.node.metrics import NodeMetrics, NodeState, WatchState
 from tests.support.manifests import needs_kubectl, one, rendered
@@ -80,9 +81,17 @@ async def exposed() -> set[str]:
     """Names of all series of both daemons."""
     registry = new_registry()
     now = asyncio.get_running_loop().time()
-    NodeMetrics(registry).show(NodeState(list, int, lambda: None, lambda: [WatchState("pods", now, now)]))
+    queue = QueueState("node", 0, 0.0)
+    NodeMetrics(registry).show(NodeState(list, lambda: queue, lambda: [WatchState("pods", now, now)]))
     manager = ManagerMetrics()
-    manager.watch(lambda: True, lambda: None, lambda: 0, dict, lambda: 0)
+    manager.watch(
+        leading=lambda: True,
+        not_after=lambda: None,
+        connections=int,
+        policies=dict,
+        wrong_ca_bundles=int,
+        queues=lambda: [queue],
+    )
     return families(registry) | families(manager.registry) | {"crrd_certificate_expiry_timestamp_seconds"}
 
 

@@ -30,7 +30,7 @@ from crrd.kube.clock import ServerClock
 from crrd.kube.config import Access
 from crrd.kube.events import KubeEventSink
 from crrd.lib.errors import ConfigurationError
-from crrd.lib.health import Check
+from crrd.lib.health import Check, Health
 from crrd.manager.lifecycle import LifecycleController
 from crrd.node.daemon import NodeConfig, NodeDaemon
 from tests.simulation.channel import LIFE, Channel
@@ -256,7 +256,7 @@ class Manager(Life):
         events = KubeEventSink(client, "manager", "crrd-manager")
         async with asyncio.TaskGroup() as group:
             group.create_task(events.run())
-            group.create_task(LifecycleController(client, events, clock).run())
+            group.create_task(LifecycleController(client, events, clock).run(Health()))
 
 
 def _log(_: Any, method: str, event: MutableMapping[str, Any]) -> str:

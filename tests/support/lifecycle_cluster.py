@@ -20,6 +20,7 @@ from crrd.kube.config import Access
 from crrd.kube.leader import LeaderElection, LeaseTiming
 from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
+from crrd.lib.health import Health
 from crrd.manager import lifecycle
 from crrd.manager.lifecycle import LifecycleController
 from tests.support.faulty_api import Call, FaultyApiServer
@@ -123,18 +124,31 @@ class Replica:
         self.client = SteppedClient(self.wire, self.clock, deadlines)
         self.events = Events()
         self.done: list[lc.LifecycleAction] = []
-        self.controller = LifecycleController(self.client, self.events, self.clock, on_action=self.done.append)
+        self.health = Health()
+        self.controller = self._controller()
         self._task: asyncio.Task[object] | None = None
 
     def start(self) -> None:
         """Start at once, without a lease."""
-        self._task = asyncio.create_task(self.controller.run(), name=self.name)
+        self._task = asyncio.create_task(self._lead(), name=self.name)
 
     def compete(self, timing: LeaseTiming) -> LeaderElection:
         """Work while it is the leader."""
         election = LeaderElection(self.client, "default", self.name, now=self.clock.now, timing=timing)
-        self._task = asyncio.create_task(election.run(self.controller.run), name=self.name)
+        self._task = asyncio.create_task(election.run(self._lead), name=self.name)
         return election
+
+    def _controller(self) -> LifecycleController:
+        return LifecycleController(self.client, self.events, self.clock, on_action=self.done.append)
+
+    async def _lead(self) -> None:
+        self.controller = self._controller()
+        await self.controller.run(self.health)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it works, and its checks of readiness pass."""
+        return bool(self.health.ready) and not any(check() for check in self.health.ready.values())
 
     async def kill(self) -> None:
         """Stop the manager at once, without any further call."""

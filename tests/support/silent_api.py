@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from crrd.kube.resources import Listing, Resource, WatchEvent
-from crrd.lib.errors import GoneError
+from crrd.kube.resources import Listing, Page, Resource, WatchEvent
+from crrd.lib.errors import ApiRefusedError, GoneError
 
 
 class SilentApi:
     """Keeps objects by kind and name. `mute` contains calls (`list pods`, `create events`) that never return.
+
+    `forbidden` contains calls that are refused for a missing right, and `watched` the kinds that were watched so far.
 
     Like an API server, a watch reports changes while it is open, and a bookmark every minute.
     """
@@ -19,6 +21,8 @@ class SilentApi:
 
     def __init__(self) -> None:
         self.mute: set[str] = set()
+        self.forbidden: set[str] = set()
+        self.watched: set[str] = set()
         self.objects: dict[str, dict[str, Mapping[str, Any]]] = {}
         self._watches: dict[str, list[asyncio.Queue[WatchEvent]]] = {}
 
@@ -32,13 +36,19 @@ class SilentApi:
         if f"{verb} {resource.plural}" in self.mute:
             await asyncio.Event().wait()
         await asyncio.sleep(0.01)
+        if f"{verb} {resource.plural}" in self.forbidden:
+            raise ApiRefusedError(f"{verb} {resource.plural}: forbidden", status=403)
 
     async def list_all(self, resource: Resource, parse: Callable[[Mapping[str, Any]], Any], **_: Any) -> Listing[Any]:
         await self._answer("list", resource)
         return Listing(tuple(map(parse, self.objects.get(resource.plural, {}).values())), "1")
 
+    async def list_pages(self, resource: Resource, **_: Any) -> AsyncIterator[Page]:
+        yield Page(list(self.objects.get(resource.plural, {}).values()), "1")
+
     @asynccontextmanager
     async def watch(self, resource: Resource, version: str, **_: Any) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        self.watched.add(resource.plural)
         await self._answer("open", resource)
         queue: asyncio.Queue[WatchEvent] = asyncio.Queue()
         self._watches.setdefault(resource.plural, []).append(queue)

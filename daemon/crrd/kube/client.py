@@ -52,10 +52,12 @@ class KubeClient:
         deadlines: Deadlines | None = None,
         on_call: CallObserver | None = None,
         on_date: DateObserver | None = None,
+        patient: bool = False,
     ) -> None:
+        """`patient`: a call waits for its turn without limit, and its deadline counts from there (not for events)."""
         self.description = access.description  # Names the source of the credentials, for messages
         self._deadlines = deadlines or Deadlines()
-        self._transport = Transport(access, on_call, on_date)
+        self._transport = Transport(access, on_call, on_date, patient=patient)
 
     async def __aenter__(self) -> Self:
         return self

@@ -19,6 +19,7 @@ from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ExpiredError
 from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
 from crrd.lib.jsonfields import text, value_at
+from crrd.lib.supervise import Loop
 
 T = TypeVar("T")
 
@@ -108,6 +109,14 @@ class Reflector(Generic[T]):
         self._short_watches = 0  # In a row; an open watch counts as short until `_mark_long_lived` is called
         self._mute = False  # Whether the current watch has delivered nothing, not even a bookmark
         self.heartbeat = Heartbeat()  # Resting while `run` does not run
+
+    def loop(self, name: str) -> Loop:
+        """Return the loop of `run`, with its health and readiness."""
+        return Loop(name, self.run, (self.heartbeat,), self.ready)
+
+    def ready(self) -> str:
+        """For readiness: return "" if there are a whole list and a connection, else the reason."""
+        return self.last_error or ("" if self.listed else f"{self.plural} are not listed yet")
 
     async def run(self) -> NoReturn:
         """List, watch, reconnect, until cancelled. ConfigurationError: see `strict`."""

@@ -21,6 +21,7 @@ from crrd.kube.errors import ResourceMissingError, decode, from_answer
 from crrd.kube.lanes import Lane, Lanes
 from crrd.kube.resources import EVENTS, LEASES, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
+from crrd.lib.workqueue import progressed
 
 CallObserver = Callable[[str, str, int, float], None]
 """Called for each call: verb, resource, HTTP status (0 for no response) and seconds until the response headers."""
@@ -81,10 +82,18 @@ class Call:
 class Transport:
     """Sends calls to one API server over one session. The first call opens it."""
 
-    def __init__(self, access: AccessSource, on_call: CallObserver | None, on_date: DateObserver | None = None) -> None:
+    def __init__(
+        self,
+        access: AccessSource,
+        on_call: CallObserver | None,
+        on_date: DateObserver | None = None,
+        *,
+        patient: bool = False,
+    ) -> None:
         self._access = access
         self._on_call = on_call
         self._on_date = on_date
+        self._patient = patient
         self._session: aiohttp.ClientSession | None = None
         self._lanes = Lanes()
         self._served: dict[Resource, str] = {}  # The version that the server serves, if it is not the usual one
@@ -101,10 +110,12 @@ class Transport:
 
     async def read(self, call: Call) -> bytes:
         """Send a call, and return the response's bytes."""
+        patience = None if self._patient and call.lane is not Lane.EVENT else call.timeout.total
         try:
-            release = await self._lanes.take(call.lane, call.timeout.total)
+            release = await self._lanes.take(call.lane, patience)
         except TimeoutError as error:  # the calls before it may take long, but callers rely on the deadline
             unavailable(call, error)
+        progressed()
         try:
             response = await self.open(call)
             try:
@@ -115,6 +126,7 @@ class Transport:
                 response.release()
         finally:
             release()
+            progressed()
 
     async def open(self, call: Call) -> aiohttp.ClientResponse:
         """Send a call, in the API version that the server serves, and return its response with the body unread."""

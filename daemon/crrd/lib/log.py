@@ -126,6 +126,7 @@ def configure(log_format: LogFormat, level: str, **everywhere: str) -> None:
     if log_format == "console":
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
     _processors[:] = [
+        structlog.contextvars.merge_contextvars,  # controller and round
         prepare,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

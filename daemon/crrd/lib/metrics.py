@@ -11,13 +11,14 @@ from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from crrd import __version__
 from crrd.lib.log import dropped_lines
+from crrd.lib.workqueue import QueueState
 
 # Seconds, for calls and responses
 FAST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -84,6 +85,18 @@ def api_call_metrics(registry: CollectorRegistry) -> Callable[[str, str, int, fl
 def dropped_events_metric(registry: CollectorRegistry) -> Callable[[], None]:
     """Make the counter of dropped Kubernetes events. Returns `on_drop` for `crrd.kube.events.KubeEventSink`."""
     return Counter("crrd_events_dropped", "Kubernetes events that were dropped.", registry=registry).inc
+
+
+def queue_metrics(queues: Iterable[QueueState]) -> Iterator[Metric]:
+    """Yield the gauges of the controllers' queues."""
+    text = "Pods or policies that are being processed or are in the queue."
+    depth = GaugeMetricFamily("crrd_queue_depth", text, labels=["controller"])
+    text = "Seconds that the oldest pod or policy has been in the queue. 0 if the queue is empty."
+    oldest = GaugeMetricFamily("crrd_queue_oldest_age_seconds", text, labels=["controller"])
+    for queue in queues:
+        depth.add_metric([queue.controller], queue.depth)
+        oldest.add_metric([queue.controller], queue.oldest_seconds)
+    yield from (depth, oldest)
 
 
 class Capped:

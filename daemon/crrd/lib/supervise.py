@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crrd.lib.errors import ConfigurationError
-from crrd.lib.health import Health, loop_check
+from crrd.lib.health import Check, Health, loop_check
 from crrd.lib.heartbeat import Sign
 
 
@@ -18,6 +18,7 @@ class Loop:
     name: str
     run: Callable[[], Awaitable[Any]]
     heartbeats: tuple[Sign, ...]
+    ready: Check | None = None  # For /readyz: returns what it lacks, "" for nothing; None: not asked
 
 
 class Supervised:
@@ -35,18 +36,25 @@ class Supervised:
 
 @asynccontextmanager
 async def supervise(loops: Sequence[Loop], health: Health) -> AsyncIterator[Supervised]:
-    """Run the loops while the body runs. If a loop fails, the body is cancelled; /healthz reports the loop until then.
+    """Run the loops while the body runs, and show them on the health pages. If a loop fails, the body is cancelled.
 
     Raises ConfigurationError if a loop raised it, and BaseExceptionGroup for all other errors.
     """
-    with configuration_errors_alone():
-        async with asyncio.TaskGroup() as group:
-            tasks = {loop.name: group.create_task(_forever(loop), name=loop.name) for loop in loops}
-            for loop in loops:
-                health.live[loop.name] = loop_check(tasks[loop.name], *loop.heartbeats)
-            yield Supervised(tasks)
-            for task in tasks.values():
-                task.cancel()
+    try:
+        with configuration_errors_alone():
+            async with asyncio.TaskGroup() as group:
+                tasks = {loop.name: group.create_task(_forever(loop), name=loop.name) for loop in loops}
+                for loop in loops:
+                    health.live[loop.name] = loop_check(tasks[loop.name], *loop.heartbeats)
+                    if loop.ready is not None:
+                        health.ready[loop.name] = loop.ready
+                yield Supervised(tasks)
+                for task in tasks.values():
+                    task.cancel()
+    finally:
+        for loop in loops:
+            health.live.pop(loop.name, None)
+            health.ready.pop(loop.name, None)
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -1,13 +1,18 @@
-"""A work queue with one key per pod: serial within a key, parallel across keys, and a timer per key.
+"""A work queue: serial within a key, parallel across keys, and a timer per key.
 
 A key that is woken while its handler runs is handled once more afterwards, however often it was woken. The number of
-keys that run at once has no limit, because a node has at most some hundred pods, and handlers mostly wait.
+keys that run at once has no limit, because handlers mostly wait. All log lines of one round have the same `round`.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import count
+from typing import NamedTuple, NoReturn
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import CrrdError
@@ -18,20 +23,46 @@ log = structlog.get_logger(__name__)
 RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)  # Before a failed handler runs again
 
 
+class QueueState(NamedTuple):
+    """A queue at one moment."""
+
+    controller: str
+    depth: int  # Keys that wait or are worked on
+    oldest_seconds: float  # How long one key has waited for its round
+
+
+@dataclass(slots=True)
+class Round:
+    """A round that runs, and the loop's time of its start or its last progress."""
+
+    key: str
+    since: float
+
+
+_round: ContextVar[Round] = ContextVar("round")
+
+
+def progressed() -> None:
+    """Record that the current round has made progress. Does nothing outside of a round."""
+    if (current := _round.get(None)) is not None:
+        current.since = asyncio.get_running_loop().time()
+
+
 class WorkQueue:
     """Runs `handler(key)` for woken keys.
 
     The handler returns the event loop's monotonic time at which to handle the key again, or None. An exception of a
-    handler is logged, and the key is handled again with back-off.
+    handler is logged, and the key is handled again with back-off. `name` is the controller's, for log lines.
     """
 
-    def __init__(self, handler: Callable[[str], Awaitable[float | None]]) -> None:
-        self._handler = handler
+    def __init__(self, handler: Callable[[str], Awaitable[float | None]], name: str) -> None:
+        self._handler, self._name = handler, name
+        self._rounds = count(1)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._dirty: dict[str, float] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, int] = {}
-        self._began: dict[str, float] = {}
+        self._running: dict[str, Round] = {}
         self._closed = False
 
     @property
@@ -39,15 +70,23 @@ class WorkQueue:
         """Number of keys that wait for their handler, or whose handler runs."""
         return len(self._dirty.keys() | self._tasks.keys())
 
-    @property
-    def oldest(self) -> float | None:
-        """Monotonic time since when the longest waiting key has waited, None if none waits."""
-        return min(self._dirty.values(), default=None)
+    def state(self) -> QueueState:
+        """Return what the metrics show of this queue."""
+        now = asyncio.get_running_loop().time()
+        return QueueState(self._name, self.depth, now - min(self._dirty.values(), default=now))
 
     @property
-    def longest(self) -> float | None:
-        """Monotonic time at which the longest running handler started, None if none runs."""
-        return min(self._began.values(), default=None)
+    def longest(self) -> Round | None:
+        """The round that has run longest without progress, None if none runs."""
+        return min(self._running.values(), key=lambda each: each.since, default=None)
+
+    async def run(self) -> NoReturn:
+        """Close the queue when cancelled."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.close()
+        raise AssertionError("nothing sets the event")
 
     def wake(self, key: str) -> None:
         """Handle the key as soon as possible. Ignored after `close`, because cancelled tasks may still call it."""
@@ -56,7 +95,7 @@ class WorkQueue:
         loop = asyncio.get_running_loop()
         self._dirty.setdefault(key, loop.time())
         if key not in self._tasks:
-            self._tasks[key] = loop.create_task(self._drain(key), name=f"pod {key}")
+            self._tasks[key] = loop.create_task(self._drain(key), name=f"{self._name} {key}")
 
     def wake_at(self, key: str, when: float) -> None:
         """Handle the key at this time at the latest; the earlier of two times wins."""
@@ -87,7 +126,8 @@ class WorkQueue:
         try:
             while key in self._dirty:
                 del self._dirty[key]
-                await self._handle(key)
+                with bound_contextvars(controller=self._name, round=next(self._rounds)):
+                    await self._handle(key)
                 await asyncio.sleep(0)  # let tasks that the handler started run before the next round
         finally:
             del self._tasks[key]
@@ -95,18 +135,19 @@ class WorkQueue:
     async def _handle(self, key: str) -> None:
         if timer := self._timers.pop(key, None):
             timer.cancel()
-        self._began[key] = asyncio.get_running_loop().time()
+        current = self._running[key] = Round(key, asyncio.get_running_loop().time())
+        _round.set(current)
         try:
             wake_at = await self._handler(key)
         except Exception as error:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             delay = RETRY.delay(failures)
             retry_in, bug = round(delay, 1), not isinstance(error, CrrdError)
-            log.warning("pod processing failed", pod=key, error=str(error), retry_in=retry_in, exc_info=bug)
+            log.warning("round failed", key=key, error=str(error), retry_in=retry_in, exc_info=bug)
             self.wake_at(key, asyncio.get_running_loop().time() + delay)
             return
         finally:
-            del self._began[key]
+            del self._running[key]
         self._failures.pop(key, None)
         if wake_at is not None:
             self.wake_at(key, wake_at)

@@ -16,7 +16,8 @@ from crrd.kube.config import find_access
 from crrd.kube.discovery import warn_of_old_server
 from crrd.kube.events import KubeEventSink
 from crrd.kube.leader import LeaderElection
-from crrd.lib.health import Health, StatusServer
+from crrd.lib.controller import Controller
+from crrd.lib.health import Health, StatusServer, loop_check
 from crrd.lib.log import LogFormat, configure, toggle_debug_on_signal
 from crrd.lib.memory import freeze_objects, small_tls_buffers
 from crrd.lib.metrics import metrics_route
@@ -72,6 +73,9 @@ class Clients(NamedTuple):
     policies: KubeClient
 
 
+_PATIENT = ("controller", "policies")  # Their rounds are as many as objects, and nobody waits for one call
+
+
 def run_manager(config: ManagerConfig) -> int:
     """Run the manager until SIGTERM or Ctrl-C. Return the exit code. Raises ConfigurationError."""
     configure(config.log_format, config.log_level)
@@ -89,7 +93,12 @@ async def _run(config: ManagerConfig) -> int:
     access = find_access(config.kubeconfig, os.environ)
     clock = ServerClock()
     metrics = ManagerMetrics()
-    clients = Clients(*(KubeClient(access, on_call=metrics.api_call, on_date=clock.observe) for _ in Clients._fields))
+    clients = Clients(
+        *(
+            KubeClient(access, on_call=metrics.api_call, on_date=clock.observe, patient=name in _PATIENT)
+            for name in Clients._fields
+        )
+    )
     server = StatusServer(config.bind_address, [*health.routes(), metrics_route(metrics.registry)])
     log.info("serving health", address=await server.start())
     asking = asyncio.create_task(warn_of_old_server(clients.controller))
@@ -126,39 +135,46 @@ async def _serve(
         on_close=metrics.closed,
     )
     events = KubeEventSink(clients.controller, config.identity, "crrd-manager", on_drop=metrics.event_dropped)
-    controller = LifecycleController(
-        clients.controller, events, clock, on_action=metrics.acted, slack=config.default_deadline_slack
-    )
     election = LeaderElection(clients.election, config.namespace, config.identity, now=lambda: datetime.now(UTC))
-    policies = PolicyController(clients.policies, clock, f"{config.namespace}:{_ACCOUNT}", metrics.policy_run_ended)
+    controllers: dict[Controller, asyncio.Task[NoReturn]] = {}  # Of this leadership
+
     trust = keeper.CaBundlePublisher(clients.admission, config.webhook_configurations, metrics.ca_bundle_written)
     metrics.watch(
         leading=lambda: election.leading,
         not_after=lambda: tls.not_after,
         connections=lambda: len(webhook.connections),
-        policies=policies.states,
+        policies=lambda: next((each.states() for each in controllers if isinstance(each, PolicyController)), {}),
         wrong_ca_bundles=lambda: trust.wrong,
+        queues=lambda: [each.queue.state() for each in controllers],
     )
 
     async def lead() -> NoReturn:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(controller.run(), name="lifecycle")
-            group.create_task(policies.run(), name="policies")
+        """Run new controllers, because what those of an earlier leadership knew is out of date."""
+        lifecycle = LifecycleController(
+            clients.controller, events, clock, on_action=metrics.acted, slack=config.default_deadline_slack
+        )
+        account = f"{config.namespace}:{_ACCOUNT}"
+        policies = PolicyController(clients.policies, clock, account, metrics.policy_run_ended)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for each in (lifecycle, policies):
+                    controllers[each] = group.create_task(each.run(health), name=f"{each.name} controller")
+        finally:
+            controllers.clear()
         raise AssertionError("controllers run until they are cancelled")
 
-    def check_controller() -> str:
-        if election.leading and not controller.running:
-            return "this manager is the leader, but its lifecycle controller is not running"
-        return controller.check_alive()
+    def check_leader() -> str:
+        if election.leading and not controllers:
+            return "this manager is the leader, but its controllers are not running"
+        ended = (loop_check(task)() for task in controllers.values())
+        return next(filter(None, ended), "") or election.check_alive()
 
-    health.live["leader"] = election.check_alive
-    health.live["controller"] = check_controller
-    health.ready["lifecycle"] = controller.check
+    health.live["leader"] = check_leader
     guard = CaBundleGuard(clients.admission, trust)
     certificates = _certificates(config, clients.admission, tls, clock, trust)
     loops = [
         Loop("certificates", certificates.run, (certificates.heartbeat,)),
-        Loop("ca-bundle", guard.run, guard.heartbeats),
+        *guard.loops,
         Loop("election", lambda: election.run(lead), (election.heartbeat,)),
         Loop("events", events.run, (events.heartbeat,)),
     ]

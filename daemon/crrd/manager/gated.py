@@ -57,16 +57,14 @@ class GatedPods:
         found = self._pods.get(ALL_OBJECTS if namespace in self._shared else namespace)
         return found is not None and found.listed and not found.last_error
 
-    def check(self) -> str:
+    def ready(self) -> str:
         """For readiness: return "" if everything is listed and connected, else the reason."""
-        if not self._namespaces.listed:
-            return self._namespaces.last_error or "namespaces are not listed yet"
-        if error := self._namespaces.last_error or self._pods.last_error:
+        if error := self._namespaces.ready() or self._pods.last_error:
             return error
         complete = not self._changed.is_set() and self._pods.listed
         return "" if complete else "pods are not listed yet"
 
-    def check_alive(self) -> str:
+    def check(self) -> str:
         """For liveness: return which part has ended or hangs, else ""."""
         if self._naming is None:
             return ""

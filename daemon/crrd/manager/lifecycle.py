@@ -1,7 +1,7 @@
 """The lifecycle controller: watches requests, and carries out the decisions of `core.lifecycle`, pod by pod.
 
-It runs in the leading manager, and starts without state each time. So the TTL of a completed request starts again with
-each leader. A change of leader keeps the request longer, by at most its TTL, and never deletes it early.
+It runs in the leading manager, and each leader starts without state. So the TTL of a completed request starts again
+with each leader. A change of leader keeps the request longer, by at most its TTL, and never deletes it early.
 
 It knows only the pods that it needs. `gated` watches the pods that wait for their readiness condition. The controller
 gets any other pod of a request by name, and repeats this while the request lasts. Before it decides that a pod does not
@@ -24,18 +24,18 @@ from crrd.kube.clock import ServerClock
 from crrd.kube.reflector import Handler, Reflector, Selection
 from crrd.kube.resources import PODS, REQUESTS
 from crrd.kube.writer import RequestWriter
+from crrd.lib.controller import Controller
 from crrd.lib.errors import ApiRefusedError, ConflictError, CrrdError, GoneError
-from crrd.lib.health import loop_check
+from crrd.lib.health import Health
 from crrd.lib.heartbeat import Heartbeat
-from crrd.lib.workqueue import WorkQueue
+from crrd.lib.supervise import Loop
+from crrd.lib.workqueue import progressed
 from crrd.manager.cache import ManagerCache
 from crrd.manager.gated import GatedPods
 from crrd.manager.readiness import change_readiness
 from crrd.manager.state_times import StateTimes
 from crrd.ports import EventSink
 
-PARALLEL = 8
-"""Pods handled at once. More would only wait for a connection, and exceed the deadline of their calls there."""
 REFUSED_SECONDS = 30  # Time until a write that the API server refused is retried: roles and schemas get repaired
 POD_SECONDS = 30.0  # How long the result of getting a pod is used while a request waits for something
 PATIENCE_SECONDS = 30.0
@@ -47,12 +47,15 @@ log = structlog.get_logger(__name__)
 ActionObserver = Callable[[lc.LifecycleAction], None]
 
 
-class LifecycleController:
+class LifecycleController(Controller):
     """Runs the lifecycle of all requests of a cluster. The constructor starts nothing.
 
     The responses to `client` must reach `clock` (`KubeClient(on_date=clock.observe)`). The caller runs `events`.
     `on_action` is called for each action carried out. `slack` is as in `next_steps`.
     """
+
+    name = "lifecycle"
+    round_seconds = LOOK_SECONDS
 
     def __init__(
         self,
@@ -63,81 +66,47 @@ class LifecycleController:
         on_action: ActionObserver = lambda _: None,
         slack: int = lc.DEFAULT_SLACK_SECONDS,
     ) -> None:
+        super().__init__()
         self._client, self._events, self._clock = client, events, clock
         self._on_action, self._slack = on_action, slack
         self._writer = RequestWriter(client)
-        self._reset()
-
-    def _reset(self) -> None:
-        """Forget everything, because what an earlier leadership knew is out of date."""
-        self._synced = False
-        self._cache = ManagerCache(self._wake, _has_work)
-        self._queue = WorkQueue(self._handle)
-        self._slots = asyncio.Semaphore(PARALLEL)
-        self._began: dict[str, float] = {}  # Pod -> the loop's time at which its work began or last made progress
+        self._cache = cache = ManagerCache(self._wake, _has_work)
         self._ages = StateTimes(self._clock)
-        self._heartbeat = Heartbeat()
-        self._watching: list[Callable[[], str]] = []
-        self._requests: Reflector[Request] | None = None
+        self._listed = asyncio.Event()
+        self._waiting = Heartbeat()  # For `_listed`
         self._gated = GatedPods(self._client, self._cache)
         self._asked: dict[str, float] = {}
         """Pods that requests wait for and that were read by name -> the loop's time at which they were read."""
-
-    def check(self) -> str:
-        """For readiness: return "" if this manager does not lead or all watches are connected, else the reason."""
-        if self._requests is None:
-            return ""
-        if not self._requests.listed:
-            return "requests are not listed yet"
-        return self._requests.last_error or self._gated.check()
-
-    def check_alive(self) -> str:
-        """For liveness: return which part has ended or hangs, else "". Always "" if this manager does not lead."""
-        if found := next(filter(None, (check() for check in (*self._watching, self._heartbeat.check))), ""):
-            return found
-        now = asyncio.get_running_loop().time()
-        key, began = min(self._began.items(), key=lambda item: item[1], default=("", now))
-        return f"work on pod {key} has not finished for {now - began:.0f}s" if now - began > LOOK_SECONDS else ""
-
-    @property
-    def running(self) -> bool:
-        """Whether the controller is running."""
-        return self._requests is not None
-
-    async def run(self) -> NoReturn:
-        """Run until cancelled. May be called again afterwards, but not concurrently."""
-        self._reset()
-        cache = self._cache
-        listed = asyncio.Event()
-
-        def requests_listed(requests: tuple[Request, ...], version: str) -> None:
-            cache.requests_listed(requests, version)
-            listed.set()
-
         self._requests = Reflector(
             self._client,
             Selection(REQUESTS, lambda obj: parse_request(obj).slimmed()),  # a list may contain many completed ones
-            Handler(requests_listed, self._request_changed, cache.request_deleted, cache.expect_requests),
+            Handler(self._requests_listed, self._request_changed, cache.request_deleted, cache.expect_requests),
             strict=False,
         )
+        pods = Loop("pods", self._watch_pods, (self._waiting, self._gated), self._gated.ready)
+        self.sources = [self._requests.loop("requests"), pods]
+
+    async def run(self, health: Health) -> NoReturn:
+        """See Controller."""
         forget_steps = self._clock.on_step(self._wake_all)
         try:
-            async with asyncio.TaskGroup() as group:
-                requests = group.create_task(self._requests.run(), name=f"watch {self._requests.plural}")
-                self._watching.append(loop_check(requests, self._requests.heartbeat))
-                self._heartbeat.until(listed, "waiting for the list of requests")
-                await listed.wait()  # the requests determine which pods matter, and which requests keep them unready
-                self._heartbeat.rest()
-                self._synced = True
-                self._wake_all()
-                gated = group.create_task(self._gated.run(), name="gated pods")
-                self._watching += [loop_check(gated), self._gated.check_alive]
-                log.info("lifecycle started", pods=len(cache.requested()))
+            await super().run(health)
         finally:
             forget_steps()
-            await self._queue.close()
-            self._reset()
-        raise AssertionError("reflectors run until they are cancelled")
+
+    async def _watch_pods(self) -> None:
+        """Watch pods. The requests are listed first: they determine which pods matter, and which they keep unready."""
+        self._waiting.until(self._listed, "waiting for the list of requests")
+        await self._listed.wait()
+        self._waiting.rest()
+        await self._gated.run()
+
+    def _requests_listed(self, requests: tuple[Request, ...], version: str) -> None:
+        self._cache.requests_listed(requests, version)
+        if not self._listed.is_set():
+            self._listed.set()
+            self._wake_all()
+            log.info("lifecycle started", pods=len(self._cache.requested()))
 
     def _request_changed(self, request: Request) -> None:
         if not request.completed and all(known.uid != request.uid for known in self._cache.requests(request.pod_key)):
@@ -145,23 +114,17 @@ class LifecycleController:
         self._cache.request_changed(request)
 
     def _wake(self, key: str) -> None:
-        if self._synced:
-            self._queue.wake(key)
+        if self._listed.is_set():
+            self.queue.wake(key)
 
     def _wake_all(self) -> None:
         for key in self._cache.requested():
             self._wake(key)
 
-    async def _handle(self, key: str) -> float | None:
-        """Handle one pod and its requests. Return the loop's time of the next round, or None if none is needed."""
-        loop = asyncio.get_running_loop()
-        async with self._slots:
-            self._began[key] = loop.time()
-            try:
-                seconds = await self._look(key)
-            finally:
-                del self._began[key]
-        return None if seconds is None else loop.time() + max(0.0, seconds) + _TIMER_DELAY_SECONDS
+    async def handle(self, key: str) -> float | None:
+        """Handle one pod and its requests."""
+        seconds = await self._look(key)
+        return None if seconds is None else asyncio.get_running_loop().time() + max(0.0, seconds) + _TIMER_DELAY_SECONDS
 
     async def _look(self, key: str) -> float | None:
         """Decide and act. Return the seconds until the next round, or None if none is needed."""
@@ -186,7 +149,7 @@ class LifecycleController:
                 await self._carry_out(request, steps.actions)
             except CrrdError as error:  # continue with the pod's other requests
                 failure = failure or error
-            self._began[key] = loop.time()  # it has made progress
+            progressed()
         pod = self._cache.pod(key)
         if known and pod is not None:
             repairs = lc.pod_steps(pod, self._cache.requests(key)).actions

@@ -1,11 +1,12 @@
 """The manager's metrics. Every label has few values: the number of users is capped, and reasons are enumerations."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from crrd.core.admission.rules import DenialReason
@@ -20,8 +21,10 @@ from crrd.lib.metrics import (
     api_call_metrics,
     dropped_events_metric,
     new_registry,
+    queue_metrics,
     start_at_zero,
 )
+from crrd.lib.workqueue import QueueState
 
 USERS = 50  # Number of users that get their own label value during the life of the process
 WEBHOOKS = ("mutate", "pods")
@@ -78,11 +81,13 @@ class ManagerMetrics:
 
     def watch(
         self,
+        *,
         leading: Callable[[], bool],
         not_after: Callable[[], datetime | None],
         connections: Callable[[], int],
         policies: Callable[[], Mapping[str, int]],
         wrong_ca_bundles: Callable[[], int],
+        queues: Callable[[], Iterable[QueueState]],
     ) -> None:
         """Call these functions at every scrape. `policies` returns counts by reason of the condition Ready."""
         wrong = "Webhook configurations whose caBundle is not the one that this manager wants."
@@ -92,7 +97,7 @@ class ManagerMetrics:
             ("crrd_ca_bundles_wrong", wrong, wrong_ca_bundles),
         ):
             Gauge(name, text, registry=self.registry).set_function(ask)
-        self.registry.register(_CallbackCollector(not_after, policies))
+        self.registry.register(_CallbackCollector(not_after, policies, queues))
 
     def reviewed(self, webhook: str, decision: str, reason: str, seconds: float) -> None:
         """Count an answered admission call, see `crrd.manager.webhook.server.ReviewObserver`."""
@@ -118,12 +123,17 @@ def _count(counter: Counter, *labels: str) -> None:
 
 
 class _CallbackCollector(Collector):
-    """Metrics without a value at times: the certificate's expiry (before there is one), and policies by reason."""
+    """Metrics without a value at times: the certificate's expiry (before there is one), and those of the leader."""
 
-    def __init__(self, not_after: Callable[[], datetime | None], policies: Callable[[], Mapping[str, int]]) -> None:
-        self._not_after, self._policies = not_after, policies
+    def __init__(
+        self,
+        not_after: Callable[[], datetime | None],
+        policies: Callable[[], Mapping[str, int]],
+        queues: Callable[[], Iterable[QueueState]],
+    ) -> None:
+        self._not_after, self._policies, self._queues = not_after, policies, queues
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """See Collector."""
         if (at := self._not_after()) is not None:
             name = "crrd_certificate_expiry_timestamp_seconds"
@@ -134,3 +144,4 @@ class _CallbackCollector(Collector):
         for reason in set(PolicyReason) - {PolicyReason.READABLE}:
             family.add_metric([reason.value], counts.get(reason.value, 0))
         yield family
+        yield from queue_metrics(self._queues())

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from crrd.lib.backoff import Backoff
+from crrd.lib.controller import Controller
 from crrd.lib.errors import CrrdError
 from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
 from crrd.lib.supervise import cancel
-from crrd.lib.workqueue import WorkQueue
 from crrd.node.execute import Executor
 from crrd.node.pods import Pods
 from crrd.node.reconcile import Reconciler
@@ -29,16 +29,22 @@ WATCH_RETRY = Backoff(initial=0.2, factor=2.0, maximum=5.0, jitter=0.2)
 FLUSH_SECONDS = 10.0  # Time limit of a drain for the last statuses, after the last stop has ended
 
 
-class NodeController:
-    """Records, queue, reconciler and executor of one node, and the loops that feed them. The owner runs the loops."""
+class NodeController(Controller):
+    """Records, reconciler and executor of one node, and the loops that feed them. The owner runs the loops."""
+
+    name = "node"
 
     def __init__(self, node_name: str, edges: Edges, clock: Callable[[], float], own_pod: str = "") -> None:
+        super().__init__()
         self.pods_heartbeat = Heartbeat()
         self.runtime_heartbeat = Heartbeat()
-        self.queue = WorkQueue(self._handle)
         self.pods = Pods(self.queue.wake, clock)
         self.executor = Executor(edges, self.pods, self.queue.wake, own_pod)
         self.reconciler = Reconciler(node_name, edges, self.pods, self.executor)
+
+    async def handle(self, key: str) -> float | None:
+        """Run one round for a pod."""
+        return await self.reconciler.handle(key)
 
     async def watch_pods(self, watch: Callable[[], Awaitable[None]]) -> None:
         """Run `watch` (see `PodWatches`) while at least one request is live."""
@@ -86,9 +92,6 @@ class NodeController:
         """Cancel everything that still runs."""
         await self.queue.close()
         await self.executor.close()
-
-    async def _handle(self, key: str) -> float | None:
-        return await self.reconciler.handle(key)
 
     async def _while_any_live(self, watch: Callable[[], Awaitable[None]]) -> None:
         """Run until no request is live. A watch that ends earlier is restarted."""

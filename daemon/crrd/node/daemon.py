@@ -11,7 +11,6 @@ import structlog
 from aiohttp import web
 
 from crrd import __version__
-from crrd.core.api.types import Request
 from crrd.cri.runtime import NodeRuntime
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-QUEUE_LIMIT = 60.0
-"""Seconds that a pod may wait for its turn, or that its round may take, before the queue counts as stopped."""
 EVENT_FLUSH_SECONDS = 3.0
 TIDY_SECONDS = 3.0
 """Delay between the last request and freeing memory, because events are written and connections used until then."""
@@ -147,7 +144,6 @@ class NodeDaemon:
         requests = request_source(client, config.node_name, pods, self._metrics.watch_restarted)
         pod_watches = PodWatches(client, config.node_name, pods, self._metrics.watch_restarted)
         self._show(controller, requests, pod_watches)
-        self._check(runtime, controller, requests, pod_watches)
         memory = Heartbeat()
 
         async def poll_runtime() -> None:
@@ -156,10 +152,14 @@ class NodeDaemon:
                 self._metrics.runtime_found(name, version)
             await controller.poll_runtime()
 
+        pods_signs = controller.pods_heartbeat, pod_watches
+        controller.sources = [
+            requests.loop("requests"),
+            Loop("pods", lambda: controller.watch_pods(pod_watches.run), pods_signs, lambda: pod_watches.last_error),
+            Loop("runtime", poll_runtime, (controller.runtime_heartbeat,), runtime.check),
+        ]
         loops = [
-            Loop("requests", requests.run, (requests.heartbeat,)),
-            Loop("pods", lambda: controller.watch_pods(pod_watches.run), (controller.pods_heartbeat, pod_watches)),
-            Loop("runtime", poll_runtime, (controller.runtime_heartbeat,)),
+            *controller.loops,
             Loop("events", events.run, (events.heartbeat,)),
             Loop("memory", lambda: _tidy(pods, memory), (memory,)),
         ]
@@ -186,11 +186,10 @@ class NodeDaemon:
 
     def _show(self, controller: NodeController, *watches: Reflector[Any] | PodWatches) -> None:
         """Add the daemon's current state to the metrics."""
-        pods, queue = controller.pods, controller.queue
+        pods = controller.pods
         state = NodeState(
             live=lambda: [(each.request, each.first_seen) for pod_record in pods for each in pod_record.live],
-            queue_depth=lambda: queue.depth,
-            queue_oldest=lambda: queue.oldest,
+            queue=controller.queue.state,
             watches=lambda: [WatchState(one.plural, one.last_list_time, one.last_activity) for one in watches],
         )
         self._metrics.show(state)
@@ -209,22 +208,3 @@ class NodeDaemon:
             folder = Path(self._config.spec_dir) if self._config.spec_dir else None
             self._forecast = NodeForecast(client, runtime, self._config.node_name, folder)
         return self._forecast
-
-    def _check(
-        self, runtime: NodeRuntime, controller: NodeController, requests: Reflector[Request], pod_watches: PodWatches
-    ) -> None:
-        """Register the other checks. Liveness: the loops make progress. Readiness: the daemon reaches what it needs."""
-
-        def stuck() -> str:
-            now, queue = asyncio.get_running_loop().time(), controller.queue
-            limited = {"a pod has been in the queue": queue.oldest, "work on a pod has not finished": queue.longest}
-            for what, since in limited.items():
-                if since is not None and now - since > QUEUE_LIMIT:
-                    return f"{what} for {now - since:.0f}s"
-            return ""
-
-        self._health.live["queue"] = stuck
-        self._health.ready["runtime"] = runtime.check
-        unlisted = "requests are not listed yet"
-        self._health.ready["requests"] = lambda: requests.last_error or ("" if requests.listed else unlisted)
-        self._health.ready["pods"] = lambda: pod_watches.last_error

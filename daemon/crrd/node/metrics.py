@@ -18,6 +18,7 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.types import PLURAL, Request, RequestPhase, StatePhase
 from crrd.core.recreate.observation import Hook, HookKind, HookResult
 from crrd.lib import metrics as lib
+from crrd.lib.workqueue import QueueState
 
 NAMESPACES = 100  # Number of namespaces that get their own label value; further ones are counted as "other"
 STAGES = ("queued", "unready_grace", "pre_stop", "stop", "new_container_seen", "ready", "total")
@@ -41,8 +42,7 @@ class NodeState:
 
     live: Callable[[], Iterable[tuple[Request, float]]]
     """The requests that the node may still act on, each with the monotonic time at which this process first saw it."""
-    queue_depth: Callable[[], int]
-    queue_oldest: Callable[[], float | None]  # Monotonic time since which the oldest pod has waited for its turn
+    queue: Callable[[], QueueState]
     watches: Callable[[], Iterable[WatchState]]
 
 
@@ -253,11 +253,7 @@ class _StateCollector(Collector):
         yield requests
         text = "Seconds since this daemon first saw its oldest active request. 0 if no request is active."
         yield GaugeMetricFamily("crrd_oldest_request_age_seconds", text, now - oldest)
-        text = "Pods that are being processed or are in the queue."
-        yield GaugeMetricFamily("crrd_queue_depth", text, float(state.queue_depth()))
-        since = state.queue_oldest()
-        text = "Seconds that the oldest pod has been in the queue. 0 if the queue is empty."
-        yield GaugeMetricFamily("crrd_queue_oldest_age_seconds", text, 0.0 if since is None else now - since)
+        yield from lib.queue_metrics([state.queue()])
         yield from self._watches(now)
 
     def _watches(self, now: float) -> Iterator[Metric]:

@@ -12,6 +12,8 @@ from structlog.testing import capture_logs
 
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import WEBHOOKS
+from crrd.lib.health import Health
+from crrd.lib.supervise import Loop, supervise
 from crrd.manager.certificates import guard as guards
 from crrd.manager.certificates import keeper as keepers
 from crrd.manager.certificates.guard import CaBundleGuard
@@ -74,14 +76,10 @@ async def running() -> AsyncIterator[Kept]:
     async with FaultyApiServer() as api, KubeClient(LocalAccess(api.url)) as client:
         await client.create(WEBHOOKS, "", {"metadata": {"name": "crrd"}, "webhooks": [webhook("one")]})
         kept = Kept(api, client)
-        tasks = [asyncio.create_task(kept.keeper.run()), asyncio.create_task(kept.guard.run())]
-        try:
+        loops = [Loop("certificates", kept.keeper.run, ()), *kept.guard.loops]
+        async with supervise(loops, Health()):
             await kept.until(all)
             yield kept
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_a_bundle_that_is_taken_away_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:

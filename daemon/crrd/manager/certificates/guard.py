@@ -7,6 +7,7 @@ time, so that two writers do not load the API server.
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 import structlog
@@ -15,7 +16,9 @@ from crrd.kube.client import KubeClient
 from crrd.kube.reflector import Handler, Reflector, Selection
 from crrd.kube.resources import WEBHOOKS
 from crrd.lib.backoff import Backoff
+from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
 from crrd.lib.jsonfields import items, mapping, text, value_at
+from crrd.lib.supervise import Loop
 from crrd.manager.certificates.keeper import CaBundlePublisher
 
 REPAIRS = Backoff(initial=0.5, factor=2, maximum=60, jitter=0.2)
@@ -33,16 +36,13 @@ class CaBundleGuard:
     def __init__(self, api: KubeClient, trust: CaBundlePublisher) -> None:
         self._trust = trust
         self._changed = asyncio.Event()
-        self._reflectors = [self._reflector(api, name) for name in trust.names]
-        self.heartbeats = tuple(reflector.heartbeat for reflector in self._reflectors)
-
-    async def run(self) -> NoReturn:
-        """Watch until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for reflector in self._reflectors:
-                group.create_task(reflector.run(), name=f"watch {reflector.plural}")
-            group.create_task(self._ask_for_repairs(), name="caBundle repairs")
-        raise AssertionError("watches run until they are cancelled")
+        heartbeat = Heartbeat()
+        watches = {f"ca-bundle-{name}": self._reflector(api, name) for name in trust.names}
+        self.loops = [
+            # Without `ready`: a replica that may not watch still serves admission.
+            *(Loop(name, watch.run, (watch.heartbeat,)) for name, watch in watches.items()),
+            Loop("ca-bundle", partial(self._ask_for_repairs, heartbeat), (heartbeat,)),
+        ]
 
     def _reflector(self, api: KubeClient, name: str) -> Reflector[Json]:
         def changed(obj: Json) -> None:
@@ -61,12 +61,15 @@ class CaBundleGuard:
         selection: Selection[Json] = Selection(WEBHOOKS, lambda obj: obj, field_selector=f"metadata.name={name}")
         return Reflector(api, selection, Handler(listed, changed, lambda _: None), strict=False)
 
-    async def _ask_for_repairs(self) -> NoReturn:
+    async def _ask_for_repairs(self, heartbeat: Heartbeat) -> NoReturn:
         loop, changes, last = asyncio.get_running_loop(), 0, float("-inf")
         while True:
+            heartbeat.until(self._changed, "waiting for a change of a caBundle")
             await self._changed.wait()
             changes = changes + 1 if loop.time() - last < QUIET_SECONDS else 1
-            await asyncio.sleep(REPAIRS.delay(changes))
+            delay = REPAIRS.delay(changes)
+            heartbeat.within(delay + LATE_SECONDS, "waiting before it asks for a repair")
+            await asyncio.sleep(delay)
             self._changed.clear()
             last = loop.time()
             self._trust.lost.set()

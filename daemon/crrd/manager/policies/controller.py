@@ -27,8 +27,10 @@ from crrd.kube.clock import ServerClock
 from crrd.kube.reflector import Handler, Reflector, Selection
 from crrd.kube.resources import POLICIES
 from crrd.kube.store import VersionedStore
+from crrd.lib.controller import Controller
 from crrd.lib.errors import ConflictError, CrrdError, GoneError
-from crrd.lib.workqueue import WorkQueue
+from crrd.lib.health import Health
+from crrd.lib.supervise import Loop
 from crrd.manager.policies.look import ConfigVersions, Memory, TargetObserver
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import Display, failures, summary
@@ -44,7 +46,7 @@ DAEMON_SECONDS = 60.0
 """How long a run waits for the daemon of a node. During an update of the DaemonSet a node has none for seconds. After
 this time the run has failed, because containers on the node keep the old configuration."""
 PROGRESS_SECONDS = 5.0  # Interval of status writes about what a run waits for
-PARALLEL_LOOKS = 4
+LOOK_SECONDS = 300.0  # Longest time between two answers while a policy is observed
 PARALLEL_RUNS = 16  # Each run has four watches
 TURN_SECONDS = 60.0  # Time without progress after which a run without a window lets others run
 
@@ -62,42 +64,37 @@ class _Active:
     progress: str = ""
 
 
-class PolicyController:
+class PolicyController(Controller):
     """Runs all policies of a cluster. The constructor starts nothing.
 
     The responses to `client` must reach `clock`. `account` is the manager's ServiceAccount as `namespace:name`.
     """
 
-    def __init__(self, client: KubeClient, clock: ServerClock, account: str, on_run: RunObserver) -> None:
-        self._client, self._clock, self._account, self._on_run = client, clock, account, on_run
-        self._reset()
+    name = "policies"
+    round_seconds = LOOK_SECONDS
 
-    def _reset(self) -> None:
-        """Forget everything."""
+    def __init__(self, client: KubeClient, clock: ServerClock, account: str, on_run: RunObserver) -> None:
+        super().__init__()
+        self._client, self._clock, self._on_run = client, clock, on_run
         self._policies: VersionedStore[Policy] = VersionedStore()
         self._by_key: dict[str, Policy] = {}
         self._memories: dict[str, Memory] = {}
         self._active: dict[str, _Active] = {}
-        self._queue = WorkQueue(self._handle)
-        self._versions = ConfigVersions(self._client, self._config_changed)
-        self._observer = TargetObserver(self._client, self._versions, self._account)
-        self._looks, self._runs = asyncio.Semaphore(PARALLEL_LOOKS), asyncio.Semaphore(PARALLEL_RUNS)
-        self._group: asyncio.TaskGroup | None = None
-
-    async def run(self) -> NoReturn:
-        """Run until cancelled. May be called again afterwards, but not concurrently."""
-        self._reset()
+        self._versions = ConfigVersions(client, self._config_changed)
+        self._observer = TargetObserver(client, self._versions, account)
+        self._runs = asyncio.Semaphore(PARALLEL_RUNS)
         handler = Handler(self._listed, self._changed, self._deleted, self._policies.expect_list)
-        reflector = Reflector(self._client, Selection(POLICIES, read_policy), handler, strict=False)
+        watch = Reflector(client, Selection(POLICIES, read_policy), handler, strict=False)
+        # A namespace whose configuration may not be read is no reason to be unready: the policies' status reports it.
+        self.sources = [Loop("configuration", self._versions.run, (self._versions,)), watch.loop("policies")]
+
+    async def run(self, health: Health) -> NoReturn:
+        """See Controller."""
         try:
-            async with asyncio.TaskGroup() as self._group:
-                self._group.create_task(reflector.run(), name="watch policies")
+            await super().run(health)
         finally:
-            await self._queue.close()
             for active in self._active.values():
                 active.task.cancel()
-            self._reset()
-        raise AssertionError("reflectors run until they are cancelled")
 
     def states(self) -> dict[str, int]:
         """Return the number of policies by the reason of their condition Ready."""
@@ -119,7 +116,7 @@ class PolicyController:
             self._by_key[policy.key] = policy
             if before is None or before.uid != policy.uid or before.generation != policy.generation:
                 self._forget_unwatched(policy.namespace)
-                self._queue.wake(policy.key)
+                self.queue.wake(policy.key)
 
     def _deleted(self, policy: Policy) -> None:
         self._policies.drop(policy.uid, policy.resource_version)
@@ -127,7 +124,7 @@ class PolicyController:
             del self._by_key[policy.key]
             self._memories.pop(policy.key, None)
             self._forget_unwatched(policy.namespace)
-            self._queue.wake(policy.key)
+            self.queue.wake(policy.key)
 
     def _forget_unwatched(self, namespace: str) -> None:
         """End the watches of a namespace if no policy needs them any more."""
@@ -143,18 +140,19 @@ class PolicyController:
             if policy.namespace == namespace and policy.config is not None:
                 memory = self._memories.get(key)
                 if not name or memory is None or memory.should_observe(kind, name, now):
-                    self._queue.wake(key)
+                    self.queue.wake(key)
 
-    async def _handle(self, key: str) -> float | None:
+    async def handle(self, key: str) -> float | None:
         """Observe one policy and act."""
         policy = self._by_key.get(key)
-        if policy is None or self._group is None:
+        if policy is None:
             self._stop(key)
             return None
         now = asyncio.get_running_loop().time()
-        async with self._looks:
-            memory = self._memories.setdefault(key, Memory())
-            aim, found = await self._observer.look(policy, memory, self._group, self._clock.now())
+        memory = self._memories.setdefault(key, Memory())
+        aim, found = await self._observer.look(policy, memory, self._clock.now())
+        if self._by_key.get(key) is not policy:
+            self._forget_unwatched(policy.namespace)  # the look may have begun a watch that is not needed any more
         if found is None:
             return now + OBSTACLE_SECONDS  # a list wakes it before that, but a watch that goes on makes none
         active = self._active.get(key)
@@ -224,7 +222,7 @@ class PolicyController:
             self._progressed(key, str(error))
             await asyncio.sleep(RETRY_SECONDS)
         self._active.pop(key, None)
-        self._queue.wake(key)
+        self.queue.wake(key)
 
     async def _run(self, policy: Policy, run: Run, aim: Aim, until: datetime | None) -> tuple[Plan, bool]:
         """Return the last plan of a run, and whether its window or its turn ended first."""
@@ -258,7 +256,7 @@ class PolicyController:
         """Record that the run of a policy waits for something else than before."""
         if (active := self._active.get(key)) is not None and active.progress != text:
             active.progress = text
-            self._queue.wake_at(key, asyncio.get_running_loop().time() + PROGRESS_SECONDS)
+            self.queue.wake_at(key, asyncio.get_running_loop().time() + PROGRESS_SECONDS)
 
 
 def _without_daemon(plan: Plan) -> list[str]:

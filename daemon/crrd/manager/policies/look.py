@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from crrd.core.api.pod import parse_pod
 from crrd.core.api.time import parse_time
@@ -79,15 +79,27 @@ class ConfigVersions:
         self._client, self._on_change = client, on_change
         self._known: dict[str, dict[str, str]] = {}  # Key of the watch -> name -> version
         self._watches: WatchSet[Reflector[_Version]] = WatchSet(self._reflector)
+        self._group: asyncio.TaskGroup | None = None
+
+    async def run(self) -> NoReturn:
+        """Run the watches, also those that begin meanwhile, until cancelled."""
+        async with asyncio.TaskGroup() as self._group:
+            await asyncio.Event().wait()
+        raise AssertionError("nothing sets the event")
+
+    def check(self) -> str:
+        """For liveness: return which watch has ended or hangs, "" for none."""
+        return self._watches.check()
 
     def get(self, namespace: str, kind: Kind, name: str) -> str:
         """Return the version of an object, or "" if there is none."""
         return self._known.get(f"{namespace}/{kind}", {}).get(name, "")
 
-    async def watch(self, namespace: str, kind: Kind, group: asyncio.TaskGroup) -> bool:
+    async def watch(self, namespace: str, kind: Kind) -> bool:
         """Watch a namespace, if it is not watched yet. Return whether the list is complete and up to date.
 
-        Raises ApiRefusedError (403 if the manager has no right to read the namespace) and ApiUnavailableError.
+        Call it while `run` runs. Raises ApiRefusedError (403 if the manager has no right to read the namespace) and
+        ApiUnavailableError.
         """
         key = f"{namespace}/{kind}"
         reflector = self._watches.get(key)
@@ -98,8 +110,10 @@ class ConfigVersions:
             except ApiRefusedError:
                 self.forget(namespace, kind)
                 raise
+        reflector = self._watches.get(key)  # another look may have begun or ended it meanwhile
         if reflector is None:
-            self._watches.begin([key], group)
+            assert self._group is not None  # noqa: S101 - `run` runs
+            self._watches.begin([key], self._group)
             return False
         return reflector.listed and not reflector.last_error
 
@@ -139,9 +153,7 @@ class TargetObserver:
         """`account` is the manager's ServiceAccount as `namespace:name`, for the command that grants it a right."""
         self._client, self._versions, self._account = client, versions, account
 
-    async def look(
-        self, policy: Policy, memory: Memory, group: asyncio.TaskGroup, now: datetime
-    ) -> tuple[Aim | None, Observed | None]:
+    async def look(self, policy: Policy, memory: Memory, now: datetime) -> tuple[Aim | None, Observed | None]:
         """Return the target and its observed state, or None for the state while a list is incomplete.
 
         `now` is the API server's time.
@@ -169,10 +181,10 @@ class TargetObserver:
             if policy.config is None:
                 return aim, Observed(running)
             running = tuple(replace(each, uses=tuple(filter(policy.config.includes, each.uses))) for each in running)
-            listed = await self._versions.watch(namespace, Kind.CONFIG_MAP, group)
+            listed = await self._versions.watch(namespace, Kind.CONFIG_MAP)
             if policy.config.secrets:
                 role = "crrd-read-secrets"
-                listed &= await self._versions.watch(namespace, Kind.SECRET, group)
+                listed &= await self._versions.watch(namespace, Kind.SECRET)
                 role = "crrd-read-config"
             return aim, await self._with_data(policy, memory, running) if listed else None
         except ApiRefusedError as error:  # also if only the API server finds the selector invalid
