@@ -5,7 +5,7 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-from crrd.core.api.reasons import Reason, remedy
+from crrd.core.api.reasons import Reason
 from crrd.core.api.time import format_duration
 from crrd.core.api.types import Pin, StatePhase
 from crrd.core.explain.findings import Explanation, Finding, Step, Topic
@@ -189,7 +189,7 @@ def steps(found: Explanation, finding: Finding) -> list[str]:
         if isinstance(advice.step, Step):
             lines.append(_fill(STEPS[advice.step], values))
         else:
-            lines += remedy(advice.step, **values)
+            lines += advice.step.advise(**values)
     return lines
 
 

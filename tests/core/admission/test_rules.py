@@ -15,7 +15,7 @@ from crrd.core.admission.rules import (
     read_new,
 )
 from crrd.core.admission.update import put_back
-from crrd.core.api.reasons import Reason, say
+from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RequestedContainer
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.lib.jsonpatch import json_patch
@@ -183,7 +183,7 @@ def test_a_container_whose_rules_restart_the_whole_pod() -> None:
         denied = reviewed(new_request(), pod, USER, minor)
         assert isinstance(denied, Denied)
         assert denied.reason is DenialReason.RESTARTS_POD
-        why = say(Reason.RESTARTS_POD, code=143)
+        why = Reason.RESTARTS_POD.say(code=143)
         assert denied.message == f"spec.strategy.allowPodRestart must be true for container 'app': {why}"
     assert not isinstance(reviewed(new_request(), pod, USER, 35), Denied)
     assert not isinstance(reviewed(new_request(strategy={"allowPodRestart": True}), pod, USER, 36), Denied)

@@ -7,7 +7,7 @@ from string import Formatter
 
 import pytest
 
-from crrd.core.api.reasons import Reason, reason_of, remedy, say
+from crrd.core.api.reasons import Reason, reason_of
 from crrd.core.lifecycle import steps as lc
 
 DAEMON = Path(__file__).parents[3] / "daemon"
@@ -48,10 +48,9 @@ def givers() -> Iterator[tuple[str, Reason, set[str]]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
-            called = ast.unparse(node.func)
-            first = node.args[0]
+            called, first = ast.unparse(node.func), node.args[0]
             certain = isinstance(first, ast.Attribute) and isinstance(first.value, ast.Name)
-            if called in ("Message.of", "say") and certain and isinstance(first, ast.Attribute):
+            if called == "Message.of" and certain and isinstance(first, ast.Attribute):
                 given = {keyword.arg for keyword in node.keywords if keyword.arg is not None}
                 yield f"{path.relative_to(DAEMON)}:{node.lineno}", Reason[first.attr], given
 
@@ -61,7 +60,7 @@ GIVERS = list(givers())
 
 def test_every_reason_has_a_sentence_and_none_has_not() -> None:
     assert all(reason.sentence for reason in REASONS)
-    assert say(Reason.NONE) == ""
+    assert Reason.NONE.say() == ""
 
 
 @pytest.mark.parametrize("reason", REASONS)
@@ -74,7 +73,7 @@ def test_a_reason_is_one_word(reason: Reason) -> None:
 def test_a_sentence_says_all_that_it_is_given(reason: Reason) -> None:
     names = fields(reason.sentence)
     assert all(name.isidentifier() for name in names)
-    said = say(reason, **{name: f"<{name}>" for name in names})
+    said = reason.say(**{name: f"<{name}>" for name in names})
     assert said
     assert all(f"<{name}>" in said for name in names)
     assert not set("{}") & set(said)
@@ -93,7 +92,7 @@ def test_most_reasons_are_given_in_one_certain_place() -> None:
 @pytest.mark.parametrize("reason", REASONS)
 def test_a_remedy_can_be_told(reason: Reason) -> None:
     assert fields(" ".join(reason.remedy)) <= REMEDY_TAKES
-    steps = remedy(reason, **{name: f"<{name}>" for name in REMEDY_TAKES})
+    steps = reason.advise(**{name: f"<{name}>" for name in REMEDY_TAKES})
     assert steps
     assert len(steps) == max(1, len(reason.remedy))
     assert not [step for step in steps if set("{}") & set(step)]
@@ -105,9 +104,9 @@ def test_a_remedy_can_be_told(reason: Reason) -> None:
 )
 def test_a_sentence_tells_its_reason_where_it_has_words_of_its_own(reason: Reason, value: str) -> None:
     names = fields(reason.sentence)
-    found = reason_of(say(reason, **dict.fromkeys(names, value)), final=reason.final)
+    found = reason_of(reason.say(**dict.fromkeys(names, value)), final=reason.final)
     assert found is (Reason.NONE if reason in (Reason.INVALID_REQUEST, Reason.HELD_BACK) else reason)
-    assert reason_of(say(reason, **dict.fromkeys(names, value)), final=not reason.final) is Reason.NONE
+    assert reason_of(reason.say(**dict.fromkeys(names, value)), final=not reason.final) is Reason.NONE
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,7 @@ def test_other_words_tell_no_reason(message: str) -> None:
 
 
 def test_what_is_not_known_has_a_remedy_too() -> None:
-    (step,) = remedy(Reason.NONE, namespace="shop", request="restart-1")
+    (step,) = Reason.NONE.advise(namespace="shop", request="restart-1")
     assert "kubectl -n shop get crr restart-1" in step
 
 

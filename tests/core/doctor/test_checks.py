@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crrd.core.api.reasons import Reason, say
+from crrd.core.api.reasons import Reason
 from crrd.core.api.schema import FIELDS
 from crrd.core.doctor.checks import dropped_fields, examine
 from crrd.core.doctor.facts import (
@@ -138,7 +138,7 @@ def test_nothing_raises_for_odd_objects() -> None:
 
 
 def test_a_reason_that_the_crd_has_pruned_is_read_from_its_message() -> None:
-    message = say(Reason.RUNTIME_UNAVAILABLE, error="connection refused")
+    message = Reason.RUNTIME_UNAVAILABLE.say(error="connection refused")
     known = Reason.RUNTIME_UNAVAILABLE.value
     pruned: Json = {"phase": "Recreating", "message": message}
     assert read_waiting({"status": pruned}) == ("", frozenset({known}))

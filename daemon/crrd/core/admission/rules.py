@@ -11,7 +11,7 @@ from typing import Any
 
 from crrd.core.api.fields import SetBy
 from crrd.core.api.pod import Pod, has_gate
-from crrd.core.api.reasons import Reason, say
+from crrd.core.api.reasons import Reason
 from crrd.core.api.schema import FIELDS
 from crrd.core.api.types import (
     ANNOTATION_PINNED,
@@ -203,7 +203,7 @@ def _unrecreatable_container(request: Request, pod: Pod, kubelet_minor: int | No
             code = restart_all_code(known.restart_rules, kubelet_minor)
             if code is None or request.strategy.allow_pod_restart:
                 continue
-            why = say(Reason.RESTARTS_POD, code=code)
+            why = Reason.RESTARTS_POD.say(code=code)
             sentence = f"spec.strategy.allowPodRestart must be true for container {container}: {why}"
             return Denied(sentence, DenialReason.RESTARTS_POD)
         return Denied(f"spec.containers[{index}].name must name a container {rule}", reason)

@@ -7,7 +7,8 @@ CRD has pruned. Events have reasons of their own, as Kubernetes' are: few, for f
 
 import re
 from enum import StrEnum
-from typing import Self
+
+from crrd.core.api.reason_table import ReasonTable
 
 _AGAIN = "create a new request; for the spec of this one: kubectl -n {namespace} get crr {request} -o yaml"
 _PODS = "kubectl -n {namespace} get pods"
@@ -37,20 +38,21 @@ def _wait(name: str, sentence: str, *remedy: str) -> _Row:
     return name, sentence, remedy, False
 
 
-class Reason(StrEnum):
-    """A reason in CamelCase, like the reasons of Kubernetes' conditions."""
+class Reason(ReasonTable):
+    """A reason of a request or container.
 
-    sentence: str  # For the message; `say` fills in each `{name}`
-    remedy: tuple[str, ...]
-    """What to do, one sentence or command each; takes `namespace`, `pod`, `request`, `node` and `log` (how to read the
-    daemon's log)."""
+    Its remedy takes `namespace`, `pod`, `request`, `node` and `log` (how to read the daemon's log).
+    """
+
     final: bool  # Whether it ends a container as Failed
 
-    def __new__(cls, name: str, sentence: str = "", remedy: tuple[str, ...] = (), final: bool = False) -> Self:
-        """Create a member of the table."""
-        member = str.__new__(cls, name)
-        member._value_, member.sentence, member.remedy, member.final = name, sentence, remedy, final
-        return member
+    def __init__(self, name: str, sentence: str = "", remedy: tuple[str, ...] = (), final: bool = False) -> None:
+        super().__init__(name, sentence, *remedy)
+        self.final = final
+
+    def advise(self, **values: object) -> tuple[str, ...]:
+        """Return what to do. For a reason without a remedy, return the general advice."""
+        return super().advise(**values) or (_AGAIN.format(**values),)
 
     NONE = _wait("", "")
     # Ends.
@@ -189,11 +191,6 @@ class Reason(StrEnum):
     POD_RESTARTED = _wait("WholePodRestarted", "kubelet also restarted other containers of the pod: {names}")
 
 
-def say(reason: Reason, **values: object) -> str:
-    """Return the sentence of a reason with its values."""
-    return reason.sentence.format(**values)
-
-
 def reason_of(message: str, *, final: bool) -> Reason:
     """Return the reason whose sentence a message has, or NONE. For a status whose CRD prunes reasons.
 
@@ -204,8 +201,3 @@ def reason_of(message: str, *, final: bool) -> Reason:
         if reason.final is final and any(fixed) and re.fullmatch(".*?".join(fixed), message, re.DOTALL):
             return reason
     return Reason.NONE
-
-
-def remedy(reason: Reason, **values: object) -> tuple[str, ...]:
-    """Return what to do about a reason. For an unknown reason (NONE), return the general advice."""
-    return tuple(step.format(**values) for step in reason.remedy or (_AGAIN,))

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from crrd.core.api.pod import ContainerKind, Pod, PodContainer
-from crrd.core.api.reasons import Reason, say
+from crrd.core.api.reasons import Reason
 from crrd.core.recreate.observation import Ending, Instance
 from crrd.kubelet.restart_rules import has_startup_probe_bug
 
@@ -34,7 +34,7 @@ class Message:
     @classmethod
     def of(cls, reason: Reason, **values: object) -> "Message":
         """Return a reason with its sentence from the table of reasons."""
-        return cls(reason, say(reason, **values))
+        return cls(reason, reason.say(**values))
 
 
 NO_MESSAGE = Message()

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Self
 
 from crrd.core.api.pod import PodContainer
-from crrd.core.api.reasons import Reason, say
+from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import (
     DEFAULT_GRACE_SECONDS,
@@ -207,7 +207,7 @@ class ContainerView:
         down = stays_down(policy, status.restart_rules, code, self.whole.node.kubelet_minor)
         if down and (ends or self.newest is None):
             if policy is RestartPolicy.NEVER:
-                return Message(Reason.LEFT_DOWN, say(Reason.NOT_RESTARTABLE))
+                return Message(Reason.LEFT_DOWN, Reason.NOT_RESTARTABLE.say())
             return Message.of(Reason.LEFT_DOWN)
         return self.pod_ended
 
