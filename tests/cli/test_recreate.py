@@ -516,7 +516,7 @@ async def test_the_first_part_then_somebody_is_asked(cluster: PlayedCluster) -> 
     name = await the_run(cluster)
     assert (code, cluster.stops) == (0, [(pods[0], "app")])
     assert out.splitlines()[-1].startswith(
-        "paused: 1 of 3 pods recreated; the first part of the run (--partition) is done, 2 left; "
+        "paused: 1 of 3 pods recreated; the first part of the run is done, 2 left; "
         f"to continue: crrd recreate resume {name} -n default --kubeconfig {cluster.kubeconfig} --yes"
     )
     assert (await cluster.recreate("resume", name, "--yes")).code == 0
@@ -987,7 +987,7 @@ async def test_on_a_terminal_there_is_a_table_and_a_question(cluster: PlayedClus
     words = ("deployment/web", "-c", "app", "--partition", "1")
     code, out = await on_terminal(cluster, *words, answer=b"n\n")
     assert (code, cluster.stops) == (0, [(pods[0], "app")])
-    assert "the first part of the run (--partition) is done, 2 left. Continue? [y/N]" in out
+    assert "the first part of the run is done, 2 left. Continue? [y/N]" in out
     code, out = await on_terminal(cluster, "resume", await the_run(cluster), answer=b"y\n")
     assert (code, len(cluster.stops)) == (0, 3)
     assert re.search(r"pod +node +old +new +phase +s +waits for", out)

@@ -510,6 +510,18 @@ async def test_runs_that_wait_let_others_run(managed: Managed, monkeypatch: pyte
     assert ready(status)["reason"] == "Running"
 
 
+async def test_a_wait_names_fields_of_the_policy_and_no_flags(managed: Managed) -> None:
+    """StatefulSet db is restarted from the highest ordinal, and db-0 has used up the budget."""
+    await managed.cluster.workload("StatefulSet", "db", 2)
+    await managed.cluster.set_ready("db-0", ready=False)
+    target = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db"}
+    await managed.policy("db", targetRef=target, triggers={"maxAge": "60s"})
+    await managed.lead()
+    status = await managed.until(lambda status: "comes later" in ready(status)["message"], "db")
+    assert "--" not in ready(status)["message"]
+    assert "restart pod db-0 first, or set spec.budget.maxUnavailable to 2" in ready(status)["message"]
+
+
 async def test_a_selector_that_the_api_server_refuses_is_said(managed: Managed) -> None:
     def pods(call: Call) -> bool:
         return call.resource == "pods" and call.name == ""

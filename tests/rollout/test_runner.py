@@ -13,6 +13,7 @@ from crrd.kube.clock import ServerClock
 from crrd.rollout import runner
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import Display
+from crrd.rollout.remedies import FLAGS
 from crrd.rollout.runner import Runner
 from tests.support.rollouts import NOW, budget, member, recreated, run
 
@@ -53,7 +54,7 @@ async def test_a_pod_that_was_restarted_unseen_gets_no_other_request() -> None:
     before = member("web-0")
     cluster = cast("Cluster", LateCluster(before, recreated(before)))
     client, clock = cast("KubeClient", NoCreation()), cast("ServerClock", Clock())
-    plan, _ = await Runner(client, cluster, clock, Display(), timeout=5, confirmed=True).run(run())
+    plan, _ = await Runner(client, cluster, clock, Display(), timeout=5, confirmed=True, remedies=FLAGS).run(run())
     assert plan.end is End.DONE
     assert [row.wait.why for row in plan.rows] == ["container app was already restarted"]
 
@@ -64,5 +65,7 @@ async def test_a_run_that_gets_nowhere_ends_by_itself(monkeypatch: pytest.Monkey
     cluster = cast("Cluster", LateCluster(pod, pod, budget(0)))
     client, clock = cast("KubeClient", NoCreation()), cast("ServerClock", Clock())
     given = run(pod_timeout=0)
-    plan, timed_out = await Runner(client, cluster, clock, Display(), timeout=None, confirmed=True).run(given)
+    plan, timed_out = await Runner(client, cluster, clock, Display(), timeout=None, confirmed=True, remedies=FLAGS).run(
+        given
+    )
     assert (timed_out, plan.wait.why) == (True, "PodDisruptionBudget guard allows no disruption now")

@@ -18,7 +18,7 @@ from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Progress, Run
 from crrd.core.rollout.standing import Row, Stage, count_done
 from crrd.core.rollout.state import read_run_request
-from crrd.core.rollout.waits import Wait
+from crrd.core.rollout.waits import Remedies, Wait
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import REQUESTS
@@ -49,19 +49,21 @@ class Runner:
         *,
         timeout: float | None,
         confirmed: bool,
+        remedies: Remedies,
         patience: float | None = None,
     ) -> None:
         """The constructor starts nothing.
 
         `cluster` is already entered. `timeout` limits the whole run, in seconds (0: no limit; None: end after
-        `patience` without progress). With `confirmed`, the user is not asked after the first part. If `patience` is
-        None, it is PATIENCE_SECONDS, or the time limit for one pod if that is longer.
+        `patience` without progress). With `confirmed`, the user is not asked after the first part. `remedies` are
+        what its user can do about waits. If `patience` is None, it is PATIENCE_SECONDS, or the time limit for one pod
+        if that is longer.
         """
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
         self._patient, self._patience = timeout is None, patience
         self._ends = time.monotonic() + timeout if timeout else float("inf")
         self._stages: list[Stage] = []
-        self._confirmed = confirmed
+        self._confirmed, self._remedies = confirmed, remedies
         self._written_state, self._write_at = "", 0.0  # Last written state, and the time (monotonic) of the next write
 
     async def run(self, run: Run) -> tuple[Plan, bool]:
@@ -78,7 +80,7 @@ class Runner:
             if latest != run:
                 self._display.print_line("another process has changed the options of this run; using the new options")
             run = latest
-            plan = make_plan(world, run, self._clock.now(), confirmed=self._confirmed)
+            plan = make_plan(world, run, self._clock.now(), confirmed=self._confirmed).worded(self._remedies)
             if not trouble and await self._cluster.learn_probes(plan):
                 continue
             if trouble and plan.end is not End.ABORTED:

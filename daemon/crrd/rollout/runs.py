@@ -22,6 +22,7 @@ from crrd.kube.resources import REQUESTS, Where
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import Display, summary
+from crrd.rollout.remedies import FLAGS
 from crrd.rollout.target import find_again, find_target, split_targets
 
 EXIT_FAILED = 1
@@ -139,6 +140,7 @@ class Runs:
         plan = seen_by_others(world, run, now)
         if await cluster.learn_probes(plan):
             plan = seen_by_others(cluster.world(), run, now)
+        plan = plan.worded(FLAGS)
         return run_status(run, world.requests_of(run), now, is_gone, plan), plan
 
     async def _follow(self, run: Run, cluster: Cluster) -> int:

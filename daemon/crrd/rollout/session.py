@@ -30,6 +30,7 @@ from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import Display, failures, summary
 from crrd.rollout.events import WorkloadEvent, create_event
 from crrd.rollout.jsonlines import JsonLines
+from crrd.rollout.remedies import FLAGS
 from crrd.rollout.runner import Runner
 from crrd.rollout.runs import EXIT_FAILED, Command, Runs, conclude, has_started
 from crrd.rollout.target import Aim, check_run, find_target, split_targets
@@ -116,7 +117,7 @@ class Session(Runs):
         command = self.command
         async with Cluster(self.client, self.namespace, aim, command.options) as cluster:
             run, world = self._make_run(aim, cluster), cluster.world()
-            plan = make_plan(world, run, self.clock.now(), confirmed=True)
+            plan = make_plan(world, run, self.clock.now(), confirmed=True).worded(FLAGS)
             waiting = tally(plan.rows)[Stage.WAITING]
             if not waiting:
                 return self._nothing_to_do(run, plan), True
@@ -130,7 +131,7 @@ class Session(Runs):
 
     async def _preview(self, world: World, run: Run) -> int:
         """Show what the run would do."""
-        preview = make_preview(world, run, self.clock.now())
+        preview = make_preview(world, run, self.clock.now()).worded(FLAGS)
         refused = await self._refusals(run, preview) if self.command.dry_run == "server" else {}
         if len(split_targets(self.command.arguments)) > 1 and not self.command.as_json:
             self.display.print_line(f"{run.target.words}:")
@@ -191,13 +192,14 @@ class Session(Runs):
         Raises CancelledError if it is interrupted or the output is closed. The run is then left as it is.
         """
         command, clock = self.command, self.clock
-        runner = Runner(self.client, cluster, clock, self.display, timeout=command.timeout, confirmed=command.yes)
+        parts = self.client, cluster, clock, self.display
+        runner = Runner(*parts, timeout=command.timeout, confirmed=command.yes, remedies=FLAGS)
         try:
             self.display.begin(run, begins)
             await self._record(run, WorkloadEvent.RECREATING, run.describe(len(cluster.world().members)))
             plan, timed_out = await runner.run(run)
         except (asyncio.CancelledError, OutputError) as error:
-            plan = make_plan(cluster.world(), run, self.clock.now())
+            plan = make_plan(cluster.world(), run, self.clock.now()).worded(FLAGS)
             waits = f"last waited for: {'; '.join(plan.waits)}; " if plan.waits else ""
             again = f"{waits}requests in progress will finish; to continue: {self.command_line('resume', run.name)}"
             message = f"{summary(plan.rows)}; {again if has_started(plan) else 'no pod was restarted'}"

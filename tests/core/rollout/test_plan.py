@@ -216,10 +216,10 @@ class TestBudgets:
         wide = Amount(4)
         found = planned(World(pods), run(max_unavailable=wide, max_per_node=1))
         assert chosen(found) == ["a1", "b1", "c1"]
-        assert why(found)["a2"] == "node node-a has reached the limit of 1 pods in progress or unready (--max-per-node)"
+        assert why(found)["a2"] == "node node-a has reached the limit of 1 pods in progress or unready"
         found = planned(World(pods, zones=zones), run(max_unavailable=wide, max_per_zone=2))
         assert chosen(found) == ["a1", "a2", "c1"]
-        assert why(found)["b1"] == "zone east has reached the limit of 2 pods in progress or unready (--max-per-zone)"
+        assert why(found)["b1"] == "zone east has reached the limit of 2 pods in progress or unready"
         assert len(planned(World(pods), run(max_unavailable=wide, max_per_zone=1)).create) == 4, "no zone is known"
 
     def test_unready_ones_on_a_node_count_but_not_against_each_other(self) -> None:
@@ -227,12 +227,12 @@ class TestBudgets:
         lost = replace(member("lost", container(running=False)), ready=False)
         assert (
             why(planned(World((ONE, lost)), limited))["web-0"]
-            == "node node-a has reached the limit of 1 pods in progress or unready (--max-per-node)"
+            == "node node-a has reached the limit of 1 pods in progress or unready"
         )
         found = planned(World((replace(ONE, ready=False), replace(TWO, ready=False))), limited)
         assert (chosen(found), why(found)["web-1"]) == (
             ["web-0"],
-            "node node-a has reached the limit of 1 pods in progress or unready (--max-per-node)",
+            "node node-a has reached the limit of 1 pods in progress or unready",
         )
 
     def test_somebody_elses_request_is_waited_for(self) -> None:
@@ -253,8 +253,7 @@ class TestOrder:
         pods = (replace(member("web-0"), ready=False), member("web-1"))
         found = planned(World(pods, workload=workload(2, in_order=True)))
         assert chosen(found) == []
-        way_out = "web-0 comes later in the order: restart pod/web-0 first, or use --max-unavailable 2"
-        assert found.wait.why == f"1 pod is unready, the limit is 1: web-0; {way_out}"
+        assert found.wait.why == "1 pod is unready, the limit is 1: web-0; web-0 comes later in the order"
         assert found.wait.command == "kubectl describe pod web-0 -n default"
         above = (member("web-0"), replace(member("web-1", container(running=False)), ready=False))
         found = planned(World(above, workload=workload(2, in_order=True)))
@@ -366,8 +365,7 @@ class TestProgress:
         assert chosen(found) == (["web-1"] if skipped else ["web-0"])
         if skipped:
             assert why(found)["web-0"] == (
-                "container app: stopping it may restart all containers of the pod (restartPolicyRules); "
-                "to allow this, use --allow-pod-restart"
+                "container app: stopping it may restart all containers of the pod (restartPolicyRules)"
             )
             assert [row.skip.normal for row in found.rows if row.skip is not None] == [False]
         assert chosen(planned(world, run(allow_pod_restart=True))) == ["web-0"]
@@ -424,7 +422,7 @@ class TestProgress:
         found = planned(world)
         assert chosen(found) == []
         rolling = "the rollout of deployment.apps/web is not finished: 1 of 3 pods are updated"
-        assert found.wait.why == f"{rolling} (to continue anyway: --force)"
+        assert found.wait.why == rolling
         assert set(why(found).values()) == {found.wait.why}
         assert found.wait.command == "kubectl describe deployment.apps/web -n default"
         assert chosen(planned(world, run(force=True))) == ["web-0"]
@@ -513,7 +511,7 @@ class TestEnds:
         assert planned(half, of).wait.why == "", "while a pod is under way it goes on"
         part = World((recreated(ONE), recreated(TWO), THREE), (succeeded(of, ONE), succeeded(of, TWO)))
         found = planned(part, of)
-        assert (found.end, found.message) == (End.PAUSED, "the first part of the run (--partition) is done, 1 left")
+        assert (found.end, found.message) == (End.PAUSED, "the first part of the run is done, 1 left")
         assert chosen(planned(part, of, confirmed=True)) == ["web-2"]
 
     def test_who_has_begun_the_rest_was_asked(self) -> None:

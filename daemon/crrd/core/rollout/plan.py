@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from crrd.core.api.time import after
 from crrd.core.config.objects import missing
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage, make_rows, tally
 from crrd.core.rollout.state import Budget, Member, RunRequest, World, last_progress
-from crrd.core.rollout.waits import NO_WAIT, Wait, describe_pod
+from crrd.core.rollout.waits import NO_WAIT, Remedies, Wait, WaitReason, describe_pod
 
 _NAMED = 3  # Most pods that a message names; the others are counted
 
@@ -52,6 +53,11 @@ class Plan:
             return [self.wait.with_command]
         return [f"{row.pod} {row.wait.with_command or row.stage.value}" for row in self.rows if row.stage.under_way]
 
+    def worded(self, remedies: Remedies) -> "Plan":
+        """Return the plan with remedies in what the run and its pods wait for."""
+        rows = tuple(replace(row, wait=row.wait.worded(remedies)) for row in self.rows)
+        return replace(self, rows=rows, wait=self.wait.worded(remedies))
+
 
 def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False) -> Plan:
     """Decide the next step from the present state.
@@ -69,7 +75,7 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False)
     left = _left_of_first(run, rows, confirmed=confirmed)
     under_way = any(row.stage.under_way for row in rows)
     if left == 0 and not under_way and not any(row.failed for row in rows):
-        message = f"the first part of the run (--partition) is done, {tally(rows)[Stage.WAITING]} left"
+        message = f"the first part of the run is done, {tally(rows)[Stage.WAITING]} left"
         return Plan(rows, end=End.PAUSED, message=message)
     create, waits = _Round(world, run, rows).choose(left)
     wait = NO_WAIT if create or under_way else next(iter(waits.values()), NO_WAIT)
@@ -114,8 +120,8 @@ def _wait_of_all(world: World, run: Run) -> Wait | None:
     """Return why no pod at all may start, None if pods may."""
     if world.workload is None or not world.workload.rolling or run.options.force:
         return None
-    why = f"the rollout of {run.target.words} is not finished: {world.workload.rolling} (to continue anyway: --force)"
-    return Wait(why, f"kubectl describe {run.target.words} -n {run.namespace}")
+    target, state = run.target.words, world.workload.rolling
+    return Wait.of(WaitReason.ROLLOUT, f"kubectl describe {target} -n {run.namespace}", target=target, state=state)
 
 
 def first_rival(world: World, run: Run) -> Run | None:
@@ -196,7 +202,7 @@ class _Round:
         """Return the pods that start now, at most `most` new ones (None: no limit), and why each other pod waits."""
         chosen: list[Row] = []
         waits: dict[str, Wait] = {}
-        first = Wait(f"waiting for the first {self._run.options.first} pods")
+        first = Wait.of(WaitReason.FIRST_PODS, first=self._run.options.first)
         blocked: Wait | None = None
         for row, member in self._candidates():
             over_first = most is not None and not row.failed and sum(1 for each in chosen if not each.failed) >= most
@@ -207,8 +213,8 @@ class _Round:
                 continue
             waits[row.uid] = wait
             if self._in_order and blocked is None:
-                why = f"pods are restarted in order, and {row.pod} waits: {wait.why}"
-                blocked = Wait(why, wait.command)
+                why = WaitReason.IN_ORDER.say(pod=row.pod, why=wait.why)
+                blocked = replace(wait, why=why)  # with the remedy of that pod's wait
         return chosen, waits
 
     def _candidates(self) -> list[tuple[Row, Member]]:
@@ -225,8 +231,8 @@ class _Round:
         """Yield why a pod may not start now. A pod that is already unready costs no budget, only a place in the run."""
         uid, options = member.pod.uid, self._run.options
         if uid in self._busy:
-            yield Wait("another request for this pod is in progress")
-        yield from map(Wait, self._missing_config(row, member))
+            yield Wait.of(WaitReason.OTHER_REQUEST)
+        yield from (Wait.of(WaitReason.CONFIG_MISSING, missing=each) for each in self._missing_config(row, member))
         costs = uid not in self._down
         down = len(self._down) + self._missing if costs else len(self._under_way)
         if down >= self._limit:
@@ -236,16 +242,17 @@ class _Round:
                 continue
             command = f"kubectl describe pdb {budget.name} -n {member.pod.namespace}"
             if not budget.current:
-                yield Wait(f"the status of PodDisruptionBudget {budget.name} is out of date", command)
+                yield Wait.of(WaitReason.BUDGET_OUTDATED, command, budget=budget.name)
             elif self._left[budget.uid] < 1:
-                why = f"PodDisruptionBudget {budget.name} allows no disruption now{self._beside(budget)}"
-                yield Wait(why, command)
-        node, zones = member.pod.node_name, self._world.zones
-        others = [each.pod.node_name for each in (self._down.values() if costs else self._under_way)]
-        yield from _limit_reached("node", node, options.max_per_node, others)
-        yield from _limit_reached(
-            "zone", zones.get(node, ""), options.max_per_zone, [zones.get(each, "") for each in others]
-        )
+                other = self._beside(budget)
+                yield Wait.of(WaitReason.BUDGET_USED_UP, command, budget=budget.name, while_other=other)
+        nodes = [each.pod.node_name for each in (self._down.values() if costs else self._under_way)]
+        node, zones = member.pod.node_name, [self._world.zones.get(each, "") for each in nodes]
+        zone = self._world.zones.get(node, "")
+        if _limit_reached(node, options.max_per_node, nodes):
+            yield Wait.of(WaitReason.NODE_LIMIT, node=node, limit=options.max_per_node)
+        if _limit_reached(zone, options.max_per_zone, zones):
+            yield Wait.of(WaitReason.ZONE_LIMIT, zone=zone, limit=options.max_per_zone)
 
     def _missing_config(self, row: Row, member: Member) -> Iterator[str]:
         """Yield objects and keys that kubelet lacks to start the containers. The volumes of all containers count."""
@@ -270,21 +277,22 @@ class _Round:
 
     def _too_many(self, member: Member, down: int, *, costs: bool) -> Wait:
         if not costs:
-            return Wait(f"{_pods_are(down)} in progress, the limit is {self._limit}")
+            return Wait.of(WaitReason.TOO_MANY_STARTED, pods=_pods_are(down), limit=self._limit)
         names = sorted(member.pod.name for member in self._down.values())
         more = len(names) - _NAMED
         named = ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         missing = f"{self._missing} not created yet" if self._missing else ""
         state = "unready or in progress" if any(member.ready for member in self._down.values()) else "unready"
-        why = f"{_pods_are(down)} {state}, the limit is {self._limit}: {', '.join(filter(None, (named, missing)))}"
+        named = ", ".join(filter(None, (named, missing)))
+        values: dict[str, Any] = {"pods": _pods_are(down), "state": state, "limit": self._limit, "names": named}
         unready = [each for each in self._down.values() if not each.ready and each.pod.uid not in self._busy]
         if not unready:
-            return Wait(why)
+            return Wait.of(WaitReason.TOO_MANY_UNREADY, **values)
         first = min(unready, key=lambda each: each.pod.name)
+        command = describe_pod(first)
         if self._in_order and first.ordinal < member.ordinal:
-            name = first.pod.name
-            why += f"; {name} comes later in the order: restart pod/{name} first, or use --max-unavailable {down + 1}"
-        return Wait(why, describe_pod(first))
+            return Wait.of(WaitReason.UNREADY_IN_ORDER, command, **values, pod=first.pod.name, enough=down + 1)
+        return Wait.of(WaitReason.TOO_MANY_UNREADY, command, **values)
 
     def _take(self, member: Member) -> None:
         """Count a pod that starts now."""
@@ -299,10 +307,9 @@ def _selects(budget: Budget, labels: Mapping[str, str]) -> bool:
     return budget.selector is not None and budget.selector.matches(labels)
 
 
-def _limit_reached(what: str, name: str, most: int, others: list[str]) -> Iterator[Wait]:
-    """Yield why a node or zone has reached its limit. One without a known name has no limit."""
-    if most and name and others.count(name) >= most:
-        yield Wait(f"{what} {name} has reached the limit of {most} pods in progress or unready (--max-per-{what})")
+def _limit_reached(name: str, limit: int, others: list[str]) -> bool:
+    """Whether a node or zone has reached its limit (0: no limit). One without a known name has no limit."""
+    return bool(limit and name) and others.count(name) >= limit
 
 
 def _pods_are(count: int) -> str:

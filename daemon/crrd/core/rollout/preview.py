@@ -11,7 +11,7 @@ from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import RunRequest, World
-from crrd.core.rollout.waits import NO_WAIT, Wait
+from crrd.core.rollout.waits import NO_WAIT, Remedies, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,10 @@ class Preview:
     may_stay_down: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Kubelet version -> pods of the batches whose containers it may not restart, because of a bug."""
     stale: tuple["Stale", ...] = ()  # Containers that a run with `stale` would recreate, in a batch or not
+
+    def worded(self, remedies: Remedies) -> "Preview":
+        """Return the preview with remedies in what the run and its pods wait for."""
+        return replace(self, plan=self.plan.worded(remedies), stopped=self.stopped.worded(remedies))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from crrd.core.api.types import StatePhase
 from crrd.core.config.objects import changes
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, RunRequest, World
-from crrd.core.rollout.waits import NO_WAIT, Wait, describe_pod, wait_for
+from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, describe_pod, wait_for
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 from crrd.kubelet.version import known_minor
 
@@ -39,28 +39,6 @@ class Stage(StrEnum):
     def under_way(self) -> bool:
         """Whether the run is working on the pod now."""
         return self in (Stage.REQUESTED, Stage.RECREATING, Stage.SETTLING)
-
-
-class Skip(StrEnum):
-    """Why a pod is skipped."""
-
-    DELETING = "the pod is being deleted"
-    ENDED = "the pod has ended"
-    NEW = "the pod was created after the run started"
-    NO_CONTAINER = "not found in the pod"
-    NEVER = "would not be started again (restartPolicy Never)"
-    NOT_RUNNING = "is not running"
-    RESTARTS_POD = (
-        "stopping it may restart all containers of the pod (restartPolicyRules); to allow this, use --allow-pod-restart"
-    )
-    RECENT = "was already restarted"
-    FRESH = "uses no ConfigMap or Secret that has changed since it started"
-    NO_DAEMON = "the node has no node daemon"
-
-    @property
-    def normal(self) -> bool:
-        """Whether the skip needs no action by a user."""
-        return self in (Skip.DELETING, Skip.ENDED, Skip.NEW, Skip.RECENT, Skip.FRESH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +84,16 @@ def _candidate(world: World, run: Run, member: Member, failed: RunRequest | None
     row = Row(pod.name, pod.uid, Stage.WAITING, node=pod.node_name, member=member, request=failed)
     if row.uid in world.refused:
         return replace(row, stage=Stage.FAILED, wait=Wait(world.refused[row.uid]))
-    skip, detail = next(_skips(world, run, member, failed), (None, ""))
+    skip, container = next(_skips(world, run, member, failed), (None, ""))
     if skip is not None:
-        return replace(row, stage=Stage.SKIPPED, wait=Wait(f"{detail} {skip}".strip()), skip=skip)
+        wait = Wait.of(skip, container=container, pod=pod.name, namespace=pod.namespace)
+        return replace(row, stage=Stage.SKIPPED, wait=wait, skip=skip)
     names = tuple(each.name for each in _wanted(run, member) if _skip_reason(world, run, member, each, failed) is None)
     return replace(row, containers=names)
 
 
 def _skips(world: World, run: Run, member: Member, failed: RunRequest | None) -> Iterator[tuple[Skip, str]]:
-    """Yield reasons to skip a pod. The first one is shown."""
+    """Yield reasons to skip a pod, each with its container or "". The first one is shown."""
     pod = member.pod
     if pod.deleting:
         yield Skip.DELETING, ""
@@ -125,10 +104,10 @@ def _skips(world: World, run: Run, member: Member, failed: RunRequest | None) ->
         yield Skip.NEW, ""
     wanted = _wanted(run, member)
     if not wanted:
-        yield Skip.NO_CONTAINER, "container " + " or ".join(run.options.containers)
-    fits = [(_skip_reason(world, run, member, each, failed), f"container {each.name}") for each in wanted]
-    yield from ((skip, f"{detail}:") for skip, detail in fits if skip is Skip.RESTARTS_POD)
-    unfit = [(skip, detail) for skip, detail in fits if skip is not None]
+        yield Skip.NO_CONTAINER, " or ".join(run.options.containers)
+    fits = [(_skip_reason(world, run, member, each, failed), each.name) for each in wanted]
+    unfit = [(skip, name) for skip, name in fits if skip is not None]
+    yield from (each for each in unfit if each[0] is Skip.RESTARTS_POD)
     if len(unfit) == len(wanted):
         yield from unfit
     if world.daemons is not None and pod.node_name not in world.daemons:

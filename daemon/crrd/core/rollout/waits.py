@@ -1,11 +1,16 @@
-"""What a pod with a request waits for, from its status and kubelet's events, and a command that shows more."""
+"""What a run or a pod waits for, and a command that shows more.
+
+The sentences name no flag and no field, because `crrd recreate` has flags and a policy has fields. Each adds its own
+remedies with `worded`.
+"""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from crrd.core.api.pod import PodContainer
+from crrd.core.api.reason_table import ReasonTable
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import format_duration, parse_time
 from crrd.core.api.types import Pin
@@ -18,6 +23,54 @@ _STILL_TRUE = (Reason.NOT_BACK, Reason.POD_RESTARTING)
 """Reasons in a request that still apply when the next instance runs, and that the pod's status does not have."""
 
 
+class WaitReason(ReasonTable):
+    """Why a pod or a whole run has to wait."""
+
+    REPORTED = "Reported", "{message}"  # In a message of the request, of kubelet or of the API server
+    ROLLOUT = "RolloutNotFinished", "the rollout of {target} is not finished: {state}"
+    FIRST_PODS = "WaitingForFirstPods", "waiting for the first {first} pods"
+    IN_ORDER = "PodsInOrder", "pods are restarted in order, and {pod} waits: {why}"
+    OTHER_REQUEST = "OtherRequest", "another request for this pod is in progress"
+    CONFIG_MISSING = "ConfigMissing", "{missing}"
+    TOO_MANY_STARTED = "TooManyStarted", "{pods} in progress, the limit is {limit}"
+    TOO_MANY_UNREADY = "TooManyUnready", "{pods} {state}, the limit is {limit}: {names}"
+    UNREADY_IN_ORDER = (
+        "UnreadyInOrder",
+        "{pods} {state}, the limit is {limit}: {names}; {pod} comes later in the order",
+    )
+    BUDGET_OUTDATED = "BudgetOutdated", "the status of PodDisruptionBudget {budget} is out of date"
+    BUDGET_USED_UP = "BudgetUsedUp", "PodDisruptionBudget {budget} allows no disruption now{while_other}"
+    NODE_LIMIT = "NodeLimit", "node {node} has reached the limit of {limit} pods in progress or unready"
+    ZONE_LIMIT = "ZoneLimit", "zone {zone} has reached the limit of {limit} pods in progress or unready"
+
+
+class Skip(ReasonTable):
+    """Why a pod is skipped."""
+
+    DELETING = "Deleting", "the pod is being deleted"
+    ENDED = "Ended", "the pod has ended"
+    NEW = "New", "the pod was created after the run started"
+    NO_CONTAINER = "NoContainer", "container {container} not found in the pod"
+    NEVER = "NeverRestarted", "container {container} would not be started again (restartPolicy Never)"
+    NOT_RUNNING = "NotRunning", "container {container} is not running"
+    RESTARTS_POD = (
+        "RestartsWholePod",
+        "container {container}: stopping it may restart all containers of the pod (restartPolicyRules)",
+    )
+    RECENT = "AlreadyRestarted", "container {container} was already restarted"
+    FRESH = "NotStale", "container {container} uses no ConfigMap or Secret that has changed since it started"
+    NO_DAEMON = "NoNodeDaemon", "the node has no node daemon"
+
+    @property
+    def normal(self) -> bool:
+        """Whether the skip needs no action by a user."""
+        return self in (Skip.DELETING, Skip.ENDED, Skip.NEW, Skip.RECENT, Skip.FRESH)
+
+
+Remedies = Mapping[WaitReason | Skip, str]
+"""What a user of `crrd recreate`, or of a policy, can do about waits and skips; each takes the values of its row."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """What a pod or a run waits for."""
@@ -25,6 +78,19 @@ class Wait:
     why: str = ""
     command: str = ""  # A command that shows more; "" for none
     topic: str = ""  # `why` without its duration; "" if it has none
+    reason: WaitReason | Skip = WaitReason.REPORTED
+    values: Mapping[str, object] = field(default_factory=dict)  # For the remedy
+
+    @classmethod
+    def of(cls, reason: WaitReason | Skip, command: str = "", **values: object) -> "Wait":
+        """Return a wait with its sentence."""
+        return cls(reason.say(**values), command, reason=reason, values=values)
+
+    def worded(self, remedies: Remedies) -> "Wait":
+        """Return the wait with the remedy for its reason, if there is one."""
+        if self.reason not in remedies:
+            return self
+        return replace(self, why=f"{self.why}; {remedies[self.reason].format(**self.values)}")
 
     @property
     def with_command(self) -> str:

@@ -21,7 +21,7 @@ from crrd.core.policy.types import API_VERSION, KIND, Policy, PolicyStatus, RunR
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.run import Run, Target
-from crrd.core.rollout.standing import Skip
+from crrd.core.rollout.waits import Remedies, Skip, WaitReason
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.reflector import Handler, Reflector, Selection
@@ -49,6 +49,15 @@ PROGRESS_SECONDS = 5.0  # Interval of status writes about what a run waits for
 LOOK_SECONDS = 300.0  # Longest time between two answers while a policy is observed
 PARALLEL_RUNS = 16  # Each run has four watches
 TURN_SECONDS = 60.0  # Time without progress after which a run without a window lets others run
+
+FIELDS: Remedies = {
+    WaitReason.UNREADY_IN_ORDER: "restart pod {pod} first, or set spec.budget.maxUnavailable to {enough}",
+    WaitReason.NODE_LIMIT: "to change the limit: spec.budget.maxPerNode",
+    Skip.RESTARTS_POD:
+        "a policy does not allow this; to restart it: "
+        "kubectl recreate pod/{pod} -n {namespace} -c {container} --allow-pod-restart",
+}  # fmt: skip
+"""What a user of a policy can do about a wait or a skipped pod: its fields, or a command."""
 
 log = structlog.get_logger(__name__)
 RunObserver = Callable[[str, str], None]
@@ -229,7 +238,8 @@ class PolicyController(Controller):
         timeout = None if until is None else max(1.0, (until - self._clock.now()).total_seconds())
         async with self._runs, Cluster(self._client, policy.namespace, aim, run.options) as cluster:
             parts = self._client, cluster, self._clock, _Progress(partial(self._progressed, policy.key))
-            return await Runner(*parts, timeout=timeout, confirmed=True, patience=TURN_SECONDS).run(run)
+            runner = Runner(*parts, timeout=timeout, confirmed=True, remedies=FIELDS, patience=TURN_SECONDS)
+            return await runner.run(run)
 
     async def _end(self, policy: Policy, run: Run, record: RunRecord, plan: Plan) -> None:
         failed = plan.outcome is not End.DONE or bool(_without_daemon(plan))
