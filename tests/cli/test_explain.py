@@ -12,9 +12,8 @@ import pytest
 
 from crrd.cli.explain import render, render_json
 from crrd.core.api import types as model
-from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
-from crrd.core.explain.findings import Advice, ContainerReport, Explanation, Finding, Topic
+from crrd.core.explain.findings import Explanation, Finding, Topic
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import EVENTS, REQUESTS
 from tests.support.cluster import (
@@ -310,18 +309,17 @@ SHOWN = r"\x1b]0;owned\x07 \x1b[2J\r\n\x00 \u202e \ud800 \x9b"
 def test_a_terminal_gets_no_control_characters() -> None:
     """From a status or an event that anybody has written, or a name that no admission has checked."""
     words = WRITTEN_BY_OTHERS
-    node = Finding(Topic.NODE_NOT_READY, {"why": words}, stuck=True, advice=(Advice(Reason.INVALID_REQUEST),))
+    node = Finding(Topic.NODE_NOT_READY, words, stuck=True, advice=(words,))
     status = model.Status(model.RequestPhase.RECREATING)
     found = Explanation(
         request=model.Request(words, words, "", "", "", words, "", words, (), status=status),
         age=1.0,
         node=words,
-        daemon="",
         cause=node,
-        containers=(ContainerReport(words, "Recreating", Finding(Topic.FAILED, {"message": words}, stuck=True)),),
-        notes=(Finding(Topic.UNREAD, {"object": words, "error": words}),),
+        containers=(Finding(Topic.FAILED, words, stuck=True, container=words, phase="Recreating"),),
+        notes=(Finding(Topic.UNREAD, words),),
     )
     text = render(found)
     assert all(character.isprintable() or character == "\n" for character in text)
-    assert text.count(SHOWN) == 13
+    assert text.count(SHOWN) == 10
     assert all(character.isprintable() or character == "\n" for character in json.dumps(render_json(found), indent=2))

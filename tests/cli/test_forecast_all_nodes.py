@@ -12,11 +12,11 @@ import yaml
 from aiohttp import web
 
 from crrd.cli.forecast import EXIT_RESTART, EXIT_UNKNOWN, ForecastConfig, run_forecast
+from crrd.core.api.types import NODE_DAEMONS
 from crrd.forecast.render import shape
 from crrd.forecast.report import ForecastInput, make_report
 from crrd.kube.client import KubeClient
 from crrd.kube.lanes import PLACES
-from crrd.kube.resources import NODE_DAEMONS
 from crrd.kubelet.hash.container_hash import container_hash
 from crrd.kubelet.version import NEWEST_MINOR
 

@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator
 from unittest.mock import patch
 
-from crrd.cli import doctor_sentences
-from crrd.cli.explain_sentences import SENTENCES, STEPS
 from crrd.cli.main import COMMANDS, build_parser
 from crrd.core.api.reasons import Reason
+from crrd.core.doctor import findings as doctor
+from crrd.core.explain import findings as explain
 from tests.tools.manifest_texts import HEADS, ROOT, Sentence, manifest_sentences
 
 PRODUCT = ROOT / "daemon" / "crrd"
@@ -32,7 +32,7 @@ _ELSEWHERE = {"description", "epilog", "usage", "COMMANDS", "DESCRIPTION", "_BAS
 """Names of what `_help` lists, and of what is no sentence."""
 _FLAGS = {"add_argument", "add_flag", "flag", "add", "name", "file"}
 _TABLES = (
-    *("core/api/reasons.py", "cli/explain_sentences.py", "cli/doctor_sentences.py", "core/api/schema.py"),
+    *("core/api/reasons.py", "core/explain/findings.py", "core/doctor/findings.py", "core/api/schema.py"),
     *("core/policy/schema.py", "kubelet/hash/go_dump.py"),
 )
 """Modules whose sentences are taken from their tables, and one whose texts are for hashing."""
@@ -58,10 +58,10 @@ def _tables() -> Iterator[Sentence]:
     for reason in filter(None, Reason):
         yield Sentence(STATUS, reason, reason.sentence)
         yield from (Sentence(REMEDY, reason, each) for each in reason.remedy)
-    yield from (Sentence(EXPLAIN, found.name, text) for found, text in SENTENCES.items())
-    yield from (Sentence(STEP, step.name, text) for step, text in STEPS.items())
-    for seen, (text, advice) in doctor_sentences.SENTENCES.items():
-        yield from (Sentence(DOCTOR, seen.name, each) for each in (text, advice) if each)
+    for table, group, steps in ((explain.Topic, EXPLAIN, STEP), (doctor.Topic, DOCTOR, DOCTOR)):
+        for topic in table:
+            yield Sentence(group, topic, topic.sentence)
+            yield from (Sentence(steps, topic, each) for each in topic.remedy)
 
 
 def _help() -> Iterator[Sentence]:

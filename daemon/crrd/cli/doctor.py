@@ -7,31 +7,29 @@ import argparse
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
-from crrd.cli.doctor_sentences import advice, sentence
 from crrd.cli.options import add_kubeconfig_flag
-from crrd.core.api.types import API_VERSION, KIND, LABEL_ACTIVE
+from crrd.core.api.types import API_VERSION, KIND, LABEL_ACTIVE, MANAGERS, NODE_DAEMONS
 from crrd.core.doctor import facts as read
 from crrd.core.doctor.checks import examine
 from crrd.core.doctor.facts import Facts, Hook, Json, LeaseSeen, PodSeen, Trial
 from crrd.core.doctor.findings import Finding, State
+from crrd.kube.best_effort import BestEffortReader
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access
 from crrd.kube.discovery import LEAST, server_version
 from crrd.kube.leader import LEASE_NAME
-from crrd.kube.resources import LEASES, MANAGERS, NODE_DAEMONS, NODES, PODS, REQUESTS, WEBHOOKS, Resource
-from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, GoneError
+from crrd.kube.resources import LEASES, NODES, PODS, REQUESTS, WEBHOOKS, Resource
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
 from crrd.lib.jsonfields import text, value_at
 from crrd.lib.log import configure as configure_log
 
-T = TypeVar("T")
 EXIT_PROBLEMS = 1
 _ADMISSION, _AUTHORIZATION = "admissionregistration.k8s.io", "authorization.k8s.io"
 _POLICIES = Resource("validatingadmissionpolicies", _ADMISSION)
@@ -84,9 +82,9 @@ def render(findings: Iterable[Finding]) -> str:
     """Return the findings as text."""
     lines = []
     for each in findings:
-        lines.append(f"{each.state:<11}  {each.check:<16}  {sentence(each)}")
-        if step := advice(each):
-            lines.append(f"{'':<31}> {step}")
+        lines.append(f"{each.state:<11}  {each.check:<16}  {each.message}")
+        if each.advice:
+            lines.append(f"{'':<31}> {each.advice}")
     return "\n".join(lines)
 
 
@@ -96,9 +94,9 @@ def render_json(findings: Iterable[Finding]) -> dict[str, Any]:
         {
             "check": each.check.name.title(),
             "state": each.state.value,
-            "reason": each.topic.name.title().replace("_", ""),
-            "message": sentence(each),
-            "advice": advice(each),
+            "reason": each.topic.value,
+            "message": each.message,
+            "advice": each.advice,
         }
         for each in findings
     ]
@@ -117,65 +115,52 @@ async def _read(kubeconfig: str, namespace: str) -> Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(BestEffortReader):
     """Reads an installation, as far as the user's rights allow."""
 
-    client: KubeClient
     found: dict[str, Any] = field(default_factory=dict)  # Facts by name
-    unread: dict[str, str] = field(default_factory=dict)  # Facts that could not be read, with the error
 
     async def facts(self, version: Json, namespace: str, clock: ServerClock) -> Facts:
         """Read all facts."""
         await self._gather(managers=self._pods(MANAGERS), daemons=self._pods(NODE_DAEMONS))
         await self._gather(
-            crd=self._get(_CRDS, "", _REQUESTS),
+            crd=self.get(_CRDS, "", _REQUESTS),
             hooks=self._hooks(),
             trial=self._trial(namespace),
-            policies=self._list(_POLICIES, read.read_name),
-            bound=self._list(_BINDINGS, read.read_bound),
+            policies=self.list(_POLICIES, read.read_name),
+            bound=self.list(_BINDINGS, read.read_bound),
             leader=self._leader(),
-            nodes=self._list(NODES, read.read_node),
-            node_leases=self._list(LEASES, read.read_lease, namespace="kube-node-lease"),
-            waiting=self._list(REQUESTS, read.read_waiting, label_selector=f"{LABEL_ACTIVE}=true"),
+            nodes=self.list(NODES, read.read_node),
+            node_leases=self.list(LEASES, read.read_lease, namespace="kube-node-lease"),
+            waiting=self.list(REQUESTS, read.read_waiting, label_selector=f"{LABEL_ACTIVE}=true"),
             missing_rights=self._missing(OF_USER, namespace),
             accounts=self._accounts(),
-            kruise_daemons=self._list(_DAEMON_SETS, read.read_desired, field_selector="metadata.name=kruise-daemon"),
+            kruise_daemons=self.list(_DAEMON_SETS, read.read_desired, field_selector="metadata.name=kruise-daemon"),
         )
+        unread = {name: str(error) for name, error in self.unread.items()}
         if not self.found.get("accounts", True):
-            self.unread["accounts"] = "crrd has no pods"
+            unread["accounts"] = "crrd has no pods"
         number = server_version(version)
         return Facts(
             version=text(version.get("gitVersion")) or "version unknown",
             too_old=number is not None and number < LEAST,
             now=clock.now(),
             here=datetime.now(UTC),
-            unread=self.unread,
+            unread=unread,
             **self.found,
         )
 
     async def _gather(self, **reads: Awaitable[Any]) -> None:
-        await asyncio.gather(*(self._try(name, work) for name, work in reads.items()))
-
-    async def _try(self, name: str, work: Awaitable[Any]) -> None:
-        try:
-            self.found[name] = await work
-        except (ApiUnavailableError, ApiRefusedError) as error:
-            self.unread[name] = str(error)
-
-    async def _list(self, resource: Resource, parse: Callable[[Json], T], **where: str) -> tuple[T, ...]:
-        return (await self.client.list_all(resource, parse, **where)).items
-
-    async def _get(self, resource: Resource, namespace: str, name: str) -> Json | None:
-        with suppress(GoneError):
-            return await self.client.get(resource, namespace, name)
-        return None
+        results = await asyncio.gather(*(self.attempt(name, work) for name, work in reads.items()))
+        pairs = zip(reads, results, strict=True)
+        self.found.update({name: result for name, result in pairs if name not in self.unread})
 
     async def _pods(self, selector: str) -> tuple[PodSeen, ...]:
-        found = await self._list(PODS, read.read_pod, label_selector=selector)
+        found = await self.list(PODS, read.read_pod, label_selector=selector)
         return tuple(each for each in found if not each.ended)
 
     async def _hooks(self) -> tuple[Hook, ...]:
-        return tuple(chain.from_iterable(await self._list(WEBHOOKS, read.read_hooks)))
+        return tuple(chain.from_iterable(await self.list(WEBHOOKS, read.read_hooks)))
 
     async def _trial(self, namespace: str) -> Trial:
         """Create a request as a dry run. Its pod does not exist, so admission denies it if it works."""
@@ -191,7 +176,7 @@ class Reader:
 
     async def _leader(self) -> LeaseSeen | None:
         managers = self.found.get("managers")
-        found = await self._get(LEASES, managers[0].namespace, LEASE_NAME) if managers else None
+        found = await self.get(LEASES, managers[0].namespace, LEASE_NAME) if managers else None
         return None if found is None else read.read_lease(found)
 
     async def _accounts(self) -> dict[str, tuple[str, ...]]:

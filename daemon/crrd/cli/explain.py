@@ -10,16 +10,12 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from crrd.cli.explain_sentences import says_since, sentence, steps
 from crrd.cli.options import add_kubeconfig_flag
 from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.time import format_duration
-from crrd.core.api.types import KIND, LABEL_ACTIVE, RequestPhase
+from crrd.core.api.types import KIND, LABEL_ACTIVE, NODE_DAEMONS, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.explain import facts as read
 from crrd.core.explain.facts import DaemonFacts, Facts, Json
@@ -27,17 +23,17 @@ from crrd.core.explain.findings import Explanation, Finding, Topic, Verdict
 from crrd.core.explain.request import explain_request
 from crrd.core.rollout.state import ProbeFailure
 from crrd.core.rollout.waits import read_probe_failure
+from crrd.kube.best_effort import BestEffortReader
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.reflector import APPLY
-from crrd.kube.resources import EVENTS, NODE_DAEMONS, NODES, PODS, REQUESTS, Resource
+from crrd.kube.resources import EVENTS, NODES, PODS, REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError, GoneError
 from crrd.lib.log import configure as configure_log
 from crrd.lib.plain import plain
 
-T = TypeVar("T")
 EXIT_NOT_EXPLAINED = 1  # The request does not exist, or the API server did not return it
 _COLORS = {Verdict.SUCCEEDED: "32", Verdict.FAILED: "31", Verdict.MOVING: "36", Verdict.STUCK: "33"}
 
@@ -106,38 +102,38 @@ def render_json(found: Explanation) -> dict[str, Any]:
         "pod": found.request.pod_key,
         "node": found.node,
         "verdict": found.verdict.value,
-        **_finding(found, found.cause, cause_sentence(found)),
+        **_finding(found.cause, cause_message(found)),
         "containers": [
             {
-                "name": each.name,
+                "name": each.container,
                 "phase": each.phase,
-                **_finding(found, each.finding, sentence(found, each.finding)),
-                "stuck": each.finding.stuck,
+                **_finding(each, each.message),
+                "stuck": each.stuck,
             }
             for each in found.containers
         ],
-        "notes": [note_sentence(found, note) for note in found.notes],
+        "notes": [note_message(note) for note in found.notes],
     }
 
 
-def _finding(found: Explanation, finding: Finding, what: str) -> dict[str, Any]:
+def _finding(finding: Finding, message: str) -> dict[str, Any]:
     return {
-        "reason": finding.reason.name.title().replace("_", ""),
-        "what": what,
+        "reason": finding.topic.value,
+        "what": message,
         "sinceSeconds": None if finding.since is None else round(finding.since, 1),
-        "advice": steps(found, finding),
+        "advice": [*finding.advice],
     }
 
 
-def cause_sentence(found: Explanation) -> str:
-    """Return the sentence for the request's state, with the name of the container that it is about."""
+def cause_message(found: Explanation) -> str:
+    """Return the message about the request's state, with the name of the container that it is about."""
     container = f"container {found.cause.container}: " if found.cause.container else ""
-    return container + sentence(found, found.cause)
+    return container + found.cause.message
 
 
-def note_sentence(found: Explanation, note: Finding) -> str:
-    """Return the sentence of a note, and what to do about it."""
-    return "; ".join([sentence(found, note), *steps(found, note)])
+def note_message(note: Finding) -> str:
+    """Return the message of a note, and what to do about it."""
+    return "; ".join([note.message, *note.advice])
 
 
 def render(found: Explanation) -> str:
@@ -147,21 +143,21 @@ def render(found: Explanation) -> str:
     created = f"created {format_duration(found.age)} ago"
     lines = [plain(f"{request.key}: {phase or 'no phase yet'}, {created}, {where}"), ""]
     since = ""
-    if cause.since is not None and not says_since(cause):
+    if cause.since is not None and not cause.topic.says_since:
         since = f" ({format_duration(cause.since)} {'ago' if phase is RequestPhase.COMPLETED else 'so far'})"
-    lines += _wrapped(cause_sentence(found) + since, color=_COLORS[found.verdict])
-    for step in steps(found, cause):
+    lines += _wrapped(cause_message(found) + since, color=_COLORS[found.verdict])
+    for step in cause.advice:
         lines += _wrapped(step, first="  > ", others="    ")
-    if any(each.name != cause.container and each.finding.reason is not Topic.TURN_AWAITED for each in found.containers):
-        widths = [max(len(plain(getattr(each, part))) for each in found.containers) for part in ("name", "phase")]
+    if any(each.container != cause.container and each.topic is not Topic.TURN_AWAITED for each in found.containers):
+        widths = [max(len(plain(getattr(each, part))) for each in found.containers) for part in ("container", "phase")]
         lines.append("")
         for each in found.containers:
-            head = f"  {plain(each.name):{widths[0]}}  {each.phase:{widths[1]}}  "
-            lines += _wrapped(sentence(found, each.finding), first=head, others=" " * len(head))
+            head = f"  {plain(each.container):{widths[0]}}  {each.phase:{widths[1]}}  "
+            lines += _wrapped(each.message, first=head, others=" " * len(head))
     if found.notes:
         lines.append("")
         for note in found.notes:
-            lines += _wrapped(note_sentence(found, note), first="  - ", others="    ")
+            lines += _wrapped(note_message(note), first="  - ", others="    ")
     return "\n".join(lines)
 
 
@@ -206,27 +202,25 @@ def _why_not(error: ApiRefusedError | ApiUnavailableError, client: KubeClient, n
     return str(error)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Reads the objects that a request depends on, as far as the user's rights allow."""
-
-    client: KubeClient
-    unread: dict[str, str] = field(default_factory=dict)  # Objects that could not be read, with the error
+class _Reader(BestEffortReader):
+    """Reads the objects that a request depends on."""
 
     async def facts(self, obj: Json, clock: ServerClock) -> Facts:
         """Read all facts."""
         request = parse_request(obj)
         namespace = request.namespace
-        found = await self._try("the pod", self._get(PODS, namespace, request.pod_name))
+        found = await self.attempt("the pod", self.get(PODS, namespace, request.pod_name))
         pod = None if found is None else parse_pod(found)
         node_name = request.node_name or (pod.node_name if pod else "")
         active, own = f"{LABEL_ACTIVE}=true", f"involvedObject.uid={request.uid}"
         others, node, daemons, events, probes = await asyncio.gather(
-            self._try("other requests", self._list(REQUESTS, parse_request, namespace, label_selector=active)),
-            self._try("the node", self._get(NODES, "", node_name)),
-            self._try("the node daemon's pod", self._daemons(node_name)),
-            self._try("events", self._list(EVENTS, read.read_event, namespace, field_selector=own)),
-            self._try("the pod's events", self._probes(pod)),
+            self.attempt(
+                "other requests", self.list(REQUESTS, parse_request, namespace=namespace, label_selector=active)
+            ),
+            self.attempt("the node", self.get(NODES, "", node_name)),
+            self.attempt("the node daemon's pod", self._daemons(node_name)),
+            self.attempt("events", self.list(EVENTS, read.read_event, namespace=namespace, field_selector=own)),
+            self.attempt("the pod's events", self._probes(pod)),
         )
         return Facts(
             request=request,
@@ -241,43 +235,28 @@ class _Reader:
             probes=probes or (),
             times=read.read_times(obj),
             admitted=read.is_admitted(obj),
-            unread=tuple(Finding(Topic.UNREAD, {"object": what, "error": why}) for what, why in self.unread.items()),
+            unread={what: _shortly(error) for what, error in self.unread.items()},
         )
-
-    async def _try(self, what: str, work: Awaitable[T]) -> T | None:
-        try:
-            return await work
-        except (ApiRefusedError, ApiUnavailableError) as error:
-            forbidden = isinstance(error, ApiRefusedError) and error.status == 403
-            self.unread[what] = "forbidden" if forbidden else str(error)
-            return None
-
-    async def _get(self, resource: Resource, namespace: str, name: str) -> Json | None:
-        """Return an object, or None if it does not exist."""
-        with suppress(GoneError):
-            return await self.client.get(resource, namespace, name) if name else None
-        return None
-
-    async def _list(
-        self, resource: Resource, parse: Callable[[Json], T], namespace: str = "", **selectors: str
-    ) -> tuple[T, ...]:
-        return (await self.client.list_all(resource, parse, namespace=namespace, **selectors)).items
 
     async def _probes(self, pod: Pod | None) -> tuple[tuple[tuple[str, str], ProbeFailure] | None, ...]:
         """Return the failed probes of the pod, if one of its containers waits for a probe."""
         if pod is None or all(each.ready or not each.running for each in pod.containers.values()):
             return ()
         selector = f"involvedObject.uid={pod.uid},reason=Unhealthy"
-        return await self._list(EVENTS, read_probe_failure, pod.namespace, field_selector=selector)
+        return await self.list(EVENTS, read_probe_failure, namespace=pod.namespace, field_selector=selector)
 
     async def _daemons(self, node: str) -> tuple[DaemonFacts, ...] | None:
         """Return the daemon's pods on a node. None if no node has any: it runs by hand, or with other labels."""
         if not node:
             return None
         selectors = {"label_selector": NODE_DAEMONS, "field_selector": f"spec.nodeName={node}"}
-        if there := await self._list(PODS, read.read_daemon, **selectors):
+        if there := await self.list(PODS, read.read_daemon, **selectors):
             return there
         async for page in self.client.list_pages(PODS, label_selector=NODE_DAEMONS, limit=1):
             if any(True for _ in page.items):
                 return ()
         return None
+
+
+def _shortly(error: ApiRefusedError | ApiUnavailableError) -> str:
+    return "forbidden" if isinstance(error, ApiRefusedError) and error.status == 403 else str(error)

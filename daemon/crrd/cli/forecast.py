@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from crrd.cli.options import add_cri_flag, add_flag, add_kubeconfig_flag, cri_endpoints, from_flags
+from crrd.core.api.types import NODE_DAEMONS
 from crrd.cri.runtime import connect
 from crrd.forecast.node import kubelet_version, node_report, pods_of_node
 from crrd.forecast.render import FORMATS, draw, report_from, to_text
@@ -21,7 +22,7 @@ from crrd.forecast.spec_store import SpecStore
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
 from crrd.kube.lanes import PLACES
-from crrd.kube.resources import NODE_DAEMONS, NODES, PODS
+from crrd.kube.resources import NODES, PODS
 from crrd.kubelet.version import NEWEST_MINOR, OLDEST_MINOR, parse_minor, reported_version
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError, GoneError
 from crrd.lib.jsonfields import items, mapping, text, value_at

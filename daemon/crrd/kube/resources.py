@@ -61,10 +61,6 @@ POLICIES = Resource(model.POLICY_PLURAL, model.POLICY_GROUP, "v1alpha1")
 BUDGETS = Resource("poddisruptionbudgets", "policy")
 DISCOVERY = Resource("discovery")  # A placeholder for the API server's discovery documents
 
-NODE_DAEMONS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=node"
-"""Label selector for the node daemon's pods; the manifests set these labels."""
-MANAGERS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"  # The same for the manager's pods
-
 
 class Where(TypedDict, total=False):
     """Which objects of a kind to list or watch."""

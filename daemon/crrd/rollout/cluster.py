@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
+from crrd.core.api.types import NODE_DAEMONS
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import LABEL_RUN, Options
 from crrd.core.rollout.state import (
@@ -24,7 +25,7 @@ from crrd.core.rollout.waits import read_probe_failure
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
 from crrd.kube.reflector import Reflector
-from crrd.kube.resources import BUDGETS, EVENTS, NODE_DAEMONS, NODES, PODS, REQUESTS, Resource, Where
+from crrd.kube.resources import BUDGETS, EVENTS, NODES, PODS, REQUESTS, Resource, Where
 from crrd.kubelet.version import reported_version
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.lib.jsonfields import mapping, text

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from crrd.cli.explain import cause_sentence, note_sentence, render
-from crrd.cli.explain_sentences import SENTENCES, STEPS, sentence, steps
+from crrd.cli.explain import cause_message, note_message, render
 from crrd.core.api.pod import parse_pod
 from crrd.core.api.time import format_duration, rfc3339
 from crrd.core.api.types import FINALIZER
@@ -26,7 +25,7 @@ from crrd.core.explain.facts import (
     read_ready_since,
     read_times,
 )
-from crrd.core.explain.findings import Advice, Explanation, Finding, Step, Topic, Verdict
+from crrd.core.explain.findings import Explanation, Topic, Verdict
 from crrd.core.explain.request import explain_request
 from crrd.core.rollout.waits import read_probe_failure
 
@@ -192,25 +191,25 @@ class Told:
     @property
     def cause(self) -> Said:
         cause = self.found.cause
-        return Said(cause_sentence(self.found), cause.since, tuple(steps(self.found, cause)), cause.stuck)
+        return Said(cause_message(self.found), cause.since, tuple(cause.advice), cause.stuck)
 
     @property
     def containers(self) -> list[Said]:
         return [
             Said(
-                sentence(self.found, each.finding),
-                each.finding.since,
-                tuple(steps(self.found, each.finding)),
-                each.finding.stuck,
+                each.message,
+                each.since,
+                tuple(each.advice),
+                each.stuck,
                 each.phase,
-                each.name,
+                each.container,
             )
             for each in self.found.containers
         ]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return tuple(note_sentence(self.found, note) for note in self.found.notes)
+        return tuple(note_message(note) for note in self.found.notes)
 
     @property
     def lines(self) -> list[str]:
@@ -1232,30 +1231,12 @@ def test_the_containers_are_listed_unless_the_one_at_work_is_all_there_is_to_say
     ]
 
 
-def test_an_explanation_is_data() -> None:
-    """Programs need not read a sentence: what is waited for, since when and what to do are values."""
+def test_programs_need_not_read_a_message() -> None:
     found = told(request(age=45), changes={"node": AWAY}).found
-    assert found.cause == Finding(
-        Topic.NO_ANSWER,
-        {"left": 15.0},
-        45.0,
-        stuck=True,
-        advice=(
-            Advice(Step.NODE_IS_NOT_READY, {"since": 200.0}),
-            Advice(
-                Step.CHECK_DAEMON,
-                {"daemon_namespace": "crrd-node", "daemon": "crrd-node-x", "phase": "Running", "ready": "ready"},
-            ),
-        ),
-    )
+    assert (found.cause.topic, found.cause.since, found.cause.stuck) == (Topic.NO_ANSWER, 45.0, True)
     held = told(request(**KILLED), pod(waiting("CrashLoopBackOff", BACK_OFF))).found
-    assert held.cause == replace(held.containers[0].finding, container="app")
-    assert (held.cause.reason, held.cause.values["left"], held.cause.since) == (Topic.BACK_OFF, 31.0, 9.0)
-
-
-def test_every_finding_and_every_step_has_its_sentence() -> None:
-    assert SENTENCES.keys() == {*Topic}
-    assert STEPS.keys() == {*Step}
+    assert held.cause == held.containers[0]
+    assert (held.cause.topic, held.cause.since) == (Topic.BACK_OFF, 9.0)
 
 
 def test_no_advice_where_nothing_is_late() -> None:
@@ -1299,7 +1280,7 @@ def test_there_is_no_pod() -> None:
 
 
 def test_a_pod_that_may_not_be_read_is_not_gone() -> None:
-    unread = (Finding(Topic.UNREAD, {"object": "the pod", "error": "forbidden"}),)
+    unread = {"the pod": "forbidden"}
     obj = request(phase="Recreating", states=[state(message="CrashLoopBackOff: back-off")], labels={"a": "b"})
     obj["metadata"]["labels"] = request()["metadata"]["labels"]
     found = explain(replace(facts(obj, None), pod_read=False, unread=unread, node=None))
@@ -1371,7 +1352,7 @@ DEFAULT = (
     "containers not recreated by then fail"
 )
 GRACE_DEFAULT = DEFAULT.replace("59m30s left of 3630s", "1h left of 3660s")
-OVER = "so the request should be deleted soon; a new leader of the manager counts from its own start"
+OVER = "the request is deleted soon (a new leader counts from its start)"
 STAYS = "ttlSecondsAfterFinished is not set, so the request stays until you delete it"
 NOTES = [
     ("deadline", request(age=60, spec={"activeDeadlineSeconds": 300}, **KILLED),
@@ -1391,7 +1372,7 @@ NOTES = [
     ("no admission", request(context=False, **KILLED),
      (
 f"{DEFAULT} | the request has no statusContext, because it did not pass admission; the daemon "
-f"stops the instances that are running"
+f"stops the running instances"
 )),
     ("forced", request(strategy={"forceRecreate": True}, **KILLED),
      f"{DEFAULT} | forceRecreate is set, so the running instance is stopped once, even if it is newer"),
@@ -1402,9 +1383,9 @@ f"stops the instances that are running"
     ("ttl", request(phase="Completed", completed=5, labels={}, spec={"ttlSecondsAfterFinished": 3605}),
      "ttlSecondsAfterFinished: the request is deleted in 1h"),
     ("ttl over", request(phase="Completed", completed=50, labels={}, spec={"ttlSecondsAfterFinished": 40}),
-     f"ttlSecondsAfterFinished ended 10s ago, {OVER}; {MANAGER}"),
+     f"ttlSecondsAfterFinished ended 10s ago; {OVER}; {MANAGER}"),
     ("ttl on the dot", request(phase="Completed", completed=40, labels={}, spec={"ttlSecondsAfterFinished": 40}),
-     f"ttlSecondsAfterFinished ended 0s ago, {OVER}; {MANAGER}"),
+     f"ttlSecondsAfterFinished ended 0s ago; {OVER}; {MANAGER}"),
     ("ttl by another clock",
      request(phase="Completed", completed=9000, labels={}, spec={"ttlSecondsAfterFinished": 40},
              managedFields=[{"subresource": "status", "time": ago(10)}]),

@@ -13,9 +13,8 @@ from crrd.core.api.reason_table import ReasonTable
 _AGAIN = "create a new request; for the spec of this one: kubectl -n {namespace} get crr {request} -o yaml"
 _PODS = "kubectl -n {namespace} get pods"
 _RUNTIME = ("check the container runtime on node {node}", "read the node daemon's log: {log}")
+_ENDS, _WAITS = True, False  # Whether a container ends with the reason as Failed, or waits
 _VALUE = re.compile(r"\{\w+\}")
-
-_Row = tuple[str, str, tuple[str, ...], bool]
 
 
 class EventReason(StrEnum):
@@ -28,16 +27,6 @@ class EventReason(StrEnum):
     NO_READINESS_GATE = "NoReadinessGate"
 
 
-def _end(name: str, sentence: str, *remedy: str) -> _Row:
-    """Return a reason that ends a container as Failed."""
-    return name, sentence, remedy, True
-
-
-def _wait(name: str, sentence: str, *remedy: str) -> _Row:
-    """Return a reason of a wait."""
-    return name, sentence, remedy, False
-
-
 class Reason(ReasonTable):
     """A reason of a request or container.
 
@@ -46,7 +35,7 @@ class Reason(ReasonTable):
 
     final: bool  # Whether it ends a container as Failed
 
-    def __init__(self, name: str, sentence: str = "", remedy: tuple[str, ...] = (), final: bool = False) -> None:
+    def __init__(self, name: str, final: bool = False, sentence: str = "", *remedy: str) -> None:
         super().__init__(name, sentence, *remedy)
         self.final = final
 
@@ -54,141 +43,92 @@ class Reason(ReasonTable):
         """Return what to do. For a reason without a remedy, return the general advice."""
         return super().advise(**values) or (_AGAIN.format(**values),)
 
-    NONE = _wait("", "")
+    # fmt: off
+    NONE = "", _WAITS, ""
     # Ends.
-    INVALID_REQUEST = _end(
-        "InvalidRequest",
-        "{error}",
-        "create a new request without this error",
-        "kubectl -n {namespace} delete crr {request}",
-    )
-    CONTAINER_NOT_FOUND = _end(
-        "ContainerNotFound",
-        'pod {key} has no container "{name}"',
-        "use the name of a container of the pod: kubectl -n {namespace} describe pod {pod}",
-    )
-    NOT_RECREATABLE = _end(
-        "NotRecreatable",
+    INVALID_REQUEST = ("InvalidRequest", _ENDS, "{error}", "create a new request without this error",
+        "kubectl -n {namespace} delete crr {request}")
+    CONTAINER_NOT_FOUND = ("ContainerNotFound", _ENDS, 'pod {key} has no container "{name}"',
+        "use the name of a container of the pod: kubectl -n {namespace} describe pod {pod}")
+    NOT_RECREATABLE = ("NotRecreatable", _ENDS,
         "this is an {kind}; only containers and native sidecars can be recreated",
-        "use the name of a container of the pod: kubectl -n {namespace} describe pod {pod}",
-    )
-    CONTAINER_MISMATCH = _end(
-        "ContainerMismatch",
-        "container ID {container_id} {problem}",
-        "leave statusContext out of the request; admission sets it",
-    )
-    NOT_RESTARTABLE = _end(
-        "NotRestartable",
+        "use the name of a container of the pod: kubectl -n {namespace} describe pod {pod}")
+    CONTAINER_MISMATCH = ("ContainerMismatch", _ENDS, "container ID {container_id} {problem}",
+        "leave statusContext out of the request; admission sets it")
+    NOT_RESTARTABLE = ("NotRestartable", _ENDS,
         "restartPolicy is Never, so kubelet would not start the container again",
-        "delete the pod instead, if a controller creates a new one: kubectl -n {namespace} delete pod {pod}",
-    )
-    LEFT_DOWN = _end(
-        "LeftDown",
+        "delete the pod instead, if a controller creates a new one: kubectl -n {namespace} delete pod {pod}")
+    LEFT_DOWN = ("LeftDown", _ENDS,
         "the container exited with code 0 and restartPolicy is OnFailure, so kubelet does not restart it",
-        "delete the pod instead, if a controller creates a new one: kubectl -n {namespace} delete pod {pod}",
-    )
-    RESTARTS_POD = _end(
-        "RestartsWholePod",
+        "delete the pod instead, if a controller creates a new one: kubectl -n {namespace} delete pod {pod}")
+    RESTARTS_POD = ("RestartsWholePod", _ENDS,
         "the container's restartPolicyRules restart all containers of the pod after exit code {code}",
-        "to allow this, set spec.strategy.allowPodRestart: true in a new request",
-    )
-    REST_LEFT_DOWN = _end(
-        "WholePodLeftDown",
+        "to allow this, set spec.strategy.allowPodRestart: true in a new request")
+    REST_LEFT_DOWN = ("WholePodLeftDown", _ENDS,
         "recreated, but kubelet also restarted the other containers of the pod, and some failed and stay down: {names}",
         "see why: kubectl -n {namespace} logs {pod} --all-containers",
-        "delete the pod instead, if a controller creates a new one: kubectl -n {namespace} delete pod {pod}",
-    )
-    STOP_FAILED = _end("StopFailed", "StopContainer failed {count} times in {seconds}s, last error: {error}", *_RUNTIME)
-    STILL_RUNS = _end("StillRuns", "the runtime reported the container as stopped, but it is still running", *_RUNTIME)
-    PIN_LOST = _end(
-        "PinLost",
+        "delete the pod instead, if a controller creates a new one: kubectl -n {namespace} delete pod {pod}")
+    STOP_FAILED = ("StopFailed", _ENDS, "StopContainer failed {count} times in {seconds}s, last error: {error}",
+        *_RUNTIME)
+    STILL_RUNS = "StillRuns", _ENDS, "the runtime reported the container as stopped, but it is still running", *_RUNTIME
+    PIN_LOST = ("PinLost", _ENDS,
         "the annotation pinned-containers was removed, so crrd cannot tell which instance was stopped",
-        "do not remove the annotation crr.apps.kruise.io/pinned-containers",
-        _AGAIN,
-    )
-    POD_GONE = _end("PodGone", "the pod no longer exists", f"use the name of the pod that replaced it: {_PODS}")
-    POD_REPLACED = _end(
-        "PodReplaced",
+        "do not remove the annotation crr.apps.kruise.io/pinned-containers", _AGAIN)
+    POD_GONE = "PodGone", _ENDS, "the pod no longer exists", f"use the name of the pod that replaced it: {_PODS}"
+    POD_REPLACED = ("PodReplaced", _ENDS,
         "the pod was replaced: the request is for UID {wanted}, but {key} now has UID {found}",
-        f"use the name of the pod that replaced it: {_PODS}",
-    )
-    POD_ELSEWHERE = _end(
-        "PodElsewhere",
-        "pod {key} is on {found}, not on node {node}",
-        "create a new request without the labels crr.apps.kruise.io/node-name and "
-        "crr.apps.kruise.io/pod-uid; admission sets them",
-    )
-    POD_DELETING = _end("PodDeleting", "the pod is being deleted", f"use the name of the pod that replaces it: {_PODS}")
-    POD_ENDED = _end(
-        "PodEnded",
-        "the pod has ended (phase {phase}), so kubelet does not start containers in it",
-        f"use the name of a running pod: {_PODS}",
-    )
-    EARLIER_FAILURE = _end("EarlierFailure", '{what}: container "{name}" failed and failurePolicy is Fail', _AGAIN)
-    NO_ANSWER = _end(
-        "NoDaemonAnswered",
-        "no node daemon answered the request{where}",
-        "check manager and node daemons: crrd doctor",
-        _AGAIN,
-    )
-    DEADLINE = _end(
-        "DeadlineExceeded",
-        "activeDeadlineSeconds ({deadline}) has passed{waited}",
+        f"use the name of the pod that replaced it: {_PODS}")
+    POD_ELSEWHERE = ("PodElsewhere", _ENDS, "pod {key} is on {found}, not on node {node}",
+        ("create a new request without the labels crr.apps.kruise.io/node-name and "
+        "crr.apps.kruise.io/pod-uid; admission sets them"))
+    POD_DELETING = ("PodDeleting", _ENDS, "the pod is being deleted",
+        f"use the name of the pod that replaces it: {_PODS}")
+    POD_ENDED = ("PodEnded", _ENDS, "the pod has ended (phase {phase}), so kubelet does not start containers in it",
+        f"use the name of a running pod: {_PODS}")
+    EARLIER_FAILURE = "EarlierFailure", _ENDS, '{what}: container "{name}" failed and failurePolicy is Fail', _AGAIN
+    NO_ANSWER = ("NoDaemonAnswered", _ENDS, "no node daemon answered the request{where}",
+        "check manager and node daemons: crrd doctor", _AGAIN)
+    DEADLINE = ("DeadlineExceeded", _ENDS, "activeDeadlineSeconds ({deadline}) has passed{waited}",
         "fix what the container was waiting for; if it only needs more time, set a longer spec.activeDeadlineSeconds",
-        _AGAIN,
-    )
+        _AGAIN)
     # Waits.
-    WAITING_FOR_POD = _wait(
-        "WaitingForPod",
-        "waiting for pod {key} to appear on node {node}",
+    WAITING_FOR_POD = ("WaitingForPod", _WAITS, "waiting for pod {key} to appear on node {node}",
         "check that the pod is on that node: kubectl get pod -n {namespace} {pod} -o wide",
-        "check that the daemon may list pods: {log}",
-    )
-    WAITING_FOR_UNREADY = _wait("WaitingForUnready", "waiting for the manager to make the pod unready")
-    UNREADY_GRACE = _wait("UnreadyGracePeriod", "the pod is unready; waiting {grace}s before stopping containers")
-    NO_READINESS_GATE = _wait(
-        "NoReadinessGate", "the pod has no readiness gate KruisePodReady, so unreadyGracePeriodSeconds is ignored"
-    )
-    WAITING_FOR_IP = _wait("WaitingForPodIP", "waiting for the pod's IP, which the preStop hook needs")
-    NOT_CREATED = _wait("ContainerNotCreated", "the container has not been created yet")
-    NOT_STARTED = _wait("ContainerNotStarted", "the container has been created, but not started yet")
-    OTHER_WORK = _wait(
-        "OtherRequestAtWork", "an earlier request that has ended is still working on this container ({work})"
-    )
-    NOT_PINNED = _wait(
-        "NotPinned",
-        "cannot record the target container IDs in the request's annotations: {error}",
-        "check what rejects the write: a policy, a webhook, the node daemon's RBAC role, or "
-        "annotations that are too large",
-    )
-    RUNTIME_UNAVAILABLE = _wait("RuntimeUnavailable", "waiting for the container runtime: {error}", *_RUNTIME)
-    KUBELET_SILENT = _wait(
-        "KubeletNotAnswering",
-        "kubelet on this node has not answered /healthz for {seconds}s; not stopping the container, "
-        "because kubelet could not start it again",
+        "check that the daemon may list pods: {log}")
+    WAITING_FOR_UNREADY = "WaitingForUnready", _WAITS, "waiting for the manager to make the pod unready"
+    UNREADY_GRACE = "UnreadyGracePeriod", _WAITS, "the pod is unready; waiting {grace}s before stopping containers"
+    NO_READINESS_GATE = ("NoReadinessGate", _WAITS,
+        "the pod has no readiness gate KruisePodReady, so unreadyGracePeriodSeconds is ignored")
+    WAITING_FOR_IP = "WaitingForPodIP", _WAITS, "waiting for the pod's IP, which the preStop hook needs"
+    NOT_CREATED = "ContainerNotCreated", _WAITS, "the container has not been created yet"
+    NOT_STARTED = "ContainerNotStarted", _WAITS, "the container has been created, but not started yet"
+    OTHER_WORK = ("OtherRequestAtWork", _WAITS,
+        "an earlier request that has ended is still working on this container ({work})")
+    NOT_PINNED = ("NotPinned", _WAITS, "cannot record the target container IDs in the request's annotations: {error}",
+        ("check what rejects the write: a policy, a webhook, the node daemon's RBAC role, or "
+        "annotations that are too large"))
+    RUNTIME_UNAVAILABLE = "RuntimeUnavailable", _WAITS, "waiting for the container runtime: {error}", *_RUNTIME
+    KUBELET_SILENT = ("KubeletNotAnswering", _WAITS,
+        ("kubelet on this node has not answered /healthz for {seconds}s; not stopping the container, "
+        "because kubelet could not start it again"),
         "check kubelet on node {node}",
-        "if its healthz port is not 10248, set --kubelet-healthz-port of the node daemon",
-    )
-    STOP_RETRIED = _wait("StopRetried", "StopContainer failed {times}, retrying: {error}", *_RUNTIME)
-    NOT_ENDING = _wait(
-        "ContainerNotEnding",
-        "the container is still running {seconds}s after the end of its grace period; either its process cannot be "
-        "killed, or the container runtime hangs",
-        *_RUNTIME,
-    )
-    HOOK_FAILED = _wait("PreStopHookFailed", "preStop hook failed: {error}")
-    HELD_BACK = _wait("HeldBackByKubelet", "{details}")
-    NOT_STARTED_AGAIN = _wait("WaitingForKubelet", "kubelet has not restarted the container for {seconds}s{before}")
-    NOT_READY = _wait(
-        "ContainerNotReady",
+        "if its healthz port is not 10248, set --kubelet-healthz-port of the node daemon")
+    STOP_RETRIED = "StopRetried", _WAITS, "StopContainer failed {times}, retrying: {error}", *_RUNTIME
+    NOT_ENDING = ("ContainerNotEnding", _WAITS,
+        ("the container is still running {seconds}s after the end of its grace period; either its process cannot be "
+        "killed, or the container runtime hangs"),
+        *_RUNTIME)
+    HOOK_FAILED = "PreStopHookFailed", _WAITS, "preStop hook failed: {error}"
+    HELD_BACK = "HeldBackByKubelet", _WAITS, "{details}"
+    NOT_STARTED_AGAIN = "WaitingForKubelet", _WAITS, "kubelet has not restarted the container for {seconds}s{before}"
+    NOT_READY = ("ContainerNotReady", _WAITS,
         "the new container has been running for {seconds}s, but is not ready: {why}",
-        "check the events of its probe: kubectl -n {namespace} describe pod {pod}",
-    )
-    POD_RESTARTING = _wait("PodRestarting", "waiting for kubelet to restart all containers of the pod")
-    NOT_BACK = _wait(
-        "WaitingForWholePod", "recreated; kubelet is restarting all containers of the pod, waiting for: {names}"
-    )
-    POD_RESTARTED = _wait("WholePodRestarted", "kubelet also restarted other containers of the pod: {names}")
+        "check the events of its probe: kubectl -n {namespace} describe pod {pod}")
+    POD_RESTARTING = "PodRestarting", _WAITS, "waiting for kubelet to restart all containers of the pod"
+    NOT_BACK = ("WaitingForWholePod", _WAITS,
+        "recreated; kubelet is restarting all containers of the pod, waiting for: {names}")
+    POD_RESTARTED = "WholePodRestarted", _WAITS, "kubelet also restarted other containers of the pod: {names}"
+    # fmt: on
 
 
 def reason_of(message: str, *, final: bool) -> Reason:

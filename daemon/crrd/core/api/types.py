@@ -37,6 +37,10 @@ CONDITIONS_UNREADY = ("PodUnreadyAcquired", "PreRecreateGrace")
 """The condition by which OpenKruise's managers for v1beta1 say what the annotation unready-acquired says: its names."""
 READINESS_GATE = "KruisePodReady"
 
+NODE_DAEMONS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=node"
+"""Label selector for the node daemon's pods; the manifests set these labels."""
+MANAGERS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"  # The same for the manager's pods
+
 DEFAULT_GRACE_SECONDS = 30  # Kubernetes' default of a pod's terminationGracePeriodSeconds
 MINIMUM_GRACE_SECONDS = 2
 """Kubelet's minimumGracePeriodInSeconds: the least that a container gets after its preStop hook."""

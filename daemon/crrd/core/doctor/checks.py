@@ -14,6 +14,7 @@ from crrd.core.api.types import VERSIONS, RequestPhase, StatePhase
 from crrd.core.doctor.facts import Facts, Hook, Json, PodSeen
 from crrd.core.doctor.findings import Check, Finding, State, Topic
 from crrd.lib.jsonfields import items, mapping, text, value_at
+from crrd.lib.plain import plain
 
 HOOK = "mutate-crr.apps.kruise.io"  # The webhook of crrd's manager that requests need
 POLICIES_OF_NODE = ("crrd-node", "crrd-requests")
@@ -22,7 +23,7 @@ SKEW_SECONDS = 10.0  # By how much clocks may differ: headers have whole seconds
 NODE_LEASE_SECONDS = 60.0  # Kubelet renews its Lease every 10 s, and a node whose Lease is 40 s old is no longer Ready
 _SHOWN = 3  # Most names in a list; the others are counted
 
-Seen = tuple[State, Topic, Mapping[str, Any]]
+Result = tuple[Topic, Mapping[str, Any]]
 
 
 def examine(facts: Facts) -> tuple[Finding, ...]:
@@ -33,17 +34,21 @@ def examine(facts: Facts) -> tuple[Finding, ...]:
     }
     findings: list[Finding] = []
     for check, (look, needs) in _CHECKS.items():
-        found = [*_unread(facts, *needs)] or [*look(facts)]
-        wrong = [each for each in found if each[0] in (State.WARNING, State.PROBLEM)]
-        findings += [Finding(check, state, topic, {**places, **values}) for state, topic, values in wrong or found[:1]]
+        results = [*_unread(facts, *needs)] or [*look(facts)]
+        faults = [each for each in results if each[0].state in (State.WARNING, State.PROBLEM)]
+        findings += [_finding(check, topic, {**places, **values}) for topic, values in faults or results[:1]]
     return tuple(findings)
 
 
-def _unread(facts: Facts, *names: str) -> Iterator[Seen]:
+def _finding(check: Check, topic: Topic, values: Mapping[str, Any]) -> Finding:
+    return Finding(check, topic, plain(topic.say(**values)), "".join(topic.advise(**values)))
+
+
+def _unread(facts: Facts, *names: str) -> Iterator[Result]:
     """Yield the first of these facts that could not be read."""
     for name in names:
         if name in facts.unread:
-            yield State.NOT_CHECKED, Topic.UNREAD, {"why": facts.unread[name]}
+            yield Topic.UNREAD, {"why": facts.unread[name]}
             return
 
 
@@ -54,14 +59,13 @@ def _listed(names: Iterable[str]) -> dict[str, Any]:
     return {"names": ", ".join(ordered[:_SHOWN]) + more, "count": len(ordered)}
 
 
-def _if_any(state: State, topic: Topic, names: Collection[str]) -> Iterator[Seen]:
+def _if_any(topic: Topic, names: Collection[str]) -> Iterator[Result]:
     if names:
-        yield state, topic, _listed(names)
+        yield topic, _listed(names)
 
 
-def _server(facts: Facts) -> Iterator[Seen]:
-    state, topic = (State.WARNING, Topic.SERVER_TOO_OLD) if facts.too_old else (State.OK, Topic.SERVER)
-    yield state, topic, {"version": facts.version}
+def _server(facts: Facts) -> Iterator[Result]:
+    yield Topic.SERVER_TOO_OLD if facts.too_old else Topic.SERVER, {"version": facts.version}
 
 
 def dropped_fields(schema: Json) -> list[Field]:
@@ -96,21 +100,21 @@ def _needed(field: Field) -> bool:
     return field.required or phase or field.type in (Type.OBJECT, Type.LIST)
 
 
-def _crd(facts: Facts) -> Iterator[Seen]:
+def _crd(facts: Facts) -> Iterator[Result]:
     """Check that the CRD is served and keeps all fields."""
     if facts.crd is None:
-        yield State.PROBLEM, Topic.CRD_MISSING, {}
+        yield Topic.CRD_MISSING, {}
         return
     entries = map(mapping, items(value_at(facts.crd, "spec.versions")))
     served = {text(each.get("name")): each for each in entries if each.get("served") is True}
     known = [version for version in VERSIONS if version in served]
     if not known:
-        yield State.PROBLEM, Topic.CRD_NOT_SERVED, _listed(VERSIONS)
+        yield Topic.CRD_NOT_SERVED, _listed(VERSIONS)
     elif missing := dropped_fields(mapping(value_at(served[known[0]], "schema.openAPIV3Schema"))):
-        state = State.PROBLEM if any(map(_needed, missing)) else State.WARNING
-        yield state, Topic.FIELDS_DROPPED, {"names": ", ".join(each.path for each in missing)}
+        topic = Topic.NEEDED_FIELDS_DROPPED if any(map(_needed, missing)) else Topic.FIELDS_DROPPED
+        yield topic, {"names": ", ".join(each.path for each in missing)}
     else:
-        yield State.OK, Topic.CRD, _listed(known)
+        yield Topic.CRD, _listed(known)
 
 
 def _own_hooks(facts: Facts) -> list[Hook]:
@@ -123,60 +127,60 @@ def _other_hooks(facts: Facts) -> set[str]:
     return {each.configuration for each in facts.hooks if each.name != HOOK}
 
 
-def _webhooks(facts: Facts) -> Iterator[Seen]:
+def _webhooks(facts: Facts) -> Iterator[Result]:
     """Check that the webhooks for requests exist and have a CA bundle."""
     ours, others = _own_hooks(facts), _other_hooks(facts)
     if ours:
-        yield from _if_any(State.PROBLEM, Topic.NO_CA_BUNDLE, {each.name for each in ours if not each.trusted})
-        yield from _if_any(State.WARNING, Topic.WEBHOOK_IGNORED, {each.name for each in ours if each.ignored})
-        yield State.OK, Topic.WEBHOOKS, {}
+        yield from _if_any(Topic.NO_CA_BUNDLE, {each.name for each in ours if not each.trusted})
+        yield from _if_any(Topic.WEBHOOK_IGNORED, {each.name for each in ours if each.ignored})
+        yield Topic.WEBHOOKS, {}
     elif others:
-        yield State.OK, Topic.OTHER_WEBHOOKS, _listed(others)
+        yield Topic.OTHER_WEBHOOKS, _listed(others)
     else:
-        yield State.PROBLEM, Topic.NO_WEBHOOKS, {}
+        yield Topic.NO_WEBHOOKS, {}
 
 
-def _admission(facts: Facts) -> Iterator[Seen]:
+def _admission(facts: Facts) -> Iterator[Result]:
     """Check that admission denies an invalid request."""
     # crrd's manager denies with 422, OpenKruise's with 400 (as does the API server if a webhook allows no dry run)
     if facts.trial.status in ((422,) if _own_hooks(facts) else (400, 422)):
-        yield State.OK, Topic.ADMISSION, {}
+        yield Topic.ADMISSION, {}
     elif 200 <= facts.trial.status < 300:
-        yield State.PROBLEM, Topic.NOT_ADMITTED, {}
+        yield Topic.NOT_ADMITTED, {}
     elif facts.trial.status == 0:
-        yield State.PROBLEM, Topic.ADMISSION_FAILED, {"error": facts.trial.error}
+        yield Topic.ADMISSION_FAILED, {"error": facts.trial.error}
     else:
-        yield State.NOT_CHECKED, Topic.UNREAD, {"why": facts.trial.error}
+        yield Topic.UNREAD, {"why": facts.trial.error}
 
 
-def _policies(facts: Facts) -> Iterator[Seen]:
+def _policies(facts: Facts) -> Iterator[Result]:
     """Check that the ValidatingAdmissionPolicies exist and are bound."""
     wanted = POLICIES_OF_NODE + (POLICIES_OF_MANAGER if _own_hooks(facts) else ())
     there = {each: {name for name in facts.policies if name.endswith(each)} for each in wanted}  # allows a namePrefix
     unbound = [each for each, names in there.items() if names and names.isdisjoint(facts.bound)]
-    yield from _if_any(State.PROBLEM, Topic.POLICIES_MISSING, [each for each in wanted if not there[each]])
-    yield from _if_any(State.PROBLEM, Topic.POLICIES_UNBOUND, unbound)
-    yield State.OK, Topic.POLICIES, {"count": len(wanted)}
+    yield from _if_any(Topic.POLICIES_MISSING, [each for each in wanted if not there[each]])
+    yield from _if_any(Topic.POLICIES_UNBOUND, unbound)
+    yield Topic.POLICIES, {"count": len(wanted)}
 
 
 def _shown(pod: PodSeen) -> str:
     return f"{pod.key} on {pod.node or 'no node'}" + (f" ({pod.why})" if pod.why else "")
 
 
-def _manager(facts: Facts) -> Iterator[Seen]:
+def _manager(facts: Facts) -> Iterator[Result]:
     """Check that the manager is ready and has a leader."""
     down = [_shown(each) for each in facts.managers if not each.ready]
     if not facts.managers and _other_hooks(facts):
-        yield State.OK, Topic.OTHER_MANAGER, {}
+        yield Topic.OTHER_MANAGER, {}
     elif not facts.managers:
-        yield State.PROBLEM, Topic.NO_MANAGER, {}
+        yield Topic.NO_MANAGER, {}
     elif len(down) == len(facts.managers):
-        yield State.PROBLEM, Topic.MANAGER_DOWN, _listed(down)
+        yield Topic.MANAGER_DOWN, _listed(down)
     else:
-        yield from _if_any(State.WARNING, Topic.MANAGER_DEGRADED, down)
+        yield from _if_any(Topic.MANAGER_DEGRADED, down)
         if "leader" not in facts.unread and not _has_leader(facts):
-            yield State.PROBLEM, Topic.NO_LEADER, {}
-        yield State.OK, Topic.MANAGER, {"count": len(facts.managers)}
+            yield Topic.NO_LEADER, {}
+        yield Topic.MANAGER, {"count": len(facts.managers)}
 
 
 def _has_leader(facts: Facts) -> bool:
@@ -186,39 +190,39 @@ def _has_leader(facts: Facts) -> bool:
     return (facts.now - lease.renewed).total_seconds() <= lease.seconds + SKEW_SECONDS
 
 
-def _daemons(facts: Facts) -> Iterator[Seen]:
+def _daemons(facts: Facts) -> Iterator[Result]:
     """Check that each node has a ready daemon, and that all daemons have the same version."""
     if not facts.daemons:
-        yield State.PROBLEM, Topic.NO_DAEMONS, {}
+        yield Topic.NO_DAEMONS, {}
         return
     served = {each.node for each in facts.daemons}
     without = [each.name for each in facts.nodes if each.linux and each.ready and each.name not in served]
     away = {each.name for each in facts.nodes if not each.ready}
     down = [_shown(each) for each in facts.daemons if not each.ready and each.node not in away]
     versions = {each.version for each in (*facts.daemons, *facts.managers)}
-    yield from _if_any(State.PROBLEM, Topic.DAEMONS_DOWN, down)
-    yield from _if_any(State.WARNING, Topic.NODES_WITHOUT, without)
-    yield from _if_any(State.WARNING, Topic.NODES_NOT_READY, away)
-    yield from _if_any(State.WARNING, Topic.VERSIONS_DIFFER, versions if len(versions) > 1 else ())
-    yield State.OK, Topic.DAEMONS, {"count": len(facts.daemons), "version": "".join(versions)}
+    yield from _if_any(Topic.DAEMONS_DOWN, down)
+    yield from _if_any(Topic.NODES_WITHOUT, without)
+    yield from _if_any(Topic.NODES_NOT_READY, away)
+    yield from _if_any(Topic.VERSIONS_DIFFER, versions if len(versions) > 1 else ())
+    yield Topic.DAEMONS, {"count": len(facts.daemons), "version": "".join(versions)}
 
 
-def _runtime(facts: Facts) -> Iterator[Seen]:
+def _runtime(facts: Facts) -> Iterator[Result]:
     """Check that the daemons reach the runtime and kubelet."""
     for reason, topic in (
         (Reason.RUNTIME_UNAVAILABLE, Topic.RUNTIME_UNAVAILABLE),
         (Reason.KUBELET_SILENT, Topic.KUBELET_SILENT),
     ):
-        yield from _if_any(State.PROBLEM, topic, {node for node, reasons in facts.waiting if reason.value in reasons})
+        yield from _if_any(topic, {node for node, reasons in facts.waiting if reason.value in reasons})
     ready = sum(each.ready for each in facts.daemons)
-    yield (State.OK, Topic.RUNTIME, {"count": ready}) if ready else (State.NOT_CHECKED, Topic.NO_READY_DAEMON, {})
+    yield (Topic.RUNTIME, {"count": ready}) if ready else (Topic.NO_READY_DAEMON, {})
 
 
-def _clocks(facts: Facts) -> Iterator[Seen]:
+def _clocks(facts: Facts) -> Iterator[Result]:
     """Check that the clocks of this machine and of the nodes agree with the API server's time."""
     ahead = (facts.here - facts.now).total_seconds()
     if abs(ahead) > SKEW_SECONDS:
-        yield State.WARNING, Topic.CLOCK_HERE, {"seconds": abs(ahead), "way": _way(ahead)}
+        yield Topic.CLOCK_HERE, {"seconds": abs(ahead), "way": _way(ahead)}
     yield from _unread(facts, "node_leases", "nodes")
     ready = {each.name for each in facts.nodes if each.ready}
     wrong = []
@@ -226,37 +230,37 @@ def _clocks(facts: Facts) -> Iterator[Seen]:
         by = (lease.renewed - facts.now).total_seconds() if lease.renewed is not None else 0.0
         if lease.name in ready and not -NODE_LEASE_SECONDS <= by <= SKEW_SECONDS:
             wrong.append(f"{lease.name} ({abs(by):.0f}s {_way(by)})")
-    yield from _if_any(State.WARNING, Topic.CLOCKS_OF_NODES, wrong)
-    yield State.OK, Topic.CLOCKS, {}
+    yield from _if_any(Topic.CLOCKS_OF_NODES, wrong)
+    yield Topic.CLOCKS, {}
 
 
 def _way(seconds: float) -> str:
     return "ahead" if seconds > 0 else "behind"
 
 
-def _rights(facts: Facts) -> Iterator[Seen]:
+def _rights(facts: Facts) -> Iterator[Result]:
     if facts.missing_rights:
-        yield State.WARNING, Topic.RIGHTS_MISSING, {"names": ", ".join(facts.missing_rights)}
-    yield State.OK, Topic.RIGHTS, {}
+        yield Topic.RIGHTS_MISSING, {"names": ", ".join(facts.missing_rights)}
+    yield Topic.RIGHTS, {}
 
 
-def _accounts(facts: Facts) -> Iterator[Seen]:
+def _accounts(facts: Facts) -> Iterator[Result]:
     for account, missing in facts.accounts.items():
         if missing:
-            yield State.PROBLEM, Topic.ACCOUNT_LACKS, {"account": account, "names": ", ".join(missing)}
-    yield State.OK, Topic.ACCOUNTS, _listed(facts.accounts)
+            yield Topic.ACCOUNT_LACKS, {"account": account, "names": ", ".join(missing)}
+    yield Topic.ACCOUNTS, _listed(facts.accounts)
 
 
-def _openkruise(facts: Facts) -> Iterator[Seen]:
+def _openkruise(facts: Facts) -> Iterator[Result]:
     """Check that OpenKruise and crrd do not do the same work."""
     others = _other_hooks(facts)
-    yield from _if_any(State.PROBLEM, Topic.TWO_ADMISSIONS, others if _own_hooks(facts) else ())
+    yield from _if_any(Topic.TWO_ADMISSIONS, others if _own_hooks(facts) else ())
     if any(facts.kruise_daemons) and facts.daemons:
-        yield State.PROBLEM, Topic.TWO_DAEMONS, {"count": sum(facts.kruise_daemons)}
-    yield State.OK, Topic.OPENKRUISE_MANAGES if others else Topic.NO_OPENKRUISE, {}
+        yield Topic.TWO_DAEMONS, {"count": sum(facts.kruise_daemons)}
+    yield Topic.OPENKRUISE_MANAGES if others else Topic.NO_OPENKRUISE, {}
 
 
-_CHECKS: Mapping[Check, tuple[Callable[[Facts], Iterator[Seen]], tuple[str, ...]]] = {
+_CHECKS: Mapping[Check, tuple[Callable[[Facts], Iterator[Result]], tuple[str, ...]]] = {
     Check.SERVER: (_server, ()),
     Check.CRD: (_crd, ("crd",)),
     Check.WEBHOOKS: (_webhooks, ("hooks",)),

@@ -1,9 +1,18 @@
-"""The results of `crrd doctor`, as values. `cli.doctor_sentences` has a sentence for each."""
+"""What `crrd doctor` finds: the checks, and a table of their possible results with sentences and remedies."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+
+from crrd.core.api.reason_table import ReasonTable
+from crrd.core.api.types import MANAGERS, NODE_DAEMONS
+
+_APPLY = "install crrd again, the way you installed it (helm upgrade, or kubectl apply)"
+_DAEMON_LOGS = f"kubectl logs -n {{daemons}} -l {NODE_DAEMONS} --tail=20"
+_MANAGER_LOGS = f"check the log: kubectl logs -n {{managers}} -l {MANAGERS} --tail=20"
+_DROPPED = (
+    "the API server drops fields that the CRD does not have: {names}",
+    "without OpenKruise, apply the CRD of this version of crrd; with it, keep its CRD and do not use these fields",
+)
 
 
 class State(StrEnum):
@@ -32,20 +41,104 @@ class Check(StrEnum):
     OPENKRUISE = "OpenKruise"
 
 
-Topic = StrEnum(
-    "Topic",
-    "UNREAD SERVER SERVER_TOO_OLD CRD CRD_MISSING CRD_NOT_SERVED FIELDS_DROPPED "
-    "WEBHOOKS OTHER_WEBHOOKS NO_WEBHOOKS NO_CA_BUNDLE WEBHOOK_IGNORED "
-    "ADMISSION NOT_ADMITTED ADMISSION_FAILED "
-    "POLICIES POLICIES_MISSING POLICIES_UNBOUND "
-    "MANAGER OTHER_MANAGER NO_MANAGER MANAGER_DOWN MANAGER_DEGRADED NO_LEADER "
-    "DAEMONS NO_DAEMONS DAEMONS_DOWN NODES_WITHOUT NODES_NOT_READY VERSIONS_DIFFER "
-    "RUNTIME RUNTIME_UNAVAILABLE KUBELET_SILENT NO_READY_DAEMON "
-    "CLOCKS CLOCK_HERE CLOCKS_OF_NODES "
-    "RIGHTS RIGHTS_MISSING ACCOUNTS ACCOUNT_LACKS "
-    "NO_OPENKRUISE OPENKRUISE_MANAGES TWO_DAEMONS TWO_ADMISSIONS",
-)
-"""The possible results of checks."""
+class Topic(ReasonTable):
+    """The possible results, by check. Each remedy takes `managers` and `daemons`, the namespaces of crrd's pods."""
+
+    state: State
+
+    def __init__(self, name: str, state: State = State.NOT_CHECKED, sentence: str = "", *remedy: str) -> None:
+        super().__init__(name, sentence, *remedy)
+        self.state = state
+
+    # fmt: off
+    UNREAD = "Unread", State.NOT_CHECKED, "{why}"
+    # API server
+    SERVER = "Server", State.OK, "{version}"
+    SERVER_TOO_OLD = ("ServerTooOld", State.WARNING,
+        "{version} is older than Kubernetes 1.30, so the ValidatingAdmissionPolicies that restrict crrd do not work",
+        "upgrade the control plane")
+    # CRD
+    CRD = "Crd", State.OK, "the CRD serves {names}, and has all fields that crrd uses"
+    CRD_MISSING = ("CrdMissing", State.PROBLEM, "ContainerRecreateRequest is not installed",
+        "install crrd: kubectl apply -f install.yaml")
+    CRD_NOT_SERVED = ("CrdNotServed", State.PROBLEM,
+        "the API server serves none of the versions that crrd supports ({names})", _APPLY)
+    FIELDS_DROPPED = "FieldsDropped", State.WARNING, *_DROPPED
+    NEEDED_FIELDS_DROPPED = "NeededFieldsDropped", State.PROBLEM, *_DROPPED
+    # webhooks
+    WEBHOOKS = "Webhooks", State.OK, "the webhook for requests is configured and has a caBundle"
+    OTHER_WEBHOOKS = "OtherWebhooks", State.OK, "{names} admits requests"
+    NO_WEBHOOKS = "NoWebhooks", State.PROBLEM, "no webhook admits requests, so node daemons do not serve them", _APPLY
+    NO_CA_BUNDLE = ("NoCaBundle", State.PROBLEM, "no caBundle in {names}, so the API server does not trust the manager",
+        _MANAGER_LOGS)
+    WEBHOOK_IGNORED = ("WebhookIgnored", State.WARNING,
+        "failurePolicy is Ignore in {names}, so requests can pass without admission", "set failurePolicy: Fail")
+    # admission
+    ADMISSION = "Admission", State.OK, "admission works (a dry-run request for a pod that does not exist was denied)"
+    NOT_ADMITTED = ("NotAdmitted", State.PROBLEM,
+        "a dry-run request for a pod that does not exist was accepted, so admission does not check requests",
+        f"check namespaceSelector and rules of the webhooks, and {_APPLY}")
+    ADMISSION_FAILED = ("AdmissionFailed", State.PROBLEM, "a dry-run request failed: {error}",
+        f"{_MANAGER_LOGS}; check the caBundle (x509 errors), or the network to the manager (timeouts)")
+    # policies
+    POLICIES = "Policies", State.OK, "{count} ValidatingAdmissionPolicies are bound with the action Deny"
+    POLICIES_MISSING = "PoliciesMissing", State.PROBLEM, "ValidatingAdmissionPolicies not found: {names}", _APPLY
+    POLICIES_UNBOUND = ("PoliciesUnbound", State.PROBLEM,
+        "ValidatingAdmissionPolicies not bound with the action Deny: {names}", _APPLY)
+    # manager
+    MANAGER = "Manager", State.OK, "{count} ready, and one is the leader"
+    OTHER_MANAGER = "OtherManager", State.OK, "crrd's manager is not installed; another manager admits requests"
+    NO_MANAGER = "NoManager", State.PROBLEM, "the manager has no pod", "kubectl describe deployment -A -l " + MANAGERS
+    MANAGER_DOWN = "ManagerDown", State.PROBLEM, "no pod is ready: {names}", _MANAGER_LOGS
+    MANAGER_DEGRADED = "ManagerDegraded", State.WARNING, "not ready: {names}", _MANAGER_LOGS
+    NO_LEADER = ("NoLeader", State.PROBLEM, "no pod has renewed the Lease crrd-manager in time, so there is no leader",
+        _MANAGER_LOGS)
+    # node daemons
+    DAEMONS = "Daemons", State.OK, "{count} ready, version {version}"
+    NO_DAEMONS = ("NoDaemons", State.PROBLEM, "the node daemon has no pod",
+        "kubectl describe daemonset -A -l " + NODE_DAEMONS)
+    DAEMONS_DOWN = ("DaemonsDown", State.PROBLEM, "{count} not ready: {names}",
+        f"a daemon is ready once it reaches the API server and the container runtime: {_DAEMON_LOGS}")
+    NODES_WITHOUT = ("NodesWithout", State.WARNING, "no daemon on {names}, so requests for pods there fail",
+        "check nodeSelector and tolerations of the DaemonSet")
+    NODES_NOT_READY = "NodesNotReady", State.WARNING, "nodes that are not ready: {names}", "kubectl describe node NAME"
+    VERSIONS_DIFFER = ("VersionsDiffer", State.WARNING, "different versions run: {names}",
+        "wait for the rollout to finish, or apply one version")
+    # runtime, kubelet
+    RUNTIME = ("Runtime", State.OK,
+        "all ready daemons ({count}) reach their container runtime; no request waits for a runtime or for kubelet")
+    RUNTIME_UNAVAILABLE = ("RuntimeUnavailable", State.PROBLEM, "requests wait for the container runtime on {names}",
+        "check the runtime there, and the daemon's CRRD_CRI_ENDPOINTS")
+    KUBELET_SILENT = ("KubeletSilent", State.PROBLEM,
+        "requests wait because kubelet does not answer /healthz on {names}",
+        "check kubelet there; if its healthz port is not 10248, set --kubelet-healthz-port of the daemon")
+    NO_READY_DAEMON = "NoReadyDaemon", State.NOT_CHECKED, "no node daemon is ready"
+    # clocks
+    CLOCKS = "Clocks", State.OK, "the clocks of this machine and of the nodes agree with the API server's clock"
+    CLOCK_HERE = ("ClockHere", State.WARNING,
+        "this machine's clock is {seconds:.0f}s {way}, compared with the API server's clock",
+        "synchronize the clock (NTP)")
+    CLOCKS_OF_NODES = ("ClocksOfNodes", State.WARNING, "nodes whose clocks differ from the API server's clock: {names}",
+        "synchronize their clocks (NTP)")
+    # your rights
+    RIGHTS = "Rights", State.OK, "you may create, watch and delete requests in the namespace"
+    RIGHTS_MISSING = ("RightsMissing", State.WARNING, "you do not have the right to: {names}",
+        "ask for the ClusterRole crrd-recreate (an administrator binds it)")
+    # crrd's rights
+    ACCOUNTS = "Accounts", State.OK, "the ServiceAccounts have the rights they need ({names})"
+    ACCOUNT_LACKS = ("AccountLacks", State.PROBLEM, "ServiceAccount {account} does not have the right to: {names}",
+        _APPLY)
+    # OpenKruise
+    NO_OPENKRUISE = "NoOpenkruise", State.OK, "not found, so crrd serves all requests"
+    OPENKRUISE_MANAGES = ("OpenkruiseManages", State.OK,
+        "its manager admits requests, and crrd's node daemon serves them")
+    TWO_DAEMONS = ("TwoDaemons", State.PROBLEM,
+        "kruise-daemon runs beside crrd's daemon ({count} pods), so both serve every request",
+        "uninstall kruise-daemon: delete its DaemonSet, or set daemon.enabled=false in its Helm values")
+    TWO_ADMISSIONS = ("TwoAdmissions", State.PROBLEM,
+        "both crrd's manager and {names} admit requests, but only one may",
+        "install crrd without its manager (manifests/overlays/beside-openkruise), or uninstall OpenKruise")
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +146,11 @@ class Finding:
     """The result of one check."""
 
     check: Check
-    state: State
     topic: Topic
-    values: Mapping[str, Any] = field(default_factory=dict)  # For the message
+    message: str  # What was found
+    advice: str = ""  # What to do about it; "" if nothing
+
+    @property
+    def state(self) -> State:
+        """Its severity."""
+        return self.topic.state

@@ -1,13 +1,14 @@
 """The state of one container of a request, from the status of request and pod. The runtime is not asked."""
 
 import re
+from dataclasses import replace
 
 from crrd.core.api.pod import PodContainer
 from crrd.core.api.reasons import Reason
-from crrd.core.api.time import parse_time
+from crrd.core.api.time import format_duration, parse_time
 from crrd.core.api.types import Pin, RecreateState, RequestedContainer, StartTimes, StatePhase
 from crrd.core.explain.facts import Facts
-from crrd.core.explain.findings import Advice, Finding, Step, Topic
+from crrd.core.explain.findings import Finding, Topic, make_finding, optional
 from crrd.core.recreate.messages import UNREMARKABLE_WAITS, held_back
 
 OVERDUE_SECONDS = 15.0
@@ -20,30 +21,37 @@ _GO_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")  # As Go prints one: `1m
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"})
+_NO_REASON = "no reason was recorded"
 _NOT_BLOCKING = frozenset({Reason.NONE, Reason.HOOK_FAILED, Reason.HELD_BACK})
 """Reasons of containers whose stop is not delayed."""
 
 
-def find_container(facts: Facts, container: RequestedContainer, state: RecreateState) -> Finding:
+def find_container(facts: Facts, container: RequestedContainer) -> Finding:
     """Return the state of this container of the request."""
+    state = facts.request.status.state(container.name)
+    return replace(_find(facts, container, state), container=state.name, phase=state.phase.value)
+
+
+def _find(facts: Facts, container: RequestedContainer, state: RecreateState) -> Finding:
     known = facts.own_pod.containers.get(container.name) if facts.own_pod else None
     target = facts.request.target(container)
     if state.phase is StatePhase.SUCCEEDED:
-        return _recreated(target, known, state)
+        return _recreated(facts, target, known, state)
     if state.phase is StatePhase.FAILED:
-        return Finding(Topic.FAILED, {"message": state.message}, stuck=True)
+        return make_finding(facts, Topic.FAILED, stuck=True, message=state.message or _NO_REASON)
     if facts.request.completed:
-        return Finding(Topic.NOT_FINISHED, {"message": facts.request.status.message}, stuck=True)
+        message = facts.request.status.message or _NO_REASON
+        return make_finding(facts, Topic.NOT_FINISHED, stuck=True, message=message)
     if known is None:
-        return _status_message(state, Topic.NOT_IN_POD_STATUS)
+        return _status_message(facts, state, Topic.NOT_IN_POD_STATUS)
     if not known.running:
         return _not_running(facts, state, known)
     return _runs_again(facts, known) if _is_successor(target, known) else _to_be_stopped(facts, state)
 
 
-def _status_message(state: RecreateState, otherwise: Topic) -> Finding:
+def _status_message(facts: Facts, state: RecreateState, otherwise: Topic) -> Finding:
     """Return the status' message about the container, or the other topic if there is none."""
-    return Finding(Topic.STATUS_MESSAGE, {"message": state.message}) if state.message else Finding(otherwise)
+    return make_finding(facts, Topic.STATUS_MESSAGE if state.message else otherwise, message=state.message)
 
 
 def _is_successor(target: Pin | None, known: PodContainer) -> bool:
@@ -53,13 +61,15 @@ def _is_successor(target: Pin | None, known: PodContainer) -> bool:
     return known.container_id != target.container_id or known.restart_count > target.restart_count
 
 
-def _recreated(target: Pin | None, known: PodContainer | None, state: RecreateState) -> Finding:
+def _recreated(facts: Facts, target: Pin | None, known: PodContainer | None, state: RecreateState) -> Finding:
+    more = optional("; {}", state.message)
     if target is None or known is None or not _is_successor(target, known):
-        return Finding(Topic.RECREATED_UNSEEN, {"message": state.message})
-    counts = {"old_count": target.restart_count, "new_count": known.restart_count}
-    values = {"old": target.container_id, "new": known.container_id, **counts, "message": state.message}
-    once = known.restart_count <= target.restart_count + 1
-    return Finding(Topic.RECREATED if once else Topic.RECREATED_MORE_THAN_ONCE, values)
+        return make_finding(facts, Topic.RECREATED_UNSEEN, more=more)
+    topic = Topic.RECREATED
+    if known.restart_count > target.restart_count + 1:
+        topic = Topic.RECREATED_MORE_THAN_ONCE
+    old_count, new_count, new = target.restart_count, known.restart_count, Pin(known.container_id).short
+    return make_finding(facts, topic, old=target.short, new=new, old_count=old_count, new_count=new_count, more=more)
 
 
 def _to_be_stopped(facts: Facts, state: RecreateState) -> Finding:
@@ -70,18 +80,25 @@ def _to_be_stopped(facts: Facts, state: RecreateState) -> Finding:
         return _end_not_reported(facts, state, facts.seconds_since(stop or begun))
     since = facts.seconds_since(begun or parse_time(start_times.hook) or stop)
     if state.reason not in _NOT_BLOCKING:
-        advice = (Advice(state.reason),) if state.reason.remedy else ()
-        return Finding(Topic.STATUS_MESSAGE, {"message": state.message}, since, bool(advice), advice)
+        advice = state.reason.advise(**facts.names) if state.reason.remedy else ()
+        topic, stuck = Topic.STATUS_MESSAGE, bool(advice)
+        return make_finding(facts, topic, since, stuck=stuck, advice=advice, message=state.message)
     if state.is_killed or start_times.stop:
-        topic = Topic.STOP_SENT
-    elif state.phase is StatePhase.RECREATING or since is not None:
-        topic = Topic.STOPPING
-    else:
-        return _status_message(state, Topic.TURN_AWAITED)
-    over = None if since is None or since <= facts.grace + OVERDUE_SECONDS else since - facts.grace
-    advice = () if over is None else (Advice(Step.RUNTIME_DOES_NOT_STOP),)
-    values = {"message": "" if state.reason else state.message, "grace": facts.grace, "over": over}
-    return Finding(topic, values, since, over is not None, advice)
+        return _stopping(facts, state, Topic.STOP_SENT, since, "stop sent; the container is still running")
+    if state.phase is StatePhase.RECREATING or since is not None:
+        doing = "the preStop hook is running, or the stop is being sent"
+        return _stopping(facts, state, Topic.STOPPING, since, doing)
+    return _status_message(facts, state, Topic.TURN_AWAITED)
+
+
+def _stopping(facts: Facts, state: RecreateState, topic: Topic, since: float | None, doing: str) -> Finding:
+    """Return the finding for a container that is being stopped. `doing` is for a status without a message."""
+    over = ""
+    if since is not None and since > facts.grace + OVERDUE_SECONDS:
+        over = f", exceeded by {format_duration(since - facts.grace)}"
+    message = doing if state.reason or not state.message else state.message
+    values = {"message": message, "grace": facts.grace, "over": over}
+    return make_finding(facts, topic, since, stuck=bool(over), advice=None if over else (), **values)
 
 
 def _end_not_reported(facts: Facts, state: RecreateState, stopped: float | None) -> Finding:
@@ -92,47 +109,58 @@ def _end_not_reported(facts: Facts, state: RecreateState, stopped: float | None)
     """
     written = facts.seconds_since(facts.times.written) or 0.0
     stuck = (written if stopped is None else stopped - facts.grace) >= OVERDUE_SECONDS
-    advice = (Advice(Reason.KUBELET_SILENT),) if stuck else ()
-    return Finding(Topic.END_NOT_REPORTED, {"message": state.message}, stopped, stuck, advice)
+    after_stop = "" if stopped is None else f" {format_duration(stopped)} after the stop"
+    values = {"message": state.message, "after_stop": after_stop}
+    return make_finding(facts, Topic.END_NOT_REPORTED, stopped, stuck=stuck, advice=None if stuck else (), **values)
 
 
 def _not_running(facts: Facts, state: RecreateState, known: PodContainer) -> Finding:
     """Return the finding for a container without a running instance. Kubelet has to create the next one."""
     since = facts.seconds_since(parse_time(known.finished_at))
-    reason, kubelet = known.waiting_reason, {"kubelet": held_back(known)}
-    if reason in UNREMARKABLE_WAITS:
-        if state.reason is Reason.NOT_STARTED_AGAIN:
-            return Finding(Topic.NOT_STARTED_AGAIN, {"exit_code": known.exit_code, "message": state.message}, since)
-        return Finding(Topic.STOPPED, {"exit_code": known.exit_code}, since)
+    if known.waiting_reason in UNREMARKABLE_WAITS:
+        topic = Topic.NOT_STARTED_AGAIN if state.reason is Reason.NOT_STARTED_AGAIN else Topic.STOPPED
+        with_code = optional(" with exit code {}", known.exit_code)
+        return make_finding(facts, topic, since, with_code=with_code, message=state.message)
     if found := _BACK_OFF.match(known.waiting_message):
-        whole = sum(float(number) * _UNITS[unit] for number, unit in _GO_DURATION.findall(found[1]))
-        left = None if since is None else whole - since
-        topic = Topic.BACK_OFF if left is None or left > 0 else Topic.BACK_OFF_OVER
-        steps = (Advice(Step.AWAIT_BACK_OFF), Advice(Step.READ_PREVIOUS_LOG, {"container": state.name}))
-        return Finding(topic, {"reason": reason, "back_off": found[1], "left": left}, since, advice=steps)
-    if reason in _IMAGE:
-        steps = (Advice(Step.CHECK_IMAGE), Advice(Step.AWAIT_RETRY))
-        return Finding(Topic.IMAGE_NOT_PULLED, kubelet, since, stuck=True, advice=steps)
-    if reason in _CONFIG:
-        return Finding(Topic.NOT_CREATED, kubelet, since, stuck=True, advice=(Advice(Step.CHECK_CONFIG),))
-    return Finding(Topic.HELD_BACK, kubelet, since, advice=(Advice(Step.DESCRIBE_POD),))
+        return _in_back_off(facts, known, found[1], since)
+    if known.waiting_reason in _IMAGE:
+        return make_finding(facts, Topic.IMAGE_NOT_PULLED, since, stuck=True, kubelet=held_back(known))
+    if known.waiting_reason in _CONFIG:
+        return make_finding(facts, Topic.NOT_CREATED, since, stuck=True, kubelet=held_back(known))
+    return make_finding(facts, Topic.HELD_BACK, since, kubelet=held_back(known))
+
+
+def _in_back_off(facts: Facts, known: PodContainer, back_off: str, since: float | None) -> Finding:
+    """Return the finding for a container that kubelet restarts after its back-off, a duration as Go prints it."""
+    topic, next_try = Topic.BACK_OFF, ""
+    if since is not None:
+        whole = sum(float(number) * _UNITS[unit] for number, unit in _GO_DURATION.findall(back_off))
+        topic = Topic.BACK_OFF if whole > since else Topic.BACK_OFF_OVER
+        next_try = f"; next try in about {format_duration(whole - since)}"
+    reason, name = known.waiting_reason, known.name
+    return make_finding(facts, topic, since, reason=reason, back_off=back_off, next_try=next_try, container=name)
 
 
 def _runs_again(facts: Facts, known: PodContainer) -> Finding:
     """Return the finding for a container whose next instance runs, but does not count as recreated yet."""
     since = facts.seconds_since(parse_time(known.started_at))
+    instance = Pin(known.container_id).short
     if not known.ready:
-        probe = {"probe": "readiness probe" if known.started else "startup probe"}
-        failed, failure = facts.probe_failure(known)
-        values = {"id": known.container_id, "failed": failed, "failure": failure, **probe}
-        late = since is not None and since > READY_PATIENCE_SECONDS
-        steps = (Advice(Step.CHECK_PROBE, probe), Advice(Step.READ_LOG, {"container": known.name}))
-        return Finding(Topic.NOT_READY, values, since, late, steps)
+        return _not_ready(facts, known, instance, since)
     least = facts.request.strategy.min_started_seconds
     left = least - (since or 0.0)
     if least and left > 0:
-        return Finding(Topic.MIN_STARTED, {"id": known.container_id, "least": least, "left": left}, since)
+        return make_finding(facts, Topic.MIN_STARTED, since, id=instance, least=least, left=format_duration(left))
     ready = facts.seconds_since(facts.ready_since)
     late = ready is not None and min(-left, ready) > DAEMON_PATIENCE_SECONDS
-    advice = (Advice(Step.DAEMON_DOES_NOT_SEE),) if late else ()
-    return Finding(Topic.READY, {"id": known.container_id}, since, late, advice)
+    return make_finding(facts, Topic.READY, since, stuck=late, advice=None if late else (), id=instance)
+
+
+def _not_ready(facts: Facts, known: PodContainer, instance: str, since: float | None) -> Finding:
+    """Return the finding for a next instance that is not ready, with the last message of its probe."""
+    failed, failure = facts.probe_failure(known)
+    last_event = "" if failed is None else f"; kubelet's last event, {format_duration(failed)} ago: {failure}"
+    probe = "readiness probe" if known.started else "startup probe"
+    late = since is not None and since > READY_PATIENCE_SECONDS
+    values = {"id": instance, "probe": probe, "last_event": last_event, "container": known.name}
+    return make_finding(facts, Topic.NOT_READY, since, stuck=late, **values)

@@ -1,7 +1,7 @@
 """What the API says about one request and what it depends on, read from JSON. Nothing raises for bad input."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +15,6 @@ from crrd.core.api.types import (
     DEFAULT_GRACE_SECONDS,
     Request,
 )
-from crrd.core.explain.findings import Finding
 from crrd.core.rollout.state import ProbeFailure
 from crrd.kubelet.version import reported_version
 from crrd.lib.jsonfields import condition, condition_is_true, items, mapping, text, value_at
@@ -54,7 +53,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that the API says, read at one time. None: it could not be read, and `unread` says why."""
+    """Everything that the API says, read at one time. None: it could not be read."""
 
     request: Request
     now: datetime  # The API server's time
@@ -70,7 +69,7 @@ class Facts:
     times: Times = Times()
     admitted: bool = True
     """Whether crrd's manager admitted the request. If not, another manager may run, for example OpenKruise's."""
-    unread: tuple[Finding, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)  # What could not be read, and why
 
     @property
     def own_pod(self) -> Pod | None:
@@ -84,6 +83,20 @@ class Facts:
         if seconds is None and self.pod is not None:
             seconds = self.pod.grace_seconds
         return DEFAULT_GRACE_SECONDS if seconds is None else max(0, seconds)
+
+    @property
+    def node_name(self) -> str:
+        """The request's node, or else the pod's."""
+        return self.request.node_name or (self.pod.node_name if self.pod else "")
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """What every sentence may name: the request, its pod and node, and how to read the daemon's log."""
+        request, node = self.request, self.node_name
+        namespace, _, daemon = (self.daemons[0].key if self.daemons else "").partition("/")
+        log = f"kubectl -n {namespace} logs {daemon}" if daemon else f"see the log of the node daemon on node {node}"
+        pod = {"namespace": request.namespace, "pod": request.pod_name, "pod_key": request.pod_key}
+        return {"request": request.name, "node": node, "log": log, **pod}
 
     @property
     def no_daemon(self) -> bool:

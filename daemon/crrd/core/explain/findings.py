@@ -1,15 +1,33 @@
-"""What `crrd explain` finds, as values. `cli.explain_sentences` has the sentences, so nothing has to read one back.
+"""What `crrd explain` finds: a table of what may hold for a request or a container, with sentences and remedies."""
 
-A finding is a reason with the values that its sentence takes; a piece of advice likewise.
-"""
-
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
+from crrd.core.api.reason_table import ReasonTable
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import Request
+from crrd.core.api.time import format_duration
+from crrd.core.api.types import MANAGERS, Request
+from crrd.core.explain.facts import Facts
+from crrd.core.recreate.messages import STARTUP_FORGOTTEN
+
+MANAGER_PODS = f"kubectl get pods -A -l {MANAGERS}"
+_AWAIT_MANAGER = f"the manager completes the request as failed; if it does not, check the manager: {MANAGER_PODS}"
+_CHECK_ADMISSION = f"admission sets this label; check that the manager is running: {MANAGER_PODS}"
+_CREATE_AGAIN = "then create a new request; for the spec of this one: kubectl -n {namespace} get crr {request} -o yaml"
+_DESCRIBE_NODE = "kubectl describe node {node}"
+_DESCRIBE_POD = "kubectl describe pod -n {namespace} {pod}"
+_LOG = "kubectl logs -n {namespace} {pod} -c {container}"
+_CHECK_BACK_OFF = (
+    "kubelet restarts the container when its back-off ends",
+    f"if the container exits on its own, check its log: {_LOG} --previous",
+)
+_CHECK_RUNTIME = "check why the container runtime does not stop the container: {log}"
+_STILL_SHOWN = (
+    "the pod's status still shows the old instance{after_stop}, because kubelet has not reported that it has ended"
+)
+_RECREATED = "recreated: {old} -> {new}, restart count {old_count} -> {new_count}"
+_RUNS = "the new container {id} is running{so_far}"
 
 
 class Verdict(StrEnum):
@@ -17,85 +35,164 @@ class Verdict(StrEnum):
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"  # Ended, and not every container was recreated
-    MOVING = "moving"  # Goes on by itself
-    STUCK = "stuck"  # Somebody has to do something, or it will not end well
+    MOVING = "moving"  # Continues without a user
+    STUCK = "stuck"  # A user has to do something, or it will not end well
 
 
-Topic = StrEnum(
-    "Topic",
-    # the request as a whole
-    "COMPLETED COMPLETED_WITH_FAILURES BEING_RELEASED BEING_DELETED DELETED_ONCE_COMPLETED "
-    "NO_POD POD_REPLACED POD_DELETING POD_ENDED NO_LABEL ANOTHER_NODE INVALID "
-    "JUST_CREATED NO_ANSWER NO_ANSWER_FOR_LONG ANOTHER_REQUEST_FIRST DAEMON_WAITS "
-    "NO_NODE NODE_NOT_READY KUBELET_SILENT NODE_SILENT NO_DAEMON "
-    "WAITING_FOR_UNREADY UNREADY UNREADY_GRACE UNREADY_GRACE_OVER TURN_NOT_GIVEN ALL_ENDED "
-    # one of its containers
-    "TURN_AWAITED RECREATED RECREATED_MORE_THAN_ONCE RECREATED_UNSEEN FAILED NOT_FINISHED "
-    "NOT_IN_POD_STATUS STATUS_MESSAGE STOPPING STOP_SENT END_NOT_REPORTED STOPPED NOT_STARTED_AGAIN "
-    "BACK_OFF BACK_OFF_OVER IMAGE_NOT_PULLED NOT_CREATED HELD_BACK MIN_STARTED READY NOT_READY "
-    # what else is worth knowing
-    "MAY_STAY_DOWN DEADLINE DEADLINE_PASSED FORCED NOT_ADMITTED NO_READINESS_GATE NOT_CLEANED_UP "
-    "NO_TTL TTL TTL_OVER UNREAD",
-)
-"""What holds for a request or for one of its containers."""
+class Topic(ReasonTable):
+    """What holds for a request or for one of its containers.
 
-Step = StrEnum(
-    "Step",
-    "CHECK_MANAGER CHECK_ANY_MANAGER AWAIT_MANAGER CHECK_ADMISSION CHECK_WEBHOOKS CREATE_AGAIN REMOVE_FINALIZERS "
-    "NODE_IS_GONE NODE_IS_NOT_READY DESCRIBE_NODE CHECK_DAEMON FIND_DAEMON START_DAEMON EXPLAIN_FIRST DELETE_FIRST "
-    "RUNTIME_DOES_NOT_STOP DAEMON_DOES_NOT_SEE AWAIT_BACK_OFF AWAIT_RETRY CHECK_IMAGE CHECK_CONFIG CHECK_PROBE "
-    "DESCRIBE_POD DELETE_POD READ_LOG READ_PREVIOUS_LOG",
-)
-"""What can be done next."""
+    Sentences and remedies take `namespace`, `pod`, `pod_key`, `request`, `node` and `log` (how to read the daemon's
+    log). `since` is for how long it has been so, and `so_far` the same in parentheses, or "" if it is unknown.
+    """
 
+    # fmt: off
+    # The request as a whole.
+    COMPLETED = "Completed", "Completed: {message}"
+    COMPLETED_WITH_FAILURES = "CompletedWithFailures", "Completed; these containers were not recreated: {failures}"
+    BEING_RELEASED = "BeingReleased", "the request is being deleted; the manager must make the pod ready again first"
+    BEING_DELETED = "BeingDeleted", "the request is being deleted, so no more containers are stopped for it"
+    DELETED_ONCE_COMPLETED = "DeletedOnceCompleted", "the request is being deleted"
+    NO_POD = "NoPod", "pod {pod_key} not found", _AWAIT_MANAGER
+    POD_REPLACED = "PodReplaced", "the pod was replaced: {pod_key} now has UID {uid}", _AWAIT_MANAGER
+    POD_DELETING = "PodDeleting", "the pod is being deleted, so no more containers are stopped in it", _AWAIT_MANAGER
+    POD_ENDED = ("PodEnded", "the pod has ended (phase {phase}), so kubelet does not start containers in it",
+        _AWAIT_MANAGER)
+    NO_LABEL = ("NoLabel", "no node daemon handles the request, because the label {label} is missing", _CHECK_ADMISSION,
+        "check the webhooks: kubectl get mutatingwebhookconfigurations", _CREATE_AGAIN)
+    ANOTHER_NODE = ("AnotherNode",
+        "no node daemon handles the request, because it is for node {node} and the pod is on {found}", _CREATE_AGAIN)
+    INVALID = "Invalid", "the request is invalid: {error}", *Reason.INVALID_REQUEST.remedy
+    JUST_CREATED = "JustCreated", "just created; waiting for the daemon on node {node}"
+    NO_ANSWER = ("NoAnswer",
+        "the daemon on node {node} has not answered for {since}; the manager fails the request in {left}")
+    NO_ANSWER_FOR_LONG = ("NoAnswerForLong",
+        "the daemon on node {node} has not answered for {since}; waiting for the manager to fail the request")
+    ANOTHER_REQUEST_FIRST = ("AnotherRequestFirst",
+        "waiting for request {first_namespace}/{first}{more} of the same pod",
+        "to see what that request waits for: crrd explain {first_namespace}/{first}",
+        "to let this request continue, delete that one: kubectl -n {first_namespace} delete crr {first}")
+    DAEMON_WAITS = "DaemonWaits", "the node daemon is {message}"
+    NO_NODE = "NoNode", "node {node} not found, so no node daemon handles the request"
+    NODE_NOT_READY = "NodeNotReady", "node {node} is not ready: {why}", _DESCRIBE_NODE
+    KUBELET_SILENT = ("KubeletSilent", "node {node} is not ready: kubelet has stopped reporting its status",
+        _DESCRIBE_NODE)
+    NODE_SILENT = ("NodeSilent", "node {node} is not ready: kubelet and the node daemon have stopped reporting",
+        _DESCRIBE_NODE)
+    NO_DAEMON = "NoDaemon", "no node daemon is ready on node {node}, so the request does not continue"
+    WAITING_FOR_UNREADY = "WaitingForUnready", Reason.WAITING_FOR_UNREADY.sentence
+    UNREADY = "Unready", "the pod is unready; waiting {grace}s before stopping containers"
+    UNREADY_GRACE = "UnreadyGrace", "the pod has been unready for {since}; containers are stopped in at most {left}"
+    UNREADY_GRACE_OVER = ("UnreadyGraceOver",
+        "unreadyGracePeriodSeconds ended {over} ago, but no container has been stopped yet")
+    TURN_NOT_GIVEN = ("TurnNotGiven",
+        "the node daemon has not started on this container, although nothing is before it")
+    ALL_ENDED = "AllEnded", "all containers have finished; the request will be Completed soon"
+    # One of its containers. Remedies also take `container`.
+    TURN_AWAITED = "TurnAwaited", "not started yet"
+    RECREATED = "Recreated", f"{_RECREATED}{{more}}"
+    RECREATED_MORE_THAN_ONCE = "RecreatedMoreThanOnce", f"{_RECREATED}; restarted more than once{{more}}"
+    RECREATED_UNSEEN = "RecreatedUnseen", "recreated{more}"
+    FAILED = "Failed", "{message}"
+    NOT_FINISHED = "NotFinished", "not finished: {message}"
+    NOT_IN_POD_STATUS = "NotInPodStatus", "the pod's status does not list this container"
+    STATUS_MESSAGE = "StatusMessage", "{message}"
+    STOPPING = "Stopping", "{message}; grace period {grace}s{over}", _CHECK_RUNTIME
+    STOP_SENT = "StopSent", "{message}; grace period {grace}s{over}", _CHECK_RUNTIME
+    END_NOT_REPORTED = "EndNotReported", f"{{message}}; {_STILL_SHOWN}", *Reason.KUBELET_SILENT.remedy
+    STOPPED = "Stopped", "the container has stopped{with_code}; waiting for kubelet to restart it"
+    NOT_STARTED_AGAIN = "NotStartedAgain", "the container has stopped{with_code}; {message}"
+    BACK_OFF = ("BackOff", "waiting for kubelet: {reason}, back-off {back_off} restarting failed container{next_try}",
+        *_CHECK_BACK_OFF)
+    BACK_OFF_OVER = ("BackOffOver",
+        "waiting for kubelet: {reason}, back-off {back_off} restarting failed container; next try at any moment",
+        *_CHECK_BACK_OFF)
+    IMAGE_NOT_PULLED = ("ImageNotPulled", "waiting for kubelet: the image cannot be pulled ({kubelet})",
+        f"check the image name, the registry and the pod's imagePullSecrets: {_DESCRIBE_POD}",
+        "kubelet retries with growing back-off")
+    NOT_CREATED = ("NotCreated", "waiting for kubelet: the container cannot be created ({kubelet})",
+        f"check what is missing (a ConfigMap, a Secret, a volume): {_DESCRIBE_POD}")
+    HELD_BACK = "HeldBack", "waiting for kubelet: {kubelet}", f"check the pod: {_DESCRIBE_POD}"
+    MIN_STARTED = ("MinStarted",
+        f"{_RUNS}, and is ready; it counts as recreated in {{left}} (minStartedSeconds {{least}})")
+    READY = ("Ready", f"{_RUNS}, and is ready; waiting for the node daemon to record it",
+        "check why the node daemon does not see it: {log}")
+    NOT_READY = ("NotReady", f"{_RUNS}, but is not ready: its {{probe}} has not succeeded yet{{last_event}}",
+        f"check the result of its {{probe}}: {_DESCRIBE_POD}", f"check the container's log: {_LOG}")
+    # What else is worth knowing.
+    MAY_STAY_DOWN = ("MayStayDown", STARTUP_FORGOTTEN,
+        "if the container stays down, delete the pod: kubectl delete pod -n {namespace} {pod}")
+    DEADLINE = "Deadline", "deadline: {left} left of {seconds}s{default}; containers not recreated by then fail"
+    DEADLINE_PASSED = ("DeadlinePassed",
+        "deadline passed {over} ago{default}; waiting for the manager to complete the request")
+    FORCED = "Forced", "forceRecreate is set, so the running instance is stopped once, even if it is newer"
+    NOT_ADMITTED = ("NotAdmitted",
+        "the request has no statusContext, because it did not pass admission; the daemon stops the running instances")
+    NO_READINESS_GATE = "NoReadinessGate", Reason.NO_READINESS_GATE.sentence
+    NOT_CLEANED_UP = "NotCleanedUp", "waiting for the manager to remove {left}"
+    NO_TTL = "NoTtl", "ttlSecondsAfterFinished is not set, so the request stays until you delete it"
+    TTL = "Ttl", "ttlSecondsAfterFinished: the request is deleted in {left}"
+    TTL_OVER = ("TtlOver",
+        "ttlSecondsAfterFinished ended {over} ago; the request is deleted soon (a new leader counts from its start)")
+    UNREAD = "Unread", "cannot read {object}: {error}"
+    # fmt: on
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """One thing to do."""
-
-    step: Step | Reason  # A reason stands for its remedies in the table of reasons
-    values: Mapping[str, Any] = field(default_factory=dict)
+    @property
+    def says_since(self) -> bool:
+        """Whether the sentence contains for how long it has been so."""
+        return any(map(self.takes, ("since", "so_far", "after_stop")))
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """What holds, and what can be done about it."""
 
-    reason: Topic
-    values: Mapping[str, Any] = field(default_factory=dict)
-    """For the sentence; durations are in seconds, None stands for what is not known."""
-    since: float | None = None  # For how many seconds it has been so, None where nobody can tell
-    stuck: bool = False  # Whether it does not go on by itself
-    advice: tuple[Advice, ...] = ()
+    topic: Topic
+    message: str
+    since: float | None = None  # For how many seconds it has been so; None if unknown
+    stuck: bool = False  # Whether it does not continue without a user
+    advice: Sequence[str] = ()  # What to do, one sentence or command each
     container: str = ""  # The container that it is about; "" for the request as a whole
+    phase: str = ""  # The container's phase in the status
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerReport:
-    """Where one container stands."""
+def make_finding(
+    facts: Facts,
+    topic: Topic,
+    since: float | None = None,
+    *,
+    stuck: bool = False,
+    advice: Sequence[str] | None = None,
+    **values: object,
+) -> Finding:
+    """Return a finding with its message. `advice` is the remedy of its row, unless it is given."""
+    duration = "" if since is None else format_duration(since)
+    all_values = {**facts.names, "since": duration, "so_far": optional(" (for {})", duration), **values}
+    steps = topic.advise(**all_values) if advice is None else advice
+    return Finding(topic, topic.say(**all_values), since, stuck, tuple(steps))
 
-    name: str
-    phase: str
-    finding: Finding
+
+def optional(part: str, value: object) -> str:
+    """Return a part of a sentence with its value, or "" if the value is None or empty."""
+    return "" if value in (None, "") else part.format(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Where a request stands."""
+    """The state of a request."""
 
     request: Request
     age: float  # Seconds since its creation
     node: str
-    daemon: str  # The pod (`namespace/name`) of the node's daemon; "" where it is not known
     cause: Finding
-    containers: tuple[ContainerReport, ...]
+    containers: tuple[Finding, ...]
     notes: tuple[Finding, ...] = ()  # What else is worth knowing: times left, what is missing, what could not be read
 
     @property
     def verdict(self) -> Verdict:
         """The shortest answer."""
-        if self.cause.reason is Topic.COMPLETED:
+        if self.cause.topic is Topic.COMPLETED:
             return Verdict.SUCCEEDED
-        if self.cause.reason is Topic.COMPLETED_WITH_FAILURES:
+        if self.cause.topic is Topic.COMPLETED_WITH_FAILURES:
             return Verdict.FAILED
         return Verdict.STUCK if self.cause.stuck else Verdict.MOVING

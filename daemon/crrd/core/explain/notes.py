@@ -1,31 +1,23 @@
-"""What else is worth knowing of a request: how long it has left, what is missing, what still happens once it ended."""
+"""What else is worth knowing of a request: its deadline, what is missing, and what happens after its end."""
 
 from collections.abc import Iterator
 
 from crrd.core.api.reasons import Reason
-from crrd.core.api.time import after, parse_time
+from crrd.core.api.time import after, format_duration, parse_time
 from crrd.core.api.types import FINALIZER, LABEL_ACTIVE, RequestPhase
+from crrd.core.explain.advice import check_manager, remove_finalizers
 from crrd.core.explain.facts import Facts
-from crrd.core.explain.findings import Advice, Finding, Step, Topic
+from crrd.core.explain.findings import Finding, Topic, make_finding
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS, default_deadline
 from crrd.core.recreate.messages import UNREMARKABLE_WAITS, may_stay_down
 
-MANAGER_PATIENCE_SECONDS = 30.0  # After which what the manager should have done counts as not being done
+MANAGER_PATIENCE_SECONDS = 30.0  # The manager should have acted by then
+_DEFAULT = " (crrd's default, see --default-deadline-slack-seconds of its manager)"
+_DEFAULT_OF_ANY = " (crrd's default, OpenKruise's manager applies none)"
 
 
-def check_manager(facts: Facts) -> tuple[Advice, ...]:
-    """To look for the manager; where crrd's did not admit the request, OpenKruise's may be the one that runs."""
-    return (Advice(Step.CHECK_MANAGER if facts.admitted else Step.CHECK_ANY_MANAGER),)
-
-
-def remove_finalizers(facts: Facts) -> tuple[Advice, ...]:
-    """To wait for other controllers, where only they keep the request from being deleted."""
-    others = [each for each in facts.request.finalizers if each != FINALIZER]
-    return (Advice(Step.REMOVE_FINALIZERS, {"finalizers": others}),) if others else ()
-
-
-def notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
-    """What else there is to say; `node` is what is wrong with the node, unless that is said already."""
+def find_notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
+    """Yield what else is worth knowing. `node` is what is wrong with the node, if that is not the cause already."""
     request = facts.request
     yield from _may_stay_down(facts)
     if request.completed:
@@ -35,10 +27,10 @@ def notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
     if node is not None and request.status.phase is not RequestPhase.EMPTY:
         yield node
     if request.node_name and any(request.target(container) is None for container in request.containers):
-        yield Finding(Topic.FORCED if request.strategy.force else Topic.NOT_ADMITTED)
+        yield make_finding(facts, Topic.FORCED if request.strategy.force else Topic.NOT_ADMITTED)
     no_gate = facts.pod is not None and not facts.pod.readiness_gate
     if request.strategy.unready_grace_seconds is not None and no_gate:
-        yield Finding(Topic.NO_READINESS_GATE)
+        yield make_finding(facts, Topic.NO_READINESS_GATE)
 
 
 def _may_stay_down(facts: Facts) -> Iterator[Finding]:
@@ -51,23 +43,24 @@ def _may_stay_down(facts: Facts) -> Iterator[Finding]:
     waiting = (each for each in pod.containers.values() if each.waiting_reason in UNREMARKABLE_WAITS)
     down = {each.name for each in waiting if each.name in awaited and not each.running}
     if may_stay_down(pod, down, facts.node.kubelet):
-        yield Finding(Topic.MAY_STAY_DOWN, {"kubelet": facts.node.kubelet}, advice=(Advice(Step.DELETE_POD),))
+        yield make_finding(facts, Topic.MAY_STAY_DOWN, kubelet=facts.node.kubelet)
 
 
 def _deadline(facts: Facts) -> Iterator[Finding]:
     """Yield the time until the deadline. Without a deadline, the manager's default counts."""
-    seconds, default = facts.request.deadline_seconds, None
+    seconds, default = facts.request.deadline_seconds, ""
     if seconds is None:
         seconds = default_deadline(facts.request, DEFAULT_SLACK_SECONDS)
-        default = "crrd" if facts.admitted else "any"
+        default = _DEFAULT if facts.admitted else _DEFAULT_OF_ANY
     deadline = after(facts.request.created, seconds)
     if deadline is None:
         return
     left = (deadline - facts.now).total_seconds()
     if left > 0:
-        yield Finding(Topic.DEADLINE, {"left": left, "seconds": seconds, "default": default})
+        yield make_finding(facts, Topic.DEADLINE, left=format_duration(left), seconds=seconds, default=default)
     else:
-        yield Finding(Topic.DEADLINE_PASSED, {"over": -left, "default": default}, advice=check_manager(facts))
+        advice, over = check_manager(facts), format_duration(-left)
+        yield make_finding(facts, Topic.DEADLINE_PASSED, advice=advice, over=over, default=default)
 
 
 def _cleanup(facts: Facts) -> Iterator[Finding]:
@@ -75,19 +68,20 @@ def _cleanup(facts: Facts) -> Iterator[Finding]:
     request = facts.request
     completed = parse_time(request.status.completion_time)
     if request.active or request.has_finalizer:
-        left = [f"label {LABEL_ACTIVE}"] * request.active + [f"finalizer {FINALIZER}"] * request.has_finalizer
+        left = [f"the label {LABEL_ACTIVE}"] * request.active + [f"the finalizer {FINALIZER}"] * request.has_finalizer
         late = (facts.seconds_since(completed) or 0.0) > MANAGER_PATIENCE_SECONDS
-        yield Finding(Topic.NOT_CLEANED_UP, {"left": left}, advice=check_manager(facts) if late else ())
+        advice = check_manager(facts) if late else ()
+        yield make_finding(facts, Topic.NOT_CLEANED_UP, advice=advice, left=" and ".join(left))
     # The manager counts from when it saw the completion: from the last write of the status, by the API server's clock.
     # The completionTime is of the node's.
     written = facts.times.written or completed
     if request.deleting:
-        yield Finding(Topic.DELETED_ONCE_COMPLETED, advice=remove_finalizers(facts))
+        yield make_finding(facts, Topic.DELETED_ONCE_COMPLETED, advice=remove_finalizers(facts))
     elif request.ttl_seconds is None:
-        yield Finding(Topic.NO_TTL)
+        yield make_finding(facts, Topic.NO_TTL)
     elif written is not None:
         seconds = request.ttl_seconds - (facts.now - written).total_seconds()
         if seconds > 0:
-            yield Finding(Topic.TTL, {"left": seconds})
+            yield make_finding(facts, Topic.TTL, left=format_duration(seconds))
         else:
-            yield Finding(Topic.TTL_OVER, {"over": -seconds}, advice=check_manager(facts))
+            yield make_finding(facts, Topic.TTL_OVER, advice=check_manager(facts), over=format_duration(-seconds))

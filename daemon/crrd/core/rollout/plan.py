@@ -247,12 +247,13 @@ class _Round:
                 other = self._beside(budget)
                 yield Wait.of(WaitReason.BUDGET_USED_UP, command, budget=budget.name, while_other=other)
         nodes = [each.pod.node_name for each in (self._down.values() if costs else self._under_way)]
-        node, zones = member.pod.node_name, [self._world.zones.get(each, "") for each in nodes]
-        zone = self._world.zones.get(node, "")
-        if _limit_reached(node, options.max_per_node, nodes):
-            yield Wait.of(WaitReason.NODE_LIMIT, node=node, limit=options.max_per_node)
-        if _limit_reached(zone, options.max_per_zone, zones):
-            yield Wait.of(WaitReason.ZONE_LIMIT, zone=zone, limit=options.max_per_zone)
+        zones = [self._world.zones.get(each, "") for each in (*nodes, member.pod.node_name)]
+        for reason, place, others, limit in (
+            (WaitReason.NODE_LIMIT, member.pod.node_name, nodes, options.max_per_node),
+            (WaitReason.ZONE_LIMIT, zones.pop(), zones, options.max_per_zone),
+        ):
+            if limit and place and others.count(place) >= limit:  # one without a known name has no limit
+                yield Wait.of(reason, place=place, limit=limit)
 
     def _missing_config(self, row: Row, member: Member) -> Iterator[str]:
         """Yield objects and keys that kubelet lacks to start the containers. The volumes of all containers count."""
@@ -305,11 +306,6 @@ class _Round:
 
 def _selects(budget: Budget, labels: Mapping[str, str]) -> bool:
     return budget.selector is not None and budget.selector.matches(labels)
-
-
-def _limit_reached(name: str, limit: int, others: list[str]) -> bool:
-    """Whether a node or zone has reached its limit (0: no limit). One without a known name has no limit."""
-    return bool(limit and name) and others.count(name) >= limit
 
 
 def _pods_are(count: int) -> str:

@@ -40,8 +40,8 @@ class WaitReason(ReasonTable):
     )
     BUDGET_OUTDATED = "BudgetOutdated", "the status of PodDisruptionBudget {budget} is out of date"
     BUDGET_USED_UP = "BudgetUsedUp", "PodDisruptionBudget {budget} allows no disruption now{while_other}"
-    NODE_LIMIT = "NodeLimit", "node {node} has reached the limit of {limit} pods in progress or unready"
-    ZONE_LIMIT = "ZoneLimit", "zone {zone} has reached the limit of {limit} pods in progress or unready"
+    NODE_LIMIT = "NodeLimit", "node {place} has reached the limit of {limit} pods in progress or unready"
+    ZONE_LIMIT = "ZoneLimit", "zone {place} has reached the limit of {limit} pods in progress or unready"
 
 
 class Skip(ReasonTable):
