@@ -155,6 +155,21 @@ async def test_a_kind_that_is_found_by_discovery(cluster: PlayedCluster) -> None
         assert (code, out, err) == (0, "batch 1: c-1 (node-a)\n", "")
 
 
+async def test_pods_of_another_workload_are_left_alone(cluster: PlayedCluster) -> None:
+    """Their labels match the selector, too. It does not matter whether their owner can be read."""
+    pods = await cluster.workload("Deployment", "web", 2, "app")
+    rollout = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "canary", "uid": "rollout-1"}
+    await cluster.pod("web-canary", {"app": "web"}, ownerReferences=[{**rollout, "controller": True}])
+    await cluster.pod("web-alone", {"app": "web"})
+    code, out, err = await cluster.recreate("deployment/web", "-c", "app", "--dry-run")
+    assert (code, out, err) == (0, "".join(f"batch {n}: {pod} (node-a)\n" for n, pod in enumerate(pods, 1)), "")
+    for pod in pods:
+        await cluster.client.delete(PODS, NAMESPACE, pod, grace_seconds=0)
+    code, out, err = await cluster.recreate("deployment/web", "-c", "app", "--dry-run")
+    assert (code, out) == (2, "")
+    assert "argoproj.io/v1alpha1" in err, "perhaps it is one of web's"
+
+
 async def test_a_dry_run_changes_nothing(cluster: PlayedCluster) -> None:
     pods = await cluster.workload("Deployment", "web", 4)
     await cluster.pod("web-other", {"app": "web"}, "else")

@@ -608,3 +608,44 @@ async def test_a_change_that_settles_while_its_watch_reconnects_goes_live_soon(
         await asyncio.sleep(0.05)
     api.clear_faults()
     await managed.until(is_done)
+
+
+ROLLOUT = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "canary", "uid": "rollout-1"}
+
+
+async def canary(cluster: PlayedCluster, **fields: Any) -> list[str]:
+    """Another Deployment, whose pods have the labels that Deployment web selects."""
+    pods = await cluster.workload("Deployment", "canary", 1, **fields)
+    for pod in pods:
+        await cluster.client.merge_patch(PODS, NAMESPACE, pod, {"metadata": {"labels": {"app": "web"}}})
+    return pods
+
+
+async def test_pods_of_another_workload_do_not_count(managed: Managed) -> None:
+    cluster = managed.cluster
+    await canary(cluster, envFrom=[{"configMapRef": {"name": "canary"}}])
+    await managed.policy(triggers={"configChange": {"settle": "1s"}, "maxAge": "1h"})
+    for pod in await cluster.pods():
+        if pod["metadata"]["name"].startswith("web"):
+            await cluster.run(pod, started=rfc3339(cluster.api.now()))
+    await managed.lead()
+    status = await managed.until(lambda status: bool(ready(status)))
+    assert ready(status)["reason"] == "Idle", "the canary's ConfigMap is missing, and its container is old"
+    await cluster.client.create(CONFIG_MAPS, NAMESPACE, {"metadata": {"name": "canary"}, "data": {"LOG": "debug"}})
+    await managed.config(LOG="debug")
+    status = await managed.until(is_done)
+    assert [each["name"] for each in status["config"]] == ["cfg"]
+    assert {pod.partition("-")[0] for pod, _ in cluster.stops} == {"web"}
+    assert status["run"]["objects"] == ["ConfigMap cfg"]
+
+
+async def test_an_owner_that_cannot_be_read_is_another_workload(managed: Managed) -> None:
+    cluster = managed.cluster
+    await cluster.pod("web-canary", {"app": "web"}, ownerReferences=[{**ROLLOUT, "controller": True}])
+    await managed.policy()
+    await managed.lead()
+    await managed.until(is_idle)
+    await managed.config(LOG="debug")
+    await managed.until(is_done)
+    assert "web-canary" not in {pod for pod, _ in cluster.stops}
+    assert len(cluster.stops) == 2

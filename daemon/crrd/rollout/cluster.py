@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
@@ -12,18 +12,15 @@ from crrd.core.rollout.run import LABEL_RUN, Options
 from crrd.core.rollout.state import (
     ZONE,
     Member,
-    Owner,
     ProbeFailure,
     World,
     read_budget,
     read_member,
-    read_owner,
     read_run_request,
     read_workload,
 )
 from crrd.core.rollout.waits import read_probe_failure
 from crrd.kube.client import KubeClient
-from crrd.kube.discovery import kind_of
 from crrd.kube.reflector import Reflector
 from crrd.kube.resources import BUDGETS, EVENTS, NODES, PODS, REQUESTS, Resource, Where
 from crrd.kubelet.version import reported_version
@@ -31,11 +28,11 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.lib.jsonfields import mapping, text
 from crrd.rollout.config import ConfigObjects
 from crrd.rollout.known import Known
+from crrd.rollout.owners import Owners
 from crrd.rollout.target import Aim
 
 T = TypeVar("T")
 Json = Mapping[str, Any]
-_GENERATIONS = 8  # Levels of owners that are followed, because owner references can form a loop
 _RETRY_SECONDS = 0.5
 _PROBES_SECONDS = 10.0  # Interval of reading kubelet's events on failed probes while a recreated pod is not ready
 
@@ -64,8 +61,7 @@ class Cluster:
         self._labels: dict[str, Mapping[str, str]] = {}  # By UID: labels of pods with a request that are not watched
         self._kubelets: dict[str, str] = {}
         """By node: the version of its kubelet, if it matters. "" if it cannot be read."""
-        self._owners: dict[str, Owner | None] = {}
-        """By UID: the controller of each object that owns pods, or None if it has none."""
+        self._owners = Owners(client, namespace, aim)
         self._probes: dict[tuple[str, str], ProbeFailure] = {}
         self._probes_read_at = float("-inf")  # Monotonic
         self._refused: dict[str, str] = {}
@@ -152,7 +148,7 @@ class Cluster:
 
         Raises ConfigurationError, ApiUnavailableError.
         """
-        await self._learn_owners()
+        await self._owners.learn([member.owner for member in self._pods])
         nodes = {each.pod.node_name for each in self._pods if _kubelet_matters(each) and self._belongs(each)}
         await asyncio.gather(*map(self._read_kubelet_version, nodes - self._kubelets.keys() - {""}))
         if self._config is not None:
@@ -195,34 +191,9 @@ class Cluster:
             return found if text(mapping(found.get("metadata")).get("uid")) == uid else None
         return None
 
-    def _owners_of(self, member: Member) -> Iterator[Owner]:
-        """Yield the controller of a pod, then the controller's controller, and so on, as far as they are known."""
-        owner = member.owner
-        for _ in range(_GENERATIONS):
-            if owner is None:
-                return
-            yield owner
-            owner = self._owners.get(owner.uid)
-
-    async def _learn_owners(self) -> None:
-        if self._aim.resource is None:
-            return
-        for member in tuple(self._pods):
-            for owner in self._owners_of(member):
-                if owner.uid == self._aim.target.uid:
-                    break
-                if owner.uid not in self._owners:
-                    self._owners[owner.uid] = await self._owner_of(owner)
-
-    async def _owner_of(self, owner: Owner) -> Owner | None:
-        served = await kind_of(self._client, owner.api_version, owner.kind)
-        found = await self._get(served.resource, owner.name, owner.uid) if served.namespaced else None
-        return read_owner(found) if found is not None else None
-
     def _belongs(self, member: Member) -> bool:
         """Whether a pod belongs to the target. If the target is a workload, owner references decide."""
-        owners = self._owners_of(member)
-        return self._aim.resource is None or any(owner.uid == self._aim.target.uid for owner in owners)
+        return self._owners.lead_to_target(member.owner)
 
     def _requests_changed(self) -> None:
         """Update the aborted runs. A run stays aborted even after the request with the annotation was deleted."""

@@ -21,6 +21,7 @@ from crrd.core.policy.config import Data, Running, UseKey, merged_uses
 from crrd.core.policy.decide import Observed
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.run import Target
+from crrd.core.rollout.state import Owner, read_owner
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
 from crrd.kube.reflector import Handler, Reflector, Selection
@@ -28,6 +29,7 @@ from crrd.kube.resources import CONFIGURATION, PODS, metadata_of
 from crrd.kube.watchset import WatchSet
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
 from crrd.lib.jsonfields import mapping, text
+from crrd.rollout.owners import Owners
 from crrd.rollout.target import Aim, find_workload
 
 _SCRYPT_COST = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
@@ -175,8 +177,10 @@ class TargetObserver:
         try:
             query = aim.pods_query
             parse = partial(_running, now=now)
-            pods = await self._client.list_all(PODS, parse, namespace=namespace, label_selector=query)
-            found = chain.from_iterable(pods.items)
+            pods = (await self._client.list_all(PODS, parse, namespace=namespace, label_selector=query)).items
+            owners = Owners(self._client, namespace, aim)
+            await owners.learn([owner for owner, _ in pods])
+            found = chain.from_iterable(containers for owner, containers in pods if owners.lead_to_target(owner))
             running = tuple(each for each in found if not policy.containers or each.name in policy.containers)
             if policy.config is None:
                 return aim, Observed(running)
@@ -187,6 +191,8 @@ class TargetObserver:
                 listed &= await self._versions.watch(namespace, Kind.SECRET)
                 role = "crrd-read-config"
             return aim, await self._with_data(policy, memory, running) if listed else None
+        except ConfigurationError as error:
+            return None, Observed(problem=str(error))
         except ApiRefusedError as error:  # also if only the API server finds the selector invalid
             return aim, Observed(running, unreadable=self._grant(error, namespace, role))
 
@@ -228,11 +234,14 @@ class TargetObserver:
         return f"the manager may not read this namespace; to allow it: kubectl create rolebinding {grant}"
 
 
-def _running(pod: Mapping[str, Any], now: datetime) -> tuple[Running, ...]:
-    """Return the containers of a pod that can be recreated. The policy keeps its records while they do not run."""
-    found = parse_pod(pod)
+def _running(pod: Mapping[str, Any], now: datetime) -> tuple[Owner | None, tuple[Running, ...]]:
+    """Return the controller of a pod, and its containers that can be recreated.
+
+    The policy keeps its records while they do not run.
+    """
+    found, owner = parse_pod(pod), read_owner(pod)
     if found.deleting or found.ended:
-        return ()
+        return owner, ()
     uses = references(pod)
     started = {name: parse_time(each.started_at) for name, each in found.containers.items() if each.kind.recreatable}
-    return tuple(Running(found.name, name, at or now, uses.get(name, ())) for name, at in started.items())
+    return owner, tuple(Running(found.name, name, at or now, uses.get(name, ())) for name, at in started.items())
