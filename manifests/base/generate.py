@@ -7,6 +7,7 @@ are up to date.
 
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def about(field: Field) -> str:
 def schema(field: Field, fields: Fields, rules: Mapping[str, list[Json]]) -> Json:
     """The schema of a field, and of those in it."""
     unit = {Type.STRING: "Length", Type.OBJECT: "Properties"}.get(field.type, "Items")
-    made = {**PARTS["types"][field.type], "description": about(field)}
+    made = {**deepcopy(PARTS["types"][field.type]), "description": about(field)}
     if field.type in NUMBERS:
         made["minimum"] = field.low
     elif field.low and field.type is not Type.DURATION:
@@ -66,7 +67,7 @@ def schema(field: Field, fields: Fields, rules: Mapping[str, list[Json]]) -> Jso
         made[f"max{unit}"] = field.high
     if isinstance(field.default, StrEnum) and field.set_by is SetBy.USER:
         made["enum"] = [str(member) for member in type(field.default)]  # a status is not refused for its phase
-    asked = [*rules.get(field.path, ())]
+    asked = [*made.get("x-kubernetes-validations", ()), *rules.get(field.path, ())]
     if field.type is Type.DURATION and field.low:
         asked.append(
             {"rule": f"duration(self) >= duration('{field.low}s')", "message": f"must be at least {field.low}s"}

@@ -17,6 +17,7 @@ from crrd.core.api import schema as requests
 from crrd.core.api.fields import Field, Type
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.policy import schema as policies
+from crrd.core.policy.types import CRON_NAMES
 from crrd.core.policy.v1alpha1 import read_policy
 from crrd.lib.jsonfields import items, value_at, with_values
 from crrd_localnode.api.crds import POLICIES, REQUESTS, load_crd
@@ -86,7 +87,16 @@ def test_a_changed_row_changes_the_crd_and_the_docs(generate: ModuleType, monkey
     assert read_policy({"spec": {**spec, "triggers": {"maxAge": "300s"}}}).max_age == 300
 
 
-CRONS: list[Any] = ["0 4 * * *", "*/5 1-3 * jan,feb sun", "0 0 29 2 *", " " * 120 + "0 4 * * 1"]
+CRONS: list[Any] = [
+    "0 4 * * *",
+    "*/5 1-3 * jan,feb sun",
+    "0 0 29 2 *",
+    "@every 1h",
+    "@dayly",
+    "0 4 * *",
+    "",
+    *CRON_NAMES,
+]
 """What else is no cron expression, and no time zone, is not in the CRD."""
 KEPT: dict[str, list[Any]] = {
     "spec.podName": ["", "a", "web-1.x", "a" * 254],
@@ -215,3 +225,15 @@ def test_the_api_server_admits_what_the_reader_accepts(file: str, path: str, dat
     obj = {"metadata": {"namespace": "shop", "name": "x", "uid": "u"}, "spec": spec}
     if not read_error(file, obj):
         assert admitted(file, spec) is not None
+
+
+@pytest.mark.parametrize("path", ["spec.triggers.schedule.cron", "spec.window.cron"])
+@pytest.mark.parametrize("cron", CRONS)
+def test_a_cron_expression_is_refused_with_the_readers_words(path: str, cron: str) -> None:
+    spec = with_values({"spec": BASES[POLICIES][1]}, {path: cron})["spec"]
+    causes = Schema(openapi(POLICIES)).check({"spec": spec}, None)
+    error = read_error(POLICIES, {"spec": spec})
+    assert bool(causes) == bool(error)
+    if cron:  # an empty text is also too short
+        messages = [cause.message.partition(": must have ")[2] for cause in causes]
+        assert messages == ([error.partition(" must have ")[2]] if error else [])

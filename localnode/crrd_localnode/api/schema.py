@@ -60,11 +60,16 @@ def _unique_keys(
             seen.add(dumps(shown))
 
 
+def _matches(text: object, pattern: str) -> bool:
+    """Whether a text matches a pattern, in which `$` does not match before a newline at the end, as in Go."""
+    return isinstance(text, str) and bool(re.search(re.sub(r"(?<!\\)\$(?=\)|$)", r"\\Z", pattern), text))
+
+
 def _pattern(
     _validator: Validator, pattern: str, instance: Any, _schema: Mapping[str, Any]
 ) -> Iterator[jsonschema.ValidationError]:
-    """`pattern`, in which `$` does not match before a newline at the end, as in Go."""
-    if isinstance(instance, str) and not re.search(re.sub(r"(?<!\\)\$(?=\)|$)", r"\\Z", pattern), instance):
+    """`pattern`, as Go matches it."""
+    if isinstance(instance, str) and not _matches(instance, pattern):
         yield jsonschema.ValidationError("no match")
 
 
@@ -183,6 +188,7 @@ def _is_long_enough(value: Any, least: str) -> bool:
 
 _RULES: Mapping[re.Pattern[str], Callable[..., bool]] = {
     re.compile(r"duration\(self\) >= duration\('(\d+)s'\)"): _is_long_enough,
+    re.compile(r"self\.matches\(r'(.*)'\)"): _matches,
     re.compile(r"has\(self\.(\w+)\) != has\(self\.(\w+)\)"): lambda value, one, other: (
         (one in value) != (other in value)
     ),

@@ -21,6 +21,10 @@ from crrd.core.policy.types import (
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.run import Amount
 
+CRON_FORMS = (
+    "must have five fields (minute, hour, day of the month, month, weekday) or be one of @hourly, @daily, @midnight, "
+    "@weekly, @monthly, @yearly, @annually"
+)
 META = {
     "namespace": "shop",
     "name": "web",
@@ -93,7 +97,14 @@ def test_the_defaults() -> None:
         ),
         (
             {"triggers": {"schedule": {"cron": "0 4"}}},
-            "spec.triggers.schedule must be valid: cron '0 4' must have 5 fields: minute, hour, day, month, weekday",
+            f"spec.triggers.schedule must be valid: cron '0 4' {CRON_FORMS}",
+        ),
+        *(
+            (
+                {"window": {"cron": cron, "duration": "1h"}},
+                f"spec.window must be valid: cron {cron!r} {CRON_FORMS}",
+            )
+            for cron in ("@every 1h", "@dayly", "@reboot", "CRON_TZ=UTC 0 4 * * *", "@daily 0 4 * *x @")
         ),
         (
             {"triggers": {"schedule": {"cron": "0 25 * * *"}}},

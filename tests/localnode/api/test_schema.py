@@ -113,6 +113,7 @@ def test_nulls_and_unknown_fields_are_dropped() -> None:
 
 
 LEAST = {"rule": "duration(self) >= duration('60s')", "message": "must be at least 60s"}
+LIKE = {"rule": "self.matches(r'^a+$')", "message": "must be of a"}
 EITHER = {"rule": "has(self.a) != has(self.b)", "message": "must have either a or b"}
 BOTH = {"a": {"type": "integer"}, "b": {"type": "integer"}}
 OTHER = {
@@ -131,6 +132,7 @@ OTHER = {
                 "free": {"type": "object", "additionalProperties": {"type": "integer"}},
                 "any": {"type": "object", "additionalProperties": True},
                 "least": {"type": "string", "x-kubernetes-validations": [LEAST]},
+                "like": {"type": "string", "x-kubernetes-validations": [LIKE]},
                 "either": {"type": "object", "properties": BOTH, "x-kubernetes-validations": [EITHER]},
                 "several": {"type": "array", "items": {"type": "object", "properties": BOTH,
                             "x-kubernetes-validations": [EITHER]}},
@@ -159,6 +161,8 @@ OTHER = {
         ({"least": "1h", "either": {"a": 1}}, []),
         ({"least": "59s"}, ["spec.least"]),
         ({"least": "90"}, ["spec.least"]),
+        ({"like": "aa"}, []),
+        ({"like": "aa\n"}, ["spec.like"]),
         ({"least": 90}, ["spec.least", "spec.least"]),
         ({"either": {}}, ["spec.either"]),
         ({"several": [{"a": 1}, {"a": 1, "b": 1}]}, ["spec.several[1]"]),

@@ -25,6 +25,7 @@ class Type(StrEnum):
     INT64 = "int64"
     STRINGS = "list of strings"
     DURATION = "duration"
+    CRON = "cron expression"
     AMOUNT = "number or percentage"
     SELECTOR = "label selector"
     CONDITIONS = "conditions"

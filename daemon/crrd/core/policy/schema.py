@@ -36,7 +36,7 @@ _TARGET, _TRIGGERS, _WINDOW, _BUDGET = "spec.targetRef", "spec.triggers", "spec.
 _CHANGE, _SCHEDULE = f"{_TRIGGERS}.configChange", f"{_TRIGGERS}.schedule"
 _ZONE = "A name of the IANA time zone database, for example Europe/Berlin."
 _zone = partial(_string, description=_ZONE, low=1, high=64, default="UTC")
-_cron = partial(_string, required=True, low=9, high=128)
+_cron = partial(Field, Type.CRON, required=True)
 _TABLE = (
     _object("spec", "Which containers are recreated, when, and how many at once.", required=True),
     _object(_TARGET, "The workload, in the policy's namespace: any kind with spec.selector."),
@@ -68,7 +68,8 @@ _TABLE = (
     _object(_SCHEDULE, "Recreate containers at fixed times. After an edit, only later times count."),
     _cron(
         f"{_SCHEDULE}.cron",
-        "Cron expression with five fields (minute, hour, day of the month, month and weekday).",
+        "Cron expression with five fields (minute, hour, day of the month, month and weekday), or a name of it such as "
+        "@daily.",
     ),
     _zone(f"{_SCHEDULE}.timeZone"),
     _duration(f"{_TRIGGERS}.maxAge", "Recreate a container that has run for this time, for example 72h.", low=60),

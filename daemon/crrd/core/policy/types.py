@@ -15,6 +15,16 @@ from crrd.core.rollout.run import Amount
 KIND = "ContainerRecreatePolicy"
 API_VERSION = f"{POLICY_GROUP}/v1alpha1"
 _ONE = Amount(1)
+CRON_NAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+"""The names that CronJobs know, and what they stand for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +50,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A cron expression of five fields, and its time zone. Daylight saving time is handled as in Debian's cron."""
+    """A cron expression, and its time zone. Daylight saving time is handled as in Debian's cron."""
 
     cron: str
     zone: str
@@ -50,13 +60,16 @@ class Schedule:
 
     def next_after(self, moment: datetime) -> datetime:
         """Return the first time after `moment`. It exists, because `read_policy` rejects expressions without any."""
-        return next(CronSim(self.cron, moment.astimezone(ZoneInfo(self.zone)))).astimezone(UTC)
+        return next(self.times(moment)).astimezone(UTC)
 
     def latest(self, after: datetime, until: datetime) -> datetime | None:
         """Return the last time that is later than `after` and not later than `until`, None for none."""
-        beyond = (until.replace(microsecond=0) + timedelta(seconds=1)).astimezone(ZoneInfo(self.zone))
-        found = next(CronSim(self.cron, beyond, reverse=True)).astimezone(UTC)
+        found = next(self.times(until.replace(microsecond=0) + timedelta(seconds=1), reverse=True)).astimezone(UTC)
         return found if found > after else None
+
+    def times(self, moment: datetime, *, reverse: bool = False) -> CronSim:
+        """Return the times after `moment`, or the earlier ones, in its time zone. Raises CronSimError."""
+        return CronSim(CRON_NAMES.get(self.cron, self.cron), moment.astimezone(ZoneInfo(self.zone)), reverse=reverse)
 
 
 @dataclass(frozen=True, slots=True)

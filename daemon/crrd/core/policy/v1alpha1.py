@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
-from cronsim import CronSim, CronSimError
+from cronsim import CronSimError
 
 from crrd.core.api.fields import Section, Type
 from crrd.core.config.references import Kind
 from crrd.core.policy.schema import FIELDS
 from crrd.core.policy.types import (
+    CRON_NAMES,
     Budget,
     ConfigChange,
     Policy,
@@ -87,11 +88,12 @@ def _wrong_schedule(schedule: Schedule) -> str:
         ZoneInfo(zone)
     except (KeyError, ValueError, OSError):
         return f"time zone {zone!r} not found"
-    if len(cron.split()) != 5:
-        return f"cron {cron!r} must have 5 fields: minute, hour, day, month, weekday"
+    if len(cron.split()) != 5 and cron not in CRON_NAMES:
+        fields, names = "five fields (minute, hour, day of the month, month, weekday)", ", ".join(CRON_NAMES)
+        return f"cron {cron!r} must have {fields} or be one of {names}"
     try:
         for reverse in (False, True):
-            next(CronSim(cron, datetime(2026, 1, 1, tzinfo=UTC), reverse=reverse))
+            next(schedule.times(datetime(2026, 1, 1, tzinfo=UTC), reverse=reverse))
     except CronSimError as error:
         return f"cron {cron!r}: {str(error).lower()}"
     except StopIteration:
