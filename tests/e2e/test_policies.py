@@ -103,7 +103,7 @@ async def ready_reason(cluster: Cluster) -> tuple[str, bool]:
 
 
 @pytest.mark.cluster
-@pytest.mark.skipif(foreign() is None, reason="needs a cluster whose kubelet knows ConfigMaps")
+@pytest.mark.skipif(foreign() is None, reason="needs a cluster with a controller of Deployments")
 @pytest.mark.timeout(600)
 async def test_an_edit_goes_live_in_the_same_pods(cluster: Cluster, tmp_path: Path) -> None:
     async with daemons(cluster, tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from crrd_localnode.api.errors import Cause
-from crrd_localnode.api.jsonpath import InvalidPathError, JsonPath
+from crrd_localnode.api.jsonpath import find_all, parse_path
 from crrd_localnode.api.kinds import Column, Kind
 from crrd_localnode.api.objects import Object, dig, metadata
 from crrd_localnode.api.printers import AGE, UNKNOWN, age_since
@@ -53,8 +53,8 @@ def crd_rules(crd: Object, _old: Object | None = None) -> list[Cause]:
             causes.append(Cause(path, "Required value: schemas are required"))
         for number, column in enumerate(version.get("additionalPrinterColumns") or []):
             try:
-                JsonPath.parse(column["jsonPath"])
-            except InvalidPathError as error:
+                parse_path(column["jsonPath"])
+            except ValueError as error:
                 path = f"spec.versions[{at}].additionalPrinterColumns[{number}].jsonPath"
                 causes.append(Cause(path, f'Invalid value: "{column["jsonPath"]}": {error}'))
     return causes
@@ -116,11 +116,11 @@ def field_path(path: str) -> tuple[str, ...]:
 
 
 def _column(column: Mapping[str, Any]) -> Column:
-    path, kind = JsonPath.parse(column["jsonPath"]), column.get("type", "string")
+    path, kind = parse_path(column["jsonPath"]), column.get("type", "string")
 
     def value(obj: Object, now: datetime) -> Any:
         try:
-            found = path.find(obj)
+            found = find_all(path, obj)
         except LookupError:
             return None
         return _cell(kind, found[0], now) if found else None  # only the first result counts

@@ -17,7 +17,7 @@ ROOT_VARIABLE = "CRRD_ROOT"  # Set if mounts are only symbolic links (see `rootf
 
 
 def mounts_of(config: api_pb2.ContainerConfig) -> list[Mount]:
-    """Return a container's mounts. CallError if a path is not absolute, or a mounted path does not exist."""
+    """Return a container's mounts. CallError if a path is not absolute. The shim finds out whether they exist."""
     mounts: list[Mount] = []
     for mount in config.mounts:
         for path in (mount.container_path, mount.host_path):
@@ -25,8 +25,6 @@ def mounts_of(config: api_pb2.ContainerConfig) -> list[Mount]:
                 raise invalid(f"mount path {path!r} is not absolute")
         if Path(mount.container_path) == Path("/"):
             raise invalid("the root directory cannot be mounted over")
-        if not Path(mount.host_path).exists():
-            raise invalid(f"mount path {mount.host_path!r} does not exist")
         mounts.append(Mount(container_path=mount.container_path, host_path=mount.host_path, readonly=mount.readonly))
     return mounts
 
@@ -50,7 +48,7 @@ def spec_of(config: api_pb2.ContainerConfig, rootfs: Path, log_path: str, hostna
         env[ROOT_VARIABLE] = str(rootfs)
     return {
         "argv": [*config.command, *config.args] or list(DEFAULT_COMMAND),
-        "env": env | {variable.key: variable.value.decode() for variable in config.envs},
+        "env": env | {variable.key: variable.value.decode(errors="surrogateescape") for variable in config.envs},
         "cwd": cwd,
         "log_path": log_path,
         "mounts": mounts_of(config),

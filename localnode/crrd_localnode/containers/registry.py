@@ -140,7 +140,9 @@ class Registry:
         if not config.metadata.name:
             raise invalid("the container config has no metadata.name")
         check_reference(config.image.image)
-        mounts_of(config)
+        for mount in mounts_of(config):
+            if not Path(mount["host_path"]).exists():
+                raise invalid(f"mount path {mount['host_path']!r} does not exist")
         for other in self.containers_of(sandbox_id):
             if other.config.metadata == config.metadata:
                 raise _taken(f"container {config.metadata.name} attempt {config.metadata.attempt}", other.id)

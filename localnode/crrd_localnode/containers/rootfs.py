@@ -2,7 +2,7 @@
 
 As root, the process gets a mount namespace whose root is a small tmpfs. Every entry of the node's root directory is
 bound into it, then the container's mounts. So programs and libraries are the node's, no image is needed, and a path
-like `/data` is not created on the node. Without the rights for that, there is only a directory of symbolic links
+like `/data` is not created on the node. Without the rights for that, there is only a directory of links
 (`<rootfs>/data` -> the mounted path), and CRRD_ROOT in the environment is its path. Otherwise CRRD_ROOT is not set, so
 `$CRRD_ROOT/data` is correct in both cases. Nothing else is isolated.
 
@@ -62,13 +62,18 @@ def enter(rootfs: str, mounts: Sequence[Mount], directories: Iterable[str] = ())
 
 
 def link(rootfs: str, mounts: Sequence[Mount]) -> None:
-    """Create symbolic links to the mounts below the directory `rootfs`. OSError if one cannot be created."""
+    """Create links to the mounts below the directory `rootfs`. OSError if one cannot be created."""
     for mount in sorted(mounts, key=lambda mount: mount["container_path"].count("/")):
         if _nested(mount, mounts):  # its link would be created inside the mounted path
             raise OSError(f"{mount['container_path']} is below another mount, which needs a mount namespace")
         target = rootfs + mount["container_path"].rstrip("/")
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.symlink(mount["host_path"], target)
+        try:
+            os.link(mount["host_path"], target)  # like a mount, it keeps a file that is removed from its folder
+        except FileNotFoundError:
+            raise
+        except OSError:  # a folder, or a file of another file system or user
+            os.symlink(mount["host_path"], target)
 
 
 class _Root:

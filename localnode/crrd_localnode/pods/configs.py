@@ -111,7 +111,10 @@ def container_config(
         command=[podspec.expand(word, variables) for word in spec.get("command") or []],
         args=[podspec.expand(word, variables) for word in spec.get("args") or []],
         working_dir=spec.get("workingDir", ""),
-        envs=[api_pb2.KeyValue(key=name, value=value.encode()) for name, value in variables.items()],
+        envs=[
+            api_pb2.KeyValue(key=name, value=value.encode(errors="surrogateescape"))
+            for name, value in variables.items()
+        ],
         mounts=mounts,
         labels={**pod_labels(pod), kubelet_labels.LABEL_CONTAINER_NAME: spec["name"]},
         annotations=container_annotations(pod, spec, restart_count=restart_count, container_hash=container_hash),

@@ -7,10 +7,8 @@ from base64 import b64decode
 from collections.abc import Iterator, Mapping
 
 from crrd.core.config.references import Kind
-from crrd.kube.client import KubeClient
-from crrd.kube.resources import CONFIGURATION
-from crrd.lib.errors import CrrdError, GoneError
 from crrd_localnode.pods import spec as podspec
+from crrd_localnode.pods.objects import ConfigObjects, NotSyncedError
 from crrd_localnode.pods.spec import Json
 
 ConfigData = Mapping[tuple[Kind, str], Mapping[str, str] | None]
@@ -23,28 +21,29 @@ class ConfigError(Exception):
     """The container's spec cannot be converted to a config. The message is that of CreateContainerConfigError."""
 
 
-async def read_config(client: KubeClient, namespace: str, spec: Json) -> ConfigData:
-    """Read the ConfigMaps and Secrets that a container's variables come from. Raises ConfigError."""
-    found: dict[tuple[Kind, str], Mapping[str, str] | None] = {}
-    for kind, name in {(kind, reference["name"]) for kind, reference in _references(spec)}:
-        try:
-            data = (await client.get(CONFIGURATION[kind], namespace, name)).get("data") or {}
-        except GoneError:
-            found[kind, name] = None
-            continue
-        except CrrdError as error:
-            raise ConfigError(f"failed to sync {kind.lower()} cache: {error}") from error
-        encoded = kind is Kind.SECRET
-        found[kind, name] = {key: b64decode(value).decode() if encoded else value for key, value in data.items()}
-    return found
+async def read_config(objects: ConfigObjects, namespace: str, spec: Json) -> ConfigData:
+    """Return the ConfigMaps and Secrets that a container's variables come from. Raises ConfigError."""
+    used = set(env_objects(spec))
+    try:
+        await objects.wait((kind, namespace, name) for kind, name in used)
+    except NotSyncedError as error:
+        raise ConfigError(str(error)) from error
+    config: dict[tuple[Kind, str], Mapping[str, str] | None] = {}
+    for kind, name in used:
+        found = objects.get(kind, namespace, name)
+        data = config[kind, name] = None if found is None else found.get("data") or {}
+        if data and kind is Kind.SECRET:
+            config[kind, name] = {key: b64decode(text).decode(errors="surrogateescape") for key, text in data.items()}
+    return config
 
 
-def _references(spec: Json) -> Iterator[tuple[Kind, Json]]:
+def env_objects(spec: Json) -> Iterator[tuple[Kind, str]]:
+    """Yield the kind and name of each ConfigMap and Secret of a container's variables."""
     for entry in spec.get("envFrom") or []:
-        yield from ((kind, entry[field]) for field, kind in _IN_ENV_FROM.items() if field in entry)
+        yield from ((kind, entry[field].get("name", "")) for field, kind in _IN_ENV_FROM.items() if field in entry)
     for entry in spec.get("env") or []:
         source = entry.get("valueFrom") or {}
-        yield from ((kind, source[field]) for field, kind in _IN_ENV.items() if field in source)
+        yield from ((kind, source[field].get("name", "")) for field, kind in _IN_ENV.items() if field in source)
 
 
 def environment(pod: Json, spec: Json, config: ConfigData) -> dict[str, str]:
@@ -59,7 +58,10 @@ def environment(pod: Json, spec: Json, config: ConfigData) -> dict[str, str]:
         if not source:
             variables[entry["name"]] = podspec.expand(entry.get("value") or "", variables)
         elif "fieldRef" in source:
-            variables[entry["name"]] = _field(pod, source["fieldRef"]["fieldPath"])
+            try:
+                variables[entry["name"]] = podspec.field(pod, source["fieldRef"]["fieldPath"])
+            except LookupError as error:
+                raise ConfigError(str(error.args[0])) from error
         elif (value := _value(pod, entry["name"], source, config)) is not None:
             variables[entry["name"]] = value
     return variables
@@ -87,21 +89,3 @@ def _data(config: ConfigData, kind: Kind, reference: Json) -> Mapping[str, str] 
     if data is None and not reference.get("optional"):
         raise ConfigError(f'{kind.lower()} "{reference["name"]}" not found')
     return data
-
-
-def _field(pod: Json, path: str) -> str:
-    """Return the value of a `fieldRef`, for the paths that the API allows."""
-    metadata, spec = pod["metadata"], pod["spec"]
-    plain = {
-        **{f"metadata.{name}": metadata[name] for name in ("name", "namespace", "uid")},
-        "spec.nodeName": spec.get("nodeName", ""),
-        "spec.serviceAccountName": spec.get("serviceAccountName", ""),
-        **dict.fromkeys(("status.podIP", "status.podIPs", "status.hostIP", "status.hostIPs"), podspec.NODE_IP),
-    }
-    if path in plain:
-        return str(plain[path])
-    for kind in ("labels", "annotations"):
-        prefix = f"metadata.{kind}['"
-        if path.startswith(prefix) and path.endswith("']"):
-            return str((metadata.get(kind) or {}).get(path[len(prefix) : -2], ""))
-    raise ConfigError(f'fieldRef "{path}" is not known')

@@ -1,5 +1,6 @@
 """Reads fields of a pod's JSON like kubelet. The API server has set the defaults."""
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -65,11 +66,43 @@ def being_deleted(pod: Json) -> bool:
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
-def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` by the variable's value, like Kubernetes' forked expansion.go; `$$` is one dollar sign."""
+def volumes(pod: Json) -> list[Json]:
+    """Return `spec.volumes`. A volume without a kind is an emptyDir."""
+    return [{"emptyDir": {}, **each} if len(each) == 1 else each for each in pod["spec"].get("volumes") or []]
+
+
+def field(pod: Json, path: str) -> str:
+    """Return the value of a `fieldRef`, for the paths that the API allows. LookupError for others."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    plain = {
+        **{f"metadata.{name}": metadata[name] for name in ("name", "namespace", "uid")},
+        "spec.nodeName": spec.get("nodeName", ""),
+        "spec.serviceAccountName": spec.get("serviceAccountName", ""),
+        **dict.fromkeys(("status.podIP", "status.podIPs", "status.hostIP", "status.hostIPs"), NODE_IP),
+    }
+    if path in plain:
+        return str(plain[path])
+    for kind in ("labels", "annotations"):
+        values, prefix = metadata.get(kind) or {}, f"metadata.{kind}['"
+        if path == f"metadata.{kind}":
+            return "\n".join(
+                f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in sorted(values.items())
+            )
+        if path.startswith(prefix) and path.endswith("']"):
+            return str(values.get(path[len(prefix) : -2], ""))
+    raise LookupError(f'fieldRef "{path}" is not known')
+
+
+def expand(text: str, variables: Mapping[str, str], *, strict: bool = False) -> str:
+    """Replace `$(NAME)` by the variable's value, like Kubernetes' forked expansion.go; `$$` is one dollar sign.
+
+    An unknown name is left as it is, or is a LookupError if `strict`.
+    """
 
     def replace(match: re.Match[str]) -> str:
         name = match[1]
+        if strict and name is not None and name not in variables:
+            raise LookupError(f'missing value for "{name}"')
         return "$" if name is None else variables.get(name, match[0])
 
     return _VARIABLE.sub(replace, text)

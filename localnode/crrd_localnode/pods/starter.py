@@ -8,16 +8,16 @@ import time
 from dataclasses import dataclass, field
 
 from cri_stubs import api_pb2
-from crrd.kube.client import KubeClient
 from crrd.lib.errors import RuntimeCallError
 from crrd_localnode.pods import spec as podspec
+from crrd_localnode.pods.atomic_writer import VolumeError
 from crrd_localnode.pods.configs import container_config, sandbox_config
 from crrd_localnode.pods.environment import ConfigError, environment, read_config
 from crrd_localnode.pods.handlers import Handlers
 from crrd_localnode.pods.kuberuntime import KubeRuntime, RuntimePod
+from crrd_localnode.pods.mounter import Mounter
 from crrd_localnode.pods.spec import Json
 from crrd_localnode.pods.status import Waiting
-from crrd_localnode.pods.volumes import PodFolders, VolumeError
 
 POST_START_SECONDS = 120.0
 CONTAINER_INITIAL_SECONDS = 10.0
@@ -92,10 +92,9 @@ class Sandboxed:
 class Starter:
     """Starts sandboxes and containers on one node, and keeps the back-offs of all pods."""
 
-    client: KubeClient
+    volumes: Mounter
     runtime: KubeRuntime
     handlers: Handlers
-    folders: PodFolders
     node_name: str
     backoff: BackOff
     retry_seconds: float  # Delay after a failure without its own back-off (kubelet: 10 s)
@@ -106,14 +105,15 @@ class Starter:
         """Remove the back-offs of a pod that is gone."""
         self.backoff.forget(podspec.uid(pod))
         self._pull_backoff.forget(podspec.uid(pod))
+        self.volumes.forget(pod)
 
     async def start_sandbox(self, pod: Json, attempt: int) -> str:
-        """Run a new sandbox with this attempt number. Return its ID. Raises VolumeError, and the runtime's errors."""
-        self.folders.prepare(pod)
+        """Run a new sandbox with this attempt number. Return its ID. Raises the runtime's errors."""
+        self.volumes.folders.logs(pod).mkdir(parents=True, exist_ok=True)
         return await self.runtime.run_sandbox(self._sandbox_config(pod, attempt))
 
     def _sandbox_config(self, pod: Json, attempt: int) -> api_pb2.PodSandboxConfig:
-        logs = str(self.folders.logs(pod))
+        logs = str(self.volumes.folders.logs(pod))
         return sandbox_config(pod, node_name=self.node_name, log_directory=logs, attempt=attempt)
 
     async def start(self, place: Sandboxed, spec: Json, container_hash: str) -> None:
@@ -121,26 +121,31 @@ class Starter:
         self._check_backoff(place, spec, container_hash)
         image_id = await self._image(place.pod, spec)
         current = place.view.newest(spec["name"])
-        attempt = current.restart_count + 1 if current else self.folders.next_log(place.pod, spec["name"])
+        attempt = current.restart_count + 1 if current else self.volumes.folders.next_log(place.pod, spec["name"])
         try:
-            objects = await read_config(self.client, place.pod["metadata"]["namespace"], spec)
+            objects = await read_config(self.volumes.objects, place.pod["metadata"]["namespace"], spec)
+            variables = environment(place.pod, spec, objects)
             config = container_config(
                 place.pod,
                 spec,
                 image_id=image_id,
                 restart_count=attempt,
                 container_hash=container_hash,
-                mounts=self.folders.mounts(place.pod, spec, attempt),
-                variables=environment(place.pod, spec, objects),
+                mounts=self.volumes.folders.mounts(place.pod, spec, attempt, variables),
+                variables=variables,
             )
         except (ConfigError, VolumeError) as error:
             raise self._error("CreateContainerConfigError", str(error)) from error
-        (self.folders.logs(place.pod) / spec["name"]).mkdir(parents=True, exist_ok=True)
+        (self.volumes.folders.logs(place.pod) / spec["name"]).mkdir(parents=True, exist_ok=True)
         try:
             sandbox = self._sandbox_config(place.pod, place.sandbox_attempt)
             container_id = await self.runtime.create(place.sandbox_id, config, sandbox)
         except RuntimeCallError as error:
             raise self._error("CreateContainerError", str(error)) from error
+        # The sync that starts a container makes kubelet refresh the volumes at the same time. Here the parts of volumes
+        # (subPath) are always replaced in the worst moment: then they no longer exist (kubernetes#68211).
+        parts = {each["name"] for each in spec.get("volumeMounts") or [] if {"subPath", "subPathExpr"} & each.keys()}
+        await self.volumes.refresh(place.pod, parts)
         try:
             await self.runtime.start(container_id)
         except RuntimeCallError as error:

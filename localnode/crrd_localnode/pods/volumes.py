@@ -1,23 +1,28 @@
 """The pods' folders on the node for volumes, logs and termination messages, and the mounts of volumes.
 
-Kubelet's own layout, below a configurable root folder. Only emptyDir and hostPath volumes are supported: a local node
-has no storage, and mounts no ConfigMaps and Secrets.
+Kubelet's own layout, below a configurable root folder. A local node has no storage: it supports emptyDir, hostPath, and
+the volumes whose files kubelet writes. `mounter` sets them up.
 """
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from cri_stubs import api_pb2
+from crrd_localnode.pods import spec as podspec
+from crrd_localnode.pods.atomic_writer import VolumeError
 from crrd_localnode.pods.spec import Json, uid
+
+WRITTEN = frozenset({"configMap", "secret", "downwardAPI", "projected"})  # Volumes whose files kubelet writes
+_PLUGINS = {
+    "emptyDir": "empty-dir", "configMap": "configmap", "secret": "secret", "downwardAPI": "downward-api",
+    "projected": "projected",
+}  # fmt: skip
 
 _PROPAGATION = {
     "HostToContainer": api_pb2.PROPAGATION_HOST_TO_CONTAINER,
     "Bidirectional": api_pb2.PROPAGATION_BIDIRECTIONAL,
 }
-
-
-class VolumeError(Exception):
-    """A volume of the pod cannot be used. The message names it."""
 
 
 class PodFolders:
@@ -40,44 +45,32 @@ class PodFolders:
         found = (self._root / "logs").glob(f"{namespace}_{name}_*")
         return max(found, key=lambda folder: folder.stat().st_mtime, default=None)
 
-    def empty_dir(self, pod_uid: str, volume: str) -> Path:
-        """The folder of an emptyDir volume."""
-        return self.pod(pod_uid) / "volumes" / "kubernetes.io~empty-dir" / volume
-
-    def prepare(self, pod: Json) -> None:
-        """Create the pod's folders and volumes, if they do not exist. Raises VolumeError."""
-        self.logs(pod).mkdir(parents=True, exist_ok=True)
-        self.pod(uid(pod)).mkdir(parents=True, exist_ok=True)
-        for volume in pod["spec"].get("volumes") or []:
-            self._source(pod, volume)
-
-    def _source(self, pod: Json, volume: Json) -> Path:
-        """Return the folder or file of the host for a volume."""
-        name = volume["name"]
-        if "emptyDir" in volume or set(volume) == {"name"}:
-            folder = self.empty_dir(uid(pod), name)
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o777)  # like kubelet's emptyDir: any user of any container may write
-            return folder
+    def volume(self, pod: Json, volume: Json) -> Path:
+        """The folder or file of a volume on the node. Raises VolumeError if a local node has no such volumes."""
         if "hostPath" in volume:
-            return _host_path(name, volume["hostPath"])
-        kind = ", ".join(sorted(set(volume) - {"name"}))
-        raise VolumeError(f'volume "{name}" is of a kind that a local node does not have: {kind}')
+            return Path(volume["hostPath"]["path"])
+        for field in volume.keys() & _PLUGINS.keys():
+            return self.pod(uid(pod)) / "volumes" / f"kubernetes.io~{_PLUGINS[field]}" / str(volume["name"])
+        kind = ", ".join(sorted(volume.keys() - {"name"}))
+        raise VolumeError(f"a local node has no volumes of kind {kind}")
 
-    def mounts(self, pod: Json, spec: Json, attempt: int) -> list[api_pb2.Mount]:
+    def mounts(self, pod: Json, spec: Json, attempt: int, variables: Mapping[str, str]) -> list[api_pb2.Mount]:
         """Return the mounts of one container, including the file of the termination message. Raises VolumeError."""
-        volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or []}
+        volumes = {volume["name"]: volume for volume in podspec.volumes(pod)}
         found = []
         for mount in spec.get("volumeMounts") or []:
             volume = volumes.get(mount["name"])
             if volume is None:
-                raise VolumeError(f'the pod has no volume "{mount["name"]}"')
-            source = self._source(pod, volume)
-            if mount.get("subPath"):
-                source = _inside(source, mount["subPath"])
-            propagation = _PROPAGATION.get(mount.get("mountPropagation", ""), api_pb2.PROPAGATION_PRIVATE)
-            path, host, readonly = mount["mountPath"], str(source), bool(mount.get("readOnly"))
-            bound = api_pb2.Mount(container_path=path, host_path=host, readonly=readonly, propagation=propagation)
+                raise VolumeError(f'cannot find volume "{mount["name"]}" to mount into container "{spec["name"]}"')
+            source = self.volume(pod, volume)
+            if part := _sub_path(mount, variables):
+                source = _inside(source, part, f'for volumeMount "{mount["name"]}" of container "{spec["name"]}"')
+            bound = api_pb2.Mount(
+                container_path=mount["mountPath"] if mount["mountPath"].startswith("/") else f"/{mount['mountPath']}",
+                host_path=str(source),
+                readonly=bool(mount.get("readOnly")) or bool(WRITTEN & volume.keys()),
+                propagation=_PROPAGATION.get(mount.get("mountPropagation", ""), api_pb2.PROPAGATION_PRIVATE),
+            )
             found.append(bound)
         message = self.pod(uid(pod)) / "containers" / spec["name"] / f"termination-{attempt}"
         message.parent.mkdir(parents=True, exist_ok=True)
@@ -101,17 +94,34 @@ def log_numbers(folder: Path) -> list[int]:
     return sorted(int(file.stem) for file in folder.glob("*.log") if file.stem.isdigit()) if folder.is_dir() else []
 
 
-def _inside(source: Path, part: str) -> Path:
-    """Return a subPath of a volume, created if missing. VolumeError if it is outside of the volume."""
+def _sub_path(mount: Json, variables: Mapping[str, str]) -> str:
+    """Return the path that is mounted instead of the whole volume, or "". Raises VolumeError."""
+    try:
+        part = str(mount.get("subPath") or podspec.expand(mount.get("subPathExpr") or "", variables, strict=True))
+    except LookupError as error:
+        raise VolumeError(str(error.args[0])) from error
+    if part.startswith("/"):
+        raise VolumeError(f"error SubPath `{part}` must not be an absolute path")
+    if ".." in part.split("/"):
+        raise VolumeError(f"unable to provision SubPath `{part}`: must not contain '..'")
+    return part
+
+
+def _inside(source: Path, part: str, where: str) -> Path:
+    """Return a part of a volume without links, as it is now. A folder is made if it is missing. Raises VolumeError."""
     target = (source / part).resolve()
     if not target.is_relative_to(source.resolve()):
-        raise VolumeError(f'subPath "{part}" leads out of its volume')
-    if not target.exists():
-        target.mkdir(parents=True)
+        raise VolumeError(f"failed to prepare subPath {where}")
+    try:
+        if not target.exists():
+            target.mkdir(parents=True)
+    except OSError as error:
+        raise VolumeError(f"failed to create subPath directory {where}") from error
     return target
 
 
-def _host_path(name: str, given: Json) -> Path:
+def host_path(name: str, given: Json) -> None:
+    """Make the file or folder of a hostPath volume if its type says so. Raises VolumeError if it is of another type."""
     path, kind = Path(given["path"]), given.get("type", "")
     if kind == "DirectoryOrCreate":
         path.mkdir(parents=True, exist_ok=True)
@@ -123,4 +133,3 @@ def _host_path(name: str, given: Json) -> Path:
     fits = {"Directory": path.is_dir, "File": path.is_file}.get(kind.removesuffix("OrCreate"), path.exists)
     if not fits():
         raise VolumeError(f'volume "{name}": hostPath {path} is not a {kind}')
-    return path

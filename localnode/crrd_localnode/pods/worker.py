@@ -8,7 +8,6 @@ changes of the pod's object, of its state in the runtime (the relist) and of pro
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -28,20 +27,21 @@ from crrd_localnode.planner.pod_actions import end_pod, pod_actions
 from crrd_localnode.planner.values import PodActions, PodRuntimeStatus
 from crrd_localnode.pods import spec as podspec
 from crrd_localnode.pods.kuberuntime import KubeRuntime, RuntimePod
+from crrd_localnode.pods.mounter import Mounter
 from crrd_localnode.pods.probes import Probes
 from crrd_localnode.pods.report import Reporter
 from crrd_localnode.pods.spec import Json
 from crrd_localnode.pods.starter import Sandboxed, Starter, StartError
 from crrd_localnode.pods.status import Health, Waiting, pod_status
 from crrd_localnode.pods.stopper import Stopper
-from crrd_localnode.pods.volumes import PodFolders, VolumeError
 
 _log = structlog.get_logger()
 
-RESYNC_SECONDS = 60.0  # Kubelet's syncFrequency: interval of syncing a pod without any change
 AWAY_SECONDS = 1.0  # Delay after the runtime or the API server could not be reached
 FORCED_GRACE_SECONDS = 1  # Grace period of a pod whose object was deleted from the API: kubelet's minimum
 _ENDED = ("Succeeded", "Failed")
+
+Definition = tuple[Json, Json | None, Json | None, str | None]  # See `definition`
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,10 @@ class Node:
     starter: Starter
     stopper: Stopper
     probes: Probes
-    folders: PodFolders
+    volumes: Mounter
     retry_seconds: float
+    resync_seconds: float
+    remount_seconds: float
     version: str  # Kubelet's version, which decides the rules
 
 
@@ -73,12 +75,16 @@ class PodWorker:
         self._view: RuntimePod | None = None
         self._waiting: dict[str, Waiting] = {}
         self._woken = asyncio.Event()
-        self._woken.set()
+        self._synced: Definition | None = None  # What kubelet has synced last
+        self._due = False  # Whether kubelet would sync the pod now, whatever its object says
+        self._next_sync = 0.0
+        self._refreshing: set[asyncio.Task[None]] = set()
+        self.wake()
 
     def update(self, pod: Json) -> None:
         """Handle a version of the pod's object from the watch."""
-        if self._reporter.take(pod):
-            self.wake()
+        if self._reporter.take(pod) or definition(pod) != self._synced:
+            self._woken.set()
 
     def object_gone(self) -> None:
         """The pod's object was deleted: end the pod."""
@@ -86,7 +92,8 @@ class PodWorker:
         self.wake()
 
     def wake(self) -> None:
-        """Sync soon, because the pod may have changed."""
+        """Sync soon, because something else than the pod's object has changed."""
+        self._due = True
         self._woken.set()
 
     async def run(self) -> None:
@@ -95,13 +102,16 @@ class PodWorker:
         try:
             delay = 0.0
             while not self._over:
-                with suppress(TimeoutError):
+                try:
                     async with asyncio.timeout(delay):
                         await self._woken.wait()
+                except TimeoutError:
+                    self._due = True
                 self._woken.clear()
-                delay = await self._sync_safely()
+                delay = min(await self._sync_safely(), max(self._next_sync - time.monotonic(), 0.0))
         finally:
-            reporting.cancel()
+            for task in (reporting, *self._refreshing):
+                task.cancel()
         self._node.probes.forget(self._uid)
         self._node.starter.forget(self._reporter.pod)
         self._ended(self._uid)
@@ -113,11 +123,15 @@ class PodWorker:
         except (RuntimeUnavailableError, ApiUnavailableError) as error:
             _log.warning("pod_sync_failed", pod=podspec.key(self._reporter.pod), error=str(error))
             return AWAY_SECONDS
-        except (RuntimeCallError, ApiRefusedError, VolumeError) as error:
+        except (RuntimeCallError, ApiRefusedError) as error:
             _log.warning("pod_sync_failed", pod=podspec.key(self._reporter.pod), error=str(error))
             return self._node.retry_seconds
 
     async def _sync(self, pod: Json) -> float:
+        refreshes = self._due or definition(pod) != self._synced
+        if refreshes:  # else only the pod's status has changed, for which kubelet syncs nothing
+            self._due, self._synced = False, definition(pod)
+            self._next_sync = time.monotonic() + self._node.resync_seconds
         view = await self._look()
         if self._gone or podspec.being_deleted(pod):
             await self._terminate(pod, view)
@@ -128,14 +142,20 @@ class PodWorker:
         if phase in _ENDED or (self._status(pod) or {}).get("phase") in _ENDED:
             ending = plan_end(pod, view, self._node.version, "the pod has run to its end")
             await self._node.stopper.stop_pod(view, ending.kill)
-            return RESYNC_SECONDS
-        before = dict(self._waiting)
-        delay = await self._carry_out(pod, view)
-        if self._waiting != before:
-            await self._look()
-            self._reporter.due()
-        await self._node.stopper.clear(view)
-        return delay
+            self._node.volumes.forget(pod)
+            return self._node.resync_seconds
+        try:
+            return await self._node.volumes.mount(pod) or await self._carry_out(pod, view)
+        finally:
+            if refreshes:  # after the starts, so that a container never sees a newer file than on a real node
+                task = asyncio.create_task(self._refresh())
+                self._refreshing.add(task)
+                task.add_done_callback(self._refreshing.discard)
+
+    async def _refresh(self) -> None:
+        await asyncio.sleep(self._node.remount_seconds)
+        if not podspec.being_deleted(self._reporter.pod):
+            await self._node.volumes.refresh(self._reporter.pod)
 
     async def _look(self) -> RuntimePod:
         """Read the pod's state from the runtime."""
@@ -154,6 +174,7 @@ class PodWorker:
 
     async def _carry_out(self, pod: Json, view: RuntimePod) -> float:
         """Carry out the plan. Return the seconds until the next sync."""
+        before = dict(self._waiting)
         todo = plan_pod(pod, view, self._node.probes, self._node.version)
         await self._kill(pod, view, todo)
         if todo.remove:
@@ -162,10 +183,10 @@ class PodWorker:
         if todo.new_sandbox:
             sandbox_id = await self._node.starter.start_sandbox(pod, todo.attempt)
         elif view.sandbox is None:
-            return RESYNC_SECONDS
+            return self._node.resync_seconds
         else:
             sandbox_id = view.sandbox.id
-        delay = RESYNC_SECONDS
+        delay = self._node.resync_seconds
         place = Sandboxed(pod, view, sandbox_id, todo.attempt)
         for start in todo.start:
             spec = podspec.container(pod, start.name)
@@ -174,6 +195,10 @@ class PodWorker:
             delay = min(delay, await self._start(place, spec))
             if start.name in self._waiting and spec in podspec.init_containers(pod) and not podspec.is_sidecar(spec):
                 break  # later containers must wait
+        if self._waiting != before:
+            await self._look()
+            self._reporter.due()
+        await self._node.stopper.clear(view)
         return delay
 
     async def _kill(self, pod: Json, view: RuntimePod, todo: PodActions) -> None:
@@ -200,7 +225,7 @@ class PodWorker:
             self._waiting[name] = error.waiting
             return error.retry_after
         self._waiting.pop(name, None)
-        return RESYNC_SECONDS
+        return self._node.resync_seconds
 
     async def _terminate(self, pod: Json, view: RuntimePod) -> None:
         """End the pod: stop it, report that, and remove it from the runtime, then from the API."""
@@ -210,7 +235,7 @@ class PodWorker:
         view = await self._look()
         await self._reporter.write()
         await self._node.stopper.remove_pod(view)
-        await asyncio.to_thread(self._node.folders.remove, pod)
+        await asyncio.to_thread(self._node.volumes.folders.remove, pod)
         if not self._gone:
             await self._delete_object(pod)
         self._over = True
@@ -221,6 +246,12 @@ class PodWorker:
             await self._node.client.delete(PODS, namespace, name, uid=self._uid, grace_seconds=0)
         except (GoneError, ConflictError):
             _log.debug("pod_object_gone", pod=podspec.key(pod))
+
+
+def definition(pod: Json) -> Definition:
+    """Return what kubelet syncs a pod for, if it changes. A changed status is no reason."""
+    metadata = pod["metadata"]
+    return pod["spec"], metadata.get("labels"), metadata.get("annotations"), metadata.get("deletionTimestamp")
 
 
 def hash_of(spec: Json, version: str) -> str:

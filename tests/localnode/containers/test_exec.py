@@ -148,13 +148,24 @@ async def test_without_namespaces_mounts_are_links_below_crrd_root(tmp_path: Pat
     data = volume(tmp_path, "data")
     async with without_mount_namespaces(tmp_path) as client:
         sandbox = await client.sandbox()
-        mounts = [pb.Mount(container_path="/crrd/data", host_path=data)]
+        part = tmp_path / "data" / "part"
+        part.write_text("kept")
+        mounts = [
+            pb.Mount(container_path="/crrd/data", host_path=data),
+            pb.Mount(container_path="/crrd/part", host_path=str(part)),
+        ]
         script = 'echo written > "$CRRD_ROOT/crrd/data/x"; pwd > crrd/data/cwd; exec sleep 1000'
         container = await client.run(sandbox, script, mounts=mounts)
         assert await content(tmp_path / "data" / "x", "\n") == "written\n"
         seen = await client.execute(container, "sh", "-c", 'cat "$CRRD_ROOT/crrd/data/x"; cat crrd/data/cwd')
         root = tmp_path / "root" / "containers" / container / "rootfs"
         assert seen.stdout.decode() == f"written\n{root}\n"
+        late = await client.create(sandbox, name="late", mounts=mounts)
+        part.unlink()
+        assert (await client.execute(container, "sh", "-c", 'cat "$CRRD_ROOT/crrd/part"')).stdout == b"kept"
+        async with refused(grpc.StatusCode.UNKNOWN, "No such file or directory"):
+            await client.start(late)
+        part.touch()
         nested = [*mounts, pb.Mount(container_path="/crrd/data/below", host_path=str(tmp_path))]
         async with refused(grpc.StatusCode.UNKNOWN, "below another mount"):
             await client.start(await client.create(sandbox, name="nested", mounts=nested))

@@ -1,5 +1,6 @@
 """The kubelet's arithmetic and the shapes that it writes, rule by rule, without a runtime or an API server."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,12 @@ import pytest
 from cri_stubs import api_pb2 as pb
 from crrd.kubelet.runtime_status import ContainerState
 from crrd_localnode.pods import spec as podspec
+from crrd_localnode.pods.atomic_writer import VolumeError
 from crrd_localnode.pods.configs import container_config, sandbox_config
 from crrd_localnode.pods.kuberuntime import RuntimeContainer, RuntimePod, Sandbox
 from crrd_localnode.pods.starter import BackOff, go_duration
 from crrd_localnode.pods.status import Waiting, pod_status, termination_message
-from crrd_localnode.pods.volumes import PodFolders, VolumeError
+from crrd_localnode.pods.volumes import PodFolders, host_path
 
 Json = dict[str, Any]
 SECOND = 1_000_000_000
@@ -365,17 +367,10 @@ def test_namespaces_are_the_pod_s_but_for_the_network(
 # Volumes
 
 
-def host_path(path: Path, kind: str) -> Json:
-    return make_pod(volumes=[{"name": "v", "hostPath": {"path": str(path), "type": kind}}])
-
-
 def test_host_paths_are_made_where_their_type_says_so(tmp_path: Path) -> None:
-    folders = PodFolders(tmp_path / "root")
-    folders.prepare(host_path(tmp_path / "folder", "DirectoryOrCreate"))
-    folders.prepare(host_path(tmp_path / "file", "FileOrCreate"))
-    folders.prepare(host_path(tmp_path / "any", ""))
-    folders.prepare(host_path(tmp_path / "file", "File"))
-    folders.prepare(host_path(tmp_path / "folder", "Directory"))
+    for name, kind in (("folder", "DirectoryOrCreate"), ("file", "FileOrCreate"), ("any", ""), ("file", "File")):
+        host_path("v", {"path": str(tmp_path / name), "type": kind})
+    host_path("v", {"path": str(tmp_path / "folder"), "type": "Directory"})
     assert (tmp_path / "folder").is_dir()
     assert (tmp_path / "file").is_file()
     assert (tmp_path / "any").is_dir()
@@ -384,16 +379,16 @@ def test_host_paths_are_made_where_their_type_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["Directory", "File"])
 def test_a_host_path_that_is_not_there_is_refused(tmp_path: Path, kind: str) -> None:
     with pytest.raises(VolumeError, match=f'volume "v": hostPath .* is not a {kind}'):
-        PodFolders(tmp_path / "root").prepare(host_path(tmp_path / "none", kind))
+        host_path("v", {"path": str(tmp_path / "none"), "type": kind})
 
 
 def test_mounts_carry_what_the_spec_says_of_them(tmp_path: Path) -> None:
     folders = PodFolders(tmp_path / "root")
     mount = {"name": "v", "mountPath": "/v", "readOnly": True, "mountPropagation": "HostToContainer"}
     pod = make_pod({"name": "app", "image": "i", "volumeMounts": [mount]}, volumes=[{"name": "v"}])
-    found, message = folders.mounts(pod, pod["spec"]["containers"][0], 3)
+    found, message = folders.mounts(pod, pod["spec"]["containers"][0], 3, {})
     assert (found.container_path, found.readonly, found.propagation) == ("/v", True, pb.PROPAGATION_HOST_TO_CONTAINER)
-    assert found.host_path == str(folders.empty_dir("u", "v"))
+    assert found.host_path == str(folders.volume(pod, {"name": "v", "emptyDir": {}}))
     assert message.container_path == "/dev/termination-log"
     assert Path(message.host_path).read_text() == ""
 
@@ -401,14 +396,33 @@ def test_mounts_carry_what_the_spec_says_of_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mount", "words"),
     [
-        ({"name": "w", "mountPath": "/w"}, 'no volume "w"'),
-        ({"name": "v", "mountPath": "/v", "subPath": "../.."}, "leads out of its volume"),
+        ({"name": "w", "mountPath": "/w"}, 'cannot find volume "w" to mount into container "app"'),
+        ({"name": "v", "mountPath": "/v", "subPath": "../.."}, "must not contain '..'"),
+        ({"name": "v", "mountPath": "/v", "subPath": "/x"}, "must not be an absolute path"),
+        ({"name": "v", "mountPath": "/v", "subPathExpr": "$(UP)/x"}, "must not contain '..'"),
+        ({"name": "v", "mountPath": "/v", "subPathExpr": "$(ROOT)x"}, "must not be an absolute path"),
+        ({"name": "v", "mountPath": "/v", "subPathExpr": "$(NONE)"}, 'missing value for "NONE"'),
+        ({"name": "v", "mountPath": "/v", "subPath": "out"}, 'failed to prepare subPath for volumeMount "v"'),
+        ({"name": "v", "mountPath": "/v", "subPath": "file/x"}, "failed to create subPath directory for volumeMount"),
     ],
 )
 def test_a_mount_that_cannot_be_is_refused(tmp_path: Path, mount: Json, words: str) -> None:
     pod = make_pod({"name": "app", "image": "i", "volumeMounts": [mount]}, volumes=[{"name": "v", "emptyDir": {}}])
-    with pytest.raises(VolumeError, match=words):
-        PodFolders(tmp_path).mounts(pod, pod["spec"]["containers"][0], 0)
+    folders = PodFolders(tmp_path)
+    folder = folders.volume(pod, pod["spec"]["volumes"][0])
+    folder.mkdir(parents=True)
+    (folder / "out").symlink_to(tmp_path)
+    (folder / "file").touch()
+    with pytest.raises(VolumeError, match=re.escape(words)):
+        folders.mounts(pod, pod["spec"]["containers"][0], 0, {"UP": "..", "ROOT": "/"})
+
+
+def test_a_part_of_a_volume_may_be_named_by_variables(tmp_path: Path) -> None:
+    mount = {"name": "v", "mountPath": "relative", "subPathExpr": "$(POD)/logs"}
+    pod = make_pod({"name": "app", "image": "i", "volumeMounts": [mount]}, volumes=[{"name": "v", "emptyDir": {}}])
+    found, _ = PodFolders(tmp_path).mounts(pod, pod["spec"]["containers"][0], 0, {"POD": "web"})
+    assert (found.container_path, found.host_path[-9:]) == ("/relative", "/web/logs")
+    assert Path(found.host_path).is_dir()
 
 
 def test_restart_counts_go_on_from_the_logs_where_the_runtime_has_forgotten_the_container(tmp_path: Path) -> None:
