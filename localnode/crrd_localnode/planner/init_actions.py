@@ -10,7 +10,6 @@ from typing import Any
 from crrd.kubelet.hash.container_hash import hash_of
 from crrd.kubelet.restart_rules import SIDECAR_HASH_SINCE
 from crrd.kubelet.runtime_status import ContainerState
-from crrd_localnode.planner.resize import resize_of
 from crrd_localnode.planner.restarts import Spec, is_sidecar, restarts, restarts_on_failure
 from crrd_localnode.planner.values import Cause, ContainerStatus, Kill, PodRuntimeStatus, Start, Unknown
 
@@ -68,15 +67,6 @@ class InitPlanner:
         except ValueError:
             stored = 0
         return stored != expected.value
-
-    def _resize(self, spec: Spec, current: ContainerStatus) -> Start | None:
-        """Return the start of a container that is stopped because its resources cannot be changed in place, or None."""
-        resize = resize_of(self._pod, spec, current, self._status.resources, self._minor)
-        if resize.unknown:
-            self._unknown.append(Unknown(current.name, resize.unknown))
-        if not resize.restart:
-            return None
-        return self._replace(current, Cause.RESIZED, f"Container {current.name} resize requires restart")
 
     def _replace(self, current: ContainerStatus, cause: Cause, message: str) -> Start:
         """Stop a container. Return the start that follows."""
@@ -155,6 +145,4 @@ class InitPlanner:
             self._init_start[place] = self._replace(current, Cause.DEFINITION_CHANGED, f"{name} definition changed")
         elif spec.get("livenessProbe") and current.id in self._status.liveness_failed:
             self._init_start[place] = self._replace(current, Cause.LIVENESS, f"{name} failed liveness probe")
-        elif start := self._resize(spec, current):
-            self._init_start[place] = start
         return _Step.INITIALIZED

@@ -1,8 +1,7 @@
 """Kubelet's next actions on a pod: the containers to kill, start and keep, and whether to create a new sandbox.
 
 The caller handles two things. `start` includes containers in back-off, which the caller must delay. And a pod whose
-phase is Succeeded or Failed has ended, whatever `pod_actions` returns. Of resource changes, only those that restart a
-container are returned, and not those that are applied in place.
+phase is Succeeded or Failed has ended, whatever `pod_actions` returns. Changes of resources are ignored.
 
 Source: `computePodActions` and `computeInitContainerActions` in pkg/kubelet/kuberuntime, `PodSandboxChanged` in
 pkg/kubelet/kuberuntime/util, in 1.28 to 1.36. Feature gates have each version's defaults.
@@ -179,9 +178,8 @@ class _Planner(InitPlanner):
             cause, message = Cause.LIVENESS, f"Container {name} failed liveness probe"
         elif current.id in self._status.startup_failed:
             cause, message = Cause.STARTUP, f"Container {name} failed startup probe"
-        else:  # only its resources can differ; restartPolicy does not matter
-            resized = self._resize(spec, current)
-            return resized, resized is None
+        else:
+            return None, True
         start = self._replace(current, cause, message + (", will be restarted" if restart else ""))
         return (start if restart else None), False
 

@@ -1,9 +1,7 @@
 """The planner's values: the runtime's state of one pod, and the possible actions."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from crrd.kubelet.runtime_status import ContainerState, newest
 
@@ -41,9 +39,6 @@ class ContainerStatus:
     finished_at: int = 0
     sandbox_id: str = ""  # Its sandbox; "" if that does not matter
     reason: str = ""  # The runtime's reason for its end: Completed, Error, OOMKilled
-    resources: Mapping[str, Any] | None = None
-    """The `resources` that kubelet gave it last. {} for none, or if kubelet has no record of it (after an upgrade from
-    before 1.33). None if unknown. The API reports those of a running container in its status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +50,6 @@ class PodRuntimeStatus:
     started: frozenset[str] = frozenset()  # IDs of containers whose startup probe has succeeded
     startup_failed: frozenset[str] = frozenset()  # IDs of those whose startup probe has failed (failureThreshold)
     liveness_failed: frozenset[str] = frozenset()  # IDs of those whose liveness probe has failed
-    resources: Mapping[str, Any] | None = None  # The pod's own, as kubelet applied them last; None if unknown
 
     @property
     def sandbox(self) -> SandboxStatus | None:
@@ -74,7 +68,6 @@ class Cause(StrEnum):
     DEFINITION_CHANGED = "definition changed"
     LIVENESS = "liveness probe failed"
     STARTUP = "startup probe failed"
-    RESIZED = "resize requires restart"
     STATE_UNKNOWN = "state unknown"
     MISSING = "missing"  # No instance exists, or none in this sandbox
     NOT_STARTED = "created, not started"

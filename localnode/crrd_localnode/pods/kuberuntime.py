@@ -47,7 +47,7 @@ class Sandbox(SandboxStatus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeContainer(ContainerStatus):
-    """One container instance with its whole status. The resources that it was given are not recorded."""
+    """One container instance with its whole status."""
 
     started_at: int
     message: str

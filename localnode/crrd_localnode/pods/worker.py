@@ -260,11 +260,7 @@ def hash_of(spec: Json, version: str) -> str:
 
 
 def plan_pod(pod: Json, view: RuntimePod, health: Health, version: str) -> PodActions:
-    """Return the actions of a kubelet of this version for the pod's current state.
-
-    A local node has no pod network, and does not record the resources that a container was given, so containers are
-    never restarted because of these.
-    """
+    """Return the actions of a kubelet of this version for the pod's current state. A local node has no pod network."""
     current = [(spec, found) for spec in podspec.all_containers(pod) if (found := view.newest(spec["name"]))]
     status = PodRuntimeStatus(
         sandboxes=view.sandboxes,

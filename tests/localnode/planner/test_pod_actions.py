@@ -600,83 +600,6 @@ SIDECARS = {
     ),
 }
 
-
-def resized(given: Json | None, *, restarts: bool = True, **expected: Any) -> Case:
-    """A pod of one container, which was given these resources, and whether it is restarted for it."""
-    done = (("app", Cause.RESIZED),) if restarts else ()
-    has = (running(RESIZABLE, resources=given),)
-    return Case(pod(RESIZABLE), has, kill=done, start=done, keep=() if restarts else ("app",), **expected)
-
-
-TWO_CPUS: Json = {"limits": {"cpu": "2"}, "requests": {"cpu": "2"}}
-SIZED: Json = {
-    "resizePolicy": [
-        {"resourceName": "cpu", "restartPolicy": "RestartContainer"},
-        {"resourceName": "memory", "restartPolicy": "NotRequired"},
-    ],
-    "resources": TWO_CPUS,
-}
-ONE_CPU: Json = {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}
-RESIZABLE, SIZED_SIDECAR = {**APP, **SIZED}, {**SIDECAR, **SIZED}
-RESIZES = {
-    "RestartContainer": resized(ONE_CPU),
-    "RestartContainer, and nothing has changed": resized(TWO_CPUS, restarts=False),
-    "NotRequired": resized({**TWO_CPUS, "limits": {"cpu": "2", "memory": "1Gi"}}, restarts=False),
-    "what it was given is not known": resized(None, restarts=False, unknown=("app",)),
-    "before 1.33": resized(ONE_CPU, restarts=False, version="1.32"),
-    "a change of the image comes first": Case(
-        pod({**RESIZABLE, "image": "web:2"}),
-        (running(APP, resources=ONE_CPU),),
-        kill=(("app", Cause.DEFINITION_CHANGED),),
-        start=(("app", Cause.DEFINITION_CHANGED),),
-    ),
-    "a failed liveness probe comes first": Case(
-        pod(RESIZABLE),
-        (running(RESIZABLE, resources=ONE_CPU),),
-        probed={"liveness_failed": frozenset({"app-1"})},
-        kill=(("app", Cause.LIVENESS),),
-        start=(("app", Cause.LIVENESS),),
-    ),
-    "under Never, where nothing else runs on": Case(
-        pod(RESIZABLE, OTHER, policy="Never"),
-        (running(RESIZABLE, resources=ONE_CPU), exited(OTHER, 0)),
-        kill=(("app", Cause.RESIZED),),
-        start=(("app", Cause.RESIZED),),
-    ),
-    "one that has ended": Case(
-        pod(RESIZABLE), (exited(RESIZABLE, 1, resources=ONE_CPU),), start=(("app", Cause.EXITED),)
-    ),
-    "a sidecar": Case(
-        pod(APP, init=(SIZED_SIDECAR,)),
-        (running(SIZED_SIDECAR, resources=ONE_CPU), running(APP)),
-        kill=(("side", Cause.RESIZED),),
-        start=(("side", Cause.RESIZED),),
-        keep=("app",),
-    ),
-    "a sidecar whose resources are not known": Case(
-        pod(APP, init=(SIZED_SIDECAR,)),
-        (running(SIZED_SIDECAR), running(APP)),
-        keep=("side", "app"),
-        unknown=("side",),
-    ),
-    "a sidecar that has not started": Case(
-        pod(APP, init=({**SIZED_SIDECAR, "startupProbe": {"exec": {}}},)),
-        (running(SIZED_SIDECAR, resources=ONE_CPU), running(APP)),
-        keep=("side", "app"),
-    ),
-    "a sidecar whose liveness probe has failed": Case(
-        pod(APP, init=({**SIZED_SIDECAR, "livenessProbe": {"exec": {}}},)),
-        (running(SIZED_SIDECAR, resources=ONE_CPU), running(APP)),
-        probed={"liveness_failed": frozenset({"side-1"})},
-        kill=(("side", Cause.LIVENESS),),
-        start=(("side", Cause.LIVENESS),),
-        keep=("app",),
-    ),
-    "an init container": Case(
-        pod(APP, init=({**FIRST, **SIZED},)), (running(FIRST, resources=ONE_CPU),), keep=("first",)
-    ),
-}
-
 DELETED = {
     "a deleted pod": Case(
         {**PAIR, "metadata": {"deletionTimestamp": "2030-01-01T00:00:00Z"}},
@@ -705,7 +628,6 @@ TABLES = {
     "hash": HASHES,
     "init": INIT,
     "sidecar": SIDECARS,
-    "resize": RESIZES,
     "deleted": DELETED,
 }
 
@@ -847,15 +769,10 @@ def test_a_pod_that_the_caller_knows_to_be_over_is_killed() -> None:
 
 
 def test_what_is_not_known_is_said() -> None:
-    assert (
-        act(pod(RESIZABLE), running(RESIZABLE)).unknown[0].why.startswith("what resources kubelet gave it is not known")
-    )
     assert "hash cannot be told: " in act(pod({**APP, "new": 1}), running(APP), version="1.30").unknown[0].why
 
 
 def test_the_words_of_kubelet() -> None:
-    sized = act(pod(RESIZABLE), running(RESIZABLE, resources=ONE_CPU))
-    assert sized.kill[0].message == "Container app resize requires restart"
     changed = act(pod(WEB_2), running(APP))
     assert changed.kill[0].message == "Container app definition changed, will be restarted"
     probed = act(pod(APP, OTHER, policy="Never"), *BOTH, liveness_failed=frozenset({"app-1"}))

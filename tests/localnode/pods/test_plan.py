@@ -186,11 +186,9 @@ def test_kubelet_s_version_tells_which_rules_hold() -> None:
     assert [len(each) for each in starts] == [1, 0]
 
 
-def test_no_network_is_compared_and_no_resources_are_known() -> None:
-    sized = {"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]}
-    made = plan_pod(whole(pod({**APP, **sized})), VIEW, Probed(), VERSION)
-    assert [each.name for each in made.keep] == ["app"]
-    assert "is not known" in made.unknown[0].why
+def test_neither_network_nor_resources_are_compared() -> None:
+    sized = {**APP, "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]}
+    assert [each.name for each in plan_pod(whole(pod(sized)), VIEW, Probed(), VERSION).keep] == ["app"]
 
 
 def test_a_pod_that_is_over_is_killed_with_its_sidecars_last() -> None:
