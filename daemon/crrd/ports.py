@@ -1,4 +1,4 @@
-"""The protocols through which the node's controllers reach runtime, kubelet and API server.
+"""The interfaces through which the node's controllers reach runtime, kubelet, API server and metrics.
 
 `cri`, `kube` and `node` implement them, and so do stand-ins in the tests. The errors are those of `lib.errors`.
 """
@@ -10,6 +10,7 @@ from typing import Protocol
 from crrd.core.api.pod import Pod
 from crrd.core.api.types import Pin, Request, StartTimes, Status
 from crrd.core.recreate.actions import EmitEvent, RunHook
+from crrd.core.recreate.invariants import Rule
 from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance
 
 
@@ -105,15 +106,19 @@ class Observer(Protocol):
         """A whole list of this node's pods of this resourceVersion. Other pods are not on this node."""
 
 
-class Recorder(Protocol):
-    """Counts what happens to requests."""
+class Recorder:
+    """Counts what happens to requests. This one counts nothing."""
 
     def begin(self, request: Request) -> "RequestRecorder":
         """Return the recorder of a live request. Called in its first round."""
+        return RequestRecorder()
+
+    def withheld(self, rule: Rule) -> None:
+        """A decision broke this rule, so its hooks and stops were withheld."""
 
 
-class RequestRecorder(Protocol):
-    """Records what happens to one request. Calls are synchronous and quick."""
+class RequestRecorder:
+    """Records what happens to one request. Calls are synchronous and quick. This one records nothing."""
 
     def served(self) -> None:
         """The request is the current one of its pod. Called in each round."""

@@ -71,6 +71,7 @@ CONTRACT: dict[str, set[str]] = {
     "crrd_pre_stop_hooks": {"kind"},
     "crrd_pre_stop_hook_failures": {"kind"},
     "crrd_watch_restarts": {"resource", "reason"},
+    "crrd_withheld_decisions": {"rule"},
     "crrd_queue_depth": {"controller"},
     "crrd_queue_oldest_age_seconds": {"controller"},
     "crrd_last_list_timestamp_seconds": {"resource"},

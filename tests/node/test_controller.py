@@ -1,7 +1,7 @@
 """Cache, queue, reconciler and executor together, on a node in memory and in virtual time."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle, pairwise
 from typing import Any
@@ -11,9 +11,20 @@ from structlog.testing import capture_logs
 
 from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import EventReason, Reason
-from crrd.core.api.types import Pin, RecreateState, Request, RequestPhase, StartTimes, StatePhase, Status, Strategy
-from crrd.core.recreate.actions import EmitEvent, RunHook, StopContainer, WriteStatus
-from crrd.core.recreate.observation import Hook, HookKind, HookResult, Instance, WorkKind
+from crrd.core.api.types import (
+    Pin,
+    RecreateState,
+    Request,
+    RequestedContainer,
+    RequestPhase,
+    StartTimes,
+    StatePhase,
+    Status,
+    Strategy,
+)
+from crrd.core.recreate.actions import Decision, EmitEvent, RunHook, StopContainer, WriteStatus
+from crrd.core.recreate.invariants import Rule
+from crrd.core.recreate.observation import Hook, HookKind, HookResult, Instance, ObservedPod, ObservedRequest, WorkKind
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import (
@@ -28,8 +39,8 @@ from crrd.node.execute import Executor
 from crrd.node.pods import Pods
 from crrd.node.records import RequestRecord
 from crrd.node.slots import STOPS_AT_ONCE
-from tests.support.silence import Silence
-from tests.support.standins import MemoryNode
+from crrd.ports import Recorder
+from tests.support.standins import MemoryNode, OneRecorder
 from tests.support.worlds import instance, killed, pin, pod, recreating, request
 
 pytestmark = pytest.mark.virtual_time
@@ -553,7 +564,7 @@ async def test_a_hook_that_breaks_is_a_hook_that_failed() -> None:
 
     received: list[HookResult] = []
 
-    class Listener(Silence):
+    class Listener(OneRecorder):
         def hook_ended(self, hook: Hook, result: HookResult) -> None:
             received.append(result)
 
@@ -1294,7 +1305,7 @@ async def test_a_write_without_effect_is_braked() -> None:
 async def test_what_is_told_of_a_write_is_what_the_api_server_has_kept() -> None:
     received: list[str] = []
 
-    class Listener(Silence):
+    class Listener(OneRecorder):
         def written(self, before: Request, after: Request) -> None:
             received.append(after.status.message)
 
@@ -1818,7 +1829,38 @@ class Unready(MemoryNode):
         return replace(seen, containers=containers)
 
 
-class Counting(Silence):
+class Withheld(Recorder):
+    """Notes the rules that decisions broke."""
+
+    def __init__(self) -> None:
+        self.rules: set[Rule] = set()
+
+    def withheld(self, rule: Rule) -> None:
+        self.rules.add(rule)
+
+
+async def test_a_wrong_decision_starts_nothing_and_its_request_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: the container that the request does not name is stopped."""
+
+    def wrong(pod: ObservedPod, requests: Sequence[ObservedRequest], *_: object) -> Decision:
+        (meant,) = (each for each in pod.instances if each.name == "b")
+        return Decision((StopContainer(requests[0].request, meant, 30.0, 0.0),))
+
+    recorder = Withheld()
+    async with MemoryNode("a", "b", recorder=recorder) as node:
+        with monkeypatch.context() as planted, capture_logs() as logs:
+            planted.setattr("crrd.node.reconcile.decide", wrong)
+            node.post(replace(request("a"), containers=(RequestedContainer("a", pin("old-a")),)))
+            await node.until(lambda: node.status().reason is Reason.DECISION_WITHHELD)
+        assert recorder.rules == {Rule.TARGET}
+        line = next(each for each in logs if each["event"] == "decision withheld")
+        assert (line["log_level"], line["rule"], line["container"]) == ("error", "not_the_target", "b")
+        assert node.stops == []
+        assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
+        assert [stopped for stopped, _ in node.stops] == ["old-a"]
+
+
+class Counting(OneRecorder):
     """Counts the containers that were stopped."""
 
     stopped = 0

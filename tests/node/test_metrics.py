@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status, Strategy
+from crrd.core.recreate.invariants import Rule
 from crrd.core.recreate.observation import Hook, HookKind, HookResult
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.lib.errors import RuntimeCallError
@@ -222,6 +223,12 @@ async def test_nothing_is_kept_of_requests_that_ended(metrics: NodeMetrics) -> N
         await node.until(lambda: not node.controller.executor.writes.pending and not node.controller.queue.depth)
         await asyncio.sleep(LEFT_SECONDS)  # the work for them is forgotten with them
         assert [record.requests for record in node.controller.pods if record.requests] == []
+
+
+def test_decisions_that_were_withheld_are_counted_by_rule(metrics: NodeMetrics, book: Book) -> None:
+    assert {book("crrd_withheld_decisions_total", rule=rule.value) for rule in Rule} == {0.0}
+    metrics.withheld(Rule.ALONE)
+    assert book("crrd_withheld_decisions_total", rule="other_work") == 1
 
 
 def state(live: Iterable[Request], metrics_since: float) -> NodeState:

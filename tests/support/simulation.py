@@ -13,6 +13,7 @@ from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.types import Pin, Request, RequestedContainer, StatePhase, Strategy
 from crrd.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
 from crrd.core.recreate.decide import decide
+from crrd.core.recreate.invariants import check
 from crrd.core.recreate.observation import (
     Hook,
     HookKind,
@@ -190,7 +191,9 @@ class World:
     def act(self) -> bool:
         """Let the daemon do one step: plan a round, or carry out one action of its planned round."""
         if not self.life.plan:
-            decision = decide(*self.observe(), self.now)
+            observed = self.observe()
+            decision = decide(*observed, self.now)
+            assert not check(decision, *observed, self.now)
             self.life.plan = [action for action in decision.actions if not isinstance(action, EmitEvent)]
             return bool(self.life.plan)
         action = self.life.plan.pop(0)

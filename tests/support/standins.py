@@ -18,9 +18,15 @@ from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import ApiUnavailableError, ConflictError, GoneError, RuntimeUnavailableError
 from crrd.node.controller import NodeController
-from crrd.ports import Edges, Recorder
-from tests.support.silence import Silence
+from crrd.ports import Edges, Recorder, RequestRecorder
 from tests.support.worlds import NODE, RUNTIME, instance
+
+
+class OneRecorder(Recorder, RequestRecorder):
+    """The recorder of every request, too."""
+
+    def begin(self, _request: Request) -> "OneRecorder":
+        return self
 
 
 class MemoryNode:
@@ -42,7 +48,7 @@ class MemoryNode:
             find_pod=self._find_named,
             kubelet=self,
             events=self,
-            recorder=recorder or Silence(),
+            recorder=recorder or Recorder(),
         )
         self.controller = NodeController(NODE, edges, asyncio.get_running_loop().time, own_pod)
         self.known: dict[str, Instance] = {}

@@ -17,6 +17,7 @@ from crrd.core.api.types import (
 )
 from crrd.core.recreate.actions import Decision
 from crrd.core.recreate.decide import decide
+from crrd.core.recreate.invariants import check
 from crrd.core.recreate.observation import (
     HookResult,
     Instance,
@@ -184,4 +185,6 @@ def decided(requests: Iterable[Request], scene: Scene, now: float) -> Decision:
     gone = tuple(request(uid=uid) for uid in dict.fromkeys(uid for uid, _ in scene.works) if uid not in all_of_them)
     scene = replace(scene, ended=(*scene.ended, *gone))
     known = [scene.known(each, now) for each in (*all_of_them.values(), *gone)]
-    return decide(scene.pod, known, scene.node, now)
+    decision = decide(scene.pod, known, scene.node, now)
+    assert not check(decision, scene.pod, known, scene.node, now)
+    return decision

@@ -16,9 +16,11 @@ from prometheus_client.registry import Collector
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import PLURAL, Request, RequestPhase, StatePhase
+from crrd.core.recreate.invariants import Rule
 from crrd.core.recreate.observation import Hook, HookKind, HookResult
 from crrd.lib import metrics as lib
 from crrd.lib.workqueue import QueueState
+from crrd.ports import Recorder, RequestRecorder
 
 NAMESPACES = 100  # Number of namespaces that get their own label value; further ones are counted as "other"
 STAGES = ("queued", "unready_grace", "pre_stop", "stop", "new_container_seen", "ready", "total")
@@ -46,7 +48,7 @@ class NodeState:
     watches: Callable[[], Iterable[WatchState]]
 
 
-class NodeMetrics:
+class NodeMetrics(Recorder):
     """The node daemon's metrics, and their Recorder. `clock` is the controller's (monotonic, seconds)."""
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
@@ -76,6 +78,8 @@ class NodeMetrics:
         self.hook_failures = counter("crrd_pre_stop_hook_failures", text, ["kind"])
         text = "Watches that ended and were restarted."
         self._watch_restarts = counter("crrd_watch_restarts", text, ["resource", "reason"])
+        text = "Decisions that a safety check withheld. Each one is a bug of crrd."
+        self._withheld = counter("crrd_withheld_decisions", text, ["rule"])
         text = "Container runtime of the node."
         self._runtime = Gauge("crrd_runtime_info", text, ["name", "version"], registry=registry)
         lib.start_at_zero(self.requests, OUTCOMES)
@@ -83,6 +87,7 @@ class NodeMetrics:
         failures = [reason for reason in Reason if reason.final]
         lib.start_at_zero(self.recreations, ["failed"], [*failures, ELSEWHERE])
         lib.start_at_zero(self._watch_restarts, [PLURAL, "pods"], WATCH_REASONS)
+        lib.start_at_zero(self._withheld, Rule)
         lib.start_at_zero(self.hooks, HookKind)
         lib.start_at_zero(self.hook_failures, HookKind)
 
@@ -106,11 +111,15 @@ class NodeMetrics:
         self._runtime.labels(name, version).set(1)
 
     def begin(self, request: Request) -> "RequestMetrics":
-        """See `ports.Recorder`."""
+        """See `Recorder`."""
         return RequestMetrics(self, request)
 
+    def withheld(self, rule: Rule) -> None:
+        """See `Recorder`."""
+        self._withheld.labels(rule.value).inc()
 
-class RequestMetrics:
+
+class RequestMetrics(RequestRecorder):
     """The RequestRecorder of the node daemon: times the stages of one request, and counts its result."""
 
     def __init__(self, metrics: NodeMetrics, request: Request) -> None:
@@ -140,24 +149,24 @@ class RequestMetrics:
             self._observe_since("unready_grace", self._served_at)
 
     def hook_ended(self, hook: Hook, result: HookResult) -> None:
-        """A preStop hook has ended."""
+        """See `RequestRecorder`."""
         self._metrics.hooks.labels(hook.kind.value).inc()
         if result.error:
             self._metrics.hook_failures.labels(hook.kind.value).inc()
         self._observe("pre_stop", result.seconds)
 
     def stop_sent(self, container: str) -> None:
-        """A StopContainer is about to be sent."""
+        """See `RequestRecorder`."""
         self.work_started()
         self._stops.setdefault(container, self._metrics.clock())
 
     def stop_ended(self, seconds: float) -> None:
-        """A container was stopped; its StopContainer took this many seconds."""
+        """See `RequestRecorder`."""
         self._observe("stop", seconds)
         self._metrics.restarts.labels(self._metrics.namespace(self._request.namespace)).inc()
 
     def successor_seen(self, container: str) -> None:
-        """The runtime lists the next instance. Called in each round from then on."""
+        """See `RequestRecorder`."""
         if container not in self._successors:
             self._successors[container] = self._metrics.clock()
             if container in self._stops:

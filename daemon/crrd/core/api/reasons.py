@@ -127,6 +127,9 @@ class Reason(ReasonTable):
     POD_RESTARTING = "PodRestarting", _WAITS, "waiting for kubelet to restart all containers of the pod"
     NOT_BACK = ("WaitingForWholePod", _WAITS,
         "recreated; kubelet is restarting all containers of the pod, waiting for: {names}")
+    DECISION_WITHHELD = ("DecisionWithheld", _WAITS,
+        "not stopping the container, because a safety check of crrd failed; this is a bug of crrd",
+        "please report it with the lines of the daemon's log that have decision withheld: {log}")
     POD_RESTARTED = "WholePodRestarted", _WAITS, "kubelet also restarted other containers of the pod: {names}"
     # fmt: on
 

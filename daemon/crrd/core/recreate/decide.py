@@ -6,13 +6,7 @@ docs/contract.md.
 
 A round, file by file: here, which request is served, what it waits for as a whole, and each of its containers in
 order; `view` is what is known of a container; `stop`, then `outcome`, is its recreate; `settle` writes what came of it.
-
-The property tests check this invariant at every step. A StopContainer or RunHook is decided only if
-1. its request is live (or, for a stop, its hook has run and the stop is still due),
-2. the request means this instance, by its statusContext or its pin, and the instance runs,
-3. nothing else is at work on the instance (except an earlier request's stop with a longer timeout),
-4. kubelet would start the container again.
-A Completed status is never followed by another one.
+What must hold for every decision is in `invariants`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +14,7 @@ from dataclasses import replace
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status
-from crrd.core.recreate.actions import Decision, PinContainers, RunHook, StopContainer
+from crrd.core.recreate.actions import Decision, PinContainers, RunHook, StopContainer, WriteStatus
 from crrd.core.recreate.draft import Draft, Gate, joined, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import ObservedNode, ObservedPod, ObservedRequest
@@ -31,6 +25,7 @@ from crrd.core.recreate.view import ContainerView
 from crrd.core.recreate.whole_pod import PodView
 from crrd.kubelet.runtime_status import ContainerState
 
+WITHHELD_SECONDS = 5.0  # Seconds until the next decision, after one that has broken a rule
 POD_PATIENCE = 60.0  # Seconds until a pod that this node has never had is looked up at the API server
 
 
@@ -55,6 +50,19 @@ def decide(pod: ObservedPod, requests: Sequence[ObservedRequest], node: Observed
             if draft.known.works or draft.known.unpinned or not draft.request.status.quiet:
                 _wait_for_other_request(draft)  # else there is nothing new to write
     return joined(drafts.values())
+
+
+def without_work(
+    decision: Decision, pod: ObservedPod, requests: Iterable[ObservedRequest], node: ObservedNode, now: float
+) -> Decision:
+    """Return what is left of a decision that has broken a rule: its requests wait, and no hook or stop starts."""
+    starting = {each.request.uid for each in decision.actions if isinstance(each, RunHook | StopContainer)}
+    drafts = [Draft(known, pod, node, now) for known in requests if known.servable and known.request.uid in starting]
+    for draft in drafts:
+        _wait(draft, Message.of(Reason.DECISION_WITHHELD))
+    others = (action for action in decision.actions if action.request.uid not in starting)
+    kept = tuple(each for each in others if not (isinstance(each, WriteStatus) and each.request.completed))
+    return Decision((*kept, *joined(drafts).actions), now + WITHHELD_SECONDS, poll_runtime=True)
 
 
 def _others_than(known: ObservedRequest, requests: Iterable[ObservedRequest]) -> tuple[ObservedRequest, ...]:

@@ -1,0 +1,130 @@
+"""What must hold for every decision, checked from the observed values alone, apart from the code that decides.
+
+The node daemon, the property tests and the simulator check each decision. A decision that breaks a rule is a bug of
+crrd, and starts no hook and no stop (`decide.without_work`).
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+from crrd.core.api.types import DEFAULT_GRACE_SECONDS
+from crrd.core.recreate.actions import Decision, RunHook, StopContainer, WriteStatus
+from crrd.core.recreate.observation import NO_WORK, ObservedNode, ObservedPod, ObservedRequest, Work, WorkKind
+from crrd.kubelet.restart_rules import comes_back, restart_all_code
+from crrd.kubelet.runtime_status import ContainerState
+
+
+class Rule(StrEnum):
+    """The invariants. A StopContainer or RunHook is decided only if the first four hold."""
+
+    LIVE = "request_not_live"  # Its request is live, or it is a stop that is still due after a hook of the request
+    TARGET = "not_the_target"  # The request means this instance, and the instance runs
+    ALONE = "other_work"  # Nothing else is at work on the instance, except what a stop of another request may shorten
+    RETURNS = "not_restarted"  # Kubelet would start the container again
+    FINAL = "already_completed"  # A Completed status is never followed by another one
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that a decision breaks, and the action that breaks it."""
+
+    rule: Rule
+    action: RunHook | StopContainer | WriteStatus
+
+    @property
+    def container(self) -> str:
+        """The container that the action would work on, "" for none."""
+        return "" if isinstance(self.action, WriteStatus) else self.action.instance.name
+
+
+def check(
+    decision: Decision, pod: ObservedPod, requests: Iterable[ObservedRequest], node: ObservedNode, now: float
+) -> tuple[Violation, ...]:
+    """Return how a decision on these values breaks the rules; empty if it breaks none."""
+    known = {each.request.uid: each for each in requests}
+    begun = Counter(each.instance.id for each in decision.actions if isinstance(each, RunHook | StopContainer))
+    found = []
+    for action in decision.actions:
+        if isinstance(action, WriteStatus) and action.request.completed:
+            found.append(Violation(Rule.FINAL, action))
+        if isinstance(action, RunHook | StopContainer):
+            others = [each for uid, each in known.items() if uid != action.request.uid]
+            own = known.get(action.request.uid) or ObservedRequest(action.request, now, left=True)
+            start = _Start(action, own, others, pod, node, now)
+            holds = {
+                Rule.LIVE: start.live,
+                Rule.TARGET: start.meant,
+                Rule.ALONE: begun[action.instance.id] == 1 and start.alone,
+                Rule.RETURNS: start.returns,
+            }
+            found += [Violation(rule, action) for rule, kept in holds.items() if not kept]
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A hook or stop that a decision starts, and what was known."""
+
+    action: RunHook | StopContainer
+    known: ObservedRequest
+    others: list[ObservedRequest]
+    pod: ObservedPod
+    node: ObservedNode
+    now: float
+
+    @property
+    def work(self) -> Work:
+        """What was done to the instance for the request."""
+        return self.known.works.get(self.action.instance.id, NO_WORK)
+
+    @property
+    def live(self) -> bool:
+        due = isinstance(self.action, StopContainer) and self.work.stop_still_due(self.now)
+        return self.known.servable or due
+
+    @property
+    def meant(self) -> bool:
+        instance = self.pod.instance(self.action.instance.id)
+        if instance is None or instance.state not in (ContainerState.RUNNING, ContainerState.UNKNOWN):
+            return False
+        return self.work is not NO_WORK or self.known.is_target(instance)
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing else is under way, except what a stop may shorten.
+
+        That is another request's stop with a longer timeout, or a hook of one after this request's grace period.
+        """
+        if self.work.under_way is not None:
+            return False
+        of_others = [each.works.get(self.action.instance.id, NO_WORK) for each in self.others]
+        under_way = [work for work in of_others if work.under_way is not None]
+        if not under_way or isinstance(self.action, RunHook):
+            return not under_way
+        longest = max(under_way, key=lambda work: inf if work.until is None else work.until)
+        if longest.under_way is WorkKind.STOP:
+            return longest.until is None or self.now + self.action.seconds < longest.until
+        grace = (self.known.request.strategy.grace_seconds, self.action.instance.grace_seconds, DEFAULT_GRACE_SECONDS)
+        return self.now >= self.known.first_seen + max(0, next(each for each in grace if each is not None))
+
+    @property
+    def returns(self) -> bool:
+        """Whether kubelet works and would start the container again. What has begun is finished by the same rules."""
+        pod = self.pod.pod or (self.pod.answer.pod if self.pod.answer is not None else None)
+        if self.node.kubelet_silent_since is not None:
+            return False
+        if pod is None:  # the API server did not say in time whether it is being deleted
+            return not self.known.servable and self.action.instance.pod_uid != self.pod.deleting_uid
+        if pod.deleting or pod.ended or pod.restarting:
+            return False
+        name, request = self.action.instance.name, self.known.request
+        times = request.start_times.get(name)
+        if self.work is not NO_WORK or request.status.state(name).is_killed or times is not None:
+            return True
+        container, minor = pod.containers.get(name), self.node.kubelet_minor
+        if container is None or not container.kind.recreatable or not comes_back(container.policy(minor), None):
+            return False
+        return request.strategy.allow_pod_restart or restart_all_code(container.restart_rules, minor) is None
