@@ -16,6 +16,7 @@ import yaml
 
 from crrd.core.api import schema as requests
 from crrd.core.api.fields import NUMBERS, Field, SetBy, Type
+from crrd.core.api.time import format_duration
 from crrd.core.policy import schema as policies
 
 FOLDER = Path(__file__).parent
@@ -49,7 +50,7 @@ class _Dumper(yaml.SafeDumper):
 
 def about(field: Field) -> str:
     """The description of a field, with its bound and its default where these are not clear without."""
-    least = f" At least {field.low}s." if field.type is Type.DURATION and field.low else ""
+    least = f" At least {format_duration(field.low)}." if field.type is Type.DURATION and field.low else ""
     stated = field.set_by is SetBy.USER and field.default is not None
     default = "" if not stated or isinstance(field.default, StrEnum | bool) else f" The default is {field.default}."
     return f"{field.description}{least}{default}"
@@ -70,7 +71,10 @@ def schema(field: Field, fields: Fields, rules: Mapping[str, list[Json]]) -> Jso
     asked = [*made.get("x-kubernetes-validations", ()), *rules.get(field.path, ())]
     if field.type is Type.DURATION and field.low:
         asked.append(
-            {"rule": f"duration(self) >= duration('{field.low}s')", "message": f"must be at least {field.low}s"}
+            {
+                "rule": f"duration(self) >= duration('{field.low}s')",
+                "message": f"must be at least {format_duration(field.low)}",
+            }
         )
     if asked:
         made["x-kubernetes-validations"] = asked
@@ -153,12 +157,12 @@ def bounds(field: Field) -> str:
     """Type and bounds."""
     if isinstance(field.default, StrEnum):
         return ", ".join(f"`{member}`" for member in type(field.default) if member)
-    units = {Type.STRING: " characters", Type.LIST: " entries", Type.STRINGS: " entries", Type.DURATION: "s"}
+    units = {Type.STRING: " characters", Type.LIST: " entries", Type.STRINGS: " entries"}
     unit, made = units.get(field.type, ""), [field.type.value]
     if field.low and field.high:
         made.append(f"{field.low} to {field.high}{unit}")
     elif field.type is not Type.OBJECT and (field.low or field.type in NUMBERS):
-        made.append(f"at least {field.low}{unit}")
+        made.append(f"at least {format_duration(field.low) if field.type is Type.DURATION else field.low}{unit}")
     elif field.high:
         made.append(f"at most {field.high}{unit}")
     if field.longest:

@@ -498,12 +498,12 @@ async def test_runs_that_wait_let_others_run(managed: Managed, monkeypatch: pyte
     for name in ("one", "two"):
         await cluster.workload("Deployment", name, 1)
         await cluster.budget(name, {"app": name}, 0)
-        await managed.policy(name, targetRef=target(name), triggers={"maxAge": "60s"})
+        await managed.policy(name, targetRef=target(name), triggers={"maxAge": "10m"})
     await cluster.workload("Deployment", "free", 1)
     await managed.lead()
     for name in ("one", "two"):
         await managed.until(lambda status: ready(status).get("reason") == "Running", name)
-    await managed.policy("free", targetRef=target("free"), triggers={"maxAge": "60s"})
+    await managed.policy("free", targetRef=target("free"), triggers={"maxAge": "10m"})
     await managed.until(is_done, "free")
     assert {pod.partition("-")[0] for pod, _ in cluster.stops} == {"free"}
     status = await managed.until(lambda status: "PodDisruptionBudget" in ready(status)["message"], "one")
@@ -515,7 +515,7 @@ async def test_a_wait_names_fields_of_the_policy_and_no_flags(managed: Managed) 
     await managed.cluster.workload("StatefulSet", "db", 2)
     await managed.cluster.set_ready("db-0", ready=False)
     target = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db"}
-    await managed.policy("db", targetRef=target, triggers={"maxAge": "60s"})
+    await managed.policy("db", targetRef=target, triggers={"maxAge": "10m"})
     await managed.lead()
     status = await managed.until(lambda status: "comes later" in ready(status)["message"], "db")
     assert "--" not in ready(status)["message"]
@@ -571,13 +571,13 @@ async def test_a_policy_without_secrets_takes_their_watch_along(managed: Managed
 
 async def test_a_policy_by_age_and_one_that_is_deleted(managed: Managed) -> None:
     cluster = managed.cluster
-    await managed.policy(triggers={"maxAge": "60s"}, containers=["side"], budget={"maxUnavailable": "100%"})
+    await managed.policy(triggers={"maxAge": "10m"}, containers=["side"], budget={"maxUnavailable": "100%"})
     await managed.lead()
     await managed.until(is_done)
     assert sorted({container for _, container in cluster.stops}) == ["side"]
     assert len(cluster.stops) == 2
     cluster.goes_on.clear()
-    await managed.policy("again", selector={"matchLabels": {"app": "web"}}, targetRef=None, triggers={"maxAge": "60s"})
+    await managed.policy("again", selector={"matchLabels": {"app": "web"}}, targetRef=None, triggers={"maxAge": "10m"})
     await managed.until(lambda status: len(cluster.stops) == 3, "again")
     await cluster.client.delete(POLICIES, NAMESPACE, "again")
     cluster.goes_on.set()

@@ -78,12 +78,12 @@ def test_a_changed_row_changes_the_crd_and_the_docs(generate: ModuleType, monkey
     files = generate.files()
     crd = yaml.safe_load(files["manifests/base/policies-crd.yaml"])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     found = crd["properties"]["spec"]["properties"]["triggers"]["properties"]["maxAge"]
-    assert found["description"] == "Another one. At least 300s. The default is 24h."
+    assert found["description"] == "Another one. At least 5m. The default is 24h."
     assert found["x-kubernetes-validations"][0]["rule"] == "duration(self) >= duration('300s')"
-    assert "| `triggers.maxAge` | duration, at least 300s | 24h | Another one. |" in files["docs/policy.md"]
+    assert "| `triggers.maxAge` | duration, at least 5m | 24h | Another one. |" in files["docs/policy.md"]
     spec = {"targetRef": {"apiVersion": "v1", "kind": "x", "name": "x"}, "triggers": {"configChange": {}}}
     assert read_policy({"spec": spec}).max_age == 86_400
-    assert read_policy({"spec": {**spec, "triggers": {"maxAge": "299s"}}}).error.endswith("at least 300s")
+    assert read_policy({"spec": {**spec, "triggers": {"maxAge": "299s"}}}).error.endswith("at least 5m")
     assert read_policy({"spec": {**spec, "triggers": {"maxAge": "300s"}}}).max_age == 300
 
 
@@ -129,7 +129,9 @@ OF_TYPE: dict[Type, list[Any]] = {
         ),
     ],
 }
-PARTS = st.sampled_from(["", "0", "1", "2", "59", "60", "61", "0059", "0060", "300", "999999", "1234567", "9999999999"])
+PARTS = st.sampled_from(
+    ["", "0", "1", "2", "59", "60", "61", "0059", "0060", "10", "599", "600", "999999", "1234567", "9999999999"]
+)
 DURATIONS = st.one_of(
     st.tuples(PARTS, PARTS, PARTS).map(
         lambda parts: "".join(part + unit for part, unit in zip(parts, "hms", strict=True) if part)

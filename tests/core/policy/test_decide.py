@@ -499,6 +499,34 @@ class TestMaxAge:
         left = history.look(621, None, *running)
         assert (left.run, left.wake_at) == (None, at(900)), "it could not be restarted"
         assert history.look(1220, None, *running).run is not None
+
+    def test_says_what_it_has_left_and_when_it_tries_again(self) -> None:
+        history = History(self.POLICY)
+        run = history.look(600, None, app(0)).run
+        assert run is not None
+        history.end(620, message="0 of 1 pods recreated; web-0: skipped")
+        left = history.look(621, None, app(0))
+        assert (reason(left), left.wake_at) == (PolicyReason.RETRY, at(1220))
+        assert message(left) == (
+            f"run {run.name}: 0 of 1 pods recreated; web-0: skipped. Trying again at {text(1220)}, because containers "
+            "are older than maxAge"
+        )
+        assert reason(history.look(622, None, app(610))) == PolicyReason.IDLE, "it has restarted by itself"
+
+    def test_does_not_wait_for_what_it_has_left(self) -> None:
+        history = History(self.POLICY)
+        history.look(600, None, app(0), app(300, "web-1", "side"))
+        history.end(620)
+        run = history.look(900, None, app(0), app(300, "web-1", "side")).run
+        assert run is not None
+        assert run.containers == ("side",)
+
+    def test_counts_from_the_restart_also_after_a_run_that_took_long(self) -> None:
+        history = History(self.POLICY)
+        history.look(600, None, app(0), app(0, "web-1"))
+        history.end(1190)
+        assert history.look(1200, None, app(601), app(1100, "web-1")).wake_at == at(1201)
+        assert history.look(1201, None, app(601), app(1100, "web-1")).run is not None
         assert History(self.POLICY).look(500, None, app(450)).wake_at == at(1050)
 
 

@@ -86,7 +86,7 @@ def test_the_defaults() -> None:
         ({"selector": {"matchLabels": {"a": "b"}}}, "spec must have either targetRef or a selector that is not empty"),
         ({"targetRef": {"kind": "Deployment"}}, "spec.targetRef.apiVersion must be a string that is not empty"),
         ({"triggers": {}}, "spec.triggers must have configChange, schedule or maxAge"),
-        ({"triggers": {"maxAge": "59s"}}, "spec.triggers.maxAge must be a time like 30s, 5m or 72h, at least 60s"),
+        ({"triggers": {"maxAge": "599s"}}, "spec.triggers.maxAge must be a time like 30s, 5m or 72h, at least 10m"),
         (
             {"triggers": {"configChange": {"settle": "soon"}}},
             "spec.triggers.configChange.settle must be a time like 30s, 5m or 72h",
@@ -116,7 +116,7 @@ def test_the_defaults() -> None:
         ),
         (
             {"window": {"cron": "0 2 * * *"}},
-            "spec.window.duration must be a time like 30s, 5m or 72h, at least 60s",
+            "spec.window.duration must be a time like 30s, 5m or 72h, at least 1m",
         ),
         (
             {"budget": {"maxUnavailable": "0"}},

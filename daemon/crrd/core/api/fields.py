@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from crrd.core.api.time import parse_duration
+from crrd.core.api.time import format_duration, parse_duration
 from crrd.lib.jsonfields import INT32_MAX, INT64_MAX, Choice, Reader, text
 
 
@@ -149,7 +149,7 @@ class Section:
         seconds = parse_duration(given) if given[-1:].isalpha() else None  # 30 alone leaves open of what
         if seconds is not None and seconds >= field.low:
             return seconds
-        least = f", at least {field.low}s" if field.low else ""
+        least = f", at least {format_duration(field.low)}" if field.low else ""
         self.reject(f"must be a time like 30s, 5m or 72h{least}", field.name)
         return None
 

@@ -12,7 +12,7 @@ from crrd.core.policy.config import Data, Running, UseKey, covered, due, remembe
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
 from crrd.core.rollout.run import Options, Run, Target
 
-AGE_RETRY = timedelta(minutes=10)  # After a run for maxAge, until the containers that it could not recreate are retried
+AGE_RETRY = timedelta(minutes=10)  # After a run for maxAge, until the containers that it has left are tried again
 
 
 class Trigger(StrEnum):
@@ -37,6 +37,7 @@ class PolicyReason(StrEnum):
     WINDOW = "WaitingForWindow"
     INTERVAL = "WaitingForMinInterval"
     SETTLING = "Settling"
+    RETRY = "WaitingForRetry"
     IDLE = "Idle"
 
 
@@ -129,6 +130,8 @@ class _Round:
         self._wakes: list[datetime] = []
         self._settles_at: datetime | None = None
         """When changed configuration will have settled; None if all has."""
+        self._retries_at: datetime | None = None
+        """When containers that a run for maxAge has left are tried again; None for none."""
 
     def decide(self) -> Decision:
         """See `decide`."""
@@ -200,15 +203,16 @@ class _Round:
             return None
         age = timedelta(seconds=policy.max_age)
         running = sorted((each.started, each.name) for each in self._observed.running if each.name in names)
-        old = tuple(dict.fromkeys(name for started, name in running if started <= now - age))
+        old = [each for each in running if each[0] <= now - age]
         self._wakes += [started + age for started, _ in running if started > now - age][:1]
-        if not old:
-            return None
         ended_at = parse_time(last.finished) if last is not None and last.trigger == Trigger.AGE else None
-        if ended_at is not None and ended_at + AGE_RETRY > now:
-            self._wakes.append(ended_at + AGE_RETRY)
-            return None
-        return self._record(Trigger.AGE, old, now - age)
+        if last is not None and ended_at is not None and ended_at + AGE_RETRY > now:
+            untried = [each for each in old if rfc3339(each[0]) > last.since]
+            if len(untried) < len(old):
+                self._retries_at = ended_at + AGE_RETRY
+                self._wakes.append(self._retries_at)
+            old = untried
+        return self._record(Trigger.AGE, tuple(dict.fromkeys(name for _, name in old)), now - age) if old else None
 
     def _window(self) -> tuple[datetime | None, datetime | None]:
         """Return when the window opens (None: it is open or there is none), and when it closes (None: never)."""
@@ -226,6 +230,10 @@ class _Round:
             newest = max(self._status.config, key=lambda each: each.since)
             why = f"{newest.kind} {newest.name} changed; waiting until {rfc3339(self._settles_at)} for more changes"
             return self.rest(PolicyReason.SETTLING, why)
+        last = self._status.run
+        if self._retries_at is not None and last is not None:
+            why = f"Trying again at {rfc3339(self._retries_at)}, because containers are older than maxAge"
+            return self.rest(PolicyReason.RETRY, f"run {last.name}: {last.message}. {why}")
         return self.rest(PolicyReason.IDLE, "no container has to be restarted")
 
     def rest(self, reason: PolicyReason, message: str) -> Decision:

@@ -72,7 +72,12 @@ _TABLE = (
         "@daily.",
     ),
     _zone(f"{_SCHEDULE}.timeZone"),
-    _duration(f"{_TRIGGERS}.maxAge", "Recreate a container that has run for this time, for example 72h.", low=60),
+    _duration(
+        f"{_TRIGGERS}.maxAge",
+        "Recreate a container that has run for this time, for example 72h. kubelet delays the restarts of a container "
+        "that ends more often than every ten minutes.",
+        low=600,
+    ),
     _object(
         _WINDOW,
         "When containers may be recreated. A run that does not finish continues in the next window. Without a window, "
