@@ -5,9 +5,7 @@ another pod's shows that the node knows of the edit.
 """
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,64 +23,23 @@ from tests.support.cluster import (
     restart_count,
     restarted,
 )
+from tests.support.mounted import (
+    VOLUMES,
+    WHOLE,
+    create_config,
+    edit_config,
+    edit_known,
+    file_of,
+    reader,
+    refresh,
+    run_settled,
+    starts,
+    touch,
+    wait_file,
+)
 
-VOLUME = {"name": "cfg", "configMap": {"name": "cfg"}}
-NOTES = {
-    "name": "notes",
-    "downwardAPI": {"items": [{"path": "key", "fieldRef": {"fieldPath": "metadata.annotations"}}]},
-}
-WHOLE = {"name": "cfg", "mountPath": "/etc/cfg"}
-PART = {"name": "cfg", "mountPath": "/etc/part", "subPath": "key"}
+VOLUME = VOLUMES[0]
 READ_AT_START = f'cat "$CRRD_ROOT/etc/cfg/key" >> /shared/log; {WAITING_SCRIPT}'
-READ_PART_AT_START = f'cat "$CRRD_ROOT/etc/part" >> /shared/log; {WAITING_SCRIPT}'
-
-
-async def create(cluster: Cluster, value: str, name: str = "cfg", **fields: Any) -> None:
-    body = {"metadata": {"name": name}, "data": {"key": f"{value}\n"}, **fields}
-    await cluster.client.create(CONFIG_MAPS, cluster.namespace, body)
-
-
-async def edit(cluster: Cluster, value: str) -> None:
-    await cluster.client.merge_patch(CONFIG_MAPS, cluster.namespace, "cfg", {"data": {"key": f"{value}\n"}})
-
-
-async def touch(cluster: Cluster, pod: str, value: str = "1") -> None:
-    body = {"metadata": {"annotations": {"tests/touched": value}}}
-    await cluster.client.merge_patch(PODS, cluster.namespace, pod, body)
-
-
-async def run(cluster: Cluster, name: str, app: Json) -> Json:
-    """Run a pod, and return it when all refreshes since its start are over, as with a pod that runs for long."""
-    pod = await cluster.run_pod(name, [app], volumes=[VOLUME, NOTES])
-    await touch(cluster, name, "0")
-    notes = file_of(cluster, pod, "downward-api", "notes")
-    await until(lambda: 'tests/touched="0"' in notes.read_text())
-    return pod
-
-
-async def edit_known(cluster: Cluster, value: str) -> None:
-    """Edit the ConfigMap, and return when the node knows: a pod that is touched has the new file."""
-    witness = await run(cluster, "witness", container("app", volumeMounts=[WHOLE]))
-    await edit(cluster, value)
-    await touch(cluster, "witness")
-    await wait_content(file_of(cluster, witness), f"{value}\n")
-
-
-def file_of(cluster: Cluster, pod: Json, kind: str = "configmap", name: str = "cfg") -> Path:
-    root = cluster.local.root / "kubelet" / "pods" / str(pod["metadata"]["uid"]) / "volumes"
-    return root / f"kubernetes.io~{kind}" / name / "key"
-
-
-async def until(check: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while True:
-            if check():
-                return
-            await asyncio.sleep(0.01)
-
-
-async def wait_content(path: Path, content: str) -> None:
-    await until(lambda: path.read_text() == content)
 
 
 async def wait_event(cluster: Cluster, pod: str, *message: str) -> None:
@@ -96,7 +53,7 @@ async def wait_event(cluster: Cluster, pod: str, *message: str) -> None:
 
 
 async def test_a_container_sees_all_kinds_of_volumes_and_cannot_write_to_them(cluster: Cluster) -> None:
-    await create(cluster, "one")
+    await create_config(cluster, "one")
     await cluster.client.create(
         SECRETS, cluster.namespace, {"metadata": {"name": "s"}, "data": {"key": "c2VjcmV0Cg=="}}
     )
@@ -123,9 +80,9 @@ async def test_a_container_sees_all_kinds_of_volumes_and_cannot_write_to_them(cl
 
 
 async def test_a_changed_pod_gets_new_files_and_no_other(cluster: Cluster) -> None:
-    await create(cluster, "one")
+    await create_config(cluster, "one")
     app = container("app", volumeMounts=[WHOLE])
-    pods = [await run(cluster, name, app) for name in ("status", "other")]
+    pods = [await run_settled(cluster, name, app) for name in ("status", "other")]
     condition = {"status": {"conditions": [{"type": "tests/mine", "status": "True"}]}}
     await cluster.client.merge_patch(PODS, cluster.namespace, "status", condition, subresource="status")
     await edit_known(cluster, "two")
@@ -134,63 +91,60 @@ async def test_a_changed_pod_gets_new_files_and_no_other(cluster: Cluster) -> No
 
 async def test_a_pod_without_any_change_gets_new_files_at_the_next_sync(tmp_path: Path) -> None:
     async with local_cluster(tmp_path, relist=0.05, remount=0.05, resync=0.5) as cluster:
-        await create(cluster, "one")
+        await create_config(cluster, "one")
         pod = await cluster.run_pod("web", [container("app", volumeMounts=[WHOLE])], volumes=[VOLUME])
-        await edit(cluster, "two")
-        await wait_content(file_of(cluster, pod), "two\n")
+        await edit_config(cluster, "two")
+        await wait_file(file_of(cluster, pod), "two\n")
 
 
 async def test_a_container_restarted_right_after_an_edit_still_reads_the_old_file(tmp_path: Path) -> None:
     async with local_cluster(tmp_path, relist=0.05, remount=2.0) as cluster:
-        await create(cluster, "one")
-        pod = await run(cluster, "web", container("app", READ_AT_START, volumeMounts=[WHOLE]))
+        await create_config(cluster, "one")
+        pod = await run_settled(cluster, "web", container("app", READ_AT_START, volumeMounts=[WHOLE]))
         await cluster.wait_words("web", "log", "one")
         await edit_known(cluster, "two")
         await cluster.stop(container_id(pod, "app"))
         await cluster.wait_words("web", "log", "one", "one")
-        await wait_content(file_of(cluster, pod), "two\n")
+        await wait_file(file_of(cluster, pod), "two\n")
 
 
-async def test_a_part_of_a_volume_is_bound_at_the_start(cluster: Cluster) -> None:
-    """After a touch of the pod, a restart has the new value, with one restart."""
-    await create(cluster, "one")
-    app = container("app", READ_PART_AT_START, volumeMounts=[PART])
-    pod = await cluster.run_pod("web", [app], volumes=[VOLUME])
-    await cluster.wait_words("web", "log", "one")
-    await edit(cluster, "two")
-    await touch(cluster, "web")
-    await wait_content(file_of(cluster, pod), "two\n")
-    answer = await cluster.execute(container_id(pod, "app"), "/bin/sh", "-c", "cat $CRRD_ROOT/etc/part")
-    assert answer.stdout == b"one\n"
+async def test_after_a_touch_a_restart_has_the_new_value_everywhere(cluster: Cluster) -> None:
+    """A part of a volume (subPath) is bound at the start. The touch comes before the restart: no start fails."""
+    await create_config(cluster, "one")
+    pod = await run_settled(cluster, "web", reader())
+    await edit_known(cluster, "two")
+    await refresh(cluster, pod)
+    script = "cat $CRRD_ROOT/etc/cfg/key $CRRD_ROOT/etc/part"
+    answer = await cluster.execute(container_id(pod, "app"), "/bin/sh", "-c", script)
+    assert answer.stdout == b"two\none\n"
     await cluster.stop(container_id(pod, "app"))
     after = await cluster.wait_pod("web", restarted("app"), "restarted")
-    await cluster.wait_words("web", "log", "one", "two")
+    await cluster.wait_words("web", "starts", *["one"] * 3, *["two"] * 3)
     assert restart_count(after, "app") == 1
 
 
-async def test_a_part_of_a_volume_that_is_refreshed_at_the_restart_fails_the_first_start(cluster: Cluster) -> None:
+async def test_without_a_touch_the_first_start_with_a_part_of_a_volume_fails(cluster: Cluster) -> None:
     """kubernetes#68211: the file that the container is to mount has been removed when the runtime mounts it."""
-    await create(cluster, "one")
-    app = container("app", READ_PART_AT_START, volumeMounts=[PART])
-    pod = await run(cluster, "web", app)
-    await cluster.wait_words("web", "log", "one")
+    await create_config(cluster, "one")
+    pod = await run_settled(cluster, "web", reader())
     await edit_known(cluster, "two")
     await cluster.stop(container_id(pod, "app"))
     after = await cluster.wait_pod("web", restarted("app", 2), "restarted twice")
     failed = container_status(after, "app")["lastState"]["terminated"]
     assert (failed["exitCode"], failed["reason"]) == (128, "StartError")
     assert "No such file or directory" in failed["message"]
-    await cluster.wait_words("web", "log", "one", "two")
+    await cluster.wait_words("web", "starts", *["one"] * 3, *["two"] * 3)
+    assert starts(cluster, "web") == ["one one one", "two two two"]
 
 
 async def test_an_immutable_object_is_kept_until_no_pod_uses_it(cluster: Cluster) -> None:
-    await create(cluster, "one", immutable=True)
+    await create_config(cluster, "one", immutable=True)
     env = [{"name": "KEY", "valueFrom": {"configMapKeyRef": {"name": "cfg", "key": "key"}}}]
     app = container("app", f'echo "$KEY" >> /shared/log; {READ_AT_START}', volumeMounts=[WHOLE], env=env)
     pod = await cluster.run_pod("web", [app], volumes=[VOLUME])
     await cluster.wait_words("web", "log", "one", "one")
     await cluster.client.delete(CONFIG_MAPS, cluster.namespace, "cfg")
-    await create(cluster, "two", immutable=True)
+    await create_config(cluster, "two", immutable=True)
     await cluster.run_pod("next", [app], volumes=[VOLUME])
     await cluster.wait_words("next", "log", "one", "one")
     await cluster.stop(container_id(pod, "app"))
@@ -211,7 +165,7 @@ async def test_a_pod_waits_for_its_objects_and_keys_and_says_so(cluster: Cluster
     assert not await cluster.sandboxes(pod)
     await cluster.client.create(CONFIG_MAPS, cluster.namespace, {"metadata": {"name": "cfg"}, "data": {"other": ""}})
     await wait_event(cluster, "web", failed, "configmap references non-existent config key: key")
-    await edit(cluster, "one")
+    await edit_config(cluster, "one")
     await cluster.wait_pod("web", pod_ready, "ready")
     await cluster.wait_words("web", "log", "one")
 
@@ -229,7 +183,7 @@ async def test_a_volume_that_a_local_node_cannot_have_is_an_event(cluster: Clust
 
 
 async def test_a_deleted_object_leaves_the_files_and_is_an_event(cluster: Cluster) -> None:
-    await create(cluster, "one")
+    await create_config(cluster, "one")
     app = container("app", READ_AT_START, volumeMounts=[WHOLE])
     pod = await cluster.run_pod("web", [app], volumes=[VOLUME])
     await cluster.client.delete(CONFIG_MAPS, cluster.namespace, "cfg")
@@ -240,7 +194,7 @@ async def test_a_deleted_object_leaves_the_files_and_is_an_event(cluster: Cluste
 
 
 async def test_a_container_starts_with_what_the_node_knows_while_the_api_server_is_away(cluster: Cluster) -> None:
-    await create(cluster, "one")
+    await create_config(cluster, "one")
     env = [{"name": "KEY", "valueFrom": {"configMapKeyRef": {"name": "cfg", "key": "key"}}}]
     pod = await cluster.run_pod("web", [container("app", f'echo "$KEY" >> /shared/log; {WAITING_SCRIPT}', env=env)])
     await cluster.wait_words("web", "log", "one")
@@ -262,7 +216,7 @@ async def test_variables_have_any_name_and_any_content(cluster: Cluster) -> None
 
 
 async def test_a_pod_that_has_ended_keeps_no_immutable_object(cluster: Cluster) -> None:
-    await create(cluster, "one", immutable=True)
+    await create_config(cluster, "one", immutable=True)
     done = {"name": "app", "command": ["/bin/true"], "volumeMounts": [WHOLE]}
     await cluster.create_pod("job", [done], volumes=[VOLUME], restartPolicy="Never")
     await cluster.wait_pod("job", lambda pod: pod["status"]["phase"] == "Succeeded", "Succeeded")
@@ -273,6 +227,6 @@ async def test_a_pod_that_has_ended_keeps_no_immutable_object(cluster: Cluster) 
                 break
             await asyncio.sleep(0.01)
     await cluster.client.delete(CONFIG_MAPS, cluster.namespace, "cfg")
-    await create(cluster, "two", immutable=True)
+    await create_config(cluster, "two", immutable=True)
     await cluster.run_pod("web", [container("app", READ_AT_START, volumeMounts=[WHOLE])], volumes=[VOLUME])
     await cluster.wait_words("web", "log", "two")
