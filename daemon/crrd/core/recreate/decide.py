@@ -35,21 +35,24 @@ def decide(pod: ObservedPod, requests: Sequence[ObservedRequest], node: Observed
     For those that have ended, nothing is decided but a stop that is still due. `now`: monotonic seconds, the same clock
     as in what was observed.
     """
-    drafts = {known.request.uid: Draft(known, pod, node, now) for known in requests}
-    for draft in drafts.values():
-        if draft.known.live and draft.request.error:
+    drafts = [Draft(known, pod, node, now) for known in requests if not known.servable and (known.live or known.works)]
+    for draft in drafts:
+        if draft.known.live:
             complete_as_failed(draft, Message.of(Reason.INVALID_REQUEST, error=draft.request.error))
-        if not draft.known.servable:
-            finish_hooked(draft, _others_than(draft.known, requests))
-    if any(isinstance(action, StopContainer) for draft in drafts.values() for action in draft.actions):
-        return replace(joined(drafts.values()), wake_at=now)  # the next round observes the stop and serves the others
-    queue = [drafts[known.request.uid] for known in in_serving_order(requests)]
+        finish_hooked(draft, _others_than(draft.known, requests))
+    if any(isinstance(action, StopContainer) for draft in drafts for action in draft.actions):
+        return replace(joined(drafts), wake_at=now)  # the next round observes the stop and serves the others
+    queue = in_serving_order(requests)
     if queue:
-        _serve(queue[0], _others_than(queue[0].known, requests))
-        for draft in queue[1:]:
-            if draft.known.works or draft.known.unpinned or not draft.request.status.quiet:
-                _wait_for_other_request(draft)  # else there is nothing new to write
-    return joined(drafts.values())
+        served = Draft(queue[0], pod, node, now)
+        _serve(served, _others_than(queue[0], requests))
+        # Of the others, only these have something new to write.
+        written = (known for known in queue[1:] if known.works or known.unpinned or not known.request.status.quiet)
+        waiting = [Draft(known, pod, node, now) for known in written]
+        for draft in waiting:
+            _wait_for_other_request(draft)
+        drafts += [served, *waiting]
+    return joined(drafts)
 
 
 def without_work(
