@@ -27,6 +27,7 @@ from crrd_localnode.api.errors import Cause, invalid
 from tests.support.command import crrd
 from tests.support.faulty_api import Call, Match
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
+from tests.support.signals import ignoring
 
 CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 pytestmark = pytest.mark.timeout(300)  # many processes, one after the other
@@ -68,16 +69,16 @@ class Begun:
         return self.process.returncode, "".join(self.lines) + out.decode()
 
 
-async def begin(cluster: PlayedCluster, *words: str) -> Begun:
+async def begin(cluster: PlayedCluster, *words: str, ignores: tuple[signal.Signals, ...] = ()) -> Begun:
     command = (sys.executable, "-u", "-m", "crrd", "recreate", *words, "--kubeconfig", str(cluster.kubeconfig))
-    return Begun(
-        await asyncio.create_subprocess_exec(
+    with ignoring(*ignores):
+        process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-    )
+    return Begun(process)
 
 
 async def the_run(cluster: PlayedCluster) -> str:
@@ -488,6 +489,28 @@ async def test_interrupted_and_resumed(cluster: PlayedCluster) -> None:
     code, out, _ = await cluster.recreate("resume", name)
     assert code == 0
     assert sorted(cluster.stops) == [(pod, "app") for pod in pods]
+
+
+@pytest.mark.parametrize(
+    ("ignores", "ends"),
+    [
+        pytest.param((signal.SIGHUP,), signal.SIGINT, id="nohup"),
+        pytest.param((signal.SIGHUP, signal.SIGINT, signal.SIGQUIT), signal.SIGTERM, id="nohup-in-a-script-with-&"),
+        pytest.param((), signal.SIGHUP, id="closed-terminal"),
+    ],
+)
+async def test_in_the_background_a_run_ends_by_what_it_was_not_told_to_ignore(
+    cluster: PlayedCluster, ignores: tuple[signal.Signals, ...], ends: signal.Signals
+) -> None:
+    await cluster.workload("Deployment", "web", 2, "app")
+    cluster.goes_on.clear()
+    words = ("deployment/web", "-c", "app", "--run", "nightly", "--max-unavailable", "2")
+    run = await begin(cluster, *words, ignores=ignores)
+    await run.until("recreating")
+    for number in (*ignores, ends):
+        run.process.send_signal(number)
+    code, out = await run.end()
+    assert (code, "to continue: crrd recreate resume nightly -n default" in out.splitlines()[-1]) == (130, True)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

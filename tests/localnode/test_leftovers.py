@@ -12,6 +12,7 @@ import pytest
 
 from crrd_localnode import leftovers
 from crrd_localnode.node import LocalNode
+from tests.support.signals import ignoring
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -48,14 +49,15 @@ def inside(folder: Path) -> set[Path]:
 @pytest.fixture
 async def demo(folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """`crrd demo --keep`, up to where it waits."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-u", "-m", "crrd", "demo", "--keep"),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "TMPDIR": str(folder)},
-        start_new_session=True,
-    )
+    with ignoring():
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-u", "-m", "crrd", "demo", "--keep"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, "TMPDIR": str(folder)},
+            start_new_session=True,
+        )
     assert process.stdout is not None
     said = []
     async for line in process.stdout:

@@ -175,7 +175,7 @@ class Shim:
         os.chdir(spec["cwd"])
         os.umask(0o022)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:  # nohup makes the node ignore some
             signal.signal(number, signal.SIG_DFL)
         os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606 - runs the container's command
 
