@@ -10,9 +10,9 @@ from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Wait
 from crrd.rollout import display as shown
-from crrd.rollout.display import Display
 from crrd.rollout.jsonlines import JsonLines
 from crrd.rollout.runs import conclude
+from crrd.rollout.text import TextLines
 from tests.support.rollouts import NOW, asked, budget, member, members, planned, run
 
 LOGS = "kubectl logs web-2 -c app -n shop"
@@ -28,7 +28,7 @@ def unready(seconds: int, why: str = "HTTP 503") -> Plan:
 
 
 def test_what_is_waited_for_is_printed_when_it_is_news(capsys: pytest.CaptureFixture[str]) -> None:
-    display = Display()
+    display = TextLines()
     for plan in (unready(5), unready(6), unready(7, "HTTP 500")):
         display.show(plan)
     first, second = capsys.readouterr().out.splitlines()
@@ -49,7 +49,7 @@ def test_a_wait_that_goes_on_is_told_of_again(
 ) -> None:
     blocked = planned(World(members(3), budgets=(budget(0),)))
     asks = "PodDisruptionBudget guard allows no disruption now (kubectl describe pdb guard -n default)"
-    display, lines = Display(), JsonLines(lambda: NOW)
+    display, lines = TextLines(), JsonLines(lambda: NOW)
     for each in (display, lines):
         each.show(blocked)
         each.show(blocked)

@@ -12,9 +12,9 @@ from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.rollout import runner
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.display import Display
 from crrd.rollout.remedies import FLAGS
 from crrd.rollout.runner import Runner
+from crrd.rollout.text import TextLines
 from tests.support.rollouts import NOW, budget, member, recreated, run
 
 
@@ -54,7 +54,7 @@ async def test_a_pod_that_was_restarted_unseen_gets_no_other_request() -> None:
     before = member("web-0")
     cluster = cast("Cluster", LateCluster(before, recreated(before)))
     client, clock = cast("KubeClient", NoCreation()), cast("ServerClock", Clock())
-    plan, _ = await Runner(client, cluster, clock, Display(), timeout=5, confirmed=True, remedies=FLAGS).run(run())
+    plan, _ = await Runner(client, cluster, clock, TextLines(), timeout=5, confirmed=True, remedies=FLAGS).run(run())
     assert plan.end is End.DONE
     assert [row.wait.why for row in plan.rows] == ["container app was already restarted"]
 
@@ -65,7 +65,7 @@ async def test_a_run_that_gets_nowhere_ends_by_itself(monkeypatch: pytest.Monkey
     cluster = cast("Cluster", LateCluster(pod, pod, budget(0)))
     client, clock = cast("KubeClient", NoCreation()), cast("ServerClock", Clock())
     given = run(pod_timeout=0)
-    plan, timed_out = await Runner(client, cluster, clock, Display(), timeout=None, confirmed=True, remedies=FLAGS).run(
+    plan, timed_out = await Runner(client, cluster, clock, TextLines(), timeout=None, confirmed=True, remedies=FLAGS).run(
         given
     )
     assert (timed_out, plan.wait.why) == (True, "PodDisruptionBudget guard allows no disruption now")

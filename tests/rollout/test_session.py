@@ -140,6 +140,16 @@ async def test_a_run_that_may_go_on_after_a_failure_has_failed(
     assert "\nfailed: 1 of 2 pods recreated, 1 failed; " in capsys.readouterr().out
 
 
+async def test_a_failure_is_explained_in_json_too(cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    (pod,) = await cluster.workload("Deployment", "web", 1, "app")
+    cluster.fails[pod] = ("StillRuns", "it still runs")
+    assert await recreated(cluster, "deployment/web", "-c", "app", display=JsonLines(cluster.api.now)) == 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (message,) = [line for line in lines if line["event"] == "message"]
+    assert (message["message"], message["details"]) == (f"{pod} failed: app: it still runs", ["explained"])
+    assert lines[-1]["event"] == "end"
+
+
 async def test_pods_that_failed_are_restarted_again_on_demand(
     cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

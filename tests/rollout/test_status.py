@@ -18,9 +18,9 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Progress
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ConfigurationError
-from crrd.rollout.display import Display
 from crrd.rollout.jsonlines import JsonLines
 from crrd.rollout.runs import is_gone
+from crrd.rollout.text import TextLines
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 from tests.support.sessions import recreated
 
@@ -98,6 +98,7 @@ async def test_one_that_is_interrupted_says_so_at_once(cluster: PlayedCluster, c
     assert await recreated(cluster, "status", display=JsonLines(cluster.api.now)) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["run"], found["state"], found["done"], found["waitsFor"]) == ("nightly", "done", 2, "")
+    assert (found["succeeded"], found["requests"], found["total"]) == (2, 2, 2), "numbers are numbers"
     with pytest.raises(
         ConfigurationError, match=r"run nightly has already ended \(done\), so there is nothing to abort"
     ):
@@ -142,7 +143,7 @@ async def test_whoever_watches_one_that_stops_is_told_how_to_go_on(cluster: Play
     assert f"stopped: 0 of 2 pods recreated, 1 in progress; {RESUME} (after " in capsys.readouterr().out
 
 
-class Waits(Display):
+class Waits(TextLines):
     """Records what each shown plan waits for."""
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ from crrd.kube.clock import ServerClock
 from crrd.rollout.display import Display
 from crrd.rollout.runs import Command
 from crrd.rollout.session import Session
+from crrd.rollout.text import TextLines
 from tests.support.played_cluster import NAMESPACE, PlayedCluster
 
 
@@ -22,7 +23,7 @@ def command(*words: str) -> Command:
 async def recreated(cluster: PlayedCluster, *words: str, display: Display | None = None) -> int:
     """Run a command line, and return its exit code."""
     asked = command(*words)
-    return await Session(cluster.client, ServerClock(), NAMESPACE, display or Display(), asked, _unexplained).run()
+    return await Session(cluster.client, ServerClock(), NAMESPACE, display or TextLines(), asked, _unexplained).run()
 
 
 async def _unexplained(client: KubeClient, clock: ServerClock, request: object) -> str:

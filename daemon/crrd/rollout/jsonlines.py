@@ -1,4 +1,4 @@
-"""A Display for programs: one JSON object per line, and pages as one JSON document. Fields are never removed."""
+"""The display for programs: one JSON object per line, and pages as one JSON document. Fields are never removed."""
 
 import json
 import sys
@@ -12,15 +12,15 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview, Stale
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, tally
-from crrd.rollout.display import Display, new_ids, old_ids, skipped_pods, state_of, warned_pods
+from crrd.rollout.display import Changes, Display, new_ids, old_ids, skipped_pods, state_of, warned_pods
 
 
 class JsonLines(Display):
     """`now` returns the API server's time."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
-        super().__init__()
         self._now = now
+        self._changes = Changes()
         self._run = ""
         self._last: Plan | None = None
 
@@ -31,23 +31,22 @@ class JsonLines(Display):
 
     def begin(self, run: Run, message: str) -> None:
         """See Display."""
-        self._reset()
-        self._run = run.name
+        self._changes, self._run = Changes(), run.name
         self._line("begin", target=run.target.words, containers=list(run.options.containers), message=message)
 
-    def print_line(self, message: str) -> None:
+    def print_line(self, message: str, details: Sequence[str] = ()) -> None:
         """See Display."""
-        self._line("message", message=message)
+        self._line("message", message=message, details=list(details))
 
     def show(self, plan: Plan) -> None:
         """See Display."""
         self._last = plan
-        for row in self._changed(plan):
-            seconds = self._seconds(row)
+        for row in self._changes.rows(plan):
+            seconds = self._changes.seconds(row)
             self._line("pod", **_pod(row), seconds=None if seconds is None else round(seconds, 1))
-        if self._has_new_wait(plan):
+        if self._changes.has_new_wait(plan):
             self._line("waiting", message=plan.wait.why, command=plan.wait.command)
-        for reminder in self._reminders(plan):
+        for reminder in self._changes.reminders(plan):
             self._line("waiting", message=reminder)
 
     async def ask(self, question: str) -> bool:
@@ -67,7 +66,7 @@ class JsonLines(Display):
         """See Display."""
         _print([_run(each) for each in runs])
 
-    def print_preview(self, target: str, preview: Preview, refused: Mapping[str, str]) -> None:
+    def print_preview(self, target: str, preview: Preview, refused: Mapping[str, str], *, of_several: bool) -> None:
         """See Display."""
         shape = {
             "target": target,
@@ -103,8 +102,8 @@ def _run(status: RunStatus) -> dict[str, Any]:
         "run": status.run.name,
         "target": status.run.target.words,
         "started": status.run.started,
-        "succeeded": str(sum(each.succeeded for each in status.requests)),
-        "requests": str(len(status.requests)),
+        "succeeded": sum(each.succeeded for each in status.requests),
+        "requests": len(status.requests),
         "state": state_of(status),
         "done": status.done,
         "total": status.total,

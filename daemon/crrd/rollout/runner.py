@@ -26,7 +26,7 @@ from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
 from crrd.lib.jsonfields import mapping
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.display import Display
+from crrd.rollout.display import RunDisplay
 
 _RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
 PATIENCE_SECONDS = 3600.0
@@ -45,7 +45,7 @@ class Runner:
         client: KubeClient,
         cluster: Cluster,
         clock: ServerClock,
-        display: Display,
+        display: RunDisplay,
         *,
         timeout: float | None,
         confirmed: bool,

@@ -34,6 +34,7 @@ from crrd.rollout.remedies import FLAGS
 from crrd.rollout.runner import Runner
 from crrd.rollout.runs import EXIT_FAILED, Command, Runs, conclude, has_started
 from crrd.rollout.target import Aim, check_run, find_target, split_targets
+from crrd.rollout.text import TextLines
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # The letters of Kubernetes' generated names, which cannot form words
 _FINAL_WRITES_SECONDS = 5.0  # Time limit for the last writes of an interrupted run, because the user waits after Ctrl-C
@@ -67,7 +68,7 @@ def _make_display(now: Callable[[], datetime], *, as_json: bool) -> Display:
 
             if not (terminal := Terminal()).is_dumb:
                 return terminal
-    return Display()
+    return TextLines()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +134,8 @@ class Session(Runs):
         """Show what the run would do."""
         preview = make_preview(world, run, self.clock.now()).worded(FLAGS)
         refused = await self._refusals(run, preview) if self.command.dry_run == "server" else {}
-        if len(split_targets(self.command.arguments)) > 1 and not self.command.as_json:
-            self.display.print_line(f"{run.target.words}:")
-        self.display.print_preview(run.target.words, preview, refused)
+        several = len(split_targets(self.command.arguments)) > 1
+        self.display.print_preview(run.target.words, preview, refused, of_several=several)
         return EXIT_FAILED if refused else 0
 
     async def _refusals(self, run: Run, preview: Preview) -> dict[str, str]:
@@ -230,13 +230,12 @@ class Session(Runs):
         for row in plan.rows:
             if row.stage is not Stage.FAILED:
                 continue
-            self.display.print_line(f"{row.pod} failed: {row.wait.with_command}")
-            if row.request is None or self.command.as_json:
-                continue
-            with suppress(CrrdError):  # deleted or not readable; the failure is already printed above
-                request = await self.client.get(REQUESTS, self.namespace, row.request.request.name)
-                explanation = await self.explainer(self.client, self.clock, request)
-                print("\n".join(f"  {line}" for line in explanation.splitlines()))
+            explanation = ""
+            if row.request is not None:
+                with suppress(CrrdError):  # deleted or not readable; the failure itself is known
+                    request = await self.client.get(REQUESTS, self.namespace, row.request.request.name)
+                    explanation = await self.explainer(self.client, self.clock, request)
+            self.display.print_line(f"{row.pod} failed: {row.wait.with_command}", explanation.splitlines())
 
     def _end(self, outcome: str, message: str) -> None:
         """Show the end, or print it on stderr if stdout fails."""

@@ -1,6 +1,6 @@
 """The display of a run on a terminal: a live table of the pods that matter now, and a progress bar."""
 
-import time
+from collections.abc import Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,7 +14,8 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage, count_done
 from crrd.lib.plain import plain
-from crrd.rollout.display import Display, new_ids, old_ids
+from crrd.rollout.display import new_ids, old_ids
+from crrd.rollout.text import TextDisplay
 
 _STYLES = {Stage.DONE: "green", Stage.FAILED: "bold red", Stage.WAITING: "dim", Stage.SKIPPED: "dim"}
 _URGENT = (Stage.FAILED, Stage.RECREATING, Stage.SETTLING, Stage.REQUESTED)
@@ -28,7 +29,7 @@ _COMMANDS = 3  # Pods whose wait is shown in full, with the command that shows m
 _OTHER_LINES = 9 + _COMMANDS  # Lines of the terminal for title, head, bar, waits, and earlier output
 
 
-class Terminal(Display):
+class Terminal(TextDisplay):
     """A display for an interactive terminal."""
 
     def __init__(self) -> None:
@@ -44,14 +45,15 @@ class Terminal(Display):
         self._title, self._at_first = f"run {run.name}", None
         super().begin(run, message)
 
-    def print_line(self, message: str) -> None:
+    def print_line(self, message: str, details: Sequence[str] = ()) -> None:
         """See Display."""
         self._live.stop()
-        self._console.print(plain(message), markup=False, soft_wrap=True)
+        for line in (message, *(f"  {each}" for each in details)):
+            self._console.print(plain(line), markup=False, soft_wrap=True)
 
     def show(self, plan: Plan) -> None:
         """See Display."""
-        self._changed(plan)
+        self._changes.rows(plan)
         self._live.start()
         self._live.update(self._picture(plan), refresh=True)
 
@@ -71,7 +73,7 @@ class Terminal(Display):
 
     def _cells(self, row: Row) -> dict[str, Text]:
         """Return the cells of a row, by column."""
-        seconds = self._seconds(row) if row.stage is not Stage.DONE else None
+        seconds = self._changes.seconds(row) if row.stage is not Stage.DONE else None
         passed = "" if seconds is None else f"{seconds:.0f}"
         values = (row.pod, row.node, _ids(old_ids(row)), _ids(new_ids(row)), row.stage.value, passed, row.wait.why)
         cells = {column: Text(plain(each)) for column, each in zip(_COLUMNS, values, strict=True)}
@@ -87,7 +89,7 @@ class Terminal(Display):
     def _bar(self, rows: tuple[Row, ...]) -> Table:
         done, total = count_done(rows)
         self._at_first = done if self._at_first is None else self._at_first
-        passed, here = time.monotonic() - self._began, done - self._at_first
+        passed, here = self._changes.passed, done - self._at_first
         left = f", about {format_duration(passed / here * (total - done))} left" if here > 0 and done < total else ""
         line = Table.grid(padding=(0, 1))
         line.add_row(ProgressBar(total=max(1, total), completed=done, width=40), f"{done} of {total} pods{left}")

@@ -6,7 +6,7 @@ name of a run before its first request is created.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -33,7 +33,7 @@ from crrd.lib.health import Health
 from crrd.lib.supervise import Loop
 from crrd.manager.policies.look import ConfigVersions, Memory, TargetObserver
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.display import Display, failures, summary
+from crrd.rollout.display import RunDisplay, failures, summary
 from crrd.rollout.events import WorkloadEvent, create_event
 from crrd.rollout.runner import Runner
 from crrd.rollout.target import Aim
@@ -274,17 +274,20 @@ def _without_daemon(plan: Plan) -> list[str]:
     return [f"{row.pod}: {row.wait.why}" for row in plan.rows if row.skip is Skip.NO_DAEMON]
 
 
-class _Progress(Display):
-    """A Display that prints nothing, and reports what a run waits for."""
+class _Progress(RunDisplay):
+    """Reports what a run waits for."""
 
     def __init__(self, on_progress: Callable[[str], None]) -> None:
-        super().__init__()
         self._on_progress = on_progress
 
     def show(self, plan: Plan) -> None:
-        """See Display."""
+        """See RunDisplay."""
         self._on_progress(": ".join([summary(plan.rows), *plan.waits[:1]]))
 
-    def print_line(self, message: str) -> None:
-        """See Display."""
-        log.debug(message)
+    def print_line(self, message: str, details: Sequence[str] = ()) -> None:
+        """See RunDisplay."""
+        log.debug(message, details=details)
+
+    async def ask(self, question: str) -> bool:
+        """See RunDisplay. The runs of policies are confirmed from their start."""
+        return False

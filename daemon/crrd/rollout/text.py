@@ -1,0 +1,124 @@
+"""The displays for people: what lines and the live table (`table`) have in common, and lines of text."""
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+
+from crrd.core.api.time import format_duration, rfc3339
+from crrd.core.api.types import Pin
+from crrd.core.rollout.overview import RunStatus
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.preview import Preview
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.standing import Stage, count_done
+from crrd.lib.plain import columns, plain
+from crrd.rollout.display import Changes, Display, new_ids, old_ids, skipped_pods, state_of, summary, warned_pods
+
+
+class TextDisplay(Display):
+    """A display for people. It is complete with `print_line` and `show`."""
+
+    def __init__(self) -> None:
+        self._changes = Changes()
+
+    def begin(self, run: Run, message: str) -> None:
+        """See Display."""
+        self._changes = Changes()
+        self.print_line(f"run {run.name}: {message}")
+
+    async def ask(self, question: str) -> bool:
+        """See Display."""
+        if sys.stdin is None or not sys.stdin.isatty() or not sys.stdout.isatty():
+            return False
+        self.print_line(f"{question}. Continue? [y/N]")
+        loop, typed = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(sys.stdin.fileno(), typed.set)
+        try:
+            await typed.wait()
+        finally:
+            loop.remove_reader(sys.stdin.fileno())
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    def end(self, outcome: str, message: str) -> None:
+        """See Display."""
+        self.print_line(f"{outcome}: {message} (after {format_duration(self._changes.passed)})")
+
+    def print_status(self, status: RunStatus, plan: Plan, resume: str) -> None:
+        """See Display."""
+        run = status.run
+        reason = f"; {run.options.reason}" if run.options.reason else ""
+        rows = [(row.pod, row.node, row.stage.value, row.wait.why) for row in plan.rows]
+        _print(
+            f"run {run.name}: {run.options.what} of {run.target.words}, since {run.started}{reason}",
+            f"{state_of(status)}: {summary(plan.rows)}; last activity {format_duration(status.idle)} ago",
+            *([f"waits for: {status.waits}"] if status.waits else []),
+            *([f"to continue: {resume}"] if resume else []),
+            *columns([("POD", "NODE", "PHASE", ""), *rows], gap=3),
+        )
+
+    def print_runs(self, runs: Sequence[RunStatus]) -> None:
+        """See Display."""
+        rows = [("RUN", "TARGET", "STATE", "DONE", "STARTED", "LAST ACTIVITY", "WAITS FOR")]
+        for each in runs:
+            done, active = f"{each.done}/{each.total}", f"{format_duration(each.idle)} ago"
+            run = each.run
+            rows.append((run.name, run.target.words, state_of(each), done, run.started, active, each.waits))
+        _print(*(columns(rows, gap=3) if runs else ["no runs"]))
+
+    def print_preview(self, target: str, preview: Preview, refused: Mapping[str, str], *, of_several: bool) -> None:
+        """See Display."""
+        lines = _stale(preview)
+        batches = [", ".join(f"{row.pod} ({row.node})" for row in each) for each in (*preview.batches, *preview.later)]
+        numbered = [f"batch {number}: {pods}" for number, pods in enumerate(batches, start=1)]
+        now = len(preview.batches)
+        asks = ["then asks whether to continue"] if preview.pause_after else []
+        lines += [*numbered[: preview.pause_after], *asks, *numbered[preview.pause_after : now]]
+        if preview.stopped.why:
+            lines.append(f"then waits: {preview.stopped.with_command}")
+        lines += numbered[now:]
+        lines += [f"{pod}: the API server would reject the request: {why}" for pod, why in refused.items()]
+        lines += [f"skipped: {', '.join(pods)} ({why})" for why, pods in skipped_pods(preview).items()]
+        lines += [f"warning: {', '.join(pods)}: {warning}" for warning, pods in warned_pods(preview).items()]
+        heading = [f"{target}:"] if of_several else []
+        _print(*heading, *(lines or ["no pods left to restart"]))
+
+
+class TextLines(TextDisplay):
+    """For output that is not a terminal, and for terminals without a live table: one line for every change."""
+
+    def print_line(self, message: str, details: Sequence[str] = ()) -> None:
+        """See Display."""
+        _print(message, *(f"  {each}" for each in details))
+        sys.stdout.flush()
+
+    def show(self, plan: Plan) -> None:
+        """See Display."""
+        passed = f"{self._changes.passed:7.1f} s"
+        done, total = count_done(plan.rows)
+        for row in self._changes.rows(plan):
+            parts = [passed, row.pod, *filter(None, [row.node]), row.stage.value]
+            seconds = self._changes.seconds(row)
+            if row.stage is Stage.DONE and seconds is not None:
+                old = old_ids(row)
+                parts += [f"{Pin(old[name]).short} -> {Pin(new).short}" for name, new in new_ids(row).items()]
+                parts += [f"in {seconds:.1f} s", f"({done} of {total})"]
+            elif row.wait.why:
+                parts.append(f"- {row.wait.with_command}")
+            self.print_line("  ".join(parts))
+        if self._changes.has_new_wait(plan):
+            self.print_line(f"{passed}  waiting: {plan.wait.with_command}")
+        for reminder in self._changes.reminders(plan):
+            self.print_line(f"{passed}  still waiting: {reminder}")
+
+
+def _stale(preview: Preview) -> list[str]:
+    """Return the stale containers of a dry run and their changes. Empty if the run does not look for them."""
+    rows = [("POD", "CONTAINER", "CHANGED", "STARTED")]
+    for each in preview.stale:
+        change = each.changes[0]
+        rows.append((each.pod, each.container, f"{change.reference}  {rfc3339(change.at)}", each.started))
+    return [*columns(rows, gap=3), ""] if preview.stale else []
+
+
+def _print(*lines: str) -> None:
+    print("\n".join(map(plain, lines)))
