@@ -73,6 +73,7 @@ async def test_names_of_what_is_there(cluster: PlayedCluster, programs: Path) ->
     assert await offered(cluster, programs, "pod/db-0", "deploy/web", "-c", "") == ["app", "side", ":4"]
     assert (await cluster.recreate("deployment/web", "-c", "app", "--run", "one")).code == 0
     assert await offered(cluster, programs, "status", "") == ["one", ":4"]
+    assert await offered(cluster, programs, "-n", NAMESPACE, "resume", "") == ["one", ":4"]
     assert await offered(cluster, programs, "resume", "one", "") == [":4"]
 
 
@@ -107,6 +108,12 @@ async def test_shells(cluster: PlayedCluster, programs: Path, shell: str, capsys
     ("words", "offers"),
     [
         (["--max-un"], ["--max-unavailable"]),
+        (
+            ["status", "--"],
+            ["--all-namespaces", "--context", "--help", "--kubeconfig", "--namespace", "--output", "--watch"],
+        ),
+        (["resume", "a", "--retry"], ["--retry-failed"]),
+        (["abort", "--max"], []),
         (["--dry"], ["--dry-run", "--dry-run=client", "--dry-run=server"]),
         (["deployment/web", "-o", ""], ["json", "text"]),
         (["--timeout", ""], []),

@@ -80,11 +80,14 @@ def test_after_an_error_nothing_is_written_any_more() -> None:
     assert output.getvalue() == "kept"
 
 
-def test_words_may_stand_between_flags_and_flags_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_words_are_named_with_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
-        (["recreate", "status", "-w", "a", "b"], "crrd recreate: status needs the name of one run; "),
-        (["recreate", "status", "-w", "a", "--forced"], "crrd: error: unrecognized arguments: a --forced"),
-        (["explain", "shop/a", "-o", "json", "shop/b"], "crrd: error: unrecognized arguments: shop/b"),
+        (["recreate", "status", "-w", "a", "b"], "crrd recreate: unknown arguments: b; `crrd recreate status --help`"),
+        (["recreate", "status", "-w", "a", "--forced"], "crrd recreate: unknown arguments: --forced; "),
+        (
+            ["explain", "shop/a", "-o", "json", "shop/b"],
+            "crrd explain: unknown arguments: shop/b; `crrd explain ",
+        ),
     ):
         with pytest.raises(SystemExit) as ended:
             main(words)

@@ -10,8 +10,8 @@ from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Wait
 from crrd.rollout import display as shown
+from crrd.rollout.carry_out import conclude
 from crrd.rollout.jsonlines import JsonLines
-from crrd.rollout.runs import conclude
 from crrd.rollout.text import TextLines
 from tests.support.rollouts import NOW, asked, budget, member, members, planned, run
 

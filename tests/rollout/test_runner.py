@@ -65,7 +65,7 @@ async def test_a_run_that_gets_nowhere_ends_by_itself(monkeypatch: pytest.Monkey
     cluster = cast("Cluster", LateCluster(pod, pod, budget(0)))
     client, clock = cast("KubeClient", NoCreation()), cast("ServerClock", Clock())
     given = run(pod_timeout=0)
-    plan, timed_out = await Runner(client, cluster, clock, TextLines(), timeout=None, confirmed=True, remedies=FLAGS).run(
-        given
-    )
+    plan, timed_out = await Runner(
+        client, cluster, clock, TextLines(), timeout=None, confirmed=True, remedies=FLAGS
+    ).run(given)
     assert (timed_out, plan.wait.why) == (True, "PodDisruptionBudget guard allows no disruption now")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from crrd.cli.main import main
+from crrd.cli.recreate import requested
 from crrd.core.api.reasons import Reason
 from crrd.core.rollout.run import Amount, Options
 from crrd.core.rollout.state import read_run_request
@@ -18,7 +19,7 @@ from crrd.rollout.jsonlines import JsonLines
 from crrd_localnode.api.admission import AdmissionRequest
 from crrd_localnode.api.errors import Cause, forbidden, invalid
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
-from tests.support.sessions import command, recreated
+from tests.support.sessions import command, parsed, recreated
 
 
 @pytest.fixture
@@ -67,20 +68,22 @@ def test_the_command_that_is_printed_keeps_what_was_given() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("resume", "a", "--since", "2h"), "--since cannot be changed on resume: start a new run"),
-        (("resume", "a", "--partition", "2"), "--partition cannot be changed on resume: start a new run"),
-        (("resume", "a", "--run", "b"), "--run cannot be changed on resume: start a new run"),
-        (("resume", "a", "--stale"), "--stale cannot be changed on resume: start a new run"),
-        (("status", "a", "--max-unavailable", "2"), "--max-unavailable is not supported with status"),
+        (("resume", "a", "--since", "2h"), "unknown arguments: --since 2h; `crrd recreate resume --help` lists "),
+        (("resume", "a", "--partition", "2"), "unknown arguments: --partition 2; "),
+        (("resume", "a", "--run", "b"), "unknown arguments: --run b; "),
+        (("resume", "a", "--stale"), "unknown arguments: --stale; "),
+        (("resume", "a", "-c", "app"), "unknown arguments: -c app; "),
+        (("status", "a", "--max-unavailable", "2"), "unknown arguments: --max-unavailable 2; "),
+        (("abort", "a", "--yes"), "unknown arguments: --yes; `crrd recreate abort --help` lists "),
+        (("abort", "a", "-l", "app=web"), "unknown arguments: -l app=web; "),
+        (("status", "-l", "app=web"), "unknown arguments: -l; `crrd recreate status --help` lists "),
+        (("deployment/a", "-c", "app", "-w"), "unknown arguments: -w; `crrd recreate --help` lists "),
+        (("deployment/a", "-c", "app", "--max-un", "2"), "unknown arguments: --max-un; "),
         (
             ("deployment/a", "pod/b", "-c", "app", "--run", "c"),
             "--run can be used with only one TYPE/NAME, because each TYPE/NAME gets its own run",
         ),
-        (("status", "-w"), "--watch needs status and the name of one run"),
-        (("abort", "a", "--yes"), "--yes is not supported with abort"),
-        (("abort", "a", "-l", "app=web"), "--selector is not supported with abort"),
-        (("abort", "a", "-c", "app"), "--container is not supported with abort"),
-        (("status", "-l", "app=web"), "--selector is not supported with status"),
+        (("status", "-w"), "--watch needs the name of one run"),
         (("deployment/a", "-c", "app", "--retry-failed"), "--retry-failed needs resume RUN or --run NAME"),
     ],
 )
@@ -89,7 +92,40 @@ def test_a_flag_that_would_change_nothing_is_refused(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["recreate", *words])
-    assert (ended.value.code, capsys.readouterr().err) == (2, f"crrd recreate: {said}\n")
+    err = capsys.readouterr().err
+    assert (ended.value.code, err.startswith(f"crrd recreate: {said}"), len(err.splitlines())) == (2, True, 1), err
+
+
+@pytest.mark.parametrize(
+    ("words", "targets"),
+    [
+        (("deployment/web", "-c", "app"), ("deployment/web",)),
+        (("-c", "app", "deployment/web"), ("deployment/web",)),
+        (("deployment", "web", "-c", "app", "api"), ("deployment", "web", "api")),
+        (("deployment/web", "status", "-c", "app"), ("deployment/web", "status")),
+        (("deployment/status", "-c", "resume"), ("deployment/status",)),
+        (("-c", "resume", "pod/a"), ("pod/a",)),
+        (("-n", "status", "pod/a", "-c", "app"), ("pod/a",)),
+        (("--reason", "abort", "pod/a", "-c", "app"), ("pod/a",)),
+    ],
+)
+def test_a_target_is_no_verb_and_may_be_anywhere(words: tuple[str, ...], targets: tuple[str, ...]) -> None:
+    args = parsed(*words)
+    assert (args.verb, requested(args).targets) == ("", targets)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status", "web", "-w", "-n", "shop"),
+        ("status", "-w", "web", "-n", "shop"),
+        ("-n", "shop", "status", "-w", "web"),
+        ("-n=shop", "-w", "status", "web"),
+    ],
+)
+def test_a_verb_may_come_after_flags(words: tuple[str, ...]) -> None:
+    args = parsed(*words)
+    assert (args.verb, args.run_name, args.watch, args.namespace) == ("status", "web", True, "shop")
 
 
 async def test_limits_that_are_given_on_resume_hold_for_the_run(cluster: PlayedCluster) -> None:
@@ -281,7 +317,7 @@ async def test_a_blocked_dry_run_shows_its_batches_and_what_blocks(
 )
 def test_dry_runs_as_kubectl_has_them(words: tuple[str, ...], asked: str) -> None:
     found = command(*words, "deployment/web", "-c", "app")
-    assert (found.dry_run, found.arguments) == (asked, ("deployment/web",))
+    assert (found.dry_run, found.targets) == (asked, ("deployment/web",))
 
 
 async def test_several_targets_go_one_after_the_other(

@@ -19,7 +19,7 @@ from crrd.core.rollout.run import Progress
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ConfigurationError
 from crrd.rollout.jsonlines import JsonLines
-from crrd.rollout.runs import is_gone
+from crrd.rollout.status import is_gone
 from crrd.rollout.text import TextLines
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 from tests.support.sessions import recreated

@@ -71,19 +71,25 @@ def _help() -> Iterator[Sentence]:
             os.environ.pop(name, None)
         parser = build_parser(*COMMANDS)
     yield Sentence(HELP, "crrd", parser.description or "")
+    for command, text in COMMANDS.items():
+        yield Sentence(HELP, f"crrd {command}", text)
+    yield from _help_below(parser, "crrd")
+
+
+def _help_below(parser: argparse.ArgumentParser, called: str) -> Iterator[Sentence]:
+    """The help of a parser's commands and their flags, and of their verbs."""
     for action in parser._actions:
         if not isinstance(action, argparse._SubParsersAction):
             continue
-        for command, text in COMMANDS.items():
-            yield Sentence(HELP, f"crrd {command}", text)
-            sub = action.choices[command]
-            yield from (
-                Sentence(HELP, f"crrd {command}", text) for text in (sub.usage, sub.description, sub.epilog) if text
-            )
+        for word, sub in action.choices.items():
+            command = f"{called} {word}".rstrip()
+            for text in filter(None, (sub.usage, sub.description, sub.epilog)):
+                yield Sentence(HELP, command, text.replace("%(prog)s", command).replace("%%", "%"))
             for flag in sub._actions:
                 name = "/".join(flag.option_strings) or str(flag.metavar or flag.dest)
                 if flag.help and flag.help != argparse.SUPPRESS and name != "-h/--help":
-                    yield Sentence(HELP, f"crrd {command} {name}", flag.help.replace("%%", "%"))
+                    yield Sentence(HELP, f"{command} {name}", flag.help.replace("%%", "%"))
+            yield from _help_below(sub, command)
 
 
 def _source() -> Iterator[Sentence]:

@@ -8,11 +8,11 @@ import argparse
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
+from io import StringIO
 from typing import Any, TypeVar, Unpack
 
 from crrd.cli import recreate
-from crrd.cli.recreate import VERBS
 from crrd.core.api.pod import parse_pod
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.core.rollout.standing import recreatable
@@ -77,7 +77,7 @@ def complete(words: Sequence[str]) -> int:
     *before, unfinished = words or [""]
     configure_log("console", "error")
     offers: list[str] = []
-    with suppress(CrrdError, TimeoutError, OSError, argparse.ArgumentError, SystemExit):
+    with suppress(CrrdError, TimeoutError, OSError, SystemExit):
         offers = asyncio.run(asyncio.wait_for(_offers(before, unfinished), _SECONDS))
     fitting = sorted({each for each in offers if each.startswith(unfinished)})
     # Bits of ShellCompDirective: no file names, and no space after a candidate that can be continued with a name.
@@ -90,44 +90,47 @@ async def _offers(before: list[str], unfinished: str) -> list[str]:
     last = before[-1] if before else ""
     if last in _VALUES:
         return list(_VALUES[last])
-    parser = argparse.ArgumentParser(exit_on_error=False)
+    last = last if recreate.takes_value(last) else ""
+    parser = argparse.ArgumentParser()
     recreate.configure(parser)
-    flags = _flags(parser)
+    with redirect_stderr(StringIO()):
+        given, _ = parser.parse_known_args(recreate.arranged(before[:-1] if last else before))
     if unfinished.startswith("-"):
-        return list(flags)
-    given, rest = parser.parse_known_args(before[:-1] if flags.get(last) else before)
-    given.arguments += [word for word in rest if not word.startswith("-")]
+        return list(recreate.flags_of(given.verb))
     access = find_access(given.kubeconfig, os.environ, given.context)
     async with KubeClient(access) as client:
         namespace = given.namespace or (await access.current()).namespace or "default"
-        return await _from_api(client, namespace, given.arguments, last if flags.get(last) else "", unfinished)
+        return await _from_api(client, namespace, given, last, unfinished)
 
 
-async def _from_api(client: KubeClient, namespace: str, arguments: list[str], last: str, unfinished: str) -> list[str]:
-    """Return the candidates that come from the API server."""
+async def _from_api(
+    client: KubeClient, namespace: str, given: argparse.Namespace, last: str, unfinished: str
+) -> list[str]:
+    """Return the candidates that come from the API server. `last` is the flag whose value is typed, or ""."""
+    targets: list[str] = [] if given.verb else given.targets
     if last in ("-n", "--namespace"):
         return await _list(client, NAMESPACES, _name)
     if last in ("-c", "--container"):
         *some, _ = unfinished.split(",")
         names: set[str] = set()
-        for target in split_targets(tuple(arguments)):  # all pods of the namespace if there is none
+        for target in split_targets(tuple(targets)):  # all pods of the namespace if there is none
             aim = await find_target(client, namespace, target, "")
             where = Where(namespace=namespace, label_selector=aim.pods_query, field_selector=aim.pods_fields)
             names.update(*await _list(client, PODS, _containers, **where))
         return [",".join([*some, name]) for name in names if name not in some]
     if last:
         return []
-    if arguments and arguments[0] in VERBS:
-        if len(arguments) > 1:
+    if given.verb:
+        if given.run_name:
             return []
         return await _list(client, REQUESTS, _run_name, namespace=namespace, label_selector=LABEL_RUN)
-    if any("/" not in target for target in arguments):
+    if any("/" not in target for target in targets):
         return []
     kind, slash, _ = unfinished.partition("/")
     if slash:
         served = await find_kind(client, kind)
         return [f"{kind}/{name}" for name in await _list(client, served.resource, _name, namespace=namespace)]
-    return [*([] if arguments else VERBS), *(f"{served.kind.lower()}/" for served in KNOWN)]
+    return [*([] if targets else recreate.VERBS), *(f"{served.kind.lower()}/" for served in KNOWN)]
 
 
 async def _list(client: KubeClient, resource: Resource, read: Callable[[Json], T], **where: Unpack[Where]) -> list[T]:
@@ -144,9 +147,3 @@ def _run_name(request: Json) -> str:
 
 def _containers(pod: Json) -> list[str]:
     return list(recreatable(parse_pod(pod)))
-
-
-def _flags(parser: argparse.ArgumentParser) -> dict[str, bool]:
-    """Return every flag, and whether it takes a value."""
-    actions = parser._actions  # noqa: SLF001 - argparse has no public way
-    return {flag: action.nargs != 0 for action in actions for flag in action.option_strings}

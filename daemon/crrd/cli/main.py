@@ -1,7 +1,8 @@
 """The command line: parses flags, runs one command, and turns errors into one line and an exit code.
 
-Each command is a module: `configure` adds its flags, and `run` runs it and returns the exit code. Only the module of
-the given command is imported, so that `crrd node` does not load what other commands need.
+Each command is a module: `configure` adds its flags, and `run` runs it and returns the exit code. A command with verbs
+has `arranged`, which moves the verb to the front. Only the module of the given command is imported, so that `crrd node`
+does not load what other commands need.
 """
 
 import argparse
@@ -78,11 +79,12 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> NoReturn:
 
     def work() -> int:
         parser = build_parser(command, prog=prog)
-        args, rest = parser.parse_known_args(arguments)
-        if rest:  # argparse accepts positional arguments in one place only: `status -w RUN`
-            if "arguments" not in args or any(word.startswith("-") for word in rest):
-                parser.error(f"unrecognized arguments: {' '.join(rest)}")
-            args.arguments += rest
+        if command in COMMANDS and (arranged := getattr(module_of(command), "arranged", None)) is not None:
+            arguments[1:] = arranged(arguments[1:])
+        args, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            called = " ".join(filter(None, (prog, command, getattr(args, "verb", ""))))
+            raise ConfigurationError(f"unknown arguments: {' '.join(unknown)}; `{called} --help` lists what there is")
         code: int = module_of(args.command).run(args)
         return code
 

@@ -41,11 +41,11 @@ def add_flag(
 ) -> None:
     """Add one flag. `more` is passed to `ArgumentParser.add_argument`.
 
-    `env` is the variable that replaces a missing flag, `default` (also a text) replaces both, and `shown` is the
-    default in --help. Raises ConfigurationError if a switch's variable is neither on nor off.
+    `env` is the variable that replaces a missing flag, `default` (also a text, or argparse.SUPPRESS) replaces both, and
+    `shown` is the default in --help. Raises ConfigurationError if a switch's variable is neither on nor off.
     """
     parts = [f"environment: {env}"] if env else []
-    if shown or default:
+    if shown or default not in ("", argparse.SUPPRESS):
         parts.append(f"default: {shown or default.replace('%', '%%')}")
     where = f"{text} ({'; '.join(parts)})" if parts else text
     given = _FromEnvironment(os.environ.get(env) or default) if env else default
@@ -98,6 +98,7 @@ def _name(pattern: str, most: int, characters: str) -> Convert:
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 label = _name(_LABEL, 63, "a-z, 0-9, '-'")  # Names of Namespaces and Services: a label of RFC 1123
+run_name = _name(_LABEL, 40, "a-z, 0-9, '-'")  # As RUN_NAME in core.rollout.run
 subdomain = _name(rf"{_LABEL}(\.{_LABEL})*", 253, "a-z, 0-9, '-', '.'")
 """Names of other objects: a subdomain of RFC 1123, as Kubernetes checks it (IsDNS1123Subdomain)."""
 
@@ -178,6 +179,6 @@ def cri_endpoints(given: list[str] | None) -> tuple[str, ...]:
 
 
 def from_flags(config: type[C], args: argparse.Namespace, **made: Any) -> C:
-    """Return a command's configuration: each field is the value of the flag with its name, or of `made`."""
-    names = [field.name for field in fields(config) if field.name not in made]
+    """Return a command's configuration: each field is from `made`, or the flag with its name, or a default."""
+    names = [field.name for field in fields(config) if field.name in args and field.name not in made]
     return config(**{name: getattr(args, name) for name in names}, **made)

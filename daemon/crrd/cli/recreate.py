@@ -1,18 +1,20 @@
-"""`crrd recreate` and `kubectl recreate`: the flags and the parsed command. `crrd.rollout` carries it out."""
+"""`crrd recreate` and `kubectl recreate`: the verbs and their flags. `crrd.rollout` carries them out."""
 
 import argparse
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
+from itertools import islice
 from typing import Any
 
 from crrd.cli.explain import explained, render
-from crrd.cli.options import Convert, add_flag, add_kubeconfig_flag, count, duration, from_flags
+from crrd.cli.options import add_flag, add_kubeconfig_flag, count, duration, from_flags, run_name
 from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
 from crrd.core.api.time import parse_time
-from crrd.core.rollout.run import RUN_NAME, Options, read_amount
+from crrd.core.rollout.run import Options, read_amount
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.discovery import KNOWN
@@ -23,17 +25,13 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationE
 from crrd.lib.log import configure as configure_log
 from crrd.lib.output import complain
 from crrd.lib.plain import plain
-from crrd.rollout.runs import EXIT_FAILED, EXIT_INTERRUPTED, Command
-from crrd.rollout.session import execute
+from crrd.rollout.abort import abort
+from crrd.rollout.session import EXIT_FAILED, EXIT_INTERRUPTED, Command, execute
+from crrd.rollout.start import resume, start
+from crrd.rollout.status import status
 from crrd.rollout.target import split_targets
 
-VERBS = ("status", "resume", "abort")
-_CHANGEABLE = (
-    *("max_unavailable", "max_per_node", "max_per_zone", "min_ready", "ordered", "unready_grace", "pod_timeout"),
-    *("max_failures", "force", "allow_pod_restart", "preflight", "reason"),
-)
-"""Fields of Options that can be changed when a run is resumed."""
-_FIXED = ("since", "partition", "stale", "run")  # Flags that cannot be changed after a run has started
+_FIXED = ("since", "stale")  # Flags for Options that cannot be changed after a run has started
 _PROCESS_FLAGS = ("timeout", "yes", "retry_failed")  # Flags of the process that carries out a run
 _TIMES = ("min_ready", "unready_grace", "pod_timeout", "timeout")  # In seconds
 _KRUISE = tuple(Resource(each, REQUESTS.group) for each in ("clonesets", "statefulsets", "daemonsets"))
@@ -45,87 +43,193 @@ _READERS = {CONFIG_MAPS.full_name: "crrd-read-config", SECRETS.full_name: "crrd-
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags and arguments."""
-    parser.set_defaults(called=(called := parser.prog))
+    """Add the verbs, with their flags and arguments."""
+    parser.set_defaults(called=parser.prog)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for name in _VERBS:
+        called = f"{parser.prog} {name}".rstrip()
+        _fill(verbs.add_parser(name, prog=called, formatter_class=parser.formatter_class, allow_abbrev=False), name)
+
+
+def _fill(parser: argparse.ArgumentParser, verb: str) -> None:
+    work, add = _VERBS[verb]
+    parser.set_defaults(work=work)
+    add(parser)
+    _add_common_flags(parser)
+
+
+def arranged(words: Sequence[str]) -> list[str]:
+    """Return the words in the order that argparse needs: the verb ("" to start a run), its arguments, then the flags.
+
+    As with kubectl, flags may be before the verb and between arguments.
+    """
+    arguments: list[str] = []
+    given: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word.startswith("-"):
+            given += [word, *(islice(rest, 1) if takes_value(word) else ())]
+        else:
+            arguments.append(word)
+    verb = arguments.pop(0) if arguments and arguments[0] in VERBS else ""
+    return [verb, *arguments, *given]
+
+
+@cache
+def flags_of(verb: str) -> Mapping[str, bool]:
+    """Return the flags of a verb, and whether each takes a value."""
+    _fill(parser := argparse.ArgumentParser(), verb)
+    actions = parser._actions  # noqa: SLF001 - argparse has no public way
+    return {flag: action.nargs != 0 for action in actions for flag in action.option_strings}
+
+
+def takes_value(flag: str) -> bool:
+    """Whether a word is a flag, of any verb, whose value is the next word."""
+    return any(flags_of(verb).get(flag) for verb in _VERBS)
+
+
+def _add_start(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
-        f"{called} TYPE/NAME [TYPE/NAME ...] -c CONTAINER[,CONTAINER] [flags]\n"
-        f"       {called} -l SELECTOR -c CONTAINER[,CONTAINER] [flags]\n"
-        f"       {called} [TYPE/NAME | -l SELECTOR] --stale [flags]\n"
-        f"       {called} status [RUN] [-w] | resume RUN | abort RUN"
+        "%(prog)s TYPE/NAME [TYPE/NAME ...] -c CONTAINER[,CONTAINER] [flags]\n"
+        "       %(prog)s -l SELECTOR -c CONTAINER[,CONTAINER] [flags]\n"
+        "       %(prog)s [TYPE/NAME | -l SELECTOR] --stale [flags]\n"
+        "       %(prog)s status [RUN] [-w] | resume RUN | abort RUN"
     )
     parser.description = (
         "Recreates containers of all pods of a workload in place, a few pods at a time, and waits for each to be\n"
         "ready again. It writes only ContainerRecreateRequests, which hold all state of the run, and events.\n\n"
         "status [RUN] shows runs. resume RUN continues a run that was interrupted, is paused or has failed. abort RUN\n"
-        "deletes its pending requests; requests in progress finish."
+        "deletes its pending requests; requests in progress finish. Each has its own --help."
     )
     parser.epilog = (
         "examples:\n"
-        f"  {called} deployment/web -c app\n"
-        f"  {called} statefulset/db -c proxy --max-unavailable 20% --min-ready 30s\n"
-        f'  {called} -l app=web -c app,sidecar --ordered --unready-grace 5s --reason "log level"\n'
-        f"  {called} pod/web-7d4b9c -c app --dry-run\n"
-        f"  {called} deployment/web deployment/api -c app --dry-run=server\n"
-        f"  {called} --stale --dry-run                    list containers with outdated configuration\n"
-        f"  {called} deployment/web --stale --max-unavailable 10%\n\n"
+        "  %(prog)s deployment/web -c app\n"
+        "  %(prog)s statefulset/db -c proxy --max-unavailable 20%% --min-ready 30s\n"
+        '  %(prog)s -l app=web -c app,sidecar --ordered --unready-grace 5s --reason "log level"\n'
+        "  %(prog)s pod/web-7d4b9c -c app --dry-run\n"
+        "  %(prog)s deployment/web deployment/api -c app --dry-run=server\n"
+        "  %(prog)s --stale --dry-run                    list containers with outdated configuration\n"
+        "  %(prog)s deployment/web --stale --max-unavailable 10%%\n\n"
         "exit codes: 0 done, 1 failed, 2 bad input, 3 timed out, 130 interrupted"
     )
-    add = parser.add_argument
-    switch = partial(add, action="store_true")
+    add, flag = parser.add_argument, partial(add_flag, parser, default=argparse.SUPPRESS)
     targets = "workload with a spec.selector, or a pod; several run one after the other"
-    add("arguments", nargs="*", metavar="TYPE/NAME", help=targets)
+    add("targets", nargs="*", metavar="TYPE/NAME", help=targets)
     add("-l", "--selector", metavar="SELECTOR", default="", help="label selector of the pods, instead of a workload")
-    add("-c", "--container", metavar="NAMES", action="append", default=[], help="containers to restart, in this order")
-    _add_options(parser)
-    dry = partial(add, dest="dry_run", action="store_const", default="")
+    names = partial(add, metavar="NAMES", action="extend", type=lambda given: given.split(","), default=[])
+    names("-c", "--container", help="containers to restart, in this order")
+    first = "restart this many pods first, then ask whether to continue"
+    flag("--partition", first, convert=read_amount, metavar="N|N%")
+    stale = "restart only containers that use a ConfigMap or Secret whose data has changed since they started"
+    add("--stale", action="store_true", help=stale)
+    since = "skip containers restarted after this time: an age such as 2h, or an RFC 3339 time"
+    flag("--since", since, convert=_since, metavar="TIME")
+    name = "name of the run; resumes the run of this name if it exists"
+    flag("--run", name, convert=run_name, metavar="NAME", dest="run_name")
+    _add_limits(parser)
+
+
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s [RUN] [-w] [flags]"
+    parser.description = (
+        "Shows all runs of a namespace, or one run with its pods: its state and progress, what it waits for, and\n"
+        "the command that continues it."
+    )
+    parser.epilog = "exit codes of -w: 0 the run is done, 1 it has stopped, failed or was aborted, 2 bad input"
+    parser.add_argument("run_name", nargs="?", default="", metavar="RUN", help="one run; without it, all runs")
+    parser.add_argument("-w", "--watch", action="store_true", help="show the progress of the run until it ends")
+
+
+def _add_resume(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s RUN [flags]"
+    parser.description = (
+        "Continues a run that was interrupted, is paused (--partition) or has failed, from any machine. No pod is\n"
+        "restarted twice. Given limits replace those of the run, also where another process carries it out.\n"
+        "Target, containers, --partition, --since and --stale cannot be changed: start a new run.\n"
+        "The defaults below are those of a new run."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  %(prog)s web-5f52h --yes               after --partition: the rest of the pods\n"
+        "  %(prog)s web-5f52h --retry-failed      restart failed pods again, after fixing the cause\n"
+        "  %(prog)s web-5f52h --max-failures 2    leave one failed pod, and continue with the others"
+    )
+    parser.add_argument("run_name", nargs="?", default="", metavar="RUN", help="name of the run")
+    _add_limits(parser)
+
+
+def _add_abort(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s RUN [flags]"
+    parser.description = (
+        "Ends a run for good: deletes its pending requests, and no process starts more pods of it. Requests in\n"
+        "progress finish."
+    )
+    parser.add_argument("run_name", nargs="?", default="", metavar="RUN", help="name of the run")
+
+
+_VERBS = {
+    "": (start, _add_start),
+    "status": (status, _add_status),
+    "resume": (resume, _add_resume),
+    "abort": (abort, _add_abort),
+}
+VERBS = tuple(filter(None, _VERBS))
+"""The words that are no target, if they come first."""
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that a run starts with, and that `resume` can change. Only given ones are in the namespace.
+
+    A flag of Options has the name of its field.
+    """
+    unset = argparse.SUPPRESS
+    switch = partial(parser.add_argument, action="store_true", default=unset)
+    flag = partial(add_flag, parser, default=unset)
+    most = "maximum unready pods, a number or a percentage"
+    flag("--max-unavailable", most, shown="1", convert=read_amount, metavar="N|N%")
+    number = partial(flag, convert=count(0), metavar="N")
+    number("--max-per-node", "maximum unready pods per node (0 = no limit)", shown="0")
+    number("--max-per-zone", "maximum unready pods per zone (0 = no limit)", shown="0")
+    time = partial(flag, convert=duration(), metavar="TIME")
+    time("--min-ready", "time that a restarted pod must be ready before the run continues", shown="0")
+    switch("--ordered", help="restart a container only after the one before it is ready again")
+    grace = "time to keep the pod unready before the restart; needs the readiness gate KruisePodReady"
+    time("--unready-grace", grace, convert=duration(most=LONGEST_UNREADY))
+    time("--pod-timeout", "time limit of a pod, then it counts as failed", shown="10m", convert=duration(3, LONGEST))
+    number("--max-failures", "stop after this many failed pods", shown="1", convert=count(1))
+    switch("--force", help="do not wait for a rollout of the workload to finish")
+    rules = "restart a container even if its restartPolicyRules may restart all containers of the pod"
+    switch("--allow-pod-restart", help=rules)
+    preflight = "restart no container while a ConfigMap, Secret or key that it needs is missing (--stale includes it)"
+    switch("--preflight", help=preflight)
+    flag("--reason", "reason for the restart, shown in events and status", metavar="WORDS")
+    limit = "time limit of the run; 0 waits without any limit"
+    time("--timeout", limit, shown="the run ends after 1h without progress")
+    switch("-y", "--yes", help="continue after the first part (--partition) without asking")
+    switch("--retry-failed", help="restart pods again whose requests have failed; needs a run that exists")
+    dry = partial(parser.add_argument, dest="dry_run", action="store_const", default="")
     dry("--dry-run", "--dry-run=client", const="client", help="print the batches and change nothing")
     dry("--dry-run=server", const="server", help="also send the requests to the API server as a dry run")
-    switch("-w", "--watch", help="with status RUN: show the progress of the run until it ends")
+
+
+def _add_common_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of all verbs."""
+    add = parser.add_argument
     add("-o", "--output", choices=("text", "json"), default="text", help="format (default: %(default)s)")
     namespace = "namespace of the run (default: that of the kubeconfig's context)"
     add("-n", "--namespace", metavar="NAME", default="", help=namespace)
-    switch("-A", "--all-namespaces", help="not supported: a run covers one namespace")
+    add("-A", "--all-namespaces", action="store_true", help="not supported: a run covers one namespace")
     add("--context", metavar="NAME", default="", help="context of the kubeconfig")
     add_kubeconfig_flag(parser)
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a run's options."""
-    add = parser.add_argument
-    switch = partial(add, action="store_true")
-    flag = partial(add_flag, parser)
-    pods = partial(flag, convert=_optional(read_amount), metavar="N|N%")
-    pods("--max-unavailable", "maximum unready pods, a number or a percentage", shown="1")
-    number = partial(flag, convert=_optional(count(0)), metavar="N")
-    number("--max-per-node", "maximum unready pods per node (0 = no limit)", shown="0")
-    number("--max-per-zone", "maximum unready pods per zone (0 = no limit)", shown="0")
-    time = partial(flag, convert=_optional(duration()), metavar="TIME")
-    time("--min-ready", "time that a restarted pod must be ready before the run continues", shown="0")
-    pods("--partition", "restart this many pods first, then ask whether to continue")
-    switch("-y", "--yes", help="continue after --partition without asking")
-    switch("--ordered", help="restart a container only after the one before it is ready again")
-    grace = "time to keep the pod unready before the restart; needs the readiness gate KruisePodReady"
-    time("--unready-grace", grace, convert=_optional(duration(most=LONGEST_UNREADY)))
-    flag("--since", "skip containers restarted after this time: an age such as 2h, or an RFC 3339 time", metavar="TIME")
-    limit = "time limit of the run; 0 waits without any limit"
-    time("--timeout", limit, shown="the run ends after 1h without progress")
-    bounded = _optional(duration(3, LONGEST))
-    time("--pod-timeout", "time limit of a pod, then it counts as failed", shown="10m", convert=bounded)
-    number("--max-failures", "stop after this many failed pods", shown="1", convert=_optional(count(1)))
-    switch("--retry-failed", help="with resume: restart pods again whose requests have failed")
-    switch("--force", help="do not wait for a rollout of the workload to finish")
-    rules = "restart a container even if its restartPolicyRules may restart all containers of the pod"
-    switch("--allow-pod-restart", help=rules)
-    stale = "restart only containers that use a ConfigMap or Secret whose data has changed since they started"
-    switch("--stale", help=stale)
-    preflight = "restart no container while a ConfigMap, Secret or key that it needs is missing (--stale includes it)"
-    switch("--preflight", help=preflight)
-    add("--reason", metavar="WORDS", default="", help="reason for the restart, shown in events and status")
-    add("--run", metavar="NAME", default="", help="name of the run; resumes the run of this name if it exists")
-
-
-def _optional(convert: Convert) -> Convert:
-    return lambda given: convert(given) if given else None
+def _since(given: str) -> datetime | timedelta:
+    """Parse `--since`. A duration is subtracted later, from the API server's time."""
+    moment = parse_time(given)
+    try:
+        return timedelta(seconds=duration(1)(given)) if moment is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError("an age like 2h, or a time like 2026-01-31T12:00:00Z") from None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -133,7 +237,7 @@ def run(args: argparse.Namespace) -> int:
     command = requested(args)
     configure_log("console", "error")
     try:
-        return asyncio.run(execute(command, _explanation))
+        return asyncio.run(execute(args.work, command, _explanation))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return EXIT_INTERRUPTED
     except ConfigurationError as error:
@@ -171,90 +275,49 @@ async def _explanation(client: KubeClient, clock: ServerClock, request: Mapping[
     return render(await explained(client, clock, request))
 
 
-def _check(args: argparse.Namespace, verb: str) -> None:
+def _check(args: argparse.Namespace) -> None:
     """Raise ConfigurationError for contradictory or unsupported arguments."""
-    arguments = args.arguments
     if args.all_namespaces:
         raise ConfigurationError("--all-namespaces is not supported: a run covers one namespace (use -n NAMESPACE)")
-    if args.watch and (verb != "status" or len(arguments) < 2):
-        raise ConfigurationError("--watch needs status and the name of one run")
-    if verb and (len(arguments) > 2 or (verb != "status" and len(arguments) < 2)):
-        raise ConfigurationError(f"{verb} needs the name of one run; to list runs: {args.called} status")
-    if verb == "abort" and args.dry_run:
-        raise ConfigurationError("--dry-run is not supported with abort; status RUN shows pods that are still waiting")
-    lists_stale = args.stale and args.dry_run and not arguments and not args.selector
-    if verb or lists_stale:
+    if args.verb == "status":
+        if args.watch and not args.run_name:
+            raise ConfigurationError("--watch needs the name of one run")
         return
-    if bool(arguments) == bool(args.selector):
+    if args.verb:
+        if not args.run_name:
+            raise ConfigurationError(f"{args.verb} needs the name of one run; to list runs: {args.called} status")
+        return
+    if bool(args.targets) == bool(args.selector) and (args.targets or not (args.stale and args.dry_run)):
         raise ConfigurationError("use either TYPE/NAME (for example deployment/web) or -l SELECTOR")
-    if args.run and len(split_targets(tuple(arguments))) > 1:
+    if "run_name" in args and len(split_targets(tuple(args.targets))) > 1:
         raise ConfigurationError("--run can be used with only one TYPE/NAME, because each TYPE/NAME gets its own run")
-    if args.run and not RUN_NAME.fullmatch(args.run):
-        raise ConfigurationError(f"--run {args.run!r} must be at most 40 characters of a-z, 0-9 and '-'")
-
-
-def _check_flags(args: argparse.Namespace, verb: str) -> None:
-    """Raise ConfigurationError for a flag that the verb does not support, instead of ignoring it."""
-    names: tuple[str, ...] = ("selector", "container", *_FIXED, *_CHANGEABLE, *_PROCESS_FLAGS)
-    why = f"is not supported with {verb}"
-    if verb == "resume":
-        names, why = _FIXED, "cannot be changed on resume: start a new run"
-    elif not verb:
-        names, why = ("retry_failed",) if not args.run else (), "needs resume RUN or --run NAME"
-    for name in _given(args, names):
-        raise ConfigurationError(f"{_flag(name)} {why}")
-
-
-def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-    """Return the flags that are on the command line, with their values."""
-    values = {name: getattr(args, name) for name in names}
-    return {name: value for name, value in values.items() if value not in (None, "", []) and value is not False}
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _as_flags(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield flags as they are typed."""
-    for name, value in given.items():
-        yield _flag(name)
-        if value is not True:
-            yield f"{value}s" if name in _TIMES else str(value)
+    if "retry_failed" in args and "run_name" not in args:
+        raise ConfigurationError("--retry-failed needs resume RUN or --run NAME")
 
 
 def requested(args: argparse.Namespace) -> Command:
     """Return the parsed command line. Raises ConfigurationError for invalid arguments."""
-    verb = args.arguments[0] if args.arguments and args.arguments[0] in VERBS else ""
-    _check(args, verb)
-    _check_flags(args, verb)
-    containers = [name for given in args.container for name in given.split(",") if name]
-    changed = _given(args, _CHANGEABLE)
-    options = Options(containers=tuple(dict.fromkeys(containers)), stale=args.stale, **changed)
+    _check(args)
+    given = vars(args)
+    containers = tuple(filter(None, dict.fromkeys(given.get("container", ()))))
+    changed = {each.name: given[each.name] for each in fields(Options) if each.name in given.keys() - {*_FIXED}}
     kubeconfig = "" if args.kubeconfig == os.environ.get("KUBECONFIG") else args.kubeconfig
-    output = ("-o", "json") if args.output == "json" else ()
-    access_flags = (("--context", args.context), ("--kubeconfig", kubeconfig))
+    access_flags = {"context": args.context, "kubeconfig": kubeconfig}
+    resume_flags = changed | {name: given[name] for name in _PROCESS_FLAGS if name in given}
     return from_flags(
         Command,
         args,
-        verb=verb,
-        arguments=() if verb else tuple(args.arguments),
-        run_name=args.run if not verb else next(iter(args.arguments[1:]), ""),
-        options=options,
+        targets=tuple(given.get("targets", ())),
+        options=Options(containers, stale=given.get("stale", False), **changed),
         changed_options=changed,
-        since=_since(args.since) if not verb else None,
-        access_flags=tuple(word for flag, value in access_flags if value for word in (flag, value)),
-        resume_flags=(*_as_flags(_given(args, (*_CHANGEABLE, *_PROCESS_FLAGS))), *output),
+        access_flags=tuple(_as_flags(access_flags)),
+        resume_flags=(*_as_flags(resume_flags), *(("-o", "json") if args.output == "json" else ())),
     )
 
 
-def _since(given: str) -> datetime | timedelta | None:
-    """Parse `--since`. A duration is subtracted later, from the API server's time."""
-    if not given:
-        return None
-    moment = parse_time(given)
-    try:
-        return timedelta(seconds=duration(1)(given)) if moment is None else moment.astimezone(UTC)
-    except (ValueError, OverflowError):
-        message = f"--since {given!r} must be an age like 2h, or a time like 2026-01-31T12:00:00Z"
-        raise ConfigurationError(message) from None
+def _as_flags(given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield flags as they are typed, except those without a value."""
+    for name, value in given.items():
+        if value != "":
+            yield f"--{name.replace('_', '-')}"
+            yield from () if value is True else [f"{value}s" if name in _TIMES else str(value)]

@@ -1,0 +1,112 @@
+"""Carries out a run for the user, with events on the workload; the last line says how to go on."""
+
+import asyncio
+from contextlib import suppress
+
+from crrd.core.rollout.overview import STOPPED
+from crrd.core.rollout.plan import End, Plan, make_plan
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.standing import Stage
+from crrd.kube.resources import REQUESTS
+from crrd.lib.errors import CrrdError, OutputError
+from crrd.lib.output import complain
+from crrd.lib.plain import plain
+from crrd.rollout.cluster import Cluster
+from crrd.rollout.display import failures, summary
+from crrd.rollout.events import WorkloadEvent, create_event
+from crrd.rollout.remedies import FLAGS
+from crrd.rollout.runner import Runner
+from crrd.rollout.session import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_TIMED_OUT, Session
+
+_FINAL_WRITES_SECONDS = 5.0  # Time limit for the last writes of an interrupted run, because the user waits after Ctrl-C
+
+
+async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -> tuple[int, bool]:
+    """Carry out the run, with events on the workload before and after. Return the exit code, and if it is done.
+
+    Raises CancelledError if it is interrupted or the output is closed. The run is then left as it is.
+    """
+    command = session.command
+    parts = session.client, cluster, session.clock, session.display
+    runner = Runner(*parts, timeout=command.timeout, confirmed=command.yes, remedies=FLAGS)
+    try:
+        session.display.begin(run, begins)
+        await _record(session, run, WorkloadEvent.RECREATING, run.describe(len(cluster.world().members)))
+        plan, timed_out = await runner.run(run)
+    except (asyncio.CancelledError, OutputError) as error:
+        plan = make_plan(cluster.world(), run, session.clock.now()).worded(FLAGS)
+        waits = f"last waited for: {'; '.join(plan.waits)}; " if plan.waits else ""
+        again = f"{waits}requests in progress will finish; to continue: {session.command_line('resume', run.name)}"
+        message = f"{summary(plan.rows)}; {again if has_started(plan) else 'no pod was restarted'}"
+        _end(session, "interrupted", message)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FINAL_WRITES_SECONDS):
+                await _record(session, run, WorkloadEvent.INTERRUPTED, message)
+                await runner.write_progress(run, plan, STOPPED)
+        raise asyncio.CancelledError from error
+    if plan.outcome is End.DONE:
+        await _record(session, run, WorkloadEvent.RECREATED, summary(plan.rows))
+    elif plan.outcome is End.FAILED:
+        await _record(session, run, WorkloadEvent.FAILED, f"{summary(plan.rows)}: {failures(plan.rows)}")
+    outcome, message, exit_code = conclude(plan, session.command_line("resume", run.name), timed_out=timed_out)
+    if outcome == "failed":
+        with suppress(OutputError):  # the last line is still printed
+            await _print_failures(session, plan)
+    if timed_out:
+        await _record(session, run, WorkloadEvent.TIMED_OUT, message)
+    _end(session, outcome, message)
+    return exit_code, plan.outcome is End.DONE
+
+
+async def _record(session: Session, run: Run, reason: WorkloadEvent, message: str) -> None:
+    await create_event(session.client, session.clock.now(), run, reason, f"run {run.name}: {message}")
+
+
+async def _print_failures(session: Session, plan: Plan) -> None:
+    """Print why pods failed, and the state of their requests."""
+    for row in plan.rows:
+        if row.stage is not Stage.FAILED:
+            continue
+        explanation = ""
+        if row.request is not None:
+            with suppress(CrrdError):  # deleted or not readable; the failure itself is known
+                request = await session.client.get(REQUESTS, session.namespace, row.request.request.name)
+                explanation = await session.explainer(session.client, session.clock, request)
+        session.display.print_line(f"{row.pod} failed: {row.wait.with_command}", explanation.splitlines())
+
+
+def _end(session: Session, outcome: str, message: str) -> None:
+    """Show the end, or print it on stderr if stdout fails."""
+    try:
+        session.display.end(outcome, message)
+    except OutputError as error:
+        complain(f"{session.command.called}: {error}; {outcome}: {plain(message)}")
+
+
+def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> tuple[str, str, int]:
+    """Return how a run ended for this process, by its last plan: one word for programs, a sentence, and the exit code.
+
+    `timed_out` means that the time limit of the whole run was reached first.
+    """
+    message, started = summary(plan.rows), has_started(plan)
+    again = f"to continue: {resume_command}" if started else "no pod was restarted"
+    if timed_out:
+        waits = "; ".join(plan.waits) or "nothing"
+        return "timed out", f"{message}; last waited for: {waits}; {again}", EXIT_TIMED_OUT
+    match plan.outcome:
+        case End.PAUSED:
+            return "paused", f"{message}; {plan.message}; {again}{' --yes' * started}", 0
+        case End.RIVAL:
+            return "stopped", f"{message}; {plan.message}", EXIT_BAD_INPUT
+        case End.ABORTED:
+            return "aborted", f"{message}; {plan.message}", EXIT_FAILED
+        case End.FAILED:
+            cause = "after fixing the cause, " if started else ""
+            retry = " --retry-failed" if started and "--retry-failed" not in resume_command else ""
+            return "failed", f"{message}; {cause}{again}{retry}", EXIT_FAILED
+    return "done", message, 0
+
+
+def has_started(plan: Plan) -> bool:
+    """Whether any request of the run was created."""
+    return any(row.request is not None for row in plan.rows)

@@ -1,0 +1,175 @@
+"""Starts a run for each target, and `resume`: continues a run, with other limits if the user gives any."""
+
+import secrets
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import chain
+
+from crrd.core.api.time import rfc3339
+from crrd.core.rollout.plan import Plan, make_plan, unfinished
+from crrd.core.rollout.preview import Preview, make_preview
+from crrd.core.rollout.run import LABEL_RUN, Run
+from crrd.core.rollout.standing import Stage, tally
+from crrd.core.rollout.state import World, newest_run
+from crrd.kube.resources import REQUESTS
+from crrd.lib.errors import ApiRefusedError, ConfigurationError
+from crrd.rollout.carry_out import carry_out
+from crrd.rollout.cluster import Cluster
+from crrd.rollout.display import summary
+from crrd.rollout.remedies import FLAGS
+from crrd.rollout.session import EXIT_FAILED, Session
+from crrd.rollout.target import Aim, check_run, find_target, split_targets
+
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # The letters of Kubernetes' generated names, which cannot form words
+
+
+async def start(session: Session) -> int:
+    """Start a run for each target, one after the other, or resume an existing run of the given name."""
+    command = session.command
+    if command.run_name and await session.requests(f"{LABEL_RUN}={command.run_name}"):
+        return await resume(session)
+    targets = split_targets(command.targets)
+    aims = [await find_target(session.client, session.namespace, each, command.selector) for each in targets]
+    if len(aims) > 1:
+        for aim in aims:  # check all targets before the first run
+            async with Cluster(session.client, session.namespace, aim, command.options) as cluster:
+                _make_run(session, aim, cluster)
+    for done, aim in enumerate(aims, start=1):
+        code, over = await _start(session, aim)
+        if not over:
+            if left := [each.target.words for each in aims[done:]]:
+                session.display.print_line(f"not started: {', '.join(left)}")
+            return code
+    return 0
+
+
+async def resume(session: Session) -> int:
+    """Continue the run of this name, or show what is left of it."""
+    command, name = session.command, session.command.run_name
+    run = newest_run(await session.requests_of(name))
+    await _check_same(session, run)
+    run = run.changed(**command.changed_options)
+    async with await session.cluster_of(run) as cluster:
+        world, now = cluster.world(), session.clock.now()
+        if name in world.aborted:
+            raise ConfigurationError(f"run {name} was aborted: start a new one")
+        if command.retry_failed:
+            rows = make_plan(world, run, now).rows
+            failed = (row.request.request.uid for row in rows if row.stage is Stage.FAILED and row.request)
+            cluster.retried = frozenset(failed)
+            world = cluster.world()
+        if command.dry_run:
+            return await _preview(session, world, run)
+        if (first := unfinished(world, run, now)) is not None:
+            other = f"run {first.name} on {first.target.words} is not finished"
+            way_out = f"finish it, or abort it: {session.command_line('abort', first.name)}"
+            raise ConfigurationError(f"cannot resume run {name}: {other}; {way_out}")
+        left = tally(make_plan(world, run, now, confirmed=True).rows)[Stage.WAITING]
+        await _record_options(session, run, cluster)
+        begins = f"resuming on {run.target.words}, {left} left to restart"
+        return (await carry_out(session, run, cluster, begins))[0]
+
+
+async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
+    """Carry out a run for the target, or show it. Return the exit code, and whether the next target may follow."""
+    command = session.command
+    async with Cluster(session.client, session.namespace, aim, command.options) as cluster:
+        run, world = _make_run(session, aim, cluster), cluster.world()
+        plan = make_plan(world, run, session.clock.now(), confirmed=True).worded(FLAGS)
+        waiting = tally(plan.rows)[Stage.WAITING]
+        if not waiting:
+            return _nothing_to_do(session, run, plan), True
+        if command.partition is not None:
+            first_part = min(waiting, command.partition.of(waiting))
+            run = replace(run, options=replace(run.options, first=first_part))
+        if command.dry_run:
+            code = await _preview(session, world, run)
+            return code, not code
+        return await carry_out(session, run, cluster, run.describe(waiting))
+
+
+def _make_run(session: Session, aim: Aim, cluster: Cluster) -> Run:
+    """Return a run for the target. Raises ConfigurationError if it is not possible."""
+    command, world, now = session.command, cluster.world(), session.clock.now()
+    options = replace(command.options, since=_since(command.since, now))
+    name = command.run_name or _make_name(aim.target.name)
+    run = Run(session.namespace, name, aim.target, options, rfc3339(now))
+    check_run(world, run)
+    if (first := unfinished(world, run, now)) is not None and not command.dry_run:
+        way_out = f"check it with {session.command_line('status', first.name)}, then resume or abort it"
+        raise ConfigurationError(f"run {first.name} on {first.target.words} is not finished: {way_out}")
+    return run
+
+
+def _nothing_to_do(session: Session, run: Run, plan: Plan) -> int:
+    """Say why no pod is recreated. Raises ConfigurationError if the user must act on the reason."""
+    odd = [row for row in plan.rows if row.skip is not None and not row.skip.normal]
+    if odd:
+        skipped = "pod" if len(odd) == 1 else f"{len(odd)} pods are skipped, for example"
+        raise ConfigurationError(f"no container can be restarted: {skipped} {odd[0].pod} ({odd[0].wait.why})")
+    session.display.begin(run, run.describe(0))
+    session.display.show(plan)
+    session.display.end("done", "nothing to do: " + summary(plan.rows))
+    return 0
+
+
+async def _preview(session: Session, world: World, run: Run) -> int:
+    """Show what the run would do."""
+    preview = make_preview(world, run, session.clock.now()).worded(FLAGS)
+    refused = await _refusals(session, run, preview) if session.command.dry_run == "server" else {}
+    several = len(split_targets(session.command.targets)) > 1
+    session.display.print_preview(run.target.words, preview, refused, of_several=several)
+    return EXIT_FAILED if refused else 0
+
+
+async def _refusals(session: Session, run: Run, preview: Preview) -> dict[str, str]:
+    """Return the pods whose requests the API server would reject (admission and policies), and its messages."""
+    refused: dict[str, str] = {}
+    for row in chain(*preview.batches, *preview.later):
+        body = run.request(row.pod, row.uid, row.containers, row.failed)
+        try:
+            await session.client.create(REQUESTS, run.namespace, body, dry_run=True)
+        except ApiRefusedError as error:
+            refused[row.pod] = str(error)
+    return refused
+
+
+async def _record_options(session: Session, run: Run, cluster: Cluster) -> None:
+    """Write changed options to the newest request, which lives longest."""
+    own = cluster.world().requests_of(run)
+    if own and newest_run(own).revision < run.revision:
+        patch = {"metadata": {"annotations": run.annotations()}}
+        name = own[-1].request.name
+        cluster.written(await session.client.merge_patch(REQUESTS, session.namespace, name, patch))
+
+
+async def _check_same(session: Session, run: Run) -> None:
+    """Raise ConfigurationError if the command has other pods or containers than the run to resume."""
+    command, differs = session.command, ""
+    if command.targets or command.selector:
+        (arguments,) = split_targets(command.targets)
+        aim = await find_target(session.client, session.namespace, arguments, command.selector)
+        if aim.target.identity != run.target.identity:
+            differs = f"is on {run.target.words}, not on {aim.target.words}"
+    given = command.options.containers
+    if not differs and given and given != run.options.containers:
+        differs = f"recreates {run.options.what}, not {', '.join(given)}"
+    if differs:
+        again = session.command_line("resume", run.name)
+        raise ConfigurationError(f"run {run.name} {differs}: use another --run NAME, or resume it: {again}")
+
+
+def _since(given: datetime | timedelta | None, now: datetime) -> str:
+    """Return the time as RFC 3339 by the API server's clock. Raises ConfigurationError."""
+    if given is None:
+        return ""
+    moment = now - given if isinstance(given, timedelta) else given
+    if moment > now:
+        raise ConfigurationError(f"--since {rfc3339(moment)} must not be in the future")
+    return rfc3339(moment)
+
+
+def _make_name(target: str) -> str:
+    """Generate a name for a run."""
+    letters = "".join(secrets.choice(_LETTERS) for _ in range(5))
+    return f"{(target or 'pods')[:30].rstrip('-.').replace('.', '-')}-{letters}"
