@@ -375,6 +375,28 @@ async def test_a_failed_run_stops_the_policy_and_says_why(managed: Managed) -> N
     assert len(cluster.stops) == 2
 
 
+async def test_a_failed_run_that_a_user_resumes_no_longer_stops_the_policy(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crrd.core.policy.decide.FAILED_RETRY", timedelta(seconds=0.3))
+    cluster = managed.cluster
+    first, _ = [pod["metadata"]["name"] for pod in await cluster.pods()]
+    await managed.policy()
+    await managed.lead()
+    await managed.until(is_idle)
+    cluster.fails[first] = ("PreStopFailed", "it broke")
+    await managed.config(LOG="debug")
+    status = await managed.until(lambda status: ready(status).get("reason") == "RunFailed")
+    cluster.fails.clear()
+    command = ready(status)["message"].partition("`kubectl recreate ")[2].partition("`")[0]
+    assert (await cluster.recreate(*command.split(), "--yes")).code == 0
+    status = await managed.until(is_done)
+    assert status["run"]["failed"] is False
+    assert len(cluster.stops) == 2
+    await managed.config(LOG="warn")
+    await managed.until(lambda _: len(cluster.stops) == 4)
+
+
 async def test_a_run_that_cannot_go_on_is_announced_once(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crrd.manager.policies.controller.RETRY_SECONDS", 0.1)
     cluster, attempts = managed.cluster, 0

@@ -48,8 +48,10 @@ def text(seconds: float) -> str:
     return at(seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def app(started: float = -3600, pod: str = "web-0", name: str = "app", *uses: Reference) -> Running:
-    return Running(pod, name, at(started), uses or (USE,))
+def app(
+    started: float = -3600, pod: str = "web-0", name: str = "app", *uses: Reference, ready: bool = False
+) -> Running:
+    return Running(pod, name, at(started), uses or (USE,), ready=ready)
 
 
 def data(value: str, changed: float | None = None, *keys: UseKey) -> dict[UseKey, Data]:
@@ -306,9 +308,9 @@ class TestObstacles:
         history.end(120, failed=True, message="web-0: it broke")
         stopped = history.look(121, data("b", 99))
         assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
-        assert (
-            message(stopped)
-            == f"run {failed.name} failed: web-0: it broke; no run starts until the policy or the configuration changes"
+        assert message(stopped) == (
+            f"run {failed.name} failed: web-0: it broke; no run starts until the policy or the configuration changes, "
+            f"or `kubectl recreate resume {failed.name} --retry-failed -n shop` succeeds"
         )
         fresh = history.look(122, data("b", 99), app(115))
         assert reason(fresh) == PolicyReason.FAILED, "also when nothing is due"
@@ -318,6 +320,46 @@ class TestObstacles:
         assert again.name != failed.name
         history.look(200, data("c", 199))
         assert history.look(209, data("c", 199)).run is not None
+
+    def failed(self, *running: Running) -> History:
+        """A policy whose run for a change has failed."""
+        history = History()
+        history.look(1, data("a"), *running)
+        history.look(110, data("b", 99), *running)
+        history.end(120, failed=True, message="web-0: it broke")
+        return history
+
+    def test_what_a_user_did_after_a_failed_run_counts(self) -> None:
+        before = (app(pod="web-0"), app(pod="web-1"), app(pod="web-1", name="side"))
+        history = self.failed(*before)
+        left = history.look(130, data("b", 99), app(115, "web-0", ready=True), *before[1:])
+        assert reason(left) == PolicyReason.FAILED
+        assert left.wake_at == at(145), "no watch reports what becomes of it"
+        restarted = app(140, "web-0", ready=True), app(141, "web-1"), before[2]
+        assert reason(history.look(145, data("b", 99), *restarted)) == PolicyReason.FAILED, "not ready yet"
+        ready = app(140, "web-0", ready=True), app(141, "web-1", ready=True), before[2]
+        over = history.look(160, data("b", 99), *ready)
+        assert (reason(over), over.run) == (PolicyReason.IDLE, None)
+        assert over.status.run is not None
+        assert not over.status.run.failed
+        assert over.status.run.message == (
+            "web-0: it broke; after that, all containers of the run were restarted and are ready"
+        )
+        assert [each.done for each in over.status.config] == ["b"]
+        assert reason(history.look(170, data("b", 99), *before)) == PolicyReason.IDLE, "as after any run"
+        assert history.look(310, data("c", 300), *ready).run is not None
+
+    def test_a_ready_container_counts_after_min_ready(self) -> None:
+        history = self.failed(app())
+        history.policy = replace(history.policy, budget=Budget(min_ready=30))
+        assert reason(history.look(169, data("b", 99), app(140, ready=True))) == PolicyReason.FAILED
+        assert reason(history.look(170, data("b", 99), app(140, ready=True))) == PolicyReason.IDLE
+
+    def test_containers_that_do_not_use_what_changed_do_not_hold_up_the_policy(self) -> None:
+        other = app(-3600, "web-1", "app", Reference(Kind.CONFIG_MAP, "other", Use.ENV_FROM))
+        history = self.failed(app(), other)
+        assert reason(history.look(130, data("b", 99), app(), other)) == PolicyReason.FAILED
+        assert reason(history.look(145, data("b", 99), app(140, ready=True), other)) == PolicyReason.IDLE
 
     def test_after_a_failed_run_a_change_of_another_object_begins_its_own(self) -> None:
         history, both = History(), (app(), app(name="side"))

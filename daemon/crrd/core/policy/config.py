@@ -38,6 +38,7 @@ class Running:
     name: str
     started: datetime  # Now, if it does not run: it will start later than this
     uses: tuple[Reference, ...] = ()
+    ready: bool = False
 
 
 def merged_uses(running: Iterable[Running]) -> dict[UseKey, Reference]:

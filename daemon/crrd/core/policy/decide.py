@@ -12,6 +12,8 @@ from crrd.core.policy.config import Data, Running, UseKey, covered, due, remembe
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
 from crrd.core.rollout.run import Options, Run, Target
 
+FAILED_RETRY = timedelta(seconds=15)
+"""Until a failed run is looked at again, because no watch reports what a user does about it."""
 AGE_RETRY = timedelta(minutes=10)  # After a run for maxAge, until the containers that it has left are tried again
 
 
@@ -138,6 +140,7 @@ class _Round:
         if self._observed.missing:
             why = f"{self._observed.missing[0]}; not restarting containers, because they could not start again"
             return self.rest(PolicyReason.MISSING, why)
+        self._note_user()
         wanted, last = self._wanted(), self._status.run
         active = last if last is not None and not last.finished else None
         if active is not None and (why := _misfit(self._policy, active)):
@@ -149,7 +152,9 @@ class _Round:
         if active is None and last is not None and last.failed and last.generation == self._policy.generation:
             wanted = [each for each in wanted if each.trigger == Trigger.CONFIG and each.since > last.since][-1:]
             if not wanted:
-                until = "no run starts until the policy or the configuration changes"
+                self._wakes.append(self._now + FAILED_RETRY)
+                command = f"`kubectl recreate resume {last.name} --retry-failed -n {self._policy.namespace}`"
+                until = f"no run starts until the policy or the configuration changes, or {command} succeeds"
                 return self.rest(PolicyReason.FAILED, f"run {last.name} failed: {last.message}; {until}")
         run = active or next(iter(wanted), None)
         if run is None:
@@ -166,6 +171,13 @@ class _Round:
             self._begin(run)
         message = f"run {run.name}: {self._observed.progress or run.reason}"
         return replace(self.rest(PolicyReason.RUNNING, message), run=run, run_until=closes)
+
+    def _note_user(self) -> None:
+        """Note in the status that a user has done what a failed run had left."""
+        run, policy = self._status.run, replace(self._policy, status=self._status)
+        if run is not None and run.failed and not _left_of(run, policy, self._observed.running, self._now):
+            message = f"{run.message}; after that, all containers of the run were restarted and are ready"
+            self._status = ended(policy, run, failed=False, message=message, now=self._now)
 
     def _begin(self, run: RunRecord) -> None:
         """Put a run into the status. Once a run for a change starts, containers may have the new data."""
@@ -271,6 +283,17 @@ def _run_name(policy: Policy, run: RunRecord) -> str:
     identity = [policy.uid, str(run.generation), run.trigger, run.since, *run.containers]
     digest = hashlib.sha256("|".join([*identity, str(policy.target), policy.selector]).encode()).hexdigest()
     return f"{policy.name.replace('.', '-')[:28].rstrip('-')}-{digest[:10]}"
+
+
+def _left_of(run: RunRecord, policy: Policy, running: tuple[Running, ...], now: datetime) -> bool:
+    """Whether a run has containers left that have not started since its time, or are not ready for long enough."""
+    since, min_ready = parse_time(run.since) or now, timedelta(seconds=policy.budget.min_ready)
+    return any(
+        each.name in run.containers
+        and (not run.objects or any(f"{use.kind} {use.name}" in run.objects for use in each.uses))
+        and not (each.ready and since < each.started <= now - min_ready)
+        for each in running
+    )
 
 
 def _misfit(policy: Policy, run: RunRecord) -> str:

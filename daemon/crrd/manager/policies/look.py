@@ -243,5 +243,8 @@ def _running(pod: Mapping[str, Any], now: datetime) -> tuple[Owner | None, tuple
     if found.deleting or found.ended:
         return owner, ()
     uses = references(pod)
-    started = {name: parse_time(each.started_at) for name, each in found.containers.items() if each.kind.recreatable}
-    return owner, tuple(Running(found.name, name, at or now, uses.get(name, ())) for name, at in started.items())
+    return owner, tuple(
+        Running(found.name, name, parse_time(each.started_at) or now, uses.get(name, ()), each.ready)
+        for name, each in found.containers.items()
+        if each.kind.recreatable
+    )
