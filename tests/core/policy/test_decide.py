@@ -459,19 +459,81 @@ class TestSchedule:
             history.policy = replace(history.policy, schedule=schedule)
             assert history.look(seconds).run is None
 
-    def test_goes_on_from_a_status_without_the_schedule(self) -> None:
-        """An earlier version of crrd wrote none."""
+    def test_that_was_missed_runs_within_its_deadline(self) -> None:
+        history = History(replace(self.POLICY, schedule=Schedule("0 * * * *", "UTC", 600)))
+        history.look(1)
+        run = history.look(3600 + 600).run
+        assert run is not None
+        assert (run.since, history.policy.status.skipped) == (text(3600), "")
+
+    def test_that_was_missed_on_sunday_does_not_run_on_monday(self) -> None:
+        """START is a Thursday."""
+        history = History(replace(self.POLICY, schedule=Schedule("0 4 * * 0", "UTC", 3600)))
+        sunday, week = (2 * 24 + 16) * 3600, 7 * 24 * 3600
+        assert history.look(1).wake_at == at(sunday)
+        late = history.look(sunday + 30 * 3600)
+        skipped = f"{text(sunday)}: no run could start within 1h"
+        assert (late.run, late.status.skipped, late.wake_at) == (None, skipped, at(sunday + week))
+        assert (reason(late), message(late)) == (
+            PolicyReason.IDLE, f"no container has to be restarted; skipped {skipped}"
+        )  # fmt: skip
+        again = history.look(sunday + 30 * 3600 + 1)
+        assert (again.run, again.status) == (None, late.status)
+        run = history.look(sunday + week).run
+        assert run is not None
+        assert (run.since, history.policy.status.skipped) == (text(sunday + week), "")
+
+    def test_is_not_late_while_it_waits_for_its_window(self) -> None:
+        window = Window(Schedule("0 22 * * *", "UTC"), 3600)
+        policy = replace(self.POLICY, schedule=Schedule("0 13 * * *", "UTC", 600), window=window)
+        history = History(policy)
+        history.look(1)
+        assert reason(history.look(3601)) == PolicyReason.WINDOW
+        run = history.look(10 * 3600).run
+        assert run is not None
+        assert run.since == text(3600)
+        late = History(policy).look(10 * 3600 + 601)
+        assert (late.run, late.status.skipped) == (None, f"{text(3600)}: no run could start within 10m")
+
+    def test_is_not_late_while_it_waits_for_min_interval(self) -> None:
+        window, budget = Window(Schedule("0 13,15 * * *", "UTC"), 600), Budget(min_interval=5400)
+        policy = replace(self.POLICY, schedule=Schedule("0,5 13 * * *", "UTC", 60), window=window, budget=budget)
+        history = History(policy)
+        assert history.look(3600).run is not None
+        history.end(3610)
+        assert reason(history.look(3900)) == PolicyReason.INTERVAL
+        run = history.look(3 * 3600 + 60).run
+        assert run is not None
+        assert run.since == text(3900), "minInterval is over at 14:30, and the window opens at 15:00"
+
+    def test_runs_nothing_that_was_missed_while_suspended(self) -> None:
+        history = History(replace(self.POLICY, schedule=Schedule("0 * * * *", "UTC", 3600)))
+        history.look(1)
+        history.policy = replace(history.policy, suspended=True)
+        for seconds in (100, 3605):
+            assert reason(history.look(seconds)) == PolicyReason.SUSPENDED
+        history.policy = replace(history.policy, error="spec is wrong")
+        assert reason(history.look(3610)) == PolicyReason.INVALID
+        history.policy = replace(history.policy, suspended=False, error="")
+        resumed = history.look(3700)
+        assert (resumed.run, resumed.wake_at) == (None, at(7200))
+        assert message(resumed).endswith(f"; skipped {text(3600)}: the policy was suspended")
+        run = history.look(7200).run
+        assert run is not None
+        assert (run.since, history.policy.status.skipped) == (text(7200), "")
+
+    def test_says_nothing_of_a_suspension_without_a_scheduled_time(self) -> None:
         history = History(self.POLICY)
-        history.look(3601)
+        assert history.look(3600).run is not None
         history.end(3700)
-        history.policy = replace(history.policy, status=replace(history.policy.status, schedule=""))
-        assert history.look(3701).run is None
-        missed = history.look(2 * 3600 + 5).run
-        assert missed is not None
+        for suspended in (True, False):
+            history.policy = replace(history.policy, suspended=suspended)
+            history.look(3800)
+        assert history.policy.status.skipped == ""
 
     def test_without_containers_there_is_nothing_to_do(self) -> None:
         found = decide(self.POLICY, Observed(), at(3601))
-        assert (found.run, found.status.scheduled) == (None, "")
+        assert (found.run, found.status.scheduled) == (None, self.POLICY.created)
 
     def test_a_policy_without_a_time_of_creation_begins_now(self) -> None:
         assert History(replace(self.POLICY, created="")).look(3601).run is None

@@ -39,7 +39,7 @@ FULL = {
     "containers": ["app"],
     "triggers": {
         "configChange": {"settle": "1m", "secrets": True},
-        "schedule": {"cron": "0 4 * * 0", "timeZone": "Europe/Berlin"},
+        "schedule": {"cron": "0 4 * * 0", "timeZone": "Europe/Berlin", "startingDeadline": "10m"},
         "maxAge": "72h",
     },
     "window": {"cron": "0 2 * * *", "duration": "1h"},
@@ -63,7 +63,7 @@ def test_all_fields() -> None:
         TargetRef("apps/v1", "Deployment", "web"),
         containers=("app",),
         config=ConfigChange(60, secrets=True),
-        schedule=Schedule("0 4 * * 0", "Europe/Berlin"),
+        schedule=Schedule("0 4 * * 0", "Europe/Berlin", 600),
         max_age=72 * 3600,
         window=Window(Schedule("0 2 * * *", "UTC"), 3600),
         budget=Budget(Amount(10, percent=True), 10, 1, 600),
@@ -128,6 +128,10 @@ def test_what_is_wrong(changes: dict[str, Any], error: str) -> None:
     assert spec(**changes).error == error
 
 
+def test_a_scheduled_time_is_skipped_after_an_hour() -> None:
+    assert spec(triggers={"schedule": {"cron": "@daily"}}).schedule == Schedule("@daily", "UTC", 3600)
+
+
 def test_secrets_count_where_that_is_asked_for() -> None:
     secret, config = (Reference(kind, "x", Use.ENV_FROM) for kind in (Kind.SECRET, Kind.CONFIG_MAP))
     assert [ConfigChange(10).includes(each) for each in (secret, config)] == [False, True]
@@ -158,7 +162,9 @@ def test_secrets_count_where_that_is_asked_for() -> None:
                 failed=True,
                 message="it did",
             ),
+            "0 4 * * 0 UTC",
             "2026-01-01T04:00:00Z",
+            "2026-01-08T04:00:00Z: the policy was suspended",
         ),
         PolicyStatus(run=RunRecord("web-1", "maxAge", ("app",), "t1", "t2", 3)),
     ],

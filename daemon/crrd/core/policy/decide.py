@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from crrd.core.api.time import parse_time, rfc3339
+from crrd.core.api.time import format_duration, parse_time, rfc3339
 from crrd.core.policy.config import Data, Running, UseKey, covered, due, remember
-from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
+from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, Window
 from crrd.core.rollout.run import Options, Run, Target
 
 FAILED_RETRY = timedelta(seconds=15)
@@ -81,22 +81,28 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
     )
     for reason, message in obstacles:
         if message:
-            return _Round(policy, found, now, policy.status).rest(reason, message)
+            status = replace(policy.status, schedule="") if policy.suspended else policy.status
+            return _Round(policy, found, now, status).rest(reason, message)
     status = replace(_note_schedule(policy, now), config=remember(policy, found.data, found.running, now))
     return _Round(policy, found, now, status).decide()
 
 
 def _note_schedule(policy: Policy, now: datetime) -> PolicyStatus:
-    """Return the status for the policy's current schedule. Times before an edit of the schedule do not count.
+    """Return the status for the policy's current schedule.
 
-    The times of a new policy count from its creation.
+    Times before an edit of the schedule, or before the end of a suspension, do not count. The times of a new policy
+    count from its creation.
     """
-    status, schedule = policy.status, "" if policy.schedule is None else str(policy.schedule)
-    if schedule == status.schedule:
+    status, schedule = policy.status, policy.schedule
+    if schedule is None:
+        return replace(status, schedule="", scheduled="", skipped="")
+    if str(schedule) == status.schedule:
         return status
-    unchanged = not policy.conditions or (status.scheduled and not status.schedule)  # by a crrd that did not note it
-    scheduled = status.scheduled if unchanged else rfc3339(now)
-    return replace(status, schedule=schedule, scheduled=scheduled if schedule else "")
+    before = parse_time(status.scheduled) if not status.schedule else None  # it was suspended
+    missed = schedule.latest(before, now) if before is not None else None
+    skipped = f"{rfc3339(missed)}: the policy was suspended" if missed is not None else ""
+    scheduled = rfc3339(now) if policy.conditions else policy.created
+    return replace(status, schedule=str(schedule), scheduled=scheduled, skipped=skipped)
 
 
 def ended(policy: Policy, run: RunRecord, *, failed: bool, message: str, now: datetime) -> PolicyStatus:
@@ -159,7 +165,8 @@ class _Round:
         run = active or next(iter(wanted), None)
         if run is None:
             return self._idle()
-        opens, closes = self._window()
+        opens, closes = _window_at(self._policy.window, self._now)
+        self._wakes += filter(None, (opens, closes))
         if opens is not None:
             return self.rest(PolicyReason.WINDOW, f"the window opens at {rfc3339(opens)}")
         if active is None:
@@ -183,7 +190,7 @@ class _Round:
         """Put a run into the status. Once a run for a change starts, containers may have the new data."""
         self._status = replace(self._status, run=run)
         if run.trigger == Trigger.SCHEDULE:
-            self._status = replace(self._status, scheduled=run.since)
+            self._status = replace(self._status, scheduled=run.since, skipped="")
         elif run.trigger == Trigger.CONFIG:
             config = covered(self._policy, self._status.config, run, done=False)
             self._status = replace(self._status, config=config)
@@ -200,14 +207,26 @@ class _Round:
         return [run] if run is not None else []
 
     def _scheduled(self, names: tuple[str, ...]) -> RunRecord | None:
-        policy, now = self._policy, self._now
-        if policy.schedule is None:
+        schedule, now = self._policy.schedule, self._now
+        if schedule is None:
             return None
-        after = parse_time(self._status.scheduled) or parse_time(policy.created) or now
-        if (time := policy.schedule.latest(after, now)) is not None:
-            return self._record(Trigger.SCHEDULE, names, time)
-        self._wakes.append(policy.schedule.next_after(now))
+        after = parse_time(self._status.scheduled) or now
+        if (time := schedule.latest(after, now)) is not None:
+            if schedule.deadline is None or not self._is_late(time, timedelta(seconds=schedule.deadline)):
+                return self._record(Trigger.SCHEDULE, names, time)
+            skipped = f"{rfc3339(time)}: no run could start within {format_duration(schedule.deadline)}"
+            self._status = replace(self._status, scheduled=rfc3339(time), skipped=skipped)
+        self._wakes.append(schedule.next_after(now))
         return None
+
+    def _is_late(self, time: datetime, deadline: timedelta) -> bool:
+        """Whether it is too late to start a run for a scheduled time. Waiting for window and minInterval is not late."""
+        last, start = self._status.run, time
+        began = None if last is None else parse_time(last.started)
+        if began is not None and began <= time + deadline:
+            start = max(time, began + timedelta(seconds=self._policy.budget.min_interval))
+        opens, _ = _window_at(self._policy.window, start)
+        return self._now > (opens or start) + deadline
 
     def _aged(self, names: tuple[str, ...]) -> RunRecord | None:
         policy, now, last = self._policy, self._now, self._status.run
@@ -226,17 +245,6 @@ class _Round:
             old = untried
         return self._record(Trigger.AGE, tuple(dict.fromkeys(name for _, name in old)), now - age) if old else None
 
-    def _window(self) -> tuple[datetime | None, datetime | None]:
-        """Return when the window opens (None: it is open or there is none), and when it closes (None: never)."""
-        window, now = self._policy.window, self._now
-        if window is None:
-            return None, None
-        length = timedelta(seconds=window.duration)
-        opened = window.opens.latest(now - length, now)
-        opens, closes = (window.opens.next_after(now), None) if opened is None else (None, opened + length)
-        self._wakes += filter(None, (opens, closes))
-        return opens, closes
-
     def _idle(self) -> Decision:
         if self._settles_at is not None:
             newest = max(self._status.config, key=lambda each: each.since)
@@ -246,7 +254,8 @@ class _Round:
         if self._retries_at is not None and last is not None:
             why = f"Trying again at {rfc3339(self._retries_at)}, because containers are older than maxAge"
             return self.rest(PolicyReason.RETRY, f"run {last.name}: {last.message}. {why}")
-        return self.rest(PolicyReason.IDLE, "no container has to be restarted")
+        skipped = f"; skipped {self._status.skipped}" if self._status.skipped else ""
+        return self.rest(PolicyReason.IDLE, f"no container has to be restarted{skipped}")
 
     def rest(self, reason: PolicyReason, message: str) -> Decision:
         """Return a decision that starts or continues no run."""
@@ -276,6 +285,15 @@ class _Round:
         message = f"policy {policy.name}: " + (f"{', '.join(objects)} changed" if objects else trigger)
         run = RunRecord("", trigger.value, containers, at, started, policy.generation, message, objects)
         return replace(run, name=_run_name(policy, run))
+
+
+def _window_at(window: Window | None, moment: datetime) -> tuple[datetime | None, datetime | None]:
+    """Return when the window opens (None: it is open or there is none), and when it closes (None: never)."""
+    if window is None:
+        return None, None
+    length = timedelta(seconds=window.duration)
+    opened = window.opens.latest(moment - length, moment)
+    return (window.opens.next_after(moment), None) if opened is None else (None, opened + length)
 
 
 def _run_name(policy: Policy, run: RunRecord) -> str:

@@ -65,13 +65,20 @@ _TABLE = (
         "Whether changed Secrets count, too. The manager then needs the right to read them.",
         default=False,
     ),
-    _object(_SCHEDULE, "Recreate containers at fixed times. After an edit, only later times count."),
+    _object(_SCHEDULE, "Recreate containers at fixed times. After an edit or a suspension, only later times count."),
     _cron(
         f"{_SCHEDULE}.cron",
         "Cron expression with five fields (minute, hour, day of the month, month and weekday), or a name of it such as "
         "@daily.",
     ),
     _zone(f"{_SCHEDULE}.timeZone"),
+    _duration(
+        f"{_SCHEDULE}.startingDeadline",
+        "A scheduled time is skipped if no run could start within this time, for example because no manager was "
+        "running. While a run waits for the window or for minInterval, the time does not count.",
+        low=60,
+        default="1h",
+    ),
     _duration(
         f"{_TRIGGERS}.maxAge",
         "Recreate a container that has run for this time, for example 72h. kubelet delays the restarts of a container "
@@ -108,7 +115,10 @@ _TABLE = (
         "The latest scheduled time for which a run has started, or when a new schedule was first seen.",
         SetBy.STATUS,
     ),
-    _string("status.schedule", "The schedule that lastScheduleTime belongs to.", SetBy.STATUS),
+    _string(
+        "status.schedule", "The schedule that lastScheduleTime belongs to. Empty during a suspension.", SetBy.STATUS
+    ),
+    _string("status.lastSkipped", "The latest scheduled time that was skipped, and why.", SetBy.STATUS),
     Field(
         Type.CONDITIONS,
         "status.conditions",

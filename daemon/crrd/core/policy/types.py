@@ -54,6 +54,7 @@ class Schedule:
 
     cron: str
     zone: str
+    deadline: int | None = None  # Seconds after one of its times within which a run must start; None for any
 
     def __str__(self) -> str:
         return f"{self.cron} {self.zone}"
@@ -132,9 +133,10 @@ class PolicyStatus:
 
     config: tuple[UsedObject, ...] = ()
     run: RunRecord | None = None
-    schedule: str = ""  # The schedule that `scheduled` belongs to, "" for none
+    schedule: str = ""  # The schedule that `scheduled` belongs to, "" for none or while the policy is suspended
     scheduled: str = ""
     """RFC 3339: the newest time of the schedule for which a run has started, or when a new schedule was first seen."""
+    skipped: str = ""  # The newest time of the schedule that was skipped, and why; "" after a later run
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
         selector=query,
         containers=spec.texts("containers"),
         config=None if change is None else ConfigChange(change.integer("settle"), change.flag("secrets")),
-        schedule=None if schedule is None else _schedule(schedule),
+        schedule=None if schedule is None else _schedule(schedule, schedule.integer("startingDeadline")),
         max_age=triggers.optional_integer("maxAge"),
         window=None if window is None else _window(window),
         budget=_budget(spec.section("budget")),
@@ -73,8 +73,8 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
     )
 
 
-def _schedule(section: Section) -> Schedule | None:
-    schedule = Schedule(section.text("cron"), section.text("timeZone"))
+def _schedule(section: Section, deadline: int | None = None) -> Schedule | None:
+    schedule = Schedule(section.text("cron"), section.text("timeZone"), deadline)
     if wrong := _wrong_schedule(schedule):
         section.reject(f"must be valid: {wrong}")
         return None
@@ -126,8 +126,8 @@ def _status(status: Mapping[str, Any]) -> PolicyStatus:
     used = [each for each in map(mapping, items(status.get("config"))) if text(each.get("kind")) in {*Kind}]
     config = tuple(replace(_record(UsedObject, "status.config[]", each), kind=Kind(each["kind"])) for each in used)
     run = _record(RunRecord, "status.run", mapping(status.get("run")))
-    schedule, scheduled = (text(status.get(key)) for key in ("schedule", "lastScheduleTime"))
-    return PolicyStatus(config, run if run.name else None, schedule, scheduled)
+    schedule, scheduled, skipped = (text(status.get(key)) for key in ("schedule", "lastScheduleTime", "lastSkipped"))
+    return PolicyStatus(config, run if run.name else None, schedule, scheduled, skipped)
 
 
 def write_status(status: PolicyStatus) -> dict[str, Any]:
@@ -137,5 +137,5 @@ def write_status(status: PolicyStatus) -> dict[str, Any]:
         {key: value for key, value in each.items() if value or key not in ("done", "left", "keys")} for each in used
     ]
     record = run and {**asdict(run), "finished": run.finished or None, "message": run.message or None}
-    schedule, scheduled = status.schedule or None, status.scheduled or None
-    return {"config": config or None, "run": record, "schedule": schedule, "lastScheduleTime": scheduled}
+    times = {"schedule": status.schedule, "lastScheduleTime": status.scheduled, "lastSkipped": status.skipped}
+    return {"config": config or None, "run": record, **{key: value or None for key, value in times.items()}}
