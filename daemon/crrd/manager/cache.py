@@ -2,11 +2,10 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from crrd.core.api.pod import PodMeta
 from crrd.core.api.types import Request
-from crrd.kube.store import VersionedStore
+from crrd.kube.informer import Objects
 
 _MOST_REPAIRED = 256  # Pods remembered by `remember_repair`: the newest
 
@@ -20,19 +19,19 @@ class ManagerCache:
 
     def __init__(self, on_change: Callable[[str], None], has_work: Callable[[PodMeta], bool]) -> None:
         self._on_change, self._has_work = on_change, has_work
-        self._requests: VersionedStore[Request] = VersionedStore()
-        self._by_pod: dict[str, set[str]] = {}  # Pod -> UIDs of its requests
+        self._requests = Objects[Request](
+            self._request_moved, group=lambda request: request.pod_key, wanted=lambda request: not request.settled
+        )
         self._pods: dict[str, PodMeta] = {}
         self._repaired: OrderedDict[str, None] = OrderedDict()  # Pods of `remember_repair`, the last one last
 
     def requests(self, pod_key: str) -> list[Request]:
         """Return all known requests for a pod, the oldest first."""
-        found = filter(None, map(self._requests.get, self._by_pod.get(pod_key, ())))
-        return sorted(found, key=lambda request: (request.created, request.name))
+        return sorted(self._requests.of(pod_key), key=lambda request: (request.created, request.name))
 
     def requested(self) -> tuple[str, ...]:
         """Return the pods (`namespace/name`) that have a request."""
-        return tuple(self._by_pod)
+        return tuple(self._requests.groups)
 
     def pod(self, pod_key: str) -> PodMeta | None:
         """Return the last known version of a pod, or None if it is not known."""
@@ -40,36 +39,11 @@ class ManagerCache:
 
     def request_changed(self, request: Request) -> None:
         """Record that a request was added, modified or written. Of a completed one, only few fields are kept."""
-        request = request.slimmed()
-        known = self._requests.get(request.uid)
-        if request.settled:
-            if known is not None:
-                self.request_deleted(request)
-            return
-        if not self._requests.put(request):
-            return
-        if known is not None and known.pod_key != request.pod_key:  # a CRD without crrd's rules lets that happen
-            self._leave_pod(known)
-        self._by_pod.setdefault(request.pod_key, set()).add(request.uid)
-        if known != request:
-            self._on_change(request.pod_key)
+        self._requests.put(request.slimmed())
 
     def request_deleted(self, request: Request) -> None:
         """Record that a request was deleted. Only a later version brings it back."""
-        known = self._requests.drop(request.uid, request.resource_version)
-        if known is not None:
-            self._leave_pod(known)
-        pod = self._pods.get(request.pod_key)
-        if pod is not None and not pod.readiness_gate and request.pod_key not in self._by_pod:
-            self.forget_pod(request.pod_key)
-
-    def _leave_pod(self, request: Request) -> None:
-        """Remove the request from its pod."""
-        siblings = self._by_pod[request.pod_key]
-        siblings.discard(request.uid)
-        if not siblings:
-            del self._by_pod[request.pod_key]
-        self._on_change(request.pod_key)
+        self._requests.delete(request)
 
     def expect_requests(self) -> None:
         """Record that the newest list of requests is requested now. It overrules all earlier versions."""
@@ -77,13 +51,17 @@ class ManagerCache:
 
     def requests_listed(self, requests: Iterable[Request], version: str) -> None:
         """Record a whole list of this resourceVersion. Requests that are not in it are deleted."""
-        listed = tuple(requests)
-        for known in self._requests.absent(listed, version):
-            self.request_deleted(replace(known, resource_version=version))
-        for request in listed:
-            self.request_changed(request)
+        self._requests.replace((request.slimmed() for request in requests), version)
         for key in self._repaired:
             self._on_change(key)
+
+    def _request_moved(self, before: Request | None, after: Request | None) -> None:
+        """Report the pod of a request, and the one before: a CRD without crrd's rules lets a request change its pod."""
+        for key in dict.fromkeys(each.pod_key for each in (before, after) if each is not None):
+            self._on_change(key)
+            pod = self._pods.get(key)
+            if pod is not None and not pod.readiness_gate and key not in self._requests.groups:
+                self.forget_pod(key)
 
     def remember_repair(self, pod_key: str) -> None:
         """Record that a pod's condition was changed for no request. Each new list of requests reports the pod.
@@ -105,7 +83,7 @@ class ManagerCache:
 
     def pod_changed(self, pod: PodMeta) -> None:
         """Record that a pod was added or modified."""
-        requested = pod.key in self._by_pod
+        requested = pod.key in self._requests.groups
         if not pod.readiness_gate and not requested:
             return
         known = self._pods.get(pod.key)
@@ -118,7 +96,7 @@ class ManagerCache:
         known = self._pods.get(pod.key)
         if known is not None and known.uid == pod.uid:
             del self._pods[pod.key]
-            if pod.key in self._by_pod:
+            if pod.key in self._requests.groups:
                 self._on_change(pod.key)
 
     def pods_listed(self, pods: Iterable[PodMeta], _version: str, namespace: str = "") -> None:
@@ -139,5 +117,5 @@ class ManagerCache:
         for key, pod in tuple(self._pods.items()):
             if namespace in ("", pod.namespace):
                 self.forget_pod(key)
-                if key in self._by_pod:
+                if key in self._requests.groups:
                     self._on_change(key)

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from crrd.core.api.pod import PodMeta, parse_meta
 from crrd.core.api.types import LABEL_READINESS_GATE
 from crrd.kube.client import KubeClient
+from crrd.kube.informer import Informer, Values
 from crrd.kube.reflector import Handler, Reflector, Selection
 from crrd.kube.resources import NAMESPACES, PODS
 from crrd.kube.watchset import ALL_OBJECTS, WatchSet
@@ -30,14 +31,13 @@ class GatedPods:
 
     def __init__(self, client: KubeClient, cache: ManagerCache) -> None:
         self._client, self._cache = client, cache
-        self._wanted: set[str] = set()  # Namespaces with the label
         self._changed = asyncio.Event()
+        self._labelled = Values(_name, self._changed.set)  # Namespaces with the label
         self._pods = WatchSet(self._reflector)  # By namespace; `ALL_OBJECTS` is the whole cluster
         self._shared: set[str] = set()
         """Namespaces that the watch of the whole cluster reports. Pods of other namespaces in its list were dropped."""
-        labelled = Selection(NAMESPACES, _name, label_selector=f"{LABEL_READINESS_GATE}=enabled")
-        handler = Handler(self._listed, self._appeared, self._vanished)
-        self._namespaces = Reflector(client, labelled, handler, strict=False)
+        labelled = Selection(NAMESPACES, self._labelled.parse, label_selector=f"{LABEL_READINESS_GATE}=enabled")
+        self._namespaces = Informer(client, labelled, self._labelled)
         self._naming: asyncio.Task[NoReturn] | None = None
         self._heartbeat = Heartbeat()
 
@@ -70,6 +70,10 @@ class GatedPods:
             return ""
         naming = loop_check(self._naming, self._namespaces.heartbeat)
         return naming() or self._pods.check() or self._heartbeat.check()
+
+    @property
+    def _wanted(self) -> set[str]:
+        return set(self._labelled.values())
 
     def _follow(self, group: asyncio.TaskGroup) -> None:
         """Start and stop watches, so that exactly the labelled namespaces are watched."""
@@ -116,18 +120,6 @@ class GatedPods:
     def _one_deleted(self, pod: PodMeta) -> None:
         if pod.namespace in self._shared:
             self._cache.pod_deleted(pod)
-
-    def _listed(self, names: tuple[str, ...], _: str) -> None:
-        self._wanted = set(names)
-        self._changed.set()
-
-    def _appeared(self, name: str) -> None:
-        self._wanted.add(name)
-        self._changed.set()
-
-    def _vanished(self, name: str) -> None:
-        self._wanted.discard(name)
-        self._changed.set()
 
 
 def _name(obj: Mapping[str, Any]) -> str:

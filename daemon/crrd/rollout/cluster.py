@@ -21,13 +21,13 @@ from crrd.core.rollout.state import (
 )
 from crrd.core.rollout.waits import read_probe_failure
 from crrd.kube.client import KubeClient
-from crrd.kube.reflector import Reflector
+from crrd.kube.informer import Informer, Values
+from crrd.kube.reflector import Reflector, Selection
 from crrd.kube.resources import BUDGETS, EVENTS, NODES, PODS, REQUESTS, Resource, Where
 from crrd.kubelet.version import reported_version
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.lib.jsonfields import mapping, text
 from crrd.rollout.config import ConfigObjects
-from crrd.rollout.known import Known
 from crrd.rollout.owners import Owners
 from crrd.rollout.target import Aim
 
@@ -46,13 +46,13 @@ class Cluster:
         self.changed = asyncio.Event()  # Set after every change; the reader clears it
         self.retried: frozenset[str] = frozenset()  # As `World.retried`, set once by the user of this class
         notify = self.changed.set
-        self._pods = Known(read_member, notify)
-        self._requests = Known(read_run_request, self._requests_changed)
-        self._budgets = Known(read_budget, notify)
-        self._nodes = Known(_zone, notify)
+        self._pods = Values(read_member, notify)
+        self._requests = Values(read_run_request, self._requests_changed)
+        self._budgets = Values(read_budget, notify)
+        self._nodes = Values(_zone, notify)
         # The items of a list do not contain their kind.
         named = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}
-        self._workloads = Known(lambda obj: read_workload({**obj, **named}), notify)
+        self._workloads = Values(lambda obj: read_workload({**obj, **named}), notify)
         self._zones = bool(options.max_per_zone)
         config = ConfigObjects(client, namespace, strict=options.stale)
         self._config = config if options.reads_config else None
@@ -106,12 +106,12 @@ class Cluster:
     def world(self) -> World:
         """Return the known state."""
         return World(
-            members=tuple(sorted(filter(self._belongs, self._pods), key=lambda each: each.pod.name)),
-            requests=tuple(each for each in self._requests if each is not None),
-            labels=self._labels | {each.pod.uid: each.labels for each in self._pods},
-            workload=next((each for each in self._workloads if each.uid == self._aim.target.uid), None),
-            budgets=tuple(self._budgets),
-            zones={name: zone for name, zone in self._nodes if zone},
+            members=tuple(sorted(filter(self._belongs, self._pods.values()), key=lambda each: each.pod.name)),
+            requests=tuple(each for each in self._requests.values() if each is not None),
+            labels=self._labels | {each.pod.uid: each.labels for each in self._pods.values()},
+            workload=next((each for each in self._workloads.values() if each.uid == self._aim.target.uid), None),
+            budgets=tuple(self._budgets.values()),
+            zones={name: zone for name, zone in self._nodes.values() if zone},
             daemons=self._daemons,
             aborted=frozenset(self._aborted),
             refused=dict(self._refused),
@@ -141,20 +141,21 @@ class Cluster:
                 await self._read_kubelet_version(found.value.pod.node_name)
             if self._config is not None:
                 await self._config.learn([found.value], max_age=0.0)
-        self._pods.forget(lambda member: member.pod.name == name and member.pod.uid != uid)
+        for known in [each for each in self._pods if each.value.pod.name == name and each.uid != uid]:
+            self._pods.delete(known)
 
     async def learn(self) -> None:
         """Read the objects that no watch reports, each one once: owners, nodes, and pods of other targets.
 
         Raises ConfigurationError, ApiUnavailableError.
         """
-        await self._owners.learn([member.owner for member in self._pods])
-        nodes = {each.pod.node_name for each in self._pods if _kubelet_matters(each) and self._belongs(each)}
+        await self._owners.learn([member.owner for member in self._pods.values()])
+        nodes = {each.pod.node_name for each in self._pods.values() if _kubelet_matters(each) and self._belongs(each)}
         await asyncio.gather(*map(self._read_kubelet_version, nodes - self._kubelets.keys() - {""}))
         if self._config is not None:
-            await self._config.learn(filter(self._belongs, self._pods))
-        watched = {each.pod.uid for each in self._pods}
-        for found in tuple(self._requests):
+            await self._config.learn(filter(self._belongs, self._pods.values()))
+        watched = {each.pod.uid for each in self._pods.values()}
+        for found in tuple(self._requests.values()):
             if found is None or found.request.completed:
                 continue
             uid = found.request.pod_uid
@@ -197,15 +198,15 @@ class Cluster:
 
     def _requests_changed(self) -> None:
         """Update the aborted runs. A run stays aborted even after the request with the annotation was deleted."""
-        self._aborted |= {each.run.name for each in self._requests if each is not None and each.aborted}
+        self._aborted |= {each.run.name for each in self._requests.values() if each is not None and each.aborted}
         self.changed.set()
 
     def _watch(
-        self, known: Known[T], resource: Resource, *, labels: str = "", fields: str = "", namespace: str | None = None
+        self, known: Values[T], resource: Resource, *, labels: str = "", fields: str = "", namespace: str | None = None
     ) -> None:
         where = self._namespace if namespace is None else namespace
-        selection = known.selection(resource, where, labels=labels, fields=fields)
-        reflector = Reflector(self._client, selection, known.handler(), strict=True)
+        selection = Selection(resource, known.parse, where, labels, fields)
+        reflector = Informer(self._client, selection, known, strict=True)
         self._reflectors.append(reflector)
         self._tasks.append(asyncio.create_task(reflector.run()))
 

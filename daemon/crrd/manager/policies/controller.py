@@ -24,9 +24,9 @@ from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.waits import Remedies, Skip, WaitReason
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.reflector import Handler, Reflector, Selection
+from crrd.kube.informer import Informer, Objects
+from crrd.kube.reflector import Selection
 from crrd.kube.resources import POLICIES
-from crrd.kube.store import VersionedStore
 from crrd.lib.controller import Controller
 from crrd.lib.errors import ConflictError, CrrdError, GoneError
 from crrd.lib.health import Health
@@ -85,15 +85,13 @@ class PolicyController(Controller):
     def __init__(self, client: KubeClient, clock: ServerClock, account: str, on_run: RunObserver) -> None:
         super().__init__()
         self._client, self._clock, self._on_run = client, clock, on_run
-        self._policies: VersionedStore[Policy] = VersionedStore()
-        self._by_key: dict[str, Policy] = {}
+        self._policies = Objects[Policy](self._changed, group=lambda policy: policy.key)
         self._memories: dict[str, Memory] = {}
         self._active: dict[str, _Active] = {}
         self._versions = ConfigVersions(client, self._config_changed)
         self._observer = TargetObserver(client, self._versions, account)
         self._runs = asyncio.Semaphore(PARALLEL_RUNS)
-        handler = Handler(self._listed, self._changed, self._deleted, self._policies.expect_list)
-        watch = Reflector(client, Selection(POLICIES, read_policy), handler, strict=False)
+        watch = Informer(client, Selection(POLICIES, read_policy), self._policies)
         # A namespace whose configuration may not be read is no reason to be unready: the policies' status reports it.
         self.sources = [Loop("configuration", self._versions.run, (self._versions,)), watch.loop("policies")]
 
@@ -108,36 +106,26 @@ class PolicyController(Controller):
     def states(self) -> dict[str, int]:
         """Return the number of policies by the reason of their condition Ready."""
         counts = Counter[str]()
-        for policy in self._by_key.values():
+        for policy in self._policies:
             ready = next((each for each in policy.conditions if each.get("type") == "Ready"), {})
             counts[str(ready.get("reason") or "Unknown")] += 1
         return counts
 
-    def _listed(self, listed: tuple[Policy, ...], version: str) -> None:
-        for gone in self._policies.absent(listed, version):
-            self._deleted(replace(gone, resource_version=version))
-        for policy in listed:
-            self._changed(policy)
+    def _policy(self, key: str) -> Policy | None:
+        """Return the policy `namespace/name`, or None."""
+        return next(reversed(tuple(self._policies.of(key))), None)
 
-    def _changed(self, policy: Policy) -> None:
-        if self._policies.put(policy):
-            before = self._by_key.get(policy.key)
-            self._by_key[policy.key] = policy
-            if before is None or before.uid != policy.uid or before.generation != policy.generation:
-                self._forget_unwatched(policy.namespace)
-                self.queue.wake(policy.key)
-
-    def _deleted(self, policy: Policy) -> None:
-        self._policies.drop(policy.uid, policy.resource_version)
-        if (known := self._by_key.get(policy.key)) is not None and known.uid == policy.uid:
-            del self._by_key[policy.key]
-            self._memories.pop(policy.key, None)
+    def _changed(self, before: Policy | None, after: Policy | None) -> None:
+        policy = after or before
+        if policy is not None and (before is None or after is None or before.generation != after.generation):
+            if self._policy(policy.key) is None:
+                self._memories.pop(policy.key, None)
             self._forget_unwatched(policy.namespace)
             self.queue.wake(policy.key)
 
     def _forget_unwatched(self, namespace: str) -> None:
         """End the watches of a namespace if no policy needs them any more."""
-        rest = [each.config for each in self._by_key.values() if each.namespace == namespace]
+        rest = [each.config for each in self._policies if each.namespace == namespace]
         if not any(rest):
             self._versions.forget(namespace, Kind.CONFIG_MAP)
         if not any(config is not None and config.secrets for config in rest):
@@ -145,22 +133,22 @@ class PolicyController(Controller):
 
     def _config_changed(self, namespace: str, kind: Kind, name: str) -> None:
         now = asyncio.get_running_loop().time()
-        for key, policy in self._by_key.items():
+        for policy in self._policies:
             if policy.namespace == namespace and policy.config is not None:
-                memory = self._memories.get(key)
+                memory = self._memories.get(policy.key)
                 if not name or memory is None or memory.should_observe(kind, name, now):
-                    self.queue.wake(key)
+                    self.queue.wake(policy.key)
 
     async def handle(self, key: str) -> float | None:
         """Observe one policy and act."""
-        policy = self._by_key.get(key)
+        policy = self._policy(key)
         if policy is None:
             self._stop(key)
             return None
         now = asyncio.get_running_loop().time()
         memory = self._memories.setdefault(key, Memory())
         aim, found = await self._observer.look(policy, memory, self._clock.now())
-        if self._by_key.get(key) is not policy:
+        if self._policy(key) is not policy:
             self._forget_unwatched(policy.namespace)  # the look may have begun a watch that is not needed any more
         if found is None:
             return now + OBSTACLE_SECONDS  # a list wakes it before that, but a watch that goes on makes none
@@ -182,7 +170,7 @@ class PolicyController(Controller):
         body = {"metadata": {"resourceVersion": policy.resource_version}, "status": whole}
         try:
             name = policy.namespace, policy.name
-            self._changed(read_policy(await self._client.merge_patch(POLICIES, *name, body, subresource="status")))
+            self._policies.put(read_policy(await self._client.merge_patch(POLICIES, *name, body, subresource="status")))
         except (ConflictError, GoneError):
             return False
         return True
@@ -249,7 +237,7 @@ class PolicyController(Controller):
         log.info("policy run ended", policy=policy.key, run=run.name, failed=failed, message=message)
         await self._record(policy, run, WorkloadEvent.FAILED if failed else WorkloadEvent.RECREATED, message)
         self._on_run(record.trigger, "failed" if failed else "succeeded")
-        while (latest := self._by_key.get(policy.key)) is not None and latest.uid == policy.uid:
+        while (latest := self._policy(policy.key)) is not None and latest.uid == policy.uid:
             status = ended(latest, record, failed=failed, message=message, now=self._clock.now())
             with suppress(CrrdError):  # retried, because a new attempt of the run would repeat the event
                 if await self._write(latest, status, latest.conditions):

@@ -24,7 +24,8 @@ from crrd.core.rollout.run import Target
 from crrd.core.rollout.state import Owner, read_owner
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
-from crrd.kube.reflector import Handler, Reflector, Selection
+from crrd.kube.informer import Informer, Objects, Version, versioned
+from crrd.kube.reflector import Selection
 from crrd.kube.resources import CONFIGURATION, PODS, metadata_of
 from crrd.kube.watchset import WatchSet
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
@@ -61,14 +62,9 @@ class Memory:
         return True
 
 
-class _Version(NamedTuple):
+class _Object(NamedTuple):
     name: str
     version: str  # UID and resourceVersion, so that an object that was created again has another one
-
-
-def _read_version(obj: Mapping[str, Any]) -> _Version:
-    meta = mapping(obj.get("metadata"))
-    return _Version(text(meta.get("name")), f"{text(meta.get('uid'))}/{text(meta.get('resourceVersion'))}")
 
 
 class ConfigVersions:
@@ -79,8 +75,7 @@ class ConfigVersions:
 
     def __init__(self, client: KubeClient, on_change: Callable[[str, Kind, str], None]) -> None:
         self._client, self._on_change = client, on_change
-        self._known: dict[str, dict[str, str]] = {}  # Key of the watch -> name -> version
-        self._watches: WatchSet[Reflector[_Version]] = WatchSet(self._reflector)
+        self._watches: WatchSet[Informer[Version[_Object]]] = WatchSet(self._informer)
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> NoReturn:
@@ -95,7 +90,8 @@ class ConfigVersions:
 
     def get(self, namespace: str, kind: Kind, name: str) -> str:
         """Return the version of an object, or "" if there is none."""
-        return self._known.get(f"{namespace}/{kind}", {}).get(name, "")
+        informer = self._watches.get(f"{namespace}/{kind}")
+        return next((each.value.version for each in informer.objects.of(name)), "") if informer is not None else ""
 
     async def watch(self, namespace: str, kind: Kind) -> bool:
         """Watch a namespace, if it is not watched yet. Return whether the list is complete and up to date.
@@ -124,28 +120,24 @@ class ConfigVersions:
         key = f"{namespace}/{kind}"
         if self._watches.get(key) is not None:
             self._watches.cancel([key])
-        self._known.pop(key, None)
 
-    def _reflector(self, key: str) -> Reflector[_Version]:
+    def _informer(self, key: str) -> Informer[Version[_Object]]:
         namespace, _, kind = key.partition("/")
         notify = partial(self._on_change, namespace, Kind(kind))
 
-        def listed(found: tuple[_Version, ...], _: str) -> None:
-            self._known[key] = dict(found)
-            notify("")
+        def changed(before: Version[_Object] | None, after: Version[_Object] | None) -> None:
+            if informer.listed and (found := after or before) is not None:  # else the whole list is reported once
+                notify(found.value.name)
 
-        def changed(found: _Version) -> None:
-            known = self._known.setdefault(key, {})
-            if known.get(found.name) != found.version:
-                known[found.name] = found.version
-                notify(found.name)
+        objects = Objects[Version[_Object]](changed, listed=partial(notify, ""), group=lambda found: found.value.name)
+        selection = Selection(metadata_of(CONFIGURATION[Kind(kind)]), versioned(_read), namespace)
+        informer = Informer(self._client, selection, objects)
+        return informer
 
-        def deleted(found: _Version) -> None:
-            self._known.get(key, {}).pop(found.name, None)
-            notify(found.name)
 
-        selection = Selection(metadata_of(CONFIGURATION[Kind(kind)]), _read_version, namespace)
-        return Reflector(self._client, selection, Handler(listed, changed, deleted), strict=False)
+def _read(obj: Mapping[str, Any]) -> _Object:
+    meta = mapping(obj.get("metadata"))
+    return _Object(text(meta.get("name")), f"{text(meta.get('uid'))}/{text(meta.get('resourceVersion'))}")
 
 
 class TargetObserver:
