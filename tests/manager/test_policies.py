@@ -17,6 +17,7 @@ from crrd.core.policy.v1alpha1 import read_policy
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
+from crrd.kube.events import KubeEventSink
 from crrd.kube.resources import CONFIG_MAPS, EVENTS, PODS, POLICIES, SECRETS, Resource
 from crrd.lib.errors import ConflictError
 from crrd.lib.health import Health
@@ -44,17 +45,20 @@ class Managed:
         self.cluster = cluster
         self.ended: list[tuple[str, str]] = []
         self.controller: PolicyController | None = None
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Future[Any] | None = None
+        self._events: KubeEventSink | None = None
         self._client: KubeClient | None = None
 
     async def lead(self) -> None:
         """A manager begins to lead."""
         clock = ServerClock()
         self._client = KubeClient(LocalAccess(self.cluster.api.url), on_date=clock.observe)
+        self._events = KubeEventSink(self._client, "manager-1", "crrd-manager")
+        account = "crrd-system:crrd-manager"
         self.controller = PolicyController(
-            self._client, clock, "crrd-system:crrd-manager", lambda *ended: self.ended.append(ended)
+            self._client, self._events, clock, account=account, on_run=lambda *ended: self.ended.append(ended)
         )
-        self._task = asyncio.create_task(self.controller.run(Health()))
+        self._task = asyncio.gather(self.controller.run(Health()), self._events.run())
 
     async def die(self) -> None:
         """It is gone between any two lines."""
@@ -91,8 +95,13 @@ class Managed:
 
     async def events(self) -> list[str]:
         """The reasons of the events on policies."""
-        found = (await self.cluster.client.list_all(EVENTS, dict, namespace=NAMESPACE)).items
-        return [each["reason"] for each in found if each["involvedObject"]["kind"] == KIND]
+        return [each["reason"] for each in await self.all_events() if each["involvedObject"]["kind"] == KIND]
+
+    async def all_events(self) -> list[dict[str, Any]]:
+        """All events, once those that wait are written."""
+        assert self._events is not None
+        assert await self._events.flush(20)
+        return list((await self.cluster.client.list_all(EVENTS, dict, namespace=NAMESPACE)).items)
 
     async def until(self, holds: Callable[[dict[str, Any]], bool], name: str = "web") -> dict[str, Any]:
         """The policy's status, once this holds of it."""
@@ -157,7 +166,7 @@ async def test_an_edit_goes_live_pod_by_pod(managed: Managed) -> None:
     requests = await cluster.requests()
     assert {each["metadata"]["labels"][LABEL_RUN] for each in requests} == {run["name"]}
     assert managed.ended == [("configChange", "succeeded")]
-    events = (await cluster.client.list_all(EVENTS, dict, namespace=NAMESPACE)).items
+    events = await managed.all_events()
     assert [(each["reason"], each["involvedObject"]["kind"]) for each in events] == [
         ("ContainersRecreating", "Deployment"),
         ("ContainersRecreating", KIND),
@@ -471,7 +480,7 @@ async def test_a_second_edit_during_a_run_gives_way_to_the_new_data(
     cluster.goes_on.set()
     await managed.until(is_done)
     assert cluster.stops == [(first, "app"), (first, "app"), (second, "app")], "the second pod once"
-    events = (await cluster.client.list_all(EVENTS, dict, namespace=NAMESPACE)).items
+    events = await managed.all_events()
     begun = [
         each for each in events if each["reason"] == "ContainersRecreating" and each["involvedObject"]["kind"] == KIND
     ]

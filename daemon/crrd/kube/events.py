@@ -1,6 +1,6 @@
-"""Kubernetes events on the request and on its pod, written in the background.
+"""Kubernetes events: one shape, written at once (`write_event`) or in the background (`KubeEventSink`).
 
-`emit` only queues. One worker writes the events one by one, with a pause before each, so that container stops get the
+The sink only queues. One worker writes the events one by one, with a pause before each, so that container stops get the
 connection and the CPU first. Events that cannot be written are dropped, counted and logged. `decide` chooses the
 events. Each event is a write for the API server, so a successful recreate has two: its start on the request, its end on
 the pod. All other events are written on both objects.
@@ -10,8 +10,9 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ import structlog
 
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import EventReason
+from crrd.core.api.time import rfc3339
 from crrd.core.api.types import API_VERSION, KIND
 from crrd.core.recreate.actions import EmitEvent
 from crrd.kube.client import KubeClient
@@ -46,6 +48,57 @@ _FIELDS = {ContainerKind.REGULAR: "containers", ContainerKind.EPHEMERAL: "epheme
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A core/v1 Event before it is written."""
+
+    involved: Mapping[str, str]  # The reference to the object that it is about
+    reason: str
+    message: str
+    warning: bool
+    component: str
+    instance: str  # Which one of the component: a node, a manager, a run
+    at: datetime
+    host: str = ""
+
+    def body(self) -> dict[str, Any]:
+        """Return its JSON, named as kubelet names its events: the object's name and a time in hexadecimal."""
+        suffix = f".{_stamp():x}"
+        name = self.involved["name"][: _NAME_CHARACTERS - len(suffix)].rstrip("-.") + suffix
+        at = rfc3339(self.at)
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"namespace": self.involved["namespace"], "name": name},
+            "involvedObject": dict(self.involved),
+            "type": "Warning" if self.warning else "Normal",
+            "reason": self.reason,
+            "message": self.message[:_MESSAGE_CHARACTERS],
+            "count": 1,
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "source": {"component": self.component} | ({"host": self.host} if self.host else {}),
+            "reportingComponent": self.component,
+            "reportingInstance": self.instance,
+        }
+
+
+_last_stamp = 0
+
+
+def _stamp() -> int:
+    """Return the time in nanoseconds, later than all stamps before, so that no two events have one name."""
+    global _last_stamp  # noqa: PLW0603 - one for the process
+    _last_stamp = max(_last_stamp + 1, time.time_ns())
+    return _last_stamp
+
+
+async def write_event(client: KubeClient, body: Mapping[str, Any]) -> None:
+    """Create an event. Raises ApiUnavailableError, ApiRefusedError."""
+    with suppress(ConflictError):  # names are unique, so an earlier try wrote it, but its response was lost
+        await client.create(EVENTS, body["metadata"]["namespace"], body)
+
+
 class KubeEventSink:
     """The EventSink that writes to the API server. `run` must run for the daemon's whole life."""
 
@@ -64,22 +117,25 @@ class KubeEventSink:
         self._hurry = asyncio.Event()  # Set during `flush`
         self._failing = False
         self._overflowed = 0  # Events dropped since the queue became full
-        self._last_stamp = 0
         self.heartbeat = Heartbeat()
 
     def emit(self, event: EmitEvent) -> None:
         """See EventSink."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        name, node, now = self._component, self._node_name, datetime.now(UTC)
         for involved in _involved(event):
-            if len(self._queue) >= CAPACITY:
-                self._queue.popleft()
-                self._on_drop()
-                if not self._overflowed:  # log only the start and the end of an overflow
-                    log.warning("events dropped", error="too many events wait")
-                self._overflowed += 1
-            self._queue.append(json.dumps(self._shape(event, involved, now)))
-            self._idle.clear()
-            self._wanted.set()
+            self.record(Event(involved, event.reason.value, event.message, event.warning, name, node, now, host=node))
+
+    def record(self, event: Event) -> None:
+        """Queue one event about any object."""
+        if len(self._queue) >= CAPACITY:
+            self._queue.popleft()
+            self._on_drop()
+            if not self._overflowed:  # log only the start and the end of an overflow
+                log.warning("events dropped", error="too many events wait")
+            self._overflowed += 1
+        self._queue.append(json.dumps(event.body()))
+        self._idle.clear()
+        self._wanted.set()
 
     async def run(self) -> NoReturn:
         """Write queued events, until cancelled."""
@@ -113,8 +169,7 @@ class KubeEventSink:
         for attempt in range(1, _TRIES + 1):
             self.heartbeat.within(_WRITE_SECONDS, "writing an event")
             try:
-                with suppress(ConflictError):  # names are unique, so an earlier try wrote it, but its response was lost
-                    await self._client.create(EVENTS, body["metadata"]["namespace"], body)
+                await write_event(self._client, body)
             except CrrdError as error:
                 if attempt < _TRIES and isinstance(error, ApiUnavailableError):
                     patience = min(error.retry_after, _LONGEST_PATIENCE_SECONDS)
@@ -127,27 +182,6 @@ class KubeEventSink:
                 return
             self._failing = False
             return
-
-    def _shape(self, event: EmitEvent, involved: dict[str, str], now: str) -> dict[str, Any]:
-        """Make a core/v1 Event, named as kubelet names its events: the object's name and a time in hexadecimal."""
-        self._last_stamp = max(self._last_stamp + 1, time.time_ns())
-        suffix = f".{self._last_stamp:x}"
-        name = involved["name"][: _NAME_CHARACTERS - len(suffix)].rstrip("-.") + suffix
-        return {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"namespace": involved["namespace"], "name": name},
-            "involvedObject": involved,
-            "type": "Warning" if event.warning else "Normal",
-            "reason": event.reason.value,
-            "message": event.message[:_MESSAGE_CHARACTERS],
-            "count": 1,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "source": {"component": self._component, "host": self._node_name},
-            "reportingComponent": self._component,
-            "reportingInstance": self._node_name,
-        }
 
 
 def _involved(event: EmitEvent) -> Iterator[dict[str, str]]:

@@ -154,7 +154,7 @@ async def _serve(
             clients.controller, events, clock, on_action=metrics.acted, slack=config.default_deadline_slack
         )
         account = f"{config.namespace}:{_ACCOUNT}"
-        policies = PolicyController(clients.policies, clock, account, metrics.policy_run_ended)
+        policies = PolicyController(clients.policies, events, clock, account=account, on_run=metrics.policy_run_ended)
         try:
             async with asyncio.TaskGroup() as group:
                 for each in (lifecycle, policies):

@@ -7,13 +7,14 @@ from crrd.core.rollout.overview import STOPPED
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Stage
+from crrd.kube.events import write_event
 from crrd.kube.resources import REQUESTS
-from crrd.lib.errors import CrrdError, OutputError
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, CrrdError, OutputError
 from crrd.lib.output import complain
 from crrd.lib.plain import plain
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import failures, summary
-from crrd.rollout.events import WorkloadEvent, create_event
+from crrd.rollout.events import WorkloadEvent, workload_event
 from crrd.rollout.remedies import FLAGS
 from crrd.rollout.runner import Runner
 from crrd.rollout.session import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_TIMED_OUT, Session
@@ -59,7 +60,9 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -
 
 
 async def _record(session: Session, run: Run, reason: WorkloadEvent, message: str) -> None:
-    await create_event(session.client, session.clock.now(), run, reason, f"run {run.name}: {message}")
+    if (event := workload_event(run, reason, message, session.clock.now())) is not None:
+        with suppress(ApiRefusedError, ApiUnavailableError):  # events are optional: the requests have all state
+            await write_event(session.client, event.body())
 
 
 async def _print_failures(session: Session, plan: Plan) -> None:

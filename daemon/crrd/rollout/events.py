@@ -1,18 +1,12 @@
-"""Events on the workload, so that `kubectl describe deployment` shows a run. Left out if the right is missing."""
+"""Events on a run's workload and policy, so that `kubectl describe deployment` shows the run."""
 
-import time
-from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 
-from crrd.core.api.time import rfc3339
 from crrd.core.rollout.run import Run
-from crrd.kube.client import KubeClient
-from crrd.kube.resources import EVENTS
-from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
+from crrd.kube.events import Event
 
 COMPONENT = "crrd-recreate"
-_MESSAGE_CHARACTERS = 1024
 
 
 class WorkloadEvent(StrEnum):
@@ -25,29 +19,15 @@ class WorkloadEvent(StrEnum):
     INTERRUPTED = "ContainersRecreateInterrupted"
 
 
-async def create_event(client: KubeClient, now: datetime, run: Run, reason: WorkloadEvent, message: str) -> None:
-    """Create an event on the run's workload. Does nothing if the target is not a workload.
+def workload_event(run: Run, reason: WorkloadEvent, message: str, now: datetime) -> Event | None:
+    """Return an event on the run's target, or None if the target is not an object, but a label selector.
 
     `now` is the API server's time, because the local clock may be wrong.
     """
     target = run.target
     if not target.uid:
-        return
+        return None
     kind = {"apiVersion": target.api_version, "kind": target.kind}
-    times = dict.fromkeys(("firstTimestamp", "lastTimestamp"), rfc3339(now))
-    body = {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"namespace": run.namespace, "name": f"{target.name[:200]}.{time.time_ns():x}"},
-        "involvedObject": {**kind, "namespace": run.namespace, "name": target.name, "uid": target.uid},
-        "type": "Warning" if reason in (WorkloadEvent.FAILED, WorkloadEvent.TIMED_OUT) else "Normal",
-        "reason": reason.value,
-        "message": message[:_MESSAGE_CHARACTERS],
-        "count": 1,
-        **times,
-        "source": {"component": COMPONENT},
-        "reportingComponent": COMPONENT,
-        "reportingInstance": run.name,
-    }
-    with suppress(ApiRefusedError, ApiUnavailableError):  # events are optional: the requests have all state
-        await client.create(EVENTS, run.namespace, body)
+    involved = {**kind, "namespace": run.namespace, "name": target.name, "uid": target.uid}
+    warning = reason in (WorkloadEvent.FAILED, WorkloadEvent.TIMED_OUT)
+    return Event(involved, reason.value, f"run {run.name}: {message}", warning, COMPONENT, run.name, now)

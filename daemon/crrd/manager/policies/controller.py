@@ -24,6 +24,7 @@ from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.waits import Remedies, Skip, WaitReason
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
+from crrd.kube.events import KubeEventSink
 from crrd.kube.informer import Informer, Objects
 from crrd.kube.reflector import Selection
 from crrd.kube.resources import POLICIES
@@ -34,7 +35,7 @@ from crrd.lib.supervise import Loop
 from crrd.manager.policies.look import ConfigVersions, Memory, TargetObserver
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay, failures, summary
-from crrd.rollout.events import WorkloadEvent, create_event
+from crrd.rollout.events import WorkloadEvent, workload_event
 from crrd.rollout.runner import Runner
 from crrd.rollout.target import Aim
 
@@ -76,15 +77,18 @@ class _Active:
 class PolicyController(Controller):
     """Runs all policies of a cluster. The constructor starts nothing.
 
-    The responses to `client` must reach `clock`. `account` is the manager's ServiceAccount as `namespace:name`.
+    The responses to `client` must reach `clock`. The caller runs `events`. `account` is the manager's ServiceAccount as
+    `namespace:name`.
     """
 
     name = "policies"
     round_seconds = LOOK_SECONDS
 
-    def __init__(self, client: KubeClient, clock: ServerClock, account: str, on_run: RunObserver) -> None:
+    def __init__(
+        self, client: KubeClient, events: KubeEventSink, clock: ServerClock, *, account: str, on_run: RunObserver
+    ) -> None:
         super().__init__()
-        self._client, self._clock, self._on_run = client, clock, on_run
+        self._client, self._events, self._clock, self._on_run = client, events, clock, on_run
         self._policies = Objects[Policy](self._changed, group=lambda policy: policy.key)
         self._memories: dict[str, Memory] = {}
         self._active: dict[str, _Active] = {}
@@ -196,7 +200,7 @@ class PolicyController(Controller):
         key, run = policy.key, make_run(policy, record, aim.target)
         log.info("policy run started", policy=key, run=run.name, reason=record.reason)
         if policy.status.run != record:  # else it continues
-            await self._record(policy, run, WorkloadEvent.RECREATING, record.reason)
+            self._record(policy, run, WorkloadEvent.RECREATING, record.reason)
         try:
             plan, timed_out = await self._run(policy, run, aim, until)
             patient_until = asyncio.get_running_loop().time() + DAEMON_SECONDS
@@ -235,7 +239,7 @@ class PolicyController(Controller):
         details = failures(plan.rows) or "; ".join(skipped) or (plan.message if failed else "")
         message = ": ".join(filter(None, [summary(plan.rows), details]))[:1000]
         log.info("policy run ended", policy=policy.key, run=run.name, failed=failed, message=message)
-        await self._record(policy, run, WorkloadEvent.FAILED if failed else WorkloadEvent.RECREATED, message)
+        self._record(policy, run, WorkloadEvent.FAILED if failed else WorkloadEvent.RECREATED, message)
         self._on_run(record.trigger, "failed" if failed else "succeeded")
         while (latest := self._policy(policy.key)) is not None and latest.uid == policy.uid:
             status = ended(latest, record, failed=failed, message=message, now=self._clock.now())
@@ -244,11 +248,12 @@ class PolicyController(Controller):
                     break
             await asyncio.sleep(0.5)
 
-    async def _record(self, policy: Policy, run: Run, reason: WorkloadEvent, message: str) -> None:
-        """Emit events on the workload and on the policy."""
+    def _record(self, policy: Policy, run: Run, reason: WorkloadEvent, message: str) -> None:
+        """Queue events on the workload and on the policy."""
         own = Target(policy.name, API_VERSION, KIND, policy.name, policy.uid)
         for each in (run, replace(run, target=own)):
-            await create_event(self._client, self._clock.now(), each, reason, f"run {run.name}: {message}")
+            if (event := workload_event(each, reason, message, self._clock.now())) is not None:
+                self._events.record(event)
 
     def _progressed(self, key: str, text: str) -> None:
         """Record that the run of a policy waits for something else than before."""
