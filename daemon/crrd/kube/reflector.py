@@ -1,13 +1,15 @@
 """Lists and watches objects of one kind, and passes every object and every change to a handler.
 
 One concern per method: `run` reconnects, `_list` lists, `_watch` lives for one connection, `_deliver` handles one
-event. An event can be older than a write that crrd made itself; the handler must cope with that.
+event. `State` names what it does, as in kube-rs' `watcher.rs`. An event can be older than a write that crrd made
+itself; the handler must cope with that.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any, Generic, NoReturn, TypeVar
 
 import structlog
@@ -72,6 +74,33 @@ class Handler(Generic[T]):
     """Called before the newest list is requested, which is not older than any event so far."""
 
 
+class State(Enum):
+    """What a reflector does, and the seconds after which that counts as hanging. The client times out before that."""
+
+    LISTING = "listing", _CALL_SECONDS  # For each page
+    PAUSING = "waiting before it watches", LATE_SECONDS
+    OPENING = "opening a watch", _CALL_SECONDS
+    WATCHING = "watching", SILENT_SECONDS  # For each event or bookmark
+    WAITING = "waiting before it reconnects", LATE_SECONDS
+
+    def __init__(self, doing: str, seconds: float) -> None:
+        self.doing, self.seconds = doing, seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """What went wrong with the last connections, and so how long to wait before the next one."""
+
+    in_a_row: int = 0
+    short_watches: int = 0  # In a row. An open watch counts until it has lasted
+
+    def opened(self) -> "Failures":
+        """Count a watch that the server has accepted. Only the first short ones are a success."""
+        short = self.short_watches + 1
+        least = _FAILURES_WHILE_REACHABLE if short <= _SHORT_WATCHES else self.in_a_row
+        return Failures(min(self.in_a_row, least), short)
+
+
 RestartObserver = Callable[[str, str], None]
 """Called when a connection has ended, with the resource's plural and the reason: `ended` (normally), `expired` (410),
 `silent`, `refused` (4xx) or `error`."""
@@ -105,8 +134,7 @@ class Reflector(Generic[T]):
         self._version = ""
         self.list_version = selection.list_version
         """The next list must not be older than this version; "" for the newest. It survives a cancelled run."""
-        self._failures = 0
-        self._short_watches = 0  # In a row; an open watch counts as short until `_mark_long_lived` is called
+        self._failures = Failures()
         self._mute = False  # Whether the current watch has delivered nothing, not even a bookmark
         self.heartbeat = Heartbeat()  # Resting while `run` does not run
 
@@ -120,12 +148,11 @@ class Reflector(Generic[T]):
 
     async def run(self) -> NoReturn:
         """List, watch, reconnect, until cancelled. ConfigurationError: see `strict`."""
-        self._version = ""
-        self._failures = self._short_watches = 0
+        self._version, self._failures = "", Failures()
         try:
             while True:
                 delay = await self._connect_once()
-                self.heartbeat.within(delay + LATE_SECONDS, "waiting before it reconnects")
+                self._enter(State.WAITING, delay)
                 await asyncio.sleep(delay)
         finally:
             self.heartbeat.rest()
@@ -134,7 +161,7 @@ class Reflector(Generic[T]):
     async def _connect_once(self) -> float:
         """List if needed, and watch until the connection ends. Return the seconds to wait before the next one."""
         began, self._mute = time.monotonic(), False
-        failures, short_watches, had_version = self._failures, self._short_watches, bool(self._version)
+        before, had_version = self._failures, bool(self._version)
         ended_well, patience = False, 0.0
         try:
             if not self._version:
@@ -153,16 +180,21 @@ class Reflector(Generic[T]):
             self._ended("refused" if isinstance(error, ApiRefusedError) else "silent" if silent else "error")
             patience = self._failed(error)
             if isinstance(error, MalformedAnswerError):
-                self._failures = failures  # not an API server, so the watch that it accepted is no success
-        if self._short_watches > short_watches and self._short_watches >= _SHORT_WATCHES:
+                # Not an API server, so the watch that it accepted is no success.
+                self._failures = replace(self._failures, in_a_row=before.in_a_row)
+        if self._failures.short_watches > max(before.short_watches, _SHORT_WATCHES - 1):
             self._forget_version()
             self._unavailable(f"the API server ends each watch of {self.plural} at once")
         if time.monotonic() - began >= _STEADY_SECONDS:
-            self._failures = 0
+            self._failures = replace(self._failures, in_a_row=0)
             if ended_well:
                 return 0.0
-        self._failures += 1
-        return max(RECONNECT.delay(self._failures), patience)
+        self._failures = replace(self._failures, in_a_row=self._failures.in_a_row + 1)
+        return max(RECONNECT.delay(self._failures.in_a_row), patience)
+
+    def _enter(self, state: State, longer: float = 0.0) -> None:
+        """Record what the reflector does now, and that it does so for this much longer than usual."""
+        self.heartbeat.within(state.seconds + longer, state.doing)
 
     def _ended(self, reason: str) -> None:
         if self._on_restart is not None:
@@ -172,10 +204,10 @@ class Reflector(Generic[T]):
         selection, version = self._selection, self.list_version
 
         def parse(obj: Mapping[str, Any]) -> T:
-            self.heartbeat.within(_CALL_SECONDS, "listing")
+            self._enter(State.LISTING)
             return selection.parse(obj)
 
-        self.heartbeat.within(_CALL_SECONDS, "listing")
+        self._enter(State.LISTING)
         if not version:
             self._handler.expect_list()
         listing = await self._client.list_all(selection.resource, parse, resource_version=version, **selection.where)
@@ -184,12 +216,12 @@ class Reflector(Generic[T]):
         self._handler.listed(listing.items, listing.resource_version)
         self.listed = True
         if selection.pause:
-            self.heartbeat.within(selection.pause + LATE_SECONDS, "waiting before it watches")
+            self._enter(State.PAUSING, selection.pause)
             await asyncio.sleep(selection.pause)
 
     async def _watch(self) -> None:
         selection = self._selection
-        self.heartbeat.within(_CALL_SECONDS, "opening a watch")
+        self._enter(State.OPENING)
         async with self._client.watch(selection.resource, self._version, **selection.where) as events:
             self._established()
             lasting = asyncio.get_running_loop().call_later(_SHORT_SECONDS, self._mark_long_lived)
@@ -202,7 +234,7 @@ class Reflector(Generic[T]):
 
     def _deliver(self, event: WatchEvent) -> None:
         self.last_activity, self._mute = time.monotonic(), False
-        self.heartbeat.within(SILENT_SECONDS, "watching")
+        self._enter(State.WATCHING)
         self._seen(text(value_at(event.object, "metadata.resourceVersion")) or self._version)
         if event.kind in ("ADDED", "MODIFIED"):
             self._handler.changed(self._selection.parse(event.object))
@@ -221,16 +253,15 @@ class Reflector(Generic[T]):
 
     def _established(self) -> None:
         self._mute = True
-        self.heartbeat.within(SILENT_SECONDS, "watching")
+        self._enter(State.WATCHING)
         self._strict = False
-        self._short_watches += 1
-        if self._short_watches <= _SHORT_WATCHES:
-            self._failures = min(self._failures, _FAILURES_WHILE_REACHABLE)
+        self._failures = self._failures.opened()
+        if self._failures.short_watches <= _SHORT_WATCHES:
             self._available()
 
     def _mark_long_lived(self) -> None:
         """Record that the open watch is not a short one."""
-        self._short_watches = 0
+        self._failures = replace(self._failures, short_watches=0)
         self._available()
 
     def _available(self) -> None:
