@@ -10,6 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from crrd.core.doctor.facts import VIRTUAL_NODES
 from tests.support.chart import CHART, Json, helm, templated
 from tests.support.manifests import one, rendered
 
@@ -131,6 +132,7 @@ def test_virtual_nodes_are_left_out() -> None:
         "type": ("NotIn", ["virtual-kubelet"]),
         "eks.amazonaws.com/compute-type": ("NotIn", ["fargate"]),
     }
+    assert left_out == {key: ("NotIn", [value]) for key, value in VIRTUAL_NODES.items()}, "doctor misses none there"
 
 
 def test_the_hook_does_not_keep_away_from_the_manager() -> None:

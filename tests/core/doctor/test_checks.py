@@ -48,13 +48,16 @@ FACTS = Facts(
     managers=(),
     leader=None,
     daemons=(DAEMON,),
-    nodes=(NodeSeen("worker-1", ready=True, linux=True), NodeSeen("windows-1", ready=True, linux=False)),
+    nodes=(NodeSeen("worker-1", ready=True, has_runtime=True), NodeSeen("windows-1", ready=True, has_runtime=False)),
     node_leases=(LEASE, replace(LEASE, renewed=None), replace(LEASE, name="gone", renewed=NOW - timedelta(days=1))),
     waiting=(),
     accounts={"a:b": ()},
     kruise_daemons=(0,),
 )
 """Beside OpenKruise, with a namePrefix."""
+
+
+READY = [{"type": "Ready", "status": "True"}]
 
 
 def found(check: Check, **changes: Any) -> list[Finding]:
@@ -96,13 +99,28 @@ def test_one_fact_differs(check: Check, changes: Json, topic: Topic) -> None:
 
 
 def test_no_more_names_than_fit_a_line() -> None:
-    nodes = tuple(NodeSeen(f"n{number}", ready=True, linux=True) for number in range(5))
+    nodes = tuple(NodeSeen(f"n{number}", ready=True, has_runtime=True) for number in range(5))
     (finding,) = found(Check.DAEMONS, nodes=nodes)
     assert finding.message == "no daemon on n0, n1, n2 and 2 more, so requests for pods there fail"
 
 
+@pytest.mark.parametrize(
+    ("labels", "misses"),
+    [
+        ({"kubernetes.io/os": "linux"}, True),
+        ({"type": "virtual-kubelet"}, False),
+        ({"eks.amazonaws.com/compute-type": "fargate"}, False),
+        ({"eks.amazonaws.com/compute-type": "auto"}, True),
+    ],
+)
+def test_a_virtual_node_needs_no_daemon(labels: Json, *, misses: bool) -> None:
+    node = read_node({"metadata": {"name": "n", "labels": labels}, "status": {"conditions": READY}})
+    topics = [each.topic for each in found(Check.DAEMONS, nodes=(*FACTS.nodes, node))]
+    assert (Topic.NODES_WITHOUT in topics) is misses
+
+
 def test_a_daemon_on_a_node_that_is_not_ready_is_not_blamed() -> None:
-    away = (NodeSeen("worker-1", ready=False, linux=True),)
+    away = (NodeSeen("worker-1", ready=False, has_runtime=True),)
     (finding,) = found(Check.DAEMONS, nodes=away, daemons=(replace(DAEMON, ready=False),))
     assert finding.topic is Topic.NODES_NOT_READY
 
@@ -130,7 +148,7 @@ def test_nothing_raises_for_odd_objects() -> None:
     odd: Json = {"metadata": 1, "spec": [], "status": "x", "webhooks": [{"rules": [3]}]}
     assert read_hooks(odd) == ()
     assert read_pod(odd) == PodSeen("/", "", ready=False, why="", version="", account=":default")
-    assert read_node(odd) == NodeSeen("", ready=False, linux=True)
+    assert read_node(odd) == NodeSeen("", ready=False, has_runtime=True)
     assert read_lease(odd) == LeaseSeen("", "", None, 0.0)
     assert read_waiting(odd) == ("", frozenset({""}))
     assert read_bound(odd) == ""

@@ -196,7 +196,7 @@ def _daemons(facts: Facts) -> Iterator[Result]:
         yield Topic.NO_DAEMONS, {}
         return
     served = {each.node for each in facts.daemons}
-    without = [each.name for each in facts.nodes if each.linux and each.ready and each.name not in served]
+    without = [each.name for each in facts.nodes if each.has_runtime and each.ready and each.name not in served]
     away = {each.name for each in facts.nodes if not each.ready}
     down = [_shown(each) for each in facts.daemons if not each.ready and each.node not in away]
     versions = {each.version for each in (*facts.daemons, *facts.managers)}

@@ -41,13 +41,17 @@ class PodSeen:
         return self.key.partition("/")[0]
 
 
+VIRTUAL_NODES = {"type": "virtual-kubelet", "eks.amazonaws.com/compute-type": "fargate"}
+"""Labels of virtual nodes, which have no container runtime; as in manifests/node/daemonset.yaml."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
     """A node."""
 
     name: str
     ready: bool
-    linux: bool
+    has_runtime: bool  # Linux, and no virtual node: the DaemonSet of the node daemon leaves out all others
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +129,9 @@ def read_pod(obj: Json) -> PodSeen:
 
 def read_node(obj: Json) -> NodeSeen:
     """A node."""
-    system = text(value_at(obj, "status.nodeInfo.operatingSystem"))
-    return NodeSeen(read_name(obj), condition_is_true(obj, "Ready"), system in ("", "linux"))
+    system, labels = text(value_at(obj, "status.nodeInfo.operatingSystem")), mapping(value_at(obj, "metadata.labels"))
+    virtual = any(labels.get(key) == value for key, value in VIRTUAL_NODES.items())
+    return NodeSeen(read_name(obj), condition_is_true(obj, "Ready"), system in ("", "linux") and not virtual)
 
 
 def read_lease(obj: Json) -> LeaseSeen:

@@ -100,7 +100,7 @@ class Topic(ReasonTable):
     DAEMONS_DOWN = ("DaemonsDown", State.PROBLEM, "{count} not ready: {names}",
         f"a daemon is ready once it reaches the API server and the container runtime: {_DAEMON_LOGS}")
     NODES_WITHOUT = ("NodesWithout", State.WARNING, "no daemon on {names}, so requests for pods there fail",
-        "check nodeSelector and tolerations of the DaemonSet")
+        "check nodeSelector, affinity and tolerations of the DaemonSet")
     NODES_NOT_READY = "NodesNotReady", State.WARNING, "nodes that are not ready: {names}", "kubectl describe node NAME"
     VERSIONS_DIFFER = ("VersionsDiffer", State.WARNING, "different versions run: {names}",
         "wait for the rollout to finish, or apply one version")
