@@ -220,7 +220,7 @@ class _Round:
         return None
 
     def _is_late(self, time: datetime, deadline: timedelta) -> bool:
-        """Whether it is too late to start a run for a scheduled time. Waiting for window and minInterval is not late."""
+        """Whether the deadline of a scheduled time is over. It begins when window and minInterval allow a run."""
         last, start = self._status.run, time
         began = None if last is None else parse_time(last.started)
         if began is not None and began <= time + deadline:
