@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from crrd.core.api.time import rfc3339
+from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind
-from crrd.core.policy.decide import Observed
+from crrd.core.policy.observed import Observed
 from crrd.core.policy.types import API_VERSION, KIND
 from crrd.core.policy.v1alpha1 import read_policy
 from crrd.core.rollout.run import LABEL_RUN
@@ -325,6 +326,44 @@ class Looks:
         await cancel([self._watching])
 
 
+async def test_a_deleted_optional_object_is_a_change(managed: Managed) -> None:
+    """The container would start without it."""
+    cluster = managed.cluster
+    optional = [{"configMapRef": {"name": "cfg", "optional": True}}]
+    await cluster.workload("Deployment", "api", 1, "app", envFrom=optional)
+    await managed.policy(targetRef={"apiVersion": "apps/v1", "kind": "Deployment", "name": "api"})
+    await managed.lead()
+    await managed.until(is_idle)
+    await cluster.client.delete(CONFIG_MAPS, NAMESPACE, "cfg")
+    await managed.until(is_done)
+    assert [container for _, container in cluster.stops] == ["app"]
+
+
+async def test_a_replaced_immutable_object_restarts_nothing_and_is_shown(tmp_path: Path) -> None:
+    ago = timedelta(hours=1)
+    async with managing(tmp_path, clock=lambda: datetime.now(UTC) - ago) as managed:
+        client, immutable = managed.cluster.client, {"metadata": {"name": "cfg"}, "immutable": True}
+        ago = timedelta()
+        await managed.policy()
+        await managed.lead()
+        await managed.until(is_idle)
+        await client.merge_patch(CONFIG_MAPS, NAMESPACE, "cfg", immutable)
+        recorded = await managed.until(lambda status: status["config"][0].get("immutable"))
+        await client.delete(CONFIG_MAPS, NAMESPACE, "cfg")
+        await managed.until(lambda status: ready(status)["reason"] == "ConfigMissing")
+        await client.create(CONFIG_MAPS, NAMESPACE, {**immutable, "data": {"LOG": "other"}})
+        shown = await managed.until(lambda status: ready(status)["reason"] == "ImmutableReplaced")
+        assert shown["config"] == recorded["config"], "it is not recorded as done"
+        assert managed.cluster.stops == []
+
+
+async def test_a_container_name_that_no_pod_has_is_shown(managed: Managed) -> None:
+    await managed.policy(containers=["ap"])
+    await managed.lead()
+    status = await managed.until(lambda status: ready(status)["reason"] == "ContainerNotFound")
+    assert (ready(status)["status"], "that the pods have: app" in ready(status)["message"]) == ("False", True)
+
+
 async def test_the_time_of_a_removed_key_is_not_the_time_of_the_write_before(managed: Managed) -> None:
     """The write before may be of a label, which the policy's status does not show."""
     await managed.policy()
@@ -348,7 +387,7 @@ async def test_configuration_is_read_while_no_container_runs(managed: Managed) -
     async with Looks(client) as looks:
         found = await looks.look()
     assert found is not None
-    assert list(found.data) == [("app", "ConfigMap", "cfg")]
+    assert list(found.data) == [("app", Part(Kind.CONFIG_MAP, "cfg", ("data.*",)))]
     assert {each.started for each in found.running} == {NOW}, "they start later than this"
 
 
@@ -667,7 +706,7 @@ async def test_pods_of_another_workload_do_not_count(managed: Managed) -> None:
     status = await managed.until(is_done)
     assert [each["name"] for each in status["config"]] == ["cfg"]
     assert {pod.partition("-")[0] for pod, _ in cluster.stops} == {"web"}
-    assert status["run"]["objects"] == ["ConfigMap cfg"]
+    assert [each.rpartition(" ")[0] for each in status["run"]["objects"]] == ["ConfigMap cfg (data.*)"]
 
 
 async def test_an_owner_that_cannot_be_read_is_another_workload(managed: Managed) -> None:

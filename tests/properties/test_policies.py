@@ -11,15 +11,16 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference, Use
-from crrd.core.policy.config import Data, Running
-from crrd.core.policy.decide import Observed, decide, ended
+from crrd.core.policy.decide import decide, ended
+from crrd.core.policy.observed import Data, Observed, Running
 from crrd.core.policy.types import ConfigChange, Policy, TargetRef
 
 SETTLE = 5
 START = datetime(2026, 1, 1, tzinfo=UTC)
 USE = Reference(Kind.CONFIG_MAP, "cfg", Use.ENV_FROM)
-KEY = ("app", Kind.CONFIG_MAP, "cfg")
+KEY = ("app", Part(Kind.CONFIG_MAP, "cfg", ("data.*",)))
 POLICY = Policy(
     "shop", "web", "u", "1", 1, "2026-01-01T00:00:00Z", TargetRef("apps/v1", "Deployment", "web"),
     config=ConfigChange(SETTLE),

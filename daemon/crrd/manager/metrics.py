@@ -11,7 +11,8 @@ from prometheus_client.registry import Collector
 
 from crrd.core.admission.rules import DenialReason
 from crrd.core.lifecycle import steps as lc
-from crrd.core.policy.decide import PolicyReason, Trigger
+from crrd.core.policy.decide import Trigger
+from crrd.core.policy.problems import PolicyReason
 from crrd.core.recreate.actions import EmitEvent
 from crrd.lib.connections import CROWDED, SILENT, CloseObserver
 from crrd.lib.metrics import (
@@ -141,7 +142,7 @@ class _CallbackCollector(Collector):
         text = "ContainerRecreatePolicies by the reason of their condition Ready. Only the leader reports them."
         family = GaugeMetricFamily("crrd_policies", text, labels=["reason"])
         counts = self._policies()
-        for reason in set(PolicyReason) - {PolicyReason.READABLE}:
+        for reason in set(PolicyReason) - {PolicyReason.READABLE, PolicyReason.EFFECTIVE}:
             family.add_metric([reason.value], counts.get(reason.value, 0))
         yield family
         yield from queue_metrics(self._queues())

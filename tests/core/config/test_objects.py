@@ -155,19 +155,24 @@ class TestHash:
     def test_changes_with_what_kubelet_gives(
         self, rule: str, source: str, reference: Reference, changed: dict[str, Any], *, expected: bool
     ) -> None:
-        differs = data_hash(web(), reference) != data_hash(web(**changed), reference)
+        differs = data_hash(web(), [reference]) != data_hash(web(**changed), [reference])
         assert differs is expected, f"{rule} ({source})"
 
     def test_metadata_and_order_do_not_count(self) -> None:
         turned = web(entry(LATER, data="ab"), data={"b": "2", "a": "1"})
-        assert data_hash(web(), ALL) == data_hash(turned, ALL)
-        assert len(data_hash(web(), ALL)) == 64
+        assert data_hash(web(), [ALL]) == data_hash(turned, [ALL])
+        assert len(data_hash(web(), [ALL])) == 64
 
     def test_binary_data_is_other_data(self) -> None:
-        assert data_hash(web(), files("a")) != data_hash(web(data={}, binaryData={"a": "1"}), files("a"))
+        assert data_hash(web(), [files("a")]) != data_hash(web(data={}, binaryData={"a": "1"}), [files("a")])
 
     @pytest.mark.parametrize("reference", [ALL, FILES, key("c", optional=True), replace(files("c"), optional=True)])
     def test_an_optional_object_that_does_not_exist_gives_what_an_empty_one_gives(self, reference: Reference) -> None:
-        absent = data_hash({}, reference)
-        assert absent == data_hash(web(data=None), reference) == data_hash(web(data={}), reference)
-        assert absent != data_hash(web(data={"c": "3"}), reference)
+        absent = data_hash({}, [reference])
+        assert absent == data_hash(web(data=None), [reference]) == data_hash(web(data={}), [reference])
+        assert absent != data_hash(web(data={"c": "3"}), [reference])
+
+    def test_all_uses_of_a_container_count_together(self) -> None:
+        uses, before = [key("a"), files("logo")], data_hash(web(), [key("a"), files("logo")])
+        assert before == data_hash(web(data={"a": "1", "b": "3"}, binaryData={"c": "AA=="}), uses)
+        assert before != data_hash(web(binaryData={"logo": "AA=="}), uses)

@@ -366,7 +366,7 @@ class TestUnreached:
         self, init: dict[str, Any], app: dict[str, Any], *, expected: bool
     ) -> None:
         spec = {"initContainers": [{"name": "setup", **init}], "containers": [{"name": "app", **app}]}
-        found = Unreached("setup", "ConfigMap web", OutOfReach.INIT_CONTAINER)
+        found = Unreached("setup", "ConfigMap", "web", OutOfReach.INIT_CONTAINER)
         assert unreached({"spec": spec}) == ((found,) if expected else ())
 
     def test_is_what_the_csi_driver_mounts(self) -> None:
@@ -376,7 +376,7 @@ class TestUnreached:
         mounts = [{"name": name, "mountPath": f"/{name}"} for name in ("a", "a", "b")]
         volumes = [volume("a", "secrets-store.csi.k8s.io"), volume("b", "csi.example"), WHOLE]
         (found,) = unreached(pod({"volumeMounts": mounts}, *volumes))
-        assert found == Unreached("app", "SecretProviderClass vault", OutOfReach.CSI_DRIVER)
+        assert found == Unreached("app", "SecretProviderClass", "vault", OutOfReach.CSI_DRIVER)
         assert str(found).startswith("SecretProviderClass vault of container app: the CSI driver ")
         assert unreached(pod({}, *volumes)) == ()
 

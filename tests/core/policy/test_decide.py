@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference, Use
-from crrd.core.policy.config import Data, Running, UseKey, due, merged_uses
-from crrd.core.policy.decide import Decision, Observed, PolicyReason, decide, ended, make_run
+from crrd.core.policy.config import due
+from crrd.core.policy.decide import Decision, decide, ended, make_run
+from crrd.core.policy.observed import Data, Observed, Running, UseKey, used_parts
+from crrd.core.policy.problems import PolicyReason
 from crrd.core.policy.types import (
     Budget,
     ConfigChange,
@@ -25,9 +28,10 @@ from crrd.core.rollout.run import Amount, Target
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 USE = Reference(Kind.CONFIG_MAP, "cfg", Use.ENV_FROM)
-KEY: UseKey = ("app", Kind.CONFIG_MAP, "cfg")
-OTHER: UseKey = ("app", Kind.CONFIG_MAP, "other")
-SIDE: UseKey = ("side", Kind.CONFIG_MAP, "cfg")
+ALL = ("data.*",)
+KEY: UseKey = ("app", Part(Kind.CONFIG_MAP, "cfg", ALL))
+OTHER: UseKey = ("app", Part(Kind.CONFIG_MAP, "other", ALL))
+SIDE: UseKey = ("side", Part(Kind.CONFIG_MAP, "cfg", ALL))
 PLAIN = Policy(
     "shop",
     "web",
@@ -52,6 +56,14 @@ def app(
     started: float = -3600, pod: str = "web-0", name: str = "app", *uses: Reference, ready: bool = False
 ) -> Running:
     return Running(pod, name, at(started), uses or (USE,), ready=ready)
+
+
+def of_keys(*names: str) -> Reference:
+    return Reference(Kind.CONFIG_MAP, "cfg", Use.ENV, frozenset(names), frozenset(names))
+
+
+def part(*names: str) -> Part:
+    return Part(Kind.CONFIG_MAP, "cfg", names)
 
 
 def data(value: str, changed: float | None = None, *keys: UseKey) -> dict[UseKey, Data]:
@@ -174,7 +186,7 @@ class TestConfigChange:
         second = history.look(121, data("b", 111, OTHER) | data("b", 99), uses).run
         assert second is not None
         assert second.since == text(121), "a container that is restarted for the first change would not have the second"
-        assert second.objects == ("ConfigMap cfg", "ConfigMap other"), "it replaces the first run"
+        assert second.objects == (f"ConfigMap cfg (data.*) {text(109)}", f"ConfigMap other (data.*) {text(121)}")
 
     def test_of_two_containers_at_two_times_are_two_runs(self) -> None:
         history = History()
@@ -217,17 +229,67 @@ class TestConfigChange:
         assert history.look(100, data("b", changed)).status.config[0].since == text(100)
 
     def test_of_other_keys_is_a_change_only_if_a_container_started_before_it(self) -> None:
-        """A rollout that changes which keys are used changes the hash, too."""
+        """A rollout that changes which keys are used makes a new record, and leaves the old one to the old pods."""
 
-        def keys(*names: str, changed: float) -> dict[UseKey, Data]:
-            return {KEY: Data(".".join(names) + str(changed), at(changed), names)}
+        def known(**changed: float) -> dict[UseKey, Data]:
+            return {("app", part(*names)): Data(f"{names}{at_}", at(at_)) for names, at_ in changed.items()}
 
+        old, new = app(-30, "web-0", "app", of_keys("a")), app(50, "web-1", "app", of_keys("a", "b"))
         history = History()
-        history.look(1, keys("a", changed=-60), app(-30))
-        history.look(100, keys("a", "b", changed=-60), app(-30), app(50, "web-1"))
-        assert history.look(200, keys("b", changed=-60), app(50, "web-1")).run is None
-        history.look(300, keys("a", changed=299), app(50, "web-1"))
-        assert history.look(310, keys("a", changed=299), app(50, "web-1")).run is not None
+        history.look(1, known(a=-60), old)
+        both = history.look(100, known(a=-60, ab=-60), old, new)
+        assert [each.keys for each in both.status.config] == [("a",), ("a", "b")]
+        last = history.look(200, known(ab=-60), new)
+        assert (last.run, [each.keys for each in last.status.config]) == (None, [("a", "b")])
+        history.look(300, known(ab=299), new)
+        assert history.look(310, known(ab=299), new).run is not None
+
+    def test_restarts_only_containers_whose_own_keys_have_changed(self) -> None:
+        """Two workloads under one selector use other keys of one object, in containers of one name."""
+        both = (app(-30, "web-0", "app", of_keys("a")), app(-30, "api-0", "app", of_keys("b")))
+        keys: list[UseKey] = [("app", part("a")), ("app", part("b"))]
+        history = History()
+        history.look(1, data("x", None, *keys), *both)
+        changed = data("y", 99, keys[0]) | data("x", None, keys[1])
+        history.look(100, changed, *both)
+        run = history.look(109, changed, *both).run
+        assert run is not None
+        assert run.objects == (f"ConfigMap cfg (a) {text(109)}",)
+        history.end(120)
+        assert history.look(121, changed, app(110, "web-0", "app", of_keys("a")), both[1]).run is None
+
+    def test_of_two_objects_within_settle_is_one_run(self) -> None:
+        uses = app(-3600, "web-0", "app", USE, replace(USE, name="other"))
+        history = History()
+        history.look(1, data("a", None, KEY, OTHER), uses)
+        history.look(100, data("a", None, OTHER) | data("b", 99), uses)
+        now = data("b", 105, OTHER) | data("b", 99)
+        waits = history.look(109, now, uses)
+        assert (waits.run, reason(waits), waits.wake_at) == (None, PolicyReason.SETTLING, at(115))
+        expected = f"ConfigMap cfg, ConfigMap other changed; waiting until {text(115)} for more changes"
+        assert message(waits) == expected
+        run = history.look(115, now, uses).run
+        assert run is not None
+        assert run.since == text(115)
+        history.end(120)
+        again = app(116, "web-0", "app", USE, replace(USE, name="other"))
+        assert history.look(121, now, again).run is None
+
+    def test_shows_what_settles_next_and_no_other_change(self) -> None:
+        history, both = History(), (app(), app(name="side"))
+        history.look(1, data("a", None, KEY, SIDE), *both)
+        history.look(100, data("b", 99) | data("a", None, SIDE), *both)
+        later = history.look(104, data("b", 99) | data("b", 103, SIDE), *both)
+        assert message(later) == f"ConfigMap cfg changed; waiting until {text(109)} for more changes"
+
+    def test_that_is_reverted_leaves_those_alone_that_never_had_it(self) -> None:
+        history = History()
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        history.look(108, data("a", 108))
+        run = history.look(118, data("a", 108), app(), app(103, "web-1")).run
+        assert run is not None
+        assert run.objects == (f"ConfigMap cfg (data.*) {text(118)} {text(97)}",)
 
     def test_before_the_policy_was_created_is_not_its_concern(self) -> None:
         history = History()
@@ -268,6 +330,77 @@ class TestConfigChange:
         assert history.policy.status.config == (odd,)
 
 
+class TestImmutable:
+    """kubelet keeps an immutable object while a pod uses it, even after it was deleted and created again."""
+
+    @staticmethod
+    def known(value: str, uid: str, created: float, *, immutable: bool = True) -> dict[UseKey, Data]:
+        return {KEY: Data(value, at(created), uid, at(created), immutable)}
+
+    @staticmethod
+    def pod(created: float, started: float) -> Running:
+        return replace(app(started), created=at(created))
+
+    def test_a_replaced_object_restarts_nothing_and_is_not_done(self) -> None:
+        history, old = History(), self.pod(-3600, -3600)
+        history.look(1, self.known("a", "u1", -7200), old, names=frozenset({"app"}))
+        for seconds, started in ((100, -3600), (200, -3600), (300, 250)):
+            found = history.look(seconds, self.known("b", "u2", 99), self.pod(-3600, started), names=frozenset({"app"}))
+            assert (found.run, reason(found)) == (None, PolicyReason.IMMUTABLE)
+            assert message(found).startswith("ConfigMap cfg is immutable and was replaced under its name; a restart ")
+            assert [(each.hash, each.immutable) for each in found.status.config] == [("a", "u1")]
+            assert {each["type"]: each["status"] for each in found.conditions}["Effective"] == "False"
+        found = history.look(400, self.known("b", "u2", 99), self.pod(350, 360), names=frozenset({"app"}))
+        assert (found.run, reason(found)) == (None, PolicyReason.IDLE), "the new pod has the new data"
+        assert [(each.hash, each.immutable) for each in found.status.config] == [("b", "u2")]
+
+    def test_it_also_keeps_the_data_of_one_that_is_mutable_now(self) -> None:
+        history, old = History(), self.pod(-3600, -3600)
+        history.look(1, self.known("a", "u1", -7200), old)
+        history.look(100, self.known("a", "u2", 99, immutable=False), old)
+        history.look(200, self.known("b", "u2", 99, immutable=False), old)
+        assert history.look(300, self.known("b", "u2", 99, immutable=False), old).run is None
+
+    def test_an_optional_one_that_was_deleted_is_kept_too(self) -> None:
+        history, old = History(), self.pod(-3600, -3600)
+        history.look(1, self.known("a", "u1", -7200), old)
+        gone = {KEY: Data("", None)}
+        assert history.look(100, gone, old, names=frozenset({"app"})).run is None
+        assert reason(history.look(200, gone, old, names=frozenset({"app"}))) == PolicyReason.IMMUTABLE
+
+    def test_what_replaces_a_mutable_one_is_read_again(self) -> None:
+        history, old = History(), self.pod(-3600, -3600)
+        history.look(1, self.known("a", "u1", -7200, immutable=False), old)
+        history.look(100, self.known("b", "u2", 99), old)
+        assert history.look(110, self.known("b", "u2", 99), old).run is not None
+
+    def test_one_that_is_edited_to_be_immutable_is_read_before(self) -> None:
+        history, old = History(), self.pod(-3600, -3600)
+        history.look(1, self.known("a", "u1", -7200, immutable=False), old)
+        history.look(100, self.known("a", "u1", -7200), old)
+        found = history.look(200, self.known("b", "u2", 150), old, names=frozenset({"app"}))
+        assert reason(found) == PolicyReason.IMMUTABLE
+
+    def test_without_a_record_it_counts_as_kept_for_containers_that_ran_before(self) -> None:
+        old = self.pod(-3600, 20)
+        found = History().look(100, self.known("b", "u2", 50), old, names=frozenset({"app"}))
+        assert (found.run, found.status.config, reason(found)) == (None, (), PolicyReason.IMMUTABLE)
+        waited = History().look(100, self.known("b", "u2", 50), self.pod(45, 52), names=frozenset({"app"}))
+        assert (waited.run, reason(waited)) == (None, PolicyReason.IDLE), "its pod waited for the object"
+
+
+class TestOptional:
+    def test_a_deleted_object_is_a_change_and_so_is_a_new_one(self) -> None:
+        """The container would start without it."""
+        history = History()
+        history.look(1, data("a"))
+        history.look(100, data("nothing"))
+        assert history.look(110, data("nothing")).run is not None
+        history.end(120)
+        history.look(200, data("b", 199), app(115))
+        assert history.look(210, data("b", 199), app(115)).run is not None
+
+
 class TestObstacles:
     @pytest.mark.parametrize(
         ("policy", "found", "why"),
@@ -286,7 +419,7 @@ class TestObstacles:
         history.policy = replace(policy, status=history.policy.status)
         decision = history.look(200, data("b", 99), **found)
         assert (decision.run, reason(decision)) == (None, why)
-        ready, *others = decision.conditions
+        ready, *others = (each for each in decision.conditions if each["type"] != "Effective")
         assert (ready["status"], ready["lastTransitionTime"], ready["observedGeneration"]) == ("False", text(200), 1)
         assert [each["status"] for each in others] == (
             []
@@ -637,12 +770,13 @@ class TestMaxAge:
 def test_the_run_as_kubectl_recreate_knows_it() -> None:
     budget = Budget(Amount(10, percent=True), 10, 1)
     why = "policy web: ConfigMap cfg changed"
-    record = RunRecord("web-1", "configChange", ("app",), text(10), text(10), 1, why, ("ConfigMap cfg",))
+    changes = (f"ConfigMap cfg () {text(10)}",)
+    record = RunRecord("web-1", "configChange", ("app",), text(10), text(10), 1, why, changes)
     run = make_run(replace(PLAIN, budget=budget), record, Target("deployment.apps/web"))
     options = run.options
     assert (run.namespace, run.name, run.started, options.containers) == ("shop", "web-1", text(10), ("app",))
     assert (options.stale, options.preflight, options.since) == (False, True, text(10)), "the policy knows who is due"
-    assert options.objects == ("ConfigMap cfg",)
+    assert options.objects == changes
     assert (options.max_unavailable, options.min_ready, options.max_per_node) == (Amount(10, percent=True), 10, 1)
 
 
@@ -656,13 +790,10 @@ def test_names_of_runs_fit_and_differ() -> None:
     assert len(run.name) <= 40
 
 
-def test_uses_of_one_name_are_taken_together() -> None:
-    one = Reference(Kind.CONFIG_MAP, "cfg", Use.ENV, frozenset("a"), frozenset("a"))
-    two = replace(one, keys=frozenset("b"), required=frozenset(), optional=True)
-    (merged,) = merged_uses((app(0, "web-0", "app", one), app(0, "web-1", "app", two))).values()
-    assert (merged.keys, merged.required, merged.optional) == (frozenset("ab"), frozenset("a"), False)
-    (merged,) = merged_uses((app(0, "web-0", "app", one), app(0, "web-1", "app", USE))).values()
-    assert merged.keys is None
+def test_uses_of_equal_parts_are_taken_together() -> None:
+    one, two = of_keys("a"), replace(of_keys("a"), required=frozenset(), optional=True)
+    pods = (app(0, "web-0", "app", one), app(0, "web-1", "app", two), app(0, "web-2", "app", of_keys("b")))
+    assert used_parts(pods) == {("app", part("a")): (one, two), ("app", part("b")): (of_keys("b"),)}
 
 
 def test_without_the_trigger_no_change_is_due() -> None:

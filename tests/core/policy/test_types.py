@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from crrd.core.config.references import Kind, Reference, Use
-from crrd.core.policy.decide import Observed, decide
+from crrd.core.policy.decide import decide
+from crrd.core.policy.observed import Observed
 from crrd.core.policy.types import (
     Budget,
     ConfigChange,
@@ -134,8 +135,16 @@ def test_a_scheduled_time_is_skipped_after_an_hour() -> None:
 
 def test_secrets_count_where_that_is_asked_for() -> None:
     secret, config = (Reference(kind, "x", Use.ENV_FROM) for kind in (Kind.SECRET, Kind.CONFIG_MAP))
-    assert [ConfigChange(10).includes(each) for each in (secret, config)] == [False, True]
-    assert ConfigChange(10, secrets=True).includes(secret)
+    assert [ConfigChange(10).counts(each) for each in (secret, config)] == [False, True]
+    assert ConfigChange(10, secrets=True).counts(secret)
+
+
+def test_ignored_objects_do_not_count() -> None:
+    change = spec(triggers={"configChange": {"secrets": True, "ignore": ["ca-bundle"]}}).config
+    assert change is not None
+    names = ("ca-bundle", "web")
+    assert [change.counts(Reference(Kind.CONFIG_MAP, name, Use.VOLUME)) for name in names] == [False, True]
+    assert not change.counts(Reference(Kind.SECRET, "ca-bundle", Use.ENV))
 
 
 @pytest.mark.parametrize(

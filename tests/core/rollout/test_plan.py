@@ -66,7 +66,7 @@ class TestStaleContainers:
             member("web-0", *self.BOTH, config={"app": (USES,), "side": (USES,)}),
             member("web-1", *self.BOTH, config={"app": (replace(USES, name="other"),)}),
         )
-        found = planned(World(pods), run("app", "side", objects=("ConfigMap web",)))
+        found = planned(World(pods), run("app", "side", objects=("ConfigMap web (LOG) 2026-01-01T11:45:00Z",)))
         assert [(row.pod, row.containers) for row in found.create] == [("web-0", ("app", "side"))]
         assert why(found)["web-1"] == "container app uses no ConfigMap or Secret that has changed since it started"
 

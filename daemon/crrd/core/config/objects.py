@@ -8,7 +8,7 @@ updates no time.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -33,6 +33,9 @@ class ConfigObject:
     changed_keys: Mapping[str, datetime] = field(default_factory=dict)  # The same by key, for keys that a writer owns
     binary: frozenset[str] = frozenset()  # Keys of `binaryData`
     text_changed: datetime | None = None  # As `changed`, but without `binaryData`
+    uid: str = ""
+    created: datetime | None = None
+    immutable: bool = False
 
     def keys_for(self, reference: Reference) -> frozenset[str]:
         """Return the keys that kubelet finds for this use."""
@@ -76,7 +79,8 @@ def read_object(obj: Mapping[str, Any]) -> ConfigObject:
         keys = {key.removeprefix("f:") for name in fields for key in mapping(owned[f"f:{name}"])}
         times |= {key: max(times.get(key, moment), moment) for key in keys}
     changed, text_changed = max(writes, default=created), max(text_writes, default=created)
-    return ConfigObject(texts | binary, changed, times, binary - texts, text_changed)
+    uid, immutable = text(meta.get("uid")), obj.get("immutable") is True
+    return ConfigObject(texts | binary, changed, times, binary - texts, text_changed, uid, created, immutable)
 
 
 def missing(reference: Reference, found: ConfigObject | None) -> str:
@@ -107,14 +111,14 @@ def changes(
     return tuple(sorted(found, key=lambda change: change.at, reverse=True))
 
 
-def data_hash(obj: Mapping[str, Any], reference: Reference) -> str:
-    """Return the SHA-256, in hexadecimal, of the object's data that the reference uses.
+def data_hash(obj: Mapping[str, Any], uses: Collection[Reference]) -> str:
+    """Return the SHA-256, in hexadecimal, of the object's data that a container uses.
 
     Equal data gives equal hashes, whatever its order in the API server's response. An optional object that does not
     exist ({}) gives a container the same as an object without the data.
     """
-    used: dict[str, Mapping[str, Any]] = {"data": {}, "binaryData": {}}
-    for name in reference.fields:
-        data = mapping(obj.get(name))
-        used[name] = {key: data[key] for key in data if reference.uses(key)}
+    used: dict[str, Mapping[str, Any]] = {}
+    for name in ("data", "binaryData"):
+        data, readers = mapping(obj.get(name)), [use for use in uses if name in use.fields]
+        used[name] = {key: data[key] for key in data if any(use.uses(key) for use in readers)}
     return hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()

@@ -41,12 +41,13 @@ class Unreached:
     """Configuration whose changes lead to no restart in place."""
 
     container: str
-    what: str  # `ConfigMap web-cfg`, `SecretProviderClass vault`
+    kind: str  # ConfigMap, Secret or SecretProviderClass
+    name: str
     why: OutOfReach
 
     def __str__(self) -> str:
         """For messages."""
-        return f"{self.what} of container {self.container}: {self.why}"
+        return f"{self.kind} {self.name} of container {self.container}: {self.why}"
 
 
 def references(pod: Mapping[str, Any]) -> dict[str, tuple[Reference, ...]]:
@@ -65,7 +66,7 @@ def _only_initial(pod: Mapping[str, Any]) -> Iterator[Unreached]:
     for name, (kind, some) in uses.items():
         for use in some:
             if kind is ContainerKind.INIT and not _is_covered(use, others):
-                yield Unreached(name, " ".join(use.object), OutOfReach.INIT_CONTAINER)
+                yield Unreached(name, *use.object, OutOfReach.INIT_CONTAINER)
 
 
 def _from_csi_driver(spec: Mapping[str, Any]) -> Iterator[Unreached]:
@@ -77,7 +78,7 @@ def _from_csi_driver(spec: Mapping[str, Any]) -> Iterator[Unreached]:
     for name, container, _ in pod_containers(spec):
         for mount in map(mapping, items(container.get("volumeMounts"))):
             if (volume_name := text(mount.get("name"))) in classes:
-                yield Unreached(name, f"SecretProviderClass {classes[volume_name]}", OutOfReach.CSI_DRIVER)
+                yield Unreached(name, "SecretProviderClass", classes[volume_name], OutOfReach.CSI_DRIVER)
 
 
 def _is_covered(use: Reference, others: Iterable[Reference]) -> bool:

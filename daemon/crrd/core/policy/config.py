@@ -1,7 +1,8 @@
 """What a policy records about the configuration of its containers, and which containers are due after a change.
 
-A change that is reverted before a run has started for it restarts nothing, because all containers still have the old
-data, unless one of them started in between.
+A record is about the part of one object that containers of one name use, so that two workloads under one policy, or the
+pods before and after a rollout, each have their own. A change that is reverted before a run has started for it restarts
+nothing, because all containers still have the old data, unless one of them started in between.
 No decision depends on the manager's clock alone: `since` is the time of the change by the API server, if it recorded
 one. (It records none for removed keys.) A container is due if it started too early to have the change.
 """
@@ -9,86 +10,97 @@ one. (It records none for removed keys.) A container is due if it started too ea
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import chain
 
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.config.objects import START_MARGIN
-from crrd.core.config.references import Kind, Reference
+from crrd.core.config.parts import PartChange
+from crrd.core.policy.observed import Data, Running, UseKey
 from crrd.core.policy.types import Policy, RunRecord, UsedObject
 
 _MARGIN = timedelta(seconds=START_MARGIN)
-UseKey = tuple[str, Kind, str]  # Container, kind and name of the object
-
-
-@dataclass(frozen=True, slots=True)
-class Data:
-    """The data of an object that one container uses."""
-
-    hash: str
-    changed: datetime | None
-    """When it last changed, from managedFields: may be too late. None if unknown, as after a key was removed."""
-    keys: tuple[str, ...] = ()  # The used keys, () for all
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """One container of a running pod."""
-
-    pod: str
-    name: str
-    started: datetime  # Now, if it does not run: it will start later than this
-    uses: tuple[Reference, ...] = ()
-    ready: bool = False
-
-
-def merged_uses(running: Iterable[Running]) -> dict[UseKey, Reference]:
-    """Return what containers use, by container name and object, merged over all pods."""
-    found: dict[UseKey, Reference] = {}
-    for container in running:
-        for use in container.uses:
-            known = found.setdefault(key := (container.name, *use.object), use)
-            keys = None if known.keys is None or use.keys is None else known.keys | use.keys
-            optional = known.optional and use.optional
-            found[key] = replace(known, keys=keys, required=known.required | use.required, optional=optional)
-    return found
 
 
 def remember(
     policy: Policy, data: Mapping[UseKey, Data], running: Sequence[Running], now: datetime
 ) -> tuple[UsedObject, ...]:
-    """Return the new records. Objects that cannot be read now keep their old records."""
-    known = {(each.container, each.kind, each.name): each for each in policy.status.config}
+    """Return the new records. Objects that cannot be read now keep their old records.
+
+    So do objects whose old data kubelet keeps: a restart now would bring that data, and count as done.
+    """
+    known, users_of = {each.key: each for each in policy.status.config}, _users(running)
     for key, found in data.items():
-        old = known.get(key)
-        if old is None or old.keys != found.keys:
-            known[key] = _first(policy, key, found, running, now)
+        old, users = known.get(key), users_of.get(key, ())
+        if _kept(old, found, users):
             continue
-        if old.left and not _pending(policy, old, running, now):
+        if old is None:
+            known[key] = _first(policy, key, found, users, now)
+            continue
+        if old.left and not _pending(policy, old, users, now):
             old = replace(old, left="")
+        old = replace(old, immutable=found.uid if found.immutable else "")
         known[key] = _changed(old, found, now) if old.hash != found.hash else old
-    used = merged_uses(running)
-    return tuple(known[key] for key in sorted(known) if key in used or key in data)
+    return tuple(known[key] for key in sorted(known) if key in users_of or key in data)
 
 
-def _first(policy: Policy, key: UseKey, found: Data, running: Iterable[Running], now: datetime) -> UsedObject:
-    """Make the record of a new object, or of other keys. A change is open only if a container started before it.
+def _users(running: Iterable[Running]) -> dict[UseKey, list[Running]]:
+    """Return the containers that use each part."""
+    found: dict[UseKey, list[Running]] = {}
+    for each in running:
+        for key in each.keys:
+            found.setdefault(key, []).append(each)
+    return found
+
+
+def kept_objects(policy: Policy, data: Mapping[UseKey, Data], running: Sequence[Running]) -> list[str]:
+    """Return the immutable objects that were replaced under their names, while kubelet keeps their old data for pods.
+
+    kubelet stops its watch of an immutable object, and reads it again only when no pod on its node uses it any more
+    (`objectCacheItem` in pkg/kubelet/util/manager/watch_based_manager.go).
+    """
+    known, users_of = {each.key: each for each in policy.status.config}, _users(running)
+    found = set()
+    for key, each in data.items():
+        old, users = known.get(key), users_of.get(key, ())
+        if _kept(old, each, users) and (old is None or old.hash != each.hash):
+            found.add(key[1].object)
+    return sorted(found)
+
+
+def _kept(old: UsedObject | None, found: Data, users: Iterable[Running]) -> bool:
+    """Whether a container's kubelet keeps the data of an immutable object that was deleted.
+
+    Without a record it is only known that the object was replaced, and not whether the one before was immutable. It is
+    assumed of a container that ran before: to restart it without need is worse than to say so.
+    """
+    if old is not None:
+        replaced = old.immutable not in ("", found.uid)
+        return replaced and any(_is_before(each.created, found.created) for each in users)
+    return found.immutable and any(_is_before(each.started + _MARGIN, found.created) for each in users)
+
+
+def _is_before(moment: datetime | None, created: datetime | None) -> bool:
+    return moment is None or created is None or moment < created
+
+
+def _first(policy: Policy, key: UseKey, found: Data, users: Iterable[Running], now: datetime) -> UsedObject:
+    """Make the record of a newly used part. A change is open only if a container started before it.
 
     Changes before the policy's creation do not count.
     """
-    created, changed = parse_time(policy.created), found.changed
-    if changed is None:
-        return UsedObject(*key, found.hash, rfc3339(now), found.hash, keys=found.keys)
-    before = (each for each in running if each.started < changed - _MARGIN)
-    stale = (created is None or changed > created) and key in merged_uses(before)
-    return UsedObject(*key, found.hash, rfc3339(min(changed, now)), "" if stale else found.hash, keys=found.keys)
+    created, changed, (name, part) = parse_time(policy.created), found.changed, key
+    stale = changed is not None and (created is None or changed > created)
+    stale = stale and changed is not None and any(each.started < changed - _MARGIN for each in users)
+    since = rfc3339(now if changed is None else min(changed, now))
+    done, immutable = "" if stale else found.hash, found.uid if found.immutable else ""
+    return UsedObject(name, part.kind, part.name, found.hash, since, done, keys=part.keys, immutable=immutable)
 
 
-def _pending(policy: Policy, old: UsedObject, running: Iterable[Running], now: datetime) -> bool:
+def _pending(policy: Policy, old: UsedObject, users: Iterable[Running], now: datetime) -> bool:
     """Whether a container may still have the data of a change that was reverted."""
     since, left = parse_time(old.since), parse_time(old.left)
     if old.hash != old.done or since is None or left is None or (limit := _limit(policy, since)) > now:
         return True
-    return any(each.name == old.container and left - _MARGIN <= each.started <= limit for each in running)
+    return any(left - _MARGIN <= each.started <= limit for each in users)
 
 
 def _changed(old: UsedObject, found: Data, now: datetime) -> UsedObject:
@@ -109,40 +121,59 @@ def _limit(policy: Policy, since: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Containers to recreate for one change."""
+    """Changes that have settled at `limit`, and the containers to recreate then."""
 
     containers: tuple[str, ...]
-    limit: datetime  # Containers that started after this time are not recreated
-    objects: tuple[str, ...]  # What has changed by then: `ConfigMap web-cfg`
+    limit: datetime
+    changes: tuple[PartChange, ...]
+
+    @property
+    def objects(self) -> str:
+        """The changed objects, for messages."""
+        return ", ".join(sorted({each.part.object for each in self.changes}))
 
 
 def due(
     policy: Policy, remembered: Iterable[UsedObject], running: Sequence[Running], now: datetime
-) -> tuple[list[Due], datetime | None]:
-    """Return the settled changes with containers to recreate, the earliest first, and when the next change settles."""
-    by_limit: dict[datetime, list[UsedObject]] = {}
-    waits: list[datetime] = []
-    for each in remembered if policy.config is not None else ():
-        since = parse_time(each.since)
-        concerns = not policy.containers or each.container in policy.containers
-        if since is None or not concerns or (each.hash == each.done and not each.left):
-            continue
-        limit, left = _limit(policy, since), parse_time(each.left)
+) -> tuple[list[Due], Due | None]:
+    """Return the containers to recreate for settled changes, the earliest first, and what settles next.
+
+    A container waits until the last change of anything that it uses has settled, so that it restarts once for all.
+    """
+    if policy.config is None:
+        return [], None
+    by_container: dict[str, list[PartChange]] = {}
+    for each in remembered:
+        change = _open_change(policy, each)
+        if change is not None and (not policy.containers or each.container in policy.containers):
+            by_container.setdefault(each.container, []).append(change)
+    by_limit: dict[datetime, tuple[set[str], set[PartChange]]] = {}
+    settling = []
+    for name, changes in by_container.items():
+        limit = max(change.until for change in changes)
         if limit > now:
-            waits.append(limit)
+            settling.append(Due((name,), limit, tuple(changes)))
             continue
-        started = [one.started for one in running if one.name == each.container]
-        if each.hash == each.done and left is not None:  # the change was reverted
-            started = [moment for moment in started if moment >= left - _MARGIN]
-        if any(moment <= limit for moment in started):
-            by_limit.setdefault(limit, []).append(each)
-    found = []
-    for limit, changed in sorted(by_limit.items()):
-        names = {each.container for each in changed}
-        earlier = chain.from_iterable(some for moment, some in by_limit.items() if moment <= limit)
-        objects = {f"{each.kind} {each.name}" for each in earlier if each.container in names}
-        found.append(Due(tuple(sorted(names)), limit, tuple(sorted(objects))))
-    return found, min(waits, default=None)
+        parts = [(each.started, part) for each in running if each.name == name for _, part in each.keys]
+        missed = [change for change in changes if any(change.misses(part, started) for started, part in parts)]
+        if missed:
+            names, all_missed = by_limit.setdefault(limit, (set(), set()))
+            names.add(name)
+            all_missed.update(missed)
+    found = [
+        Due(tuple(sorted(names)), limit, tuple(sorted(missed, key=str)))
+        for limit, (names, missed) in sorted(by_limit.items(), key=lambda pair: pair[0])
+    ]
+    return found, min(settling, key=lambda each: each.limit, default=None)
+
+
+def _open_change(policy: Policy, record: UsedObject) -> PartChange | None:
+    """Return the change that not all containers have, None if there is none."""
+    since, left = parse_time(record.since), parse_time(record.left)
+    if since is None or (record.hash == record.done and left is None):
+        return None
+    reverted = record.hash == record.done and left is not None
+    return PartChange(record.part, _limit(policy, since), left - _MARGIN if reverted and left is not None else None)
 
 
 def covered(policy: Policy, remembered: Iterable[UsedObject], run: RunRecord, *, done: bool) -> tuple[UsedObject, ...]:

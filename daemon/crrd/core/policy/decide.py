@@ -2,13 +2,16 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from crrd.core.api.time import format_duration, parse_time, rfc3339
-from crrd.core.policy.config import Data, Running, UseKey, covered, due, remember
+from crrd.core.config.parts import read_change
+from crrd.core.policy.config import Due, covered, due, remember
+from crrd.core.policy.observed import Observed, Running
+from crrd.core.policy.problems import PolicyReason, problems
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, Window
 from crrd.core.rollout.run import Options, Run, Target
 
@@ -25,39 +28,17 @@ class Trigger(StrEnum):
     AGE = "maxAge"
 
 
-class PolicyReason(StrEnum):
-    """Reasons of the condition Ready, and of ConfigReadable."""
-
-    INVALID = "InvalidSpec"
-    SUSPENDED = "Suspended"
-    TARGET = "TargetNotFound"
-    UNREADABLE = "ConfigNotReadable"
-    READABLE = "ConfigReadable"
-    MISSING = "ConfigMissing"
-    FAILED = "RunFailed"
-    RUNNING = "Running"
-    WINDOW = "WaitingForWindow"
-    INTERVAL = "WaitingForMinInterval"
-    SETTLING = "Settling"
-    RETRY = "WaitingForRetry"
-    IDLE = "Idle"
-
-
 _BEFORE_READING = (PolicyReason.INVALID, PolicyReason.SUSPENDED, PolicyReason.TARGET)
 """With these reasons it is unknown whether configuration can be read."""
-_NOT_READY = (*_BEFORE_READING, PolicyReason.UNREADABLE, PolicyReason.MISSING, PolicyReason.FAILED)
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """The observed state of a policy's target."""
-
-    running: tuple[Running, ...] = ()
-    data: Mapping[UseKey, Data] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()  # Messages about missing objects and keys that containers need to start
-    problem: str = ""  # Why there is no target, "" if there is one
-    unreadable: str = ""  # Why configuration cannot be read, and what to do about it
-    progress: str = ""  # What the active run waits for
+_READY = (
+    PolicyReason.RUNNING,
+    PolicyReason.WINDOW,
+    PolicyReason.INTERVAL,
+    PolicyReason.SETTLING,
+    PolicyReason.RETRY,
+    PolicyReason.IDLE,
+)
+_CHARACTERS = 2000  # Length limit for the message of the condition Effective
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +116,10 @@ class _Round:
 
     def __init__(self, policy: Policy, found: Observed, now: datetime, status: PolicyStatus) -> None:
         self._policy, self._observed, self._now, self._status = policy, found, now, status
+        self._problems = problems(policy, found)
         self._wakes: list[datetime] = []
-        self._settles_at: datetime | None = None
-        """When changed configuration will have settled; None if all has."""
+        self._settling: Due | None = None
+        """Changed configuration that settles next; None if all has."""
         self._retries_at: datetime | None = None
         """When containers that a run for maxAge has left are tried again; None for none."""
 
@@ -198,10 +180,10 @@ class _Round:
     def _wanted(self) -> list[RunRecord]:
         """Return the runs that should start, those for the earliest changes first."""
         policy, found = self._policy, self._observed
-        changes, self._settles_at = due(policy, self._status.config, found.running, self._now)
-        self._wakes += [self._settles_at] if self._settles_at is not None else []
+        changes, self._settling = due(policy, self._status.config, found.running, self._now)
+        self._wakes += [self._settling.limit] if self._settling is not None else []
         if changes:
-            return [self._record(Trigger.CONFIG, each.containers, each.limit, each.objects) for each in changes]
+            return [self._record(Trigger.CONFIG, each.containers, each.limit, each) for each in changes]
         names = policy.containers or tuple(sorted({each.name for each in found.running}))
         run = (self._scheduled(names) if names else None) or self._aged(names)
         return [run] if run is not None else []
@@ -246,16 +228,19 @@ class _Round:
         return self._record(Trigger.AGE, tuple(dict.fromkeys(name for _, name in old)), now - age) if old else None
 
     def _idle(self) -> Decision:
-        if self._settles_at is not None:
-            newest = max(self._status.config, key=lambda each: each.since)
-            why = f"{newest.kind} {newest.name} changed; waiting until {rfc3339(self._settles_at)} for more changes"
+        if self._settling is not None:
+            until = rfc3339(self._settling.limit)
+            why = f"{self._settling.objects} changed; waiting until {until} for more changes"
             return self.rest(PolicyReason.SETTLING, why)
+        if (blocking := next((each for each in self._problems if each.blocking), None)) is not None:
+            return self.rest(blocking.reason, blocking.message)
         last = self._status.run
         if self._retries_at is not None and last is not None:
             why = f"Trying again at {rfc3339(self._retries_at)}, because containers are older than maxAge"
             return self.rest(PolicyReason.RETRY, f"run {last.name}: {last.message}. {why}")
         skipped = f"; skipped {self._status.skipped}" if self._status.skipped else ""
-        return self.rest(PolicyReason.IDLE, f"no container has to be restarted{skipped}")
+        more = "; see condition Effective" if self._problems else ""
+        return self.rest(PolicyReason.IDLE, f"no container has to be restarted{skipped}{more}")
 
     def rest(self, reason: PolicyReason, message: str) -> Decision:
         """Return a decision that starts or continues no run."""
@@ -264,10 +249,14 @@ class _Round:
     def _conditions(self, reason: PolicyReason, message: str) -> tuple[Mapping[str, Any], ...]:
         """Return the conditions, each with the time of its last transition."""
         policy, unreadable = self._policy, self._observed.unreadable
-        wanted = [("Ready", reason not in _NOT_READY, reason, message)]
+        wanted = [("Ready", reason in _READY, reason, message)]
         if policy.config is not None and reason not in _BEFORE_READING:
             why = PolicyReason.UNREADABLE if unreadable else PolicyReason.READABLE
             wanted.append(("ConfigReadable", not unreadable, why, unreadable or "the configuration can be read"))
+        if reason not in _BEFORE_READING:
+            first = self._problems[0].reason if self._problems else PolicyReason.EFFECTIVE
+            detail = "; ".join(each.message for each in self._problems)[:_CHARACTERS]
+            wanted.append(("Effective", not self._problems, first, detail or first.say()))
         made = []
         for kind, holds, why, detail in wanted:
             status = "True" if holds else "False"
@@ -278,11 +267,12 @@ class _Round:
         return tuple(made)
 
     def _record(
-        self, trigger: Trigger, containers: tuple[str, ...], since: datetime, objects: tuple[str, ...] = ()
+        self, trigger: Trigger, containers: tuple[str, ...], since: datetime, change: Due | None = None
     ) -> RunRecord:
         """Make the record of a run."""
         policy, at, started = self._policy, rfc3339(since), rfc3339(self._now)
-        message = f"policy {policy.name}: " + (f"{', '.join(objects)} changed" if objects else trigger)
+        message = f"policy {policy.name}: " + (f"{change.objects} changed" if change is not None else trigger)
+        objects = tuple(map(str, change.changes)) if change is not None else ()
         run = RunRecord("", trigger.value, containers, at, started, policy.generation, message, objects)
         return replace(run, name=_run_name(policy, run))
 
@@ -305,13 +295,14 @@ def _run_name(policy: Policy, run: RunRecord) -> str:
 
 def _left_of(run: RunRecord, policy: Policy, running: tuple[Running, ...], now: datetime) -> bool:
     """Whether a run has containers left that have not started since its time, or are not ready for long enough."""
-    since, min_ready = parse_time(run.since) or now, timedelta(seconds=policy.budget.min_ready)
-    return any(
-        each.name in run.containers
-        and (not run.objects or any(f"{use.kind} {use.name}" in run.objects for use in each.uses))
-        and not (each.ready and since < each.started <= now - min_ready)
-        for each in running
-    )
+    changes = [change for change in map(read_change, run.objects) if change is not None]
+    since, available = parse_time(run.since) or now, now - timedelta(seconds=policy.budget.min_ready)
+    for each in running:
+        own = [change.until for change in changes if (each.name, change.part) in each.keys]
+        concerned = each.name in run.containers and (own or not run.objects)
+        if concerned and not (each.ready and max(own, default=since) < each.started <= available):
+            return True
+    return False
 
 
 def _misfit(policy: Policy, run: RunRecord) -> str:

@@ -65,6 +65,13 @@ _TABLE = (
         "Whether changed Secrets count, too. The manager then needs the right to read them.",
         default=False,
     ),
+    Field(
+        Type.STRINGS,
+        f"{_CHANGE}.ignore",
+        "Names of ConfigMaps and Secrets whose changes do not count, for example a bundle of CAs in every namespace.",
+        high=64,
+        high_each=253,
+    ),
     _object(_SCHEDULE, "Recreate containers at fixed times. After an edit or a suspension, only later times count."),
     _cron(
         f"{_SCHEDULE}.cron",
@@ -123,7 +130,7 @@ _TABLE = (
         Type.CONDITIONS,
         "status.conditions",
         "Ready shows what the policy does or waits for. ConfigReadable shows whether the manager can read the "
-        "configuration.",
+        "configuration. Effective shows what in the spec can have no effect on the pods.",
         SetBy.STATUS,
     ),
     *_record(

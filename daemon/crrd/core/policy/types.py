@@ -9,7 +9,9 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim
 
 from crrd.core.api.types import POLICY_GROUP
+from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference
+from crrd.core.config.uses import Unreached
 from crrd.core.rollout.run import Amount
 
 KIND = "ContainerRecreatePolicy"
@@ -42,10 +44,11 @@ class ConfigChange:
 
     settle: int  # A change counts after this many seconds without a further one
     secrets: bool = False  # Whether Secrets count, too
+    ignore: tuple[str, ...] = ()  # Names of ConfigMaps and Secrets that do not count
 
-    def includes(self, reference: Reference) -> bool:
+    def counts(self, used: Reference | Unreached) -> bool:
         """Whether a change of this object counts."""
-        return self.secrets or reference.kind is not Kind.SECRET
+        return (self.secrets or used.kind != Kind.SECRET) and used.name not in self.ignore
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,20 @@ class UsedObject:
     done: Annotated[str, "Hash of the data that all containers have started with. Empty if they differ."] = ""
     left: Annotated[str, "Time of the first change after the data in done. Empty if the data has not changed."] = ""
     """Also if the data is the same again now. A container that started later may have the data from in between."""
-    keys: Annotated[tuple[str, ...], "The keys that the container uses. Empty for all."] = ()
+    keys: Annotated[
+        tuple[str, ...], "The keys that the container uses. Empty for all, data.* for all but those of binaryData."
+    ] = ()
+    immutable: Annotated[str, "The object's UID if it is immutable. Kubelet keeps its data."] = ""
+
+    @property
+    def part(self) -> Part:
+        """The part of the object that the container uses."""
+        return Part(self.kind, self.name, self.keys)
+
+    @property
+    def key(self) -> tuple[str, Part]:
+        """What the record is about: the container, and the part that it uses."""
+        return self.container, self.part
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +136,9 @@ class RunRecord:
     generation: Annotated[int, "The policy's generation at the start of the run."]
     reason: Annotated[str, "Why the run was started."] = ""
     objects: Annotated[
-        tuple[str, ...], "Only containers that use one of these are recreated. Empty for all containers."
+        tuple[str, ...],
+        "Changes: object, its used keys (none for all), and until when a container can have started without it. Only "
+        "containers that use one of these are recreated. Empty for all containers.",
     ] = ()
     finished: Annotated[str, "When the run ended. Empty for a run in progress."] = ""
     failed: Annotated[bool, "Whether the run failed."] = False

@@ -61,7 +61,7 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
         target=None if target is None else TargetRef(*map(target.text, ("apiVersion", "kind", "name"))),
         selector=query,
         containers=spec.texts("containers"),
-        config=None if change is None else ConfigChange(change.integer("settle"), change.flag("secrets")),
+        config=None if change is None else _config_change(change),
         schedule=None if schedule is None else _schedule(schedule, schedule.integer("startingDeadline")),
         max_age=triggers.optional_integer("maxAge"),
         window=None if window is None else _window(window),
@@ -71,6 +71,10 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
         conditions=tuple(map(mapping, items(status.get("conditions")))),
         error=reader.error,
     )
+
+
+def _config_change(section: Section) -> ConfigChange:
+    return ConfigChange(section.integer("settle"), section.flag("secrets"), section.texts("ignore"))
 
 
 def _schedule(section: Section, deadline: int | None = None) -> Schedule | None:
@@ -134,7 +138,8 @@ def write_status(status: PolicyStatus) -> dict[str, Any]:
     """Return the status without conditions as JSON for a merge patch: null clears empty fields."""
     used, run = map(asdict, status.config), status.run
     config = [
-        {key: value for key, value in each.items() if value or key not in ("done", "left", "keys")} for each in used
+        {key: value for key, value in each.items() if value or key not in ("done", "left", "keys", "immutable")}
+        for each in used
     ]
     record = run and {**asdict(run), "finished": run.finished or None, "message": run.message or None}
     times = {"schedule": status.schedule, "lastScheduleTime": status.scheduled, "lastSkipped": status.skipped}

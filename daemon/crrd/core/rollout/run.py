@@ -83,7 +83,8 @@ class Options:
     allow_pod_restart: bool = False
     """Recreate a container even if its restartPolicyRules may make kubelet restart all containers of the pod."""
     stale: bool = False  # Recreate only containers whose configuration has changed since they started
-    objects: tuple[str, ...] = ()  # Recreate only containers that use one of these: `ConfigMap web-cfg`; () for all
+    objects: tuple[str, ...] = ()
+    """Recreate only containers that miss one of these changes (`core.config.parts.read_change`); () for all."""
     preflight: bool = False
     """Start no pod that uses a missing ConfigMap, Secret or key; `stale` includes this."""
     since: str = ""  # RFC 3339: containers started later are left alone; "" for the run's start

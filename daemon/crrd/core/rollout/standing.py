@@ -11,6 +11,7 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import StatePhase
 from crrd.core.config.objects import changes
+from crrd.core.config.parts import parts_of, read_change
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, RunRequest, World
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, describe_pod, wait_for
@@ -141,11 +142,13 @@ def _skip_reason(
         started, since = parse_time(container.started_at), parse_time(run.options.since or run.started)
         if started is not None and since is not None and started > since:
             return Skip.RECENT
-        uses, objects = member.config.get(container.name, ()), run.options.objects
+        uses = member.config.get(container.name, ())
         if run.options.stale and not changes(uses, container, world.config):
             return Skip.FRESH
-        if objects and not any(" ".join(use.object) in objects for use in uses):
-            return Skip.FRESH
+        if run.options.objects and started is not None:
+            missed = filter(None, map(read_change, run.options.objects))
+            if not any(change.misses(part, started) for change in missed for part in parts_of(uses)):
+                return Skip.FRESH
     ruled = restart_all_code(container.restart_rules, minor) is not None
     return Skip.RESTARTS_POD if ruled and not run.options.allow_pod_restart else None
 

@@ -6,22 +6,18 @@ Metadata-only watches report the version of each ConfigMap and Secret, in namesp
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple, NoReturn
 
-from crrd.core.api.pod import parse_pod
-from crrd.core.api.time import parse_time
 from crrd.core.config.objects import data_hash, missing, read_object
+from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference
-from crrd.core.config.uses import references
-from crrd.core.policy.config import Data, Running, UseKey, merged_uses
-from crrd.core.policy.decide import Observed
+from crrd.core.policy.observed import Data, Observed, UseKey, observe, read_pod, used_parts
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.run import Target
-from crrd.core.rollout.state import Owner, read_owner
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
 from crrd.kube.informer import Informer, Objects, Version, versioned
@@ -39,12 +35,15 @@ UNUSED_SECONDS = 300.0
 """How long an object counts as unused. Some objects change every few seconds, and a look reads all pods."""
 
 
+Uses = tuple[Reference, ...]
+
+
 @dataclass(slots=True)
 class Memory:
     """The known state of the objects that one policy uses, so that each version is read once."""
 
-    seen: dict[UseKey, tuple[str, Reference, frozenset[str], Data | None, str]] = field(default_factory=dict)
-    """Version, the used part of the object, its keys, the data (None if there is no object), and what is missing."""
+    seen: dict[UseKey, tuple[str, Uses, frozenset[str], Data | None, str]] = field(default_factory=dict)
+    """Version, uses, the object's keys, the data (None if it is missing), and what is missing."""
     unused: dict[tuple[Kind, str], float] = field(default_factory=dict)
     """Objects that changed and that no container used -> the loop's time of the observation that the change caused."""
 
@@ -53,7 +52,7 @@ class Memory:
 
         If the object turns out to be unused, this is False for the next UNUSED_SECONDS.
         """
-        if any(key[1:] == (kind, name) for key in self.seen):
+        if any((part.kind, part.name) == (kind, name) for _, part in self.seen):
             return True
         self.unused = {each: at for each, at in self.unused.items() if now < at + UNUSED_SECONDS}
         if (kind, name) in self.unused:
@@ -156,7 +155,7 @@ class TargetObserver:
         if policy.error or policy.suspended:
             return None, Observed()
         namespace, role = policy.namespace, "crrd-read-config"
-        running: tuple[Running, ...] = ()
+        found = Observed()
         aim = Aim(Target(f"pods {policy.selector}", selector=policy.selector))
         try:
             if (ref := policy.target) is not None:
@@ -168,55 +167,58 @@ class TargetObserver:
             return None, Observed(unreadable=self._grant(error, namespace, role))
         try:
             query = aim.pods_query
-            parse = partial(_running, now=now)
+            parse = partial(read_pod, now=now)
             pods = (await self._client.list_all(PODS, parse, namespace=namespace, label_selector=query)).items
             owners = Owners(self._client, namespace, aim)
-            await owners.learn([owner for owner, _ in pods])
-            found = chain.from_iterable(containers for owner, containers in pods if owners.lead_to_target(owner))
-            running = tuple(each for each in found if not policy.containers or each.name in policy.containers)
+            await owners.learn([pod.owner for pod in pods])
+            found = observe(policy, [pod for pod in pods if owners.lead_to_target(pod.owner)])
             if policy.config is None:
-                return aim, Observed(running)
-            running = tuple(replace(each, uses=tuple(filter(policy.config.includes, each.uses))) for each in running)
+                return aim, found
             listed = await self._versions.watch(namespace, Kind.CONFIG_MAP)
             if policy.config.secrets:
                 role = "crrd-read-secrets"
                 listed &= await self._versions.watch(namespace, Kind.SECRET)
                 role = "crrd-read-config"
-            return aim, await self._with_data(policy, memory, running) if listed else None
+            return aim, await self._with_data(policy, memory, found) if listed else None
         except ConfigurationError as error:
             return None, Observed(problem=str(error))
         except ApiRefusedError as error:  # also if only the API server finds the selector invalid
-            return aim, Observed(running, unreadable=self._grant(error, namespace, role))
+            return aim, replace(found, unreadable=self._grant(error, namespace, role))
 
-    async def _with_data(self, policy: Policy, memory: Memory, running: tuple[Running, ...]) -> Observed:
-        uses = merged_uses(running)
-        memory.seen = {key: seen for key, seen in memory.seen.items() if key in uses}
-        for key, reference in uses.items():
-            version = self._versions.get(policy.namespace, *reference.object)
+    async def _with_data(self, policy: Policy, memory: Memory, found: Observed) -> Observed:
+        used = used_parts(found.running)
+        memory.seen = {key: seen for key, seen in memory.seen.items() if key in used}
+        for key, uses in used.items():
+            _, part = key
+            version = self._versions.get(policy.namespace, part.kind, part.name)
             known = memory.seen.get(key)
-            if known is None or known[:2] != (version, reference):
+            if known is None or known[:2] != (version, uses):
                 keys = known[2] if known is not None else frozenset[str]()
-                memory.seen[key] = (version, reference, *await self._read(policy, reference, keys))
-        data = {key: found for key, (*_, found, _) in memory.seen.items() if found is not None}
+                memory.seen[key] = (version, uses, *await self._read(policy, part, uses, keys))
+        data = {key: each for key, (*_, each, _) in memory.seen.items() if each is not None}
         gaps = tuple(dict.fromkeys(gap for *_, gap in memory.seen.values() if gap))
-        return Observed(running, data, gaps)
+        return replace(found, data=data, missing=gaps)
 
     async def _read(
-        self, policy: Policy, reference: Reference, had: frozenset[str]
+        self, policy: Policy, part: Part, uses: Uses, had: frozenset[str]
     ) -> tuple[frozenset[str], Data | None, str]:
         """Return the keys of an object, the used data as a hash, and what is missing. `had` are the keys before."""
-        try:
-            obj = await self._client.get(CONFIGURATION[reference.kind], policy.namespace, reference.name)
-        except GoneError:
-            return frozenset(), None, missing(reference, None)
-        found = read_object(obj)
-        digest = data_hash(obj, reference)
-        if reference.kind is Kind.SECRET:
-            salt = f"{policy.uid}/{reference.name}".encode()
+        obj: Mapping[str, Any] = {}
+        with suppress(GoneError):
+            obj = await self._client.get(CONFIGURATION[part.kind], policy.namespace, part.name)
+        found = read_object(obj) if obj else None
+        gap = next(filter(None, (missing(use, found) for use in uses)), "")
+        if found is None and gap:
+            return frozenset(), None, gap
+        digest = data_hash(obj, uses)  # an optional object that does not exist has no data
+        if part.kind is Kind.SECRET:
+            salt = f"{policy.uid}/{part.name}".encode()
             digest = hashlib.scrypt(digest.encode(), salt=salt, **_SCRYPT_COST).hex()
-        # The API server records no time for a removed key.
-        changed = found.changed_at(reference) if had <= found.keys else None
-        return found.keys, Data(digest, changed, tuple(sorted(reference.keys or ()))), missing(reference, found)
+        if found is None:
+            return frozenset(), Data(digest, None), gap
+        times = [found.changed_at(use) for use in uses if had <= found.keys]  # no time is recorded for a removed key
+        changed = max((at for at in times if at is not None), default=None)
+        return found.keys, Data(digest, changed, found.uid, found.created, found.immutable), gap
 
     def _grant(self, error: ApiRefusedError, namespace: str, role: str) -> str:
         """Return the message of a refusal, with the command that grants the right."""
@@ -224,19 +226,3 @@ class TargetObserver:
             return str(error)
         grant = f"{role} -n {namespace} --clusterrole={role} --serviceaccount={self._account}"
         return f"the manager may not read this namespace; to allow it: kubectl create rolebinding {grant}"
-
-
-def _running(pod: Mapping[str, Any], now: datetime) -> tuple[Owner | None, tuple[Running, ...]]:
-    """Return the controller of a pod, and its containers that can be recreated.
-
-    The policy keeps its records while they do not run.
-    """
-    found, owner = parse_pod(pod), read_owner(pod)
-    if found.deleting or found.ended:
-        return owner, ()
-    uses = references(pod)
-    return owner, tuple(
-        Running(found.name, name, parse_time(each.started_at) or now, uses.get(name, ()), each.ready)
-        for name, each in found.containers.items()
-        if each.kind.recreatable
-    )

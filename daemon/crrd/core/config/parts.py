@@ -1,0 +1,75 @@
+"""The part of a ConfigMap or Secret that one container uses, as the key of what is recorded about its data."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from crrd.core.api.time import parse_time, rfc3339
+from crrd.core.config.references import Kind, Reference
+
+_ALL_VARIABLES = "data.*"
+"""In `Part.keys`: all keys of `data`, except the following ones with a "!". No key of an object has a "*" or a "!"."""
+_WRITTEN = re.compile(r"(?P<kind>ConfigMap|Secret) (?P<name>\S+) \((?P<keys>\S*)\) (?P<until>\S+)(?: (?P<after>\S+))?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """The part of one object that a container uses. Containers with equal parts get the same data."""
+
+    kind: Kind
+    name: str
+    keys: tuple[str, ...] = ()  # () for all, in both `data` and `binaryData`
+
+    @property
+    def object(self) -> str:
+        """The object in messages: `ConfigMap web-cfg`."""
+        return f"{self.kind} {self.name}"
+
+
+def parts_of(uses: Iterable[Reference]) -> dict[Part, tuple[Reference, ...]]:
+    """Return the parts of objects that one container uses, each with its uses."""
+    by_object: dict[tuple[Kind, str], list[Reference]] = {}
+    for use in uses:
+        if use.keys is None or use.keys:
+            by_object.setdefault(use.object, []).append(use)
+    return {Part(*each, _keys(some)): tuple(some) for each, some in by_object.items()}
+
+
+def _keys(uses: Iterable[Reference]) -> tuple[str, ...]:
+    whole = [use for use in uses if use.keys is None]
+    named = {key for use in uses for key in use.keys or ()}
+    if any(use.use.mounted for use in whole):
+        return ()
+    if not whole:
+        return tuple(sorted(named))
+    without = frozenset.intersection(*(use.without for use in whole)) - named
+    return (_ALL_VARIABLES, *(f"!{key}" for key in sorted(without)), *sorted(named))
+
+
+@dataclass(frozen=True, slots=True)
+class PartChange:
+    """A changed part, and which containers do not have the change: those that started at or before `until`."""
+
+    part: Part
+    until: datetime
+    after: datetime | None = None  # If the change was reverted: containers that started before have the right data
+
+    def misses(self, part: Part, started: datetime) -> bool:
+        """Whether a container that uses this part, and started then, does not have the change."""
+        return part == self.part and started <= self.until and (self.after is None or started >= self.after)
+
+    def __str__(self) -> str:
+        """Return the change in the form that `read_change` parses: `ConfigMap web-cfg (LOG) 2026-01-01T12:00:00Z`."""
+        times = [rfc3339(self.until), *([rfc3339(self.after)] if self.after is not None else [])]
+        return " ".join([self.part.object, f"({','.join(self.part.keys)})", *times])
+
+
+def read_change(written: str) -> PartChange | None:
+    """Parse what `str` of a change returned; None if it is malformed."""
+    found = _WRITTEN.fullmatch(written)
+    until = parse_time(found["until"]) if found is not None else None
+    if found is None or until is None:
+        return None
+    keys = tuple(filter(None, found["keys"].split(",")))
+    return PartChange(Part(Kind(found["kind"]), found["name"], keys), until, parse_time(found["after"] or ""))

@@ -1,0 +1,113 @@
+"""The observed state of a policy's target: its running containers, and the data that they use."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from crrd.core.api.time import parse_time
+from crrd.core.config.parts import Part, parts_of
+from crrd.core.config.references import Reference
+from crrd.core.config.uses import Unreached, unreached
+from crrd.core.policy.types import Policy
+from crrd.core.rollout.state import Owner, read_member
+
+UseKey = tuple[str, Part]  # The container's name, and the part that it uses
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The data of the part of an object that one container uses. An optional object that does not exist has no UID."""
+
+    hash: str
+    changed: datetime | None
+    """When it last changed, from managedFields: may be too late. None if unknown, as after a key was removed."""
+    uid: str = ""
+    created: datetime | None = None  # When the object was created
+    immutable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """One container of a running pod."""
+
+    pod: str
+    name: str
+    started: datetime  # Now, if it does not run: it will start later than this
+    uses: tuple[Reference, ...] = ()
+    ready: bool = False
+    created: datetime | None = None  # When the pod was created
+    ready_after: float | None = None
+    """Seconds from the start of the pod's newest container until the pod was ready; None if it is not ready."""
+
+    @property
+    def keys(self) -> set[UseKey]:
+        """The keys of the records about the data that it uses."""
+        return {(self.name, part) for part in parts_of(self.uses)}
+
+
+def used_parts(running: Iterable[Running]) -> dict[UseKey, tuple[Reference, ...]]:
+    """Return the parts that containers use, with their uses in all pods."""
+    found: dict[UseKey, tuple[Reference, ...]] = {}
+    for container in running:
+        for part, uses in parts_of(container.uses).items():
+            key = container.name, part
+            found[key] = tuple(dict.fromkeys([*found.get(key, ()), *uses]))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The observed state of a policy's target."""
+
+    running: tuple[Running, ...] = ()  # Those that the policy names, with the uses that count for it
+    data: Mapping[UseKey, Data] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()  # Messages about missing objects and keys that containers need to start
+    problem: str = ""  # Why there is no target, "" if there is one
+    unreadable: str = ""  # Why configuration cannot be read, and what to do about it
+    progress: str = ""  # What the active run waits for
+    names: frozenset[str] = frozenset()  # All containers of the pods that can be restarted in place
+    left_out: tuple[Reference, ...] = ()  # Uses that do not count: Secrets without `secrets`, or ignored objects
+    unreached: tuple[Unreached, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPod:
+    """What a policy needs of one pod."""
+
+    owner: Owner | None
+    running: tuple[Running, ...] = ()  # Its containers that can be recreated
+    unreached: tuple[Unreached, ...] = ()
+
+
+def read_pod(pod: Mapping[str, Any], now: datetime) -> SeenPod:
+    """Parse a pod. A container that does not run counts, too, so that the policy keeps its records of it."""
+    member = read_member(pod)
+    found = member.pod
+    if found.deleting or found.ended:
+        return SeenPod(member.owner)
+    there = {name: each for name, each in found.containers.items() if each.kind.recreatable}
+    started = {name: parse_time(each.started_at) for name, each in there.items()}
+    created, uses = parse_time(member.created), member.config
+    newest = max((at for at in started.values() if at is not None), default=None)
+    ready = member.ready_since if member.ready and None not in started.values() else None
+    ready_after = None if ready is None or newest is None else max(0.0, (ready - newest).total_seconds())
+    running = (
+        Running(found.name, name, at or now, uses[name], there[name].ready, created, ready_after)
+        for name, at in started.items()
+    )
+    return SeenPod(member.owner, tuple(running), unreached(pod))
+
+
+def observe(policy: Policy, pods: Iterable[SeenPod]) -> Observed:
+    """Return what the policy's containers use, as far as it counts for the policy."""
+    known, config = list(pods), policy.config
+    every = [each for pod in known for each in pod.running]
+    names = frozenset(each.name for each in every)
+    chosen = [each for each in every if not policy.containers or each.name in policy.containers]
+    if config is None:
+        return Observed(tuple(chosen), names=names)
+    running = tuple(replace(each, uses=tuple(use for use in each.uses if config.counts(use))) for each in chosen)
+    left_out = dict.fromkeys(use for each in chosen for use in each.uses if not config.counts(use))
+    lost = dict.fromkeys(each for pod in known for each in pod.unreached if config.counts(each))
+    return Observed(running, names=names, left_out=tuple(left_out), unreached=tuple(lost))

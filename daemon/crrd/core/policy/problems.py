@@ -1,0 +1,125 @@
+"""What a policy asks for that has no effect on its target, and what to do about it. Silence would look like health."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from crrd.core.api.reason_table import ReasonTable
+from crrd.core.api.time import format_duration
+from crrd.core.config.references import Kind
+from crrd.core.policy.config import kept_objects
+from crrd.core.policy.observed import Observed
+from crrd.core.policy.types import Policy
+
+_NAMED = 5  # Most objects that a message names
+
+
+class PolicyReason(ReasonTable):
+    """Reasons of the conditions. Those of problems have a sentence, and what to do."""
+
+    INVALID = "InvalidSpec"
+    SUSPENDED = "Suspended"
+    TARGET = "TargetNotFound"
+    UNREADABLE = "ConfigNotReadable"
+    READABLE = "ConfigReadable"
+    MISSING = "ConfigMissing"
+    FAILED = "RunFailed"
+    RUNNING = "Running"
+    WINDOW = "WaitingForWindow"
+    INTERVAL = "WaitingForMinInterval"
+    SETTLING = "Settling"
+    RETRY = "WaitingForRetry"
+    IDLE = "Idle"
+    EFFECTIVE = "Effective", "the policy does all that it asks for"
+    IMMUTABLE = (
+        "ImmutableReplaced",
+        (
+            "{objects} is immutable and was replaced under its name; a restart in place would bring the old data, "
+            "because kubelet keeps it while a pod on the node uses it"
+        ),
+        "use another name for new data, or delete all pods that use the object",
+    )
+    CONTAINER = (
+        "ContainerNotFound",
+        "no pod has a container {names} that can be restarted in place",
+        "use names in spec.containers that the pods have: {there}",
+    )
+    SECRETS = (
+        "SecretsNotCounted",
+        "the containers use only Secrets ({names}), and these do not count",
+        "set spec.triggers.configChange.secrets to true",
+    )
+    NO_CONFIG = (
+        "NoConfiguration",
+        "the containers use no ConfigMap or Secret{others} in env, envFrom or a volume",
+        "remove the trigger configChange, or check spec.containers and the target",
+    )
+    UNREACHED = "ConfigOutOfReach", "{what}"
+    AGE = (
+        "MaxAgeTooShort",
+        "maxAge is {age}, but pods need {needed} to become ready after a start{least}",
+        "set maxAge to a longer time",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that the policy asks for and that has no effect."""
+
+    reason: PolicyReason
+    message: str  # What is wrong, and what to do
+    blocking: bool  # Whether the policy can do nothing at all, or leaves containers with old data
+
+
+def problems(policy: Policy, found: Observed) -> tuple[Problem, ...]:
+    """Return the problems, those first because of which the policy is not ready."""
+    if not found.names:
+        return ()  # no pod yet
+    every = [*_of_containers(policy, found), *_of_configuration(policy, found), *_of_age(policy, found)]
+    return tuple(sorted(every, key=lambda each: not each.blocking))
+
+
+def _problem(reason: PolicyReason, *, blocking: bool, **values: object) -> Problem:
+    return Problem(reason, ": ".join([reason.say(**values), *reason.advise(**values)]), blocking)
+
+
+def _of_containers(policy: Policy, found: Observed) -> Iterator[Problem]:
+    absent = [name for name in policy.containers if name not in found.names]
+    if absent:
+        names, there = " or ".join(absent), ", ".join(sorted(found.names))
+        every = len(absent) == len(policy.containers)
+        yield _problem(PolicyReason.CONTAINER, blocking=every, names=names, there=there)
+
+
+def _of_configuration(policy: Policy, found: Observed) -> Iterator[Problem]:
+    if policy.config is None or not found.running:
+        return
+    if kept := kept_objects(policy, found.data, found.running):
+        yield _problem(PolicyReason.IMMUTABLE, blocking=True, objects=_some(kept))
+    nothing = not any(each.uses for each in found.running)
+    alone = nothing and policy.schedule is None and policy.max_age is None
+    for each in found.unreached:
+        yield _problem(PolicyReason.UNREACHED, blocking=alone, what=each)
+    if not nothing:
+        return
+    ignored = [each for each in found.left_out if each.name in policy.config.ignore]
+    secrets = {each.name for each in found.left_out if each.kind is Kind.SECRET and each not in ignored}
+    if secrets:
+        yield _problem(PolicyReason.SECRETS, blocking=alone, names=_some(sorted(secrets)))
+    elif not found.unreached:
+        others = " that is not ignored" if ignored else ""
+        yield _problem(PolicyReason.NO_CONFIG, blocking=alone, others=others)
+
+
+def _of_age(policy: Policy, found: Observed) -> Iterator[Problem]:
+    """Yield a `maxAge` that is over before a restarted pod is available. The fastest pod shows how long it takes."""
+    needed = min((each.ready_after for each in found.running if each.ready_after is not None), default=0)
+    age, least = policy.max_age, policy.budget.min_ready
+    if age is not None and needed + least >= age:
+        words = {"age": format_duration(age), "needed": format_duration(needed)}
+        more = f" and minReady is {format_duration(least)}" if least else ""
+        yield _problem(PolicyReason.AGE, blocking=True, **words, least=more)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

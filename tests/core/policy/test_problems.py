@@ -1,0 +1,135 @@
+"""A policy that can have no effect says what is wrong, and what to do."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from crrd.core.policy.observed import Observed, observe, read_pod
+from crrd.core.policy.problems import PolicyReason, problems
+from crrd.core.policy.types import Policy
+from crrd.core.policy.v1alpha1 import read_policy
+
+NOW = datetime(2026, 1, 1, 13, tzinfo=UTC)
+CONFIG_MAP, SECRET = ({"envFrom": [{f"{kind}Ref": {"name": "web"}}]} for kind in ("configMap", "secret"))
+CSI = {"driver": "secrets-store.csi.k8s.io", "volumeAttributes": {"secretProviderClass": "vault"}}
+
+
+def policy(triggers: dict[str, Any] | None = None, **spec: Any) -> Policy:
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    chosen = {"configChange": {}} if triggers is None else triggers
+    return read_policy({"spec": {"targetRef": target, "triggers": chosen, **spec}})
+
+
+def pod(
+    container: dict[str, Any], init: dict[str, Any] | None = None, *, ready: str = "2026-01-01T12:10:00Z", **spec: Any
+) -> dict[str, Any]:
+    status = {
+        "phase": "Running",
+        "containerStatuses": [{"name": "app", "state": {"running": {"startedAt": "2026-01-01T12:00:00Z"}}}],
+        "conditions": [{"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": ready}],
+    }
+    inits = [] if init is None else [{"name": "setup", **init}]
+    containers = [{"name": "app", **container}]
+    return {"metadata": {"name": "web-0"}, "spec": {"containers": containers, "initContainers": inits, **spec},
+            "status": status}  # fmt: skip
+
+
+def found(chosen: Policy, *pods: dict[str, Any]) -> Observed:
+    return observe(chosen, [read_pod(each, NOW) for each in pods])
+
+
+AGE = {"maxAge": "10m"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "seen", "expected", "words"),
+    [
+        (policy(), pod(CONFIG_MAP), [], ""),
+        (
+            policy(containers=["ap"]),
+            pod(CONFIG_MAP),
+            [(PolicyReason.CONTAINER, True)],
+            "no pod has a container ap that can be restarted in place: use names in spec.containers that the pods have",
+        ),
+        (policy(containers=["app", "setup"]), pod(CONFIG_MAP, {}), [(PolicyReason.CONTAINER, False)], "setup"),
+        (
+            policy(),
+            pod(SECRET),
+            [(PolicyReason.SECRETS, True)],
+            "only Secrets (web), and these do not count: set spec.triggers.configChange.secrets to true",
+        ),
+        (policy({"configChange": {"secrets": True}}), pod(SECRET), [], ""),
+        (policy({"configChange": {}, "maxAge": "72h"}), pod(SECRET), [(PolicyReason.SECRETS, False)], "Secrets"),
+        (policy(), pod({}), [(PolicyReason.NO_CONFIG, True)], "use no ConfigMap or Secret in env, envFrom or a volume"),
+        (
+            policy({"configChange": {"ignore": ["web"]}}),
+            pod(CONFIG_MAP),
+            [(PolicyReason.NO_CONFIG, True)],
+            "use no ConfigMap or Secret that is not ignored",
+        ),
+        (policy(), pod(CONFIG_MAP, CONFIG_MAP), [], ""),
+        (
+            policy(),
+            pod(CONFIG_MAP, {"envFrom": [{"configMapRef": {"name": "setup"}}]}),
+            [(PolicyReason.UNREACHED, False)],
+            "ConfigMap setup of container setup: only an init container uses it",
+        ),
+        (policy(), pod({}, CONFIG_MAP), [(PolicyReason.UNREACHED, True)], "replace the pods"),
+        (policy(), pod(CONFIG_MAP, SECRET), [], ""),
+        (policy({"configChange": {"ignore": ["web"]}}), pod({}, CONFIG_MAP), [(PolicyReason.NO_CONFIG, True)], ""),
+        (
+            policy(),
+            pod({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}, volumes=[{"name": "v", "csi": CSI}]),
+            [(PolicyReason.UNREACHED, True)],
+            "SecretProviderClass vault of container app: the CSI driver",
+        ),
+        (
+            policy(AGE),
+            pod({}),
+            [(PolicyReason.AGE, True)],
+            "maxAge is 10m, but pods need 10m to become ready after a start: set maxAge to a longer time",
+        ),
+        (policy(AGE), pod({}, ready="2026-01-01T12:09:59Z"), [], ""),
+        (
+            policy(AGE, budget={"minReady": "1s"}),
+            pod({}, ready="2026-01-01T12:09:59Z"),
+            [(PolicyReason.AGE, True)],
+            "after a start and minReady is 1s",
+        ),
+        (policy(AGE, budget={"minReady": "10m"}), pod({}, ready=""), [(PolicyReason.AGE, True)], "need 0s"),
+        (policy(AGE), pod({}, ready=""), [], ""),
+    ],
+)
+def test_what_has_no_effect(
+    chosen: Policy, seen: dict[str, Any], expected: list[tuple[PolicyReason, bool]], words: str
+) -> None:
+    every = problems(chosen, found(chosen, seen))
+    assert [(each.reason, each.blocking) for each in every] == expected
+    assert words in "".join(each.message for each in every)
+
+
+def test_the_fastest_pod_shows_how_long_a_restart_takes() -> None:
+    """The others may have been unready for other reasons since."""
+    pods = (pod({}, ready="2026-01-01T12:30:00Z"), pod({}, ready="2026-01-01T12:00:10Z"))
+    assert problems(policy(AGE), found(policy(AGE), *pods)) == ()
+
+
+def test_without_pods_nothing_is_known() -> None:
+    gone = {"metadata": {"name": "web-0", "deletionTimestamp": "2026-01-01T12:00:00Z"}, "spec": {"containers": [{}]}}
+    named = policy(containers=["ap"])
+    assert problems(named, found(named)) == problems(named, found(named, gone)) == ()
+
+
+def test_a_long_list_is_cut() -> None:
+    sources = [{"secretRef": {"name": f"s{number}"}} for number in range(7)]
+    (only,) = problems(policy(), found(policy(), pod({"envFrom": sources})))
+    assert "(s0, s1, s2, s3, s4 and 2 more)" in only.message
+
+
+def test_what_blocks_comes_first() -> None:
+    chosen = policy({"configChange": {}}, containers=["app", "ap"])
+    every = problems(chosen, found(chosen, pod(SECRET)))
+    assert [each.reason for each in every] == [PolicyReason.SECRETS, PolicyReason.CONTAINER]
+    assert problems(replace(chosen, containers=()), found(chosen, pod(CONFIG_MAP))) == ()
