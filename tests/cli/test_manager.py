@@ -53,6 +53,11 @@ def test_how_long_names_may_be(longest: str, flags: tuple[str, ...], capsys: pyt
         build_parser("manager").parse_args(["manager", f"--{flag}=crrd.example"])
 
 
+def test_the_slack_of_deadlines_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRRD_DEFAULT_DEADLINE_SLACK_SECONDS", "600")
+    assert manager_config(build_parser("manager").parse_args(["manager"])).default_deadline_slack == 600
+
+
 def test_a_name_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAMESPACE", "Foo/Bar")
     with pytest.raises(ConfigurationError, match=r"^POD_NAMESPACE is 'Foo/Bar', but must be at most 63"):

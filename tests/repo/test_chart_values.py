@@ -51,7 +51,11 @@ def test_every_value_arrives() -> None:
         "image": {"repository": "registry.example:5000/crrd", "digest": digest, "pullPolicy": "Always"},
         "imagePullSecrets": [{"name": "pull"}],
         "namespaces": {"manager": "one", "node": "2"},
-        "manager": {**pods, "replicas": 3, "env": {"CRRD_LOG_LEVEL": "debug"}},
+        "manager": {
+            **pods,
+            "replicas": 3,
+            "env": {"CRRD_LOG_LEVEL": "debug", "CRRD_DEFAULT_DEADLINE_SLACK_SECONDS": 600},
+        },
         "node": {
             **pods,
             "runtimeSocket": "/var/run/my.sock",
@@ -84,7 +88,8 @@ def test_every_value_arrives() -> None:
         if kind != "Job":
             assert spec["topologySpreadConstraints"] == pods["topologySpreadConstraints"]
         kubernetes_validate.validate(found, "1.36", strict=True)
-    assert variables(objects, "Deployment").items() >= {"CRRD_LOG_LEVEL": "debug", "CRRD_LOG_FORMAT": "json"}.items()
+    of_manager = {"CRRD_LOG_LEVEL": "debug", "CRRD_LOG_FORMAT": "json", "CRRD_DEFAULT_DEADLINE_SLACK_SECONDS": "600"}
+    assert variables(objects, "Deployment").items() >= of_manager.items()
     of_node = {"CRRD_SERVE_FORECAST": "true", "CRRD_KUBELET_HEALTHZ_PORT": "10248", "CRRD_BIND_ADDRESS": ":9420"}
     assert variables(objects, "DaemonSet").items() >= of_node.items()
     assert one(objects, "Deployment", "crrd-manager")["spec"]["replicas"] == 3
@@ -212,6 +217,7 @@ OF_PODS: list[Json] = [
     {"podAnnotations": {"a": 1}},
     {"env": {"CRRD_BIND_ADDRESS": ":80"}},
     {"env": {"POD_NAME": "other"}},
+    {"env": {"CRRD_TLS_CERT_FILE": "/nothing/is/mounted"}},
     {"env": {"not a name": "x"}},
     {"env": [{"name": "a", "value": "b"}]},
 ]

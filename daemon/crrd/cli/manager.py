@@ -47,8 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "for requests without activeDeadlineSeconds: the deadline is this time plus their grace periods and "
         "minStartedSeconds"
     )
-    default, bounded = str(DEFAULT_SLACK_SECONDS), number(60, 7 * 86400)
-    seconds("--default-deadline-slack-seconds", slack, default=default, convert=bounded)
+    env, default, bounded = "CRRD_DEFAULT_DEADLINE_SLACK_SECONDS", str(DEFAULT_SLACK_SECONDS), number(60, 7 * 86400)
+    seconds("--default-deadline-slack-seconds", slack, env=env, default=default, convert=bounded)
     service = "Service name for the serving certificate"
     name("--service", service, env="CRRD_SERVICE", default="crrd-manager", convert=label)
     certificate = "additional DNS name or IP address for the serving certificate; can be repeated"
