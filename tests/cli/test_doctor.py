@@ -46,8 +46,21 @@ def pod(component: str, number: int) -> Json:
             "serviceAccountName": f"crrd-{component}",
             "containers": [{"name": "crrd", "image": "registry:5000/crrd:0.1.0"}],
         },
-        "status": ready(),
+        "status": {
+            **ready(),
+            "phase": "Running",
+            "containerStatuses": [{"name": "crrd", "containerID": "containerd://1", "state": {"running": {}}}],
+        },
     }
+
+
+def admitted(body: Json) -> Json:
+    """The request as admission completes it."""
+    labels = {f"crr.apps.kruise.io/{name}": name for name in ("pod-uid", "node-name")}
+    context = {"statusContext": {"containerID": "containerd://1"}}
+    spec = {**body["spec"], "containers": [{**each, **context} for each in body["spec"]["containers"]]}
+    meta = {**body["metadata"], "labels": {**labels, "crr.apps.kruise.io/active": "true"}}
+    return {**body, "metadata": meta, "spec": spec}
 
 
 def lease(name: str, namespace: str, seconds: float = 0.0) -> Json:
@@ -73,7 +86,9 @@ class Installation:
         self.unreadable: set[str] = set()
         self.denied: set[tuple[str, str, str]] = set()
         """User ("" for the caller), verb and resource."""
-        self.trial: Exception | None = ApiRefusedError("pod not found", status=422)
+        denied = 'admission webhook "mutate-crr.apps.kruise.io" denied the request: pod not found'
+        self.trial: Exception | None = ApiRefusedError(denied, status=422)
+        """How a request for a pod that does not exist is refused, None if it is not."""
         self.clock = ServerClock()
 
     def one(self, kind: str, name: str) -> Json:
@@ -135,13 +150,16 @@ class Installation:
         raise GoneError(f"{name} not found", status=404)
 
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
-        self._check(resource)
         if resource.plural == PLURAL:
             assert dry_run
-            assert (namespace, body["apiVersion"]) == ("shop", API_VERSION)
+            assert body["apiVersion"] == API_VERSION
+            if body["spec"]["podName"] != "crrd-doctor-no-such-pod":
+                return admitted(body)
+            assert namespace == "shop"
             if self.trial is not None:
                 raise self.trial
             return body
+        self._check(resource)
         attributes, user = body["spec"]["resourceAttributes"], body["spec"].get("user", "")
         what = "/".join(filter(None, (attributes["resource"], attributes["subresource"])))
         return {"status": {"allowed": (user, attributes["verb"], what) not in self.denied}}
@@ -264,6 +282,10 @@ BROKEN: dict[str, tuple[Break, Check, State, str]] = {
         lambda api: setattr(api, "trial", ApiUnavailableError("failed calling webhook: x509: unknown authority")),
         *(Check.ADMISSION, State.PROBLEM, "a dry-run request failed: failed calling webhook: x509"),
     ),
+    "denied by a policy": (
+        lambda api: setattr(api, "trial", ApiRefusedError("ValidatingAdmissionPolicy crrd-admission", status=422)),
+        *(Check.ADMISSION, State.PROBLEM, "denied, but not by crrd's webhook: ValidatingAdmissionPolicy"),
+    ),
     "not admitted": (lambda api: setattr(api, "trial", None), Check.ADMISSION, State.PROBLEM, "was accepted"),
     "no policy": (
         lambda api: api.remove("ValidatingAdmissionPolicy", "crrd-requests"),
@@ -372,6 +394,8 @@ async def test_what_is_broken_is_named(what: str) -> None:
 async def test_beside_openkruise() -> None:
     api = Installation()
     api.kruise(daemon=False)
+    denied = 'admission webhook "mcontainerrecreaterequest.kb.io" denied the request: pod not found'
+    api.trial = ApiRefusedError(denied, status=400)
     no_managers(api)
     api.remove("MutatingWebhookConfiguration", "crrd")
     for name in ("crrd-admission", "crrd-manager", "crrd-manager-webhooks", "crrd-manager-secrets"):
@@ -390,7 +414,7 @@ READS = {
     "pods": {Check.MANAGER, Check.DAEMONS, Check.RUNTIME, Check.ACCOUNTS, Check.OPENKRUISE},
     "leases": {Check.CLOCKS},
     "nodes": {Check.CLOCKS},
-    PLURAL: {Check.ADMISSION, Check.RUNTIME},
+    PLURAL: {Check.RUNTIME},
     "selfsubjectaccessreviews": {Check.RIGHTS},
     "subjectaccessreviews": {Check.ACCOUNTS},
     "daemonsets": {Check.OPENKRUISE},
@@ -411,7 +435,7 @@ async def test_what_may_not_be_read_is_not_checked(plural: str) -> None:
 async def test_with_no_rights_at_all() -> None:
     api = Installation()
     api.unreadable.update(READS, {"validatingadmissionpolicybindings"})
-    api.version = {}
+    api.version, api.trial = {}, ApiRefusedError("you may not create requests", status=403)
     findings = await api.findings()
     assert {each.state for each in findings if each.check is not Check.SERVER} == {State.NOT_CHECKED}
     assert findings[0].message == "version unknown"

@@ -1,6 +1,6 @@
 """`crrd doctor`: checks an installation. Reads what `core.doctor` needs from the API server, and prints the findings.
 
-It creates nothing, because its only create call is a dry run. If a right is missing, the check is "not checked".
+It creates nothing, because its create calls are dry runs. If a right is missing, the check is "not checked".
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Any
 from crrd.cli.options import add_kubeconfig_flag
 from crrd.core.api.types import API_VERSION, KIND, LABEL_ACTIVE, MANAGERS, NODE_DAEMONS
 from crrd.core.doctor import facts as read
-from crrd.core.doctor.checks import examine
+from crrd.core.doctor.checks import CREATE, examine
 from crrd.core.doctor.facts import Facts, Hook, Json, LeaseSeen, PodSeen, Trial
 from crrd.core.doctor.findings import Finding, State
 from crrd.kube.best_effort import BestEffortReader
@@ -39,6 +39,7 @@ _DAEMON_SETS = Resource("daemonsets", "apps")
 _MY_REVIEWS = Resource("selfsubjectaccessreviews", _AUTHORIZATION)
 _REVIEWS = Resource("subjectaccessreviews", _AUTHORIZATION)
 _REQUESTS = REQUESTS.full_name
+_TRIED = 3  # How many pods a valid request is tried with, at most
 _OF_BOTH = (f"patch {_REQUESTS}/status", "get nodes", "create events")
 OF_USER = (f"get,list,watch,create,patch,delete {_REQUESTS}", "get,list,watch pods")
 OF_NODE = (f"list,watch,patch,serve {_REQUESTS}", "list,watch pods", *_OF_BOTH)
@@ -54,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Checks an installation of crrd: CRD, admission, policies, manager, node daemons, clocks and rights.\n"
         "Prints a line per check: ok, warning, problem or not checked, and what to do. Changes nothing, because the\n"
-        "only request that it creates is a dry run. It skips checks that your rights do not allow."
+        "requests that it creates are dry runs. It skips checks that your rights do not allow."
     )
     parser.epilog = (
         "examples:\n"
@@ -63,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "exit codes: 0 no problem (there may be warnings and skipped checks), 1 problems,\n"
         "2 bad input, or the API server cannot be reached"
     )
-    where = "namespace for the dry-run request, and for the check of your rights (default: %(default)s)"
+    where = "namespace for the dry-run requests, and for the check of your rights (default: %(default)s)"
     parser.add_argument("-n", "--namespace", metavar="NAME", default="default", help=where)
     shape = "output format (default: %(default)s)"
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help=shape)
@@ -127,6 +128,7 @@ class Reader(BestEffortReader):
             crd=self.get(_CRDS, "", _REQUESTS),
             hooks=self._hooks(),
             trial=self._trial(namespace),
+            valid_trial=self._valid_trial(namespace),
             policies=self.list(_POLICIES, read.read_name),
             bound=self.list(_BINDINGS, read.read_bound),
             leader=self._leader(),
@@ -162,17 +164,32 @@ class Reader(BestEffortReader):
     async def _hooks(self) -> tuple[Hook, ...]:
         return tuple(chain.from_iterable(await self.list(WEBHOOKS, read.read_hooks)))
 
-    async def _trial(self, namespace: str) -> Trial:
-        """Create a request as a dry run. Its pod does not exist, so admission denies it if it works."""
-        spec = {"podName": "crrd-doctor-no-such-pod", "containers": [{"name": "app"}]}
+    async def _trial(self, namespace: str, pod: str = "crrd-doctor-no-such-pod", container: str = "app") -> Trial:
+        """Create a request as a dry run."""
+        spec = {"podName": pod, "containers": [{"name": container}]}
         body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "crrd-doctor"}, "spec": spec}
+        key = f"{namespace}/{pod}"
         try:
-            await self.client.create(REQUESTS, namespace, body, dry_run=True)
+            made = await self.client.create(REQUESTS, namespace, body, dry_run=True)
         except ApiUnavailableError as error:
-            return Trial(0, str(error))
+            return Trial(0, str(error), key)
         except ApiRefusedError as error:
-            return Trial(error.status, str(error))
-        return Trial(201)
+            return Trial(error.status, str(error), key)
+        return Trial(201, "", key, read.is_admitted(made))
+
+    async def _valid_trial(self, namespace: str) -> Trial | None:
+        """Try a pod that can be recreated, of the namespace, or else of crrd itself. None if there is none."""
+        own = (pod.namespace for name in ("daemons", "managers") for pod in self.found.get(name, ()))
+        trial = None
+        for place in dict.fromkeys((namespace, *own)):
+            targets = [each for each in await self.list(PODS, read.read_target, namespace=place) if each is not None]
+            if targets and not await self.attempt(f"rights in {place}", self._missing((CREATE,), place)):
+                for pod, container in targets[:_TRIED]:  # a pod may be deleted meanwhile
+                    trial = await self._trial(place, pod, container)
+                    if trial.admitted:
+                        return trial
+                return trial
+        return None
 
     async def _leader(self) -> LeaseSeen | None:
         managers = self.found.get("managers")

@@ -1,7 +1,8 @@
 """Calls admission webhooks: those of the MutatingWebhookConfigurations in the store.
 
 It uses `clientConfig.url` (there is no Service network) over TLS with the configuration's caBundle. Rules match by
-group, version, resource and operation. matchPolicy, namespaceSelector, objectSelector and failurePolicy are respected.
+group, version, resource, operation and scope. matchPolicy, namespaceSelector, objectSelector, failurePolicy and
+sideEffects (of a dry run) are respected.
 matchConditions (CEL) are ignored: a webhook with conditions is always called.
 """
 
@@ -18,7 +19,7 @@ import aiohttp
 import jsonpatch
 
 from crrd_localnode.api.admission import AdmissionRequest
-from crrd_localnode.api.errors import ApiError
+from crrd_localnode.api.errors import ApiError, bad_request
 from crrd_localnode.api.objects import Object, dig, metadata
 from crrd_localnode.api.store import Store
 
@@ -65,6 +66,8 @@ class Webhooks:
     async def _call(self, webhook: Json, request: AdmissionRequest, new: Object | None) -> Json | None:
         """Return a webhook's response, or None if it cannot be reached (Ignore). ApiError: denied, or not reached."""
         name = webhook.get("name", "")
+        if request.dry_run and webhook.get("sideEffects") not in ("None", "NoneOnDryRun"):
+            raise bad_request(f"admission webhook {name} does not support dry run")
         try:
             answer = await self._ask(webhook, request, new)
         except (aiohttp.ClientError, OSError, ValueError, binascii.Error) as error:
@@ -72,10 +75,7 @@ class Webhooks:
                 return None
             raise ApiError(500, f'failed calling webhook "{name}": {error or type(error).__name__}') from error
         if not answer.get("allowed"):
-            status = answer.get("status") or {}
-            why = status.get("message") or "no explanation"
-            code = status.get("code") or 403
-            raise ApiError(int(code), f'admission webhook "{name}" denied the request: {why}')
+            raise _denial(name, answer.get("status") or {})
         return answer
 
     async def _ask(self, webhook: Json, request: AdmissionRequest, new: Object | None) -> Json:
@@ -97,6 +97,14 @@ class Webhooks:
         return dict(answer)
 
 
+def _denial(name: str, status: Json) -> ApiError:
+    """Return a webhook's denial with its Status, as k8s.io/apiserver's `ToStatusErr` does."""
+    why = status.get("message") or status.get("reason")
+    message = f'admission webhook "{name}" denied the request' + (f": {why}" if why else " without explanation")
+    code = max(400, int(status.get("code") or 0))
+    return ApiError(code, message, reason=status.get("reason") or "", details=status.get("details"))
+
+
 def _version(webhook: Json, request: AdmissionRequest) -> str | None:
     """Return the version of the kind to send to a webhook, or None if no rule matches.
 
@@ -114,6 +122,8 @@ def _covers(rule: Json, request: AdmissionRequest, version: str) -> bool:
     resource = f"{request.kind.plural}/{request.subresource}" if request.subresource else request.kind.plural
     wanted = {"operations": request.operation, "apiGroups": request.kind.group, "apiVersions": version}
     wanted["resources"] = resource
+    if rule.get("scope", "*") not in ("*", "Namespaced" if request.kind.namespaced else "Cluster"):
+        return False
     return all(value in (named := rule.get(key) or ()) or "*" in named for key, value in wanted.items())
 
 

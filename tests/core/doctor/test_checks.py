@@ -8,7 +8,7 @@ import pytest
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.schema import FIELDS
-from crrd.core.doctor.checks import dropped_fields, examine
+from crrd.core.doctor.checks import CREATE, dropped_fields, examine
 from crrd.core.doctor.facts import (
     Facts,
     Hook,
@@ -16,12 +16,14 @@ from crrd.core.doctor.facts import (
     NodeSeen,
     PodSeen,
     Trial,
+    is_admitted,
     read_bound,
     read_desired,
     read_hooks,
     read_lease,
     read_node,
     read_pod,
+    read_target,
     read_waiting,
 )
 from crrd.core.doctor.findings import Check, Finding, State, Topic
@@ -33,6 +35,7 @@ DAEMON = PodSeen("crrd-node/a", "worker-1", ready=True, why="", version="1", acc
 LEASE = LeaseSeen("worker-1", "worker-1", NOW, 40)
 KRUISE = Hook("m.kb.io", "kruise")
 OWN = (Hook("mutate-crr.apps.kruise.io", "crrd"),)
+DENIED = Trial(422, 'dry run: admission webhook "mutate-crr.apps.kruise.io" denied the request: pod not found')
 KEEPS_ALL: Json = {"x-kubernetes-preserve-unknown-fields": True}
 FACTS = Facts(
     version="v1.36.1",
@@ -41,7 +44,8 @@ FACTS = Facts(
     here=NOW,
     crd={"spec": {"versions": [{"name": "v1beta1", "served": True, "schema": {"openAPIV3Schema": KEEPS_ALL}}]}},
     hooks=(KRUISE,),
-    trial=Trial(400),
+    trial=Trial(400, 'admission webhook "m.kb.io" denied the request: pod not found'),
+    valid_trial=Trial(201, pod="shop/web", admitted=True),
     unread={},
     policies=("x-crrd-node", "x-crrd-requests"),
     bound=("", "x-crrd-node", "x-crrd-requests"),
@@ -74,10 +78,23 @@ def test_all_is_well() -> None:
 @pytest.mark.parametrize(
     ("check", "changes", "topic"),
     [
-        (Check.ADMISSION, {"trial": Trial(403, "forbidden")}, Topic.UNREAD),
+        (Check.ADMISSION, {"trial": Trial(403, "forbidden"), "missing_rights": NO}, Topic.UNREAD),
+        (Check.ADMISSION, {"trial": Trial(403), "missing_rights": ("create nodes",)}, Topic.WEBHOOK_NOT_ASKED),
+        (Check.ADMISSION, {"trial": Trial(403, "forbidden"), "missing_rights": (CREATE,)}, Topic.UNREAD),
         (Check.ADMISSION, {"trial": Trial(400, "no dry run"), "hooks": OWN}, Topic.UNREAD),
-        (Check.ADMISSION, {"trial": Trial(422), "hooks": OWN}, Topic.ADMISSION),
+        (Check.ADMISSION, {"trial": Trial(422, "by a policy"), "hooks": OWN}, Topic.WEBHOOK_NOT_ASKED),
+        (Check.ADMISSION, {"trial": DENIED, "hooks": OWN}, Topic.ADMISSION),
+        (Check.ADMISSION, {"trial": DENIED, "hooks": NO}, Topic.ADMISSION),
+        (Check.ADMISSION, {"hooks": OWN}, Topic.UNREAD),
+        (Check.ADMISSION, {"trial": Trial(422), "hooks": ()}, Topic.WEBHOOK_NOT_ASKED),
+        (Check.ADMISSION, {"trial": Trial(0, "x509")}, Topic.ADMISSION_FAILED),
         (Check.ADMISSION, {"trial": Trial(201)}, Topic.NOT_ADMITTED),
+        (Check.ADMISSION, {"valid_trial": None}, Topic.ONLY_DENIES),
+        (Check.ADMISSION, {"valid_trial": Trial(0, "timeout")}, Topic.ADMISSION_FAILED),
+        (Check.ADMISSION, {"valid_trial": Trial(201)}, Topic.NOT_COMPLETED),
+        (Check.ADMISSION, {"valid_trial": Trial(422, "a policy")}, Topic.REQUEST_DENIED),
+        (Check.ADMISSION, {"valid_trial": Trial(403, "a quota")}, Topic.REQUEST_DENIED),
+        (Check.ADMISSION, {"valid_trial": Trial(409, "exists")}, Topic.UNREAD),
         (Check.POLICIES, {"hooks": NO}, Topic.POLICIES),
         (Check.POLICIES, {"bound": NO}, Topic.UNREAD),
         (Check.MANAGER, {"hooks": NO}, Topic.NO_MANAGER),
@@ -153,6 +170,44 @@ def test_nothing_raises_for_odd_objects() -> None:
     assert read_waiting(odd) == ("", frozenset({""}))
     assert read_bound(odd) == ""
     assert read_desired(odd) == 0
+    assert read_target(odd) is None
+    assert not is_admitted(odd)
+
+
+def running_pod(**changes: Any) -> Json:
+    """A pod with a container that can be recreated. `changes` are fields of the container, its status or the pod."""
+    status = {"name": "app", "containerID": "containerd://1", "state": {"running": {}}, **changes.pop("status", {})}
+    spec = {"containers": [{"name": "app", **changes.pop("container", {})}], **changes.pop("spec", {})}
+    phase = {"phase": "Running", "containerStatuses": [status], **changes.pop("pod_status", {})}
+    return {"metadata": {"name": "web", **changes}, "spec": spec, "status": phase}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"deletionTimestamp": "2026-03-01T12:00:00Z"},
+        {"pod_status": {"phase": "Succeeded"}},
+        {"status": {"containerID": ""}},
+        {"status": {"state": {"waiting": {}}}},
+        {"spec": {"restartPolicy": "Never"}},
+        {"container": {"restartPolicyRules": [{"action": "RestartAllContainers", "exitCodes": {"operator": "In"}}]}},
+    ],
+)
+def test_a_request_is_tried_for_what_can_be_recreated(changes: Json) -> None:
+    assert read_target(running_pod()) == ("web", "app")
+    assert read_target(running_pod(**changes)) is None
+
+
+def test_an_admitted_request_has_all_that_a_daemon_needs() -> None:
+    labels = {f"crr.apps.kruise.io/{name}": name for name in ("pod-uid", "node-name")}
+    labels["crr.apps.kruise.io/active"] = "true"
+    containers = [{"name": "app", "statusContext": {"containerID": "containerd://1"}}]
+    made: Json = {"metadata": {"labels": labels}, "spec": {"podName": "web", "containers": containers}}
+    assert is_admitted(made)
+    for name in labels:
+        rest = {key: value for key, value in labels.items() if key != name}
+        assert not is_admitted({**made, "metadata": {"labels": rest}})
+    assert not is_admitted({**made, "spec": {"podName": "web", "containers": [{"name": "app"}]}})
 
 
 def test_a_reason_that_the_crd_has_pruned_is_read_from_its_message() -> None:

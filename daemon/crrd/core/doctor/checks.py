@@ -10,8 +10,8 @@ from typing import Any
 from crrd.core.api.fields import Field, SetBy, Type
 from crrd.core.api.reasons import Reason
 from crrd.core.api.schema import FIELDS
-from crrd.core.api.types import VERSIONS, RequestPhase, StatePhase
-from crrd.core.doctor.facts import Facts, Hook, Json, PodSeen
+from crrd.core.api.types import GROUP, PLURAL, VERSIONS, RequestPhase, StatePhase
+from crrd.core.doctor.facts import Facts, Hook, Json, PodSeen, Trial
 from crrd.core.doctor.findings import Check, Finding, State, Topic
 from crrd.lib.jsonfields import items, mapping, text, value_at
 from crrd.lib.plain import plain
@@ -19,6 +19,7 @@ from crrd.lib.plain import plain
 HOOK = "mutate-crr.apps.kruise.io"  # The webhook of crrd's manager that requests need
 POLICIES_OF_NODE = ("crrd-node", "crrd-requests")
 POLICIES_OF_MANAGER = ("crrd-admission", "crrd-manager", "crrd-manager-webhooks", "crrd-manager-secrets")
+CREATE = f"create {PLURAL}.{GROUP}"  # The right that a user needs first
 SKEW_SECONDS = 10.0  # By how much clocks may differ: headers have whole seconds, and calls take some time
 NODE_LEASE_SECONDS = 60.0  # Kubelet renews its Lease every 10 s, and a node whose Lease is 40 s old is no longer Ready
 _SHOWN = 3  # Most names in a list; the others are counted
@@ -141,16 +142,36 @@ def _webhooks(facts: Facts) -> Iterator[Result]:
 
 
 def _admission(facts: Facts) -> Iterator[Result]:
-    """Check that admission denies an invalid request."""
-    # crrd's manager denies with 422, OpenKruise's with 400 (as does the API server if a webhook allows no dry run)
-    if facts.trial.status in ((422,) if _own_hooks(facts) else (400, 422)):
-        yield Topic.ADMISSION, {}
-    elif 200 <= facts.trial.status < 300:
+    """Check that the webhook denies an invalid request, and that a valid one is admitted."""
+    trial, valid = facts.trial, facts.valid_trial
+    if 200 <= trial.status < 300:
         yield Topic.NOT_ADMITTED, {}
-    elif facts.trial.status == 0:
-        yield Topic.ADMISSION_FAILED, {"error": facts.trial.error}
+    elif not _denied_by({each.name for each in _own_hooks(facts) or facts.hooks} or {HOOK}, trial):
+        yield _refusal(facts, trial, Topic.WEBHOOK_NOT_ASKED)
+    elif valid is None:
+        yield Topic.ONLY_DENIES, {}
+    elif not 200 <= valid.status < 300:
+        yield _refusal(facts, valid, Topic.REQUEST_DENIED)
     else:
-        yield Topic.UNREAD, {"why": facts.trial.error}
+        yield Topic.ADMISSION if valid.admitted else Topic.NOT_COMPLETED, {"pod": valid.pod}
+
+
+def _denied_by(webhooks: Iterable[str], trial: Trial) -> bool:
+    """Whether one of the webhooks has denied a request, and not a policy, a quota or the API server itself.
+
+    Only the API server's message has the name of the webhook.
+    """
+    return any(f'admission webhook "{each}" denied the request' in trial.error for each in webhooks)
+
+
+def _refusal(facts: Facts, trial: Trial, topic: Topic) -> Result:
+    """Return the result for a trial that was refused: the topic if it shows that users' requests are refused, too."""
+    rights = facts.missing_rights if "missing_rights" not in facts.unread else (CREATE,)
+    if trial.status == 0:
+        return Topic.ADMISSION_FAILED, {"error": trial.error}
+    if trial.status == 422 or (trial.status == 403 and CREATE not in rights):
+        return topic, {"error": trial.error, "pod": trial.pod}
+    return Topic.UNREAD, {"why": trial.error}  # for example, a webhook that does not support a dry run (400)
 
 
 def _policies(facts: Facts) -> Iterator[Result]:

@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from crrd.core.api.pod import ContainerKind, parse_pod
 from crrd.core.api.reasons import reason_of
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import GROUP, LABEL_NODE_NAME, PLURAL
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.lib.jsonfields import condition_is_true, items, mapping, text, value_at
 
 Json = Mapping[str, Any]
@@ -66,10 +69,12 @@ class LeaseSeen:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The answer to a dry-run create of a request for a pod that does not exist."""
+    """The answer to a dry-run create of a request."""
 
     status: int  # The HTTP status; 0 for none, or for a failure inside the server (5xx)
     error: str = ""
+    pod: str = ""  # The pod (`namespace/name`); "" for one that does not exist
+    admitted: bool = False  # Whether the request came back with all that admission sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +85,9 @@ class Facts:
     too_old: bool
     now: datetime  # The API server's time
     here: datetime  # The time of the machine that asks
-    trial: Trial
+    trial: Trial  # For a pod that does not exist
     unread: Mapping[str, str]  # Which of the fields below could not be read, and why
+    valid_trial: Trial | None = None  # For a pod and a container that can be recreated; None if there is none
     crd: Json | None = None
     hooks: tuple[Hook, ...] = ()
     policies: tuple[str, ...] = ()
@@ -125,6 +131,23 @@ def read_pod(obj: Json) -> PodSeen:
         account=f"{namespace}:{text(value_at(obj, 'spec.serviceAccountName')) or 'default'}",
         ended=value_at(obj, "status.phase") in ("Failed", "Succeeded"),
     )
+
+
+def read_target(obj: Json) -> tuple[str, str] | None:
+    """The name of a pod and of its first container that any user could recreate, None if it has none."""
+    pod = parse_pod(obj)
+    for each in pod.containers.values() if pod.phase == "Running" and not pod.deleting else ():
+        restarted = each.policy(None) is not RestartPolicy.NEVER and not each.restart_rules
+        if each.kind is ContainerKind.REGULAR and each.running and each.container_id and restarted:
+            return pod.name, each.name
+    return None
+
+
+def is_admitted(obj: Json) -> bool:
+    """Whether a new request has all that admission sets, so that a node daemon serves it."""
+    request = parse_request(obj)
+    found = request.pod_uid and request.node_name and all(each.context for each in request.containers)
+    return request.active and bool(found)
 
 
 def read_node(obj: Json) -> NodeSeen:

@@ -9,6 +9,8 @@ from crrd.core.api.types import MANAGERS, NODE_DAEMONS
 _APPLY = "install crrd again, the way you installed it (helm upgrade, or kubectl apply)"
 _DAEMON_LOGS = f"kubectl logs -n {{daemons}} -l {NODE_DAEMONS} --tail=20"
 _MANAGER_LOGS = f"check the log: kubectl logs -n {{managers}} -l {MANAGERS} --tail=20"
+_GET = "kubectl get mutatingwebhookconfigurations"
+_CHECK_WEBHOOK = f"check rules, operations, selectors and matchConditions of the webhook: {_GET} crrd -o yaml"
 _DROPPED = (
     "the API server drops fields that the CRD does not have: {names}",
     "without OpenKruise, apply the CRD of this version of crrd; with it, keep its CRD and do not use these fields",
@@ -74,10 +76,19 @@ class Topic(ReasonTable):
     WEBHOOK_IGNORED = ("WebhookIgnored", State.WARNING,
         "failurePolicy is Ignore in {names}, so requests can pass without admission", "set failurePolicy: Fail")
     # admission
-    ADMISSION = "Admission", State.OK, "admission works (a dry-run request for a pod that does not exist was denied)"
+    ADMISSION = "Admission", State.OK, "admission works (a dry-run request for pod {pod} was admitted)"
+    ONLY_DENIES = ("OnlyDenies", State.OK,
+        "the webhook denies a request for a pod that does not exist; for a full check, use -n with a pod's namespace")
     NOT_ADMITTED = ("NotAdmitted", State.PROBLEM,
         "a dry-run request for a pod that does not exist was accepted, so admission does not check requests",
-        f"check namespaceSelector and rules of the webhooks, and {_APPLY}")
+        _CHECK_WEBHOOK)
+    NOT_COMPLETED = ("NotCompleted", State.PROBLEM,
+        "admission did not complete a dry-run request for pod {pod}, so node daemons do not serve requests",
+        _CHECK_WEBHOOK)
+    REQUEST_DENIED = ("RequestDenied", State.PROBLEM, "a valid dry-run request for pod {pod} was denied: {error}",
+        f"check what denies it: {_GET},validatingwebhookconfigurations,validatingadmissionpolicies")
+    WEBHOOK_NOT_ASKED = ("WebhookNotAsked", State.PROBLEM,
+        "a dry-run request was denied, but not by crrd's webhook: {error}", _CHECK_WEBHOOK)
     ADMISSION_FAILED = ("AdmissionFailed", State.PROBLEM, "a dry-run request failed: {error}",
         f"{_MANAGER_LOGS}; check the caBundle (x509 errors), or the network to the manager (timeouts)")
     # policies
