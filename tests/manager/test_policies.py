@@ -446,7 +446,7 @@ async def test_a_failed_run_that_a_user_resumes_no_longer_stops_the_policy(
 
 
 async def test_a_run_that_cannot_go_on_is_announced_once(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crrd.manager.policies.controller.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("crrd.manager.policies.runs.RETRY_SECONDS", 0.1)
     cluster, attempts = managed.cluster, 0
 
     def creates(call: Call) -> bool:
@@ -485,9 +485,9 @@ async def test_a_node_without_daemon_is_waited_for_and_then_the_run_fails(
     managed: Managed, monkeypatch: pytest.MonkeyPatch, *, comes: bool
 ) -> None:
     """Containers there keep the old data: the policy must not call that done."""
-    monkeypatch.setattr("crrd.manager.policies.controller.DAEMON_SECONDS", 60.0 if comes else 0.3)
-    monkeypatch.setattr("crrd.manager.policies.controller.RETRY_SECONDS", 0.1)
-    monkeypatch.setattr("crrd.manager.policies.controller.PROGRESS_SECONDS", 0.1)
+    monkeypatch.setattr("crrd.manager.policies.runs.DAEMON_SECONDS", 60.0 if comes else 0.3)
+    monkeypatch.setattr("crrd.manager.policies.runs.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("crrd.manager.policies.runs.PROGRESS_SECONDS", 0.1)
     cluster = managed.cluster
     labels = {"app.kubernetes.io/name": "crrd", "app.kubernetes.io/component": "node"}
     await cluster.pod("crrd-node-b", labels, node="node-b")
@@ -508,8 +508,8 @@ async def test_a_node_without_daemon_is_waited_for_and_then_the_run_fails(
 async def test_a_second_edit_during_a_run_gives_way_to_the_new_data(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crrd.manager.policies.controller.RETRY_SECONDS", 0.2)
-    monkeypatch.setattr("crrd.manager.policies.controller.PROGRESS_SECONDS", 0.1)
+    monkeypatch.setattr("crrd.manager.policies.runs.RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("crrd.manager.policies.runs.PROGRESS_SECONDS", 0.1)
     cluster = managed.cluster
     first, second = [pod["metadata"]["name"] for pod in await cluster.pods()]
     await managed.begin_run()
@@ -557,9 +557,9 @@ async def test_what_cannot_work_is_said(managed: Managed, spec: dict[str, Any], 
 
 async def test_runs_that_wait_let_others_run(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
     """A PodDisruptionBudget that allows nothing would hold a place for ever."""
-    monkeypatch.setattr("crrd.manager.policies.controller.PARALLEL_RUNS", 2)
-    monkeypatch.setattr("crrd.manager.policies.controller.TURN_SECONDS", 0.5)
-    monkeypatch.setattr("crrd.manager.policies.controller.RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("crrd.manager.policies.runs.PARALLEL_RUNS", 2)
+    monkeypatch.setattr("crrd.manager.policies.runs.TURN_SECONDS", 0.5)
+    monkeypatch.setattr("crrd.manager.policies.runs.RETRY_SECONDS", 0.2)
     cluster = managed.cluster
 
     def target(name: str) -> dict[str, Any]:

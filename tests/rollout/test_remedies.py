@@ -11,7 +11,7 @@ from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.run import Amount, Run
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Remedies, Skip, WaitReason
-from crrd.manager.policies.controller import FIELDS
+from crrd.manager.policies.runs import FIELDS
 from crrd.rollout.remedies import FLAGS
 from tests.support.rollouts import NOW, container, member, members, planned, run, why, workload
 

@@ -1,0 +1,209 @@
+"""Carries out the runs of policies: one task for each. A run's state is in its requests and in the policy's status."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+
+import structlog
+
+from crrd.core.policy.decide import ended, make_run
+from crrd.core.policy.types import API_VERSION, KIND, Policy, RunRecord
+from crrd.core.rollout.plan import End, Plan
+from crrd.core.rollout.run import Run, Target
+from crrd.core.rollout.waits import Remedies, Skip, WaitReason
+from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.events import KubeEventSink
+from crrd.lib.errors import CrrdError
+from crrd.manager.policies.statuses import Policies
+from crrd.rollout.cluster import Cluster
+from crrd.rollout.display import RunDisplay, failures, summary
+from crrd.rollout.events import WorkloadEvent, workload_event
+from crrd.rollout.runner import Runner
+from crrd.rollout.target import Aim
+
+RETRY_SECONDS = 5.0  # Pause after a run that could not continue, or waits for another one
+DAEMON_SECONDS = 60.0
+"""How long a run waits for the daemon of a node. During an update of the DaemonSet a node has none for seconds. After
+this time the run has failed, because containers on the node keep the old configuration."""
+PROGRESS_SECONDS = 5.0  # Interval of status writes about what a run waits for
+PARALLEL_RUNS = 16  # Each run has four watches
+TURN_SECONDS = 60.0  # Time without progress after which a run without a window lets others run
+
+FIELDS: Remedies = {
+    WaitReason.UNREADY_IN_ORDER: "restart pod {pod} first, or set spec.budget.maxUnavailable to {enough}",
+    WaitReason.NODE_LIMIT: "to change the limit: spec.budget.maxPerNode",
+    Skip.RESTARTS_POD:
+        "a policy does not allow this; to restart it: "
+        "kubectl recreate pod/{pod} -n {namespace} -c {container} --allow-pod-restart",
+}  # fmt: skip
+"""What a user of a policy can do about a wait or a skipped pod: its fields, or a command."""
+
+log = structlog.get_logger(__name__)
+RunObserver = Callable[[str, str], None]
+"""Called for each ended run, with its trigger, and `succeeded` or `failed`."""
+
+
+@dataclass(slots=True)
+class ActiveRun:
+    """A run that is being carried out."""
+
+    policy: Policy
+    record: RunRecord
+    aim: Aim
+    until: datetime | None  # The end of the policy's window
+    run: Run
+    task: asyncio.Task[None] | None = None
+    progress: str = ""
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        """The run's name and the policy's generation."""
+        return self.record.name, self.policy.generation
+
+    @property
+    def key(self) -> str:
+        """The policy's key."""
+        return self.policy.key
+
+
+class PolicyRuns:
+    """The active runs, by policy. The constructor starts nothing.
+
+    `wake_at` is called with a policy's key, and the loop's time at which its round is due at the latest.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        events: KubeEventSink,
+        clock: ServerClock,
+        policies: Policies,
+        *,
+        on_run: RunObserver,
+        wake_at: Callable[[str, float], None],
+    ) -> None:
+        self._client, self._events, self._clock, self._policies = client, events, clock, policies
+        self._on_run, self._wake_at = on_run, wake_at
+        self._active: dict[str, ActiveRun] = {}
+        self._turns = asyncio.Semaphore(PARALLEL_RUNS)
+
+    def progress(self, key: str) -> str:
+        """Return what the active run of a policy waits for, "" for nothing."""
+        return active.progress if (active := self._active.get(key)) else ""
+
+    def follow(self, policy: Policy, wanted: RunRecord | None, aim: Aim | None, until: datetime | None) -> None:
+        """Carry out this run of a policy, and stop any other."""
+        active = self._active.get(policy.key)
+        if active is not None and wanted is not None and active.identity == (wanted.name, policy.generation):
+            return
+        self.stop(policy.key)
+        if wanted is None or aim is None:
+            return
+        self._active[policy.key] = made = ActiveRun(policy, wanted, aim, until, make_run(policy, wanted, aim.target))
+        made.task = asyncio.create_task(self._carry_out(made), name=f"run {wanted.name}")
+
+    def stop(self, key: str) -> None:
+        """Begin no more pods of the policy's run. Requests under way continue."""
+        if (active := self._active.pop(key, None)) and active.task is not None:
+            active.task.cancel()
+
+    def stop_all(self) -> None:
+        """Call `stop` for all policies."""
+        for key in tuple(self._active):
+            self.stop(key)
+
+    async def _carry_out(self, active: ActiveRun) -> None:
+        """Carry out a run, and record how it ended. Wait while another run on the target is first."""
+        name, loop = {"policy": active.key, "run": active.run.name}, asyncio.get_running_loop()
+        log.info("policy run started", **name, reason=active.record.reason)
+        if active.policy.status.run != active.record:  # else it continues
+            self._record(active, WorkloadEvent.RECREATING, active.record.reason)
+        try:
+            plan, timed_out = await self._take_turn(active)
+            patient_until = loop.time() + DAEMON_SECONDS
+            while (
+                plan.end is End.RIVAL
+                or (timed_out and active.until is None)
+                or (_without_daemon(plan) and loop.time() < patient_until)
+            ):
+                if not timed_out:  # else the last plan has what it waits for
+                    self._progressed(active, plan.message or _without_daemon(plan)[0])
+                await asyncio.sleep(RETRY_SECONDS)
+                plan, timed_out = await self._take_turn(active)
+            if timed_out:
+                log.info("policy run interrupted", **name, error="the window has closed")
+            else:
+                await self._end(active, plan)
+        except Exception as error:
+            log.warning("policy run interrupted", **name, error=str(error), exc_info=not isinstance(error, CrrdError))
+            self._progressed(active, str(error))
+            await asyncio.sleep(RETRY_SECONDS)
+        self._active.pop(active.key, None)
+        self._wake_at(active.key, loop.time())
+
+    async def _take_turn(self, active: ActiveRun) -> tuple[Plan, bool]:
+        """Return the last plan of a run, and whether its window or its turn ended first."""
+        run, until = active.run, active.until
+        timeout = None if until is None else max(1.0, (until - self._clock.now()).total_seconds())
+        async with self._turns, Cluster(self._client, run.namespace, active.aim, run.options) as cluster:
+            parts = self._client, cluster, self._clock, _Progress(partial(self._progressed, active))
+            runner = Runner(*parts, timeout=timeout, confirmed=True, remedies=FIELDS, patience=TURN_SECONDS)
+            return await runner.run(run)
+
+    async def _end(self, active: ActiveRun, plan: Plan) -> None:
+        record, uid = active.record, active.policy.uid
+        failed = plan.outcome is not End.DONE or bool(_without_daemon(plan))
+        skipped = (f"{row.pod}: {row.wait.why}" for row in plan.rows if row.skip is not None and not row.skip.normal)
+        details = failures(plan.rows) or "; ".join(skipped) or (plan.message if failed else "")
+        message = ": ".join(filter(None, [summary(plan.rows), details]))[:1000]
+        log.info("policy run ended", policy=active.key, run=record.name, failed=failed, message=message)
+        self._record(active, WorkloadEvent.FAILED if failed else WorkloadEvent.RECREATED, message)
+        self._on_run(record.trigger, "failed" if failed else "succeeded")
+        while (latest := self._policies.get(active.key)) is not None and latest.uid == uid:
+            status = ended(latest, record, failed=failed, message=message, now=self._clock.now())
+            with suppress(CrrdError):  # retried, because a new attempt of the run would repeat the event
+                if await self._policies.write(latest, status, latest.conditions):
+                    break
+            await asyncio.sleep(0.5)
+
+    def _record(self, active: ActiveRun, reason: WorkloadEvent, message: str) -> None:
+        """Queue events on the workload and on the policy."""
+        policy = active.policy
+        own = Target(policy.name, API_VERSION, KIND, policy.name, policy.uid)
+        for each in (active.run, replace(active.run, target=own)):
+            if (event := workload_event(each, reason, message, self._clock.now())) is not None:
+                self._events.record(event)
+
+    def _progressed(self, active: ActiveRun, text: str) -> None:
+        """Record that a run waits for something else than before."""
+        if active.progress != text:
+            active.progress = text
+            self._wake_at(active.key, asyncio.get_running_loop().time() + PROGRESS_SECONDS)
+
+
+def _without_daemon(plan: Plan) -> list[str]:
+    """Return the pods that were skipped because their nodes have no daemon."""
+    return [f"{row.pod}: {row.wait.why}" for row in plan.rows if row.skip is Skip.NO_DAEMON]
+
+
+class _Progress(RunDisplay):
+    """Reports what a run waits for."""
+
+    def __init__(self, on_progress: Callable[[str], None]) -> None:
+        self._on_progress = on_progress
+
+    def show(self, plan: Plan) -> None:
+        """See RunDisplay."""
+        self._on_progress(": ".join([summary(plan.rows), *plan.waits[:1]]))
+
+    def print_line(self, message: str, details: Sequence[str] = ()) -> None:
+        """See RunDisplay."""
+        log.debug(message, details=details)
+
+    async def ask(self, question: str) -> bool:
+        """See RunDisplay. The runs of policies are confirmed from their start."""
+        return False

@@ -1,0 +1,46 @@
+"""The known policies, and writes of their status."""
+
+from collections import Counter
+from collections.abc import Callable
+
+from crrd.core.policy.types import Policy, PolicyStatus
+from crrd.core.policy.v1alpha1 import read_policy, write_status
+from crrd.kube.client import KubeClient
+from crrd.kube.informer import Informer, Objects
+from crrd.kube.reflector import Selection
+from crrd.kube.resources import POLICIES
+from crrd.lib.errors import ConflictError, GoneError
+
+
+class Policies:
+    """All policies of the cluster, never older than own writes. `changed` is as in Objects."""
+
+    def __init__(self, client: KubeClient, changed: Callable[[Policy | None, Policy | None], None]) -> None:
+        self._client = client
+        self.objects = Objects[Policy](changed, group=lambda policy: policy.key)
+        self.informer = Informer(client, Selection(POLICIES, read_policy), self.objects)
+
+    def get(self, key: str) -> Policy | None:
+        """Return the policy `namespace/name`, or None."""
+        return next(reversed(tuple(self.objects.of(key))), None)
+
+    def states(self) -> dict[str, int]:
+        """Return the number of policies by the reason of their condition Ready."""
+        counts = Counter[str]()
+        for policy in self.objects:
+            ready = next((each for each in policy.conditions if each.get("type") == "Ready"), {})
+            counts[str(ready.get("reason") or "Unknown")] += 1
+        return counts
+
+    async def write(self, policy: Policy, status: PolicyStatus, conditions: object) -> bool:
+        """Write the status if it has changed. Return False if the policy has changed meanwhile."""
+        if status == policy.status and conditions == policy.conditions:
+            return True
+        whole = {**write_status(status), "conditions": conditions, "observedGeneration": policy.generation}
+        body = {"metadata": {"resourceVersion": policy.resource_version}, "status": whole}
+        try:
+            name = policy.namespace, policy.name
+            self.objects.put(read_policy(await self._client.merge_patch(POLICIES, *name, body, subresource="status")))
+        except (ConflictError, GoneError):
+            return False
+        return True
