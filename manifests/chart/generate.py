@@ -25,6 +25,8 @@ Json = dict[str, Any]
 Key = tuple[str, str]
 """Kind and name of an object."""
 
+ENABLED = 'ne (toString .Values.enabled) "false"'
+"""Also if the value is missing, as with `helm upgrade --reuse-values`, which would uninstall everything otherwise."""
 BESIDE = ".Values.besideOpenKruise.enabled"
 NAMESPACES = {
     "crrd-system": ".Values.namespaces.manager",
@@ -232,7 +234,7 @@ def templates() -> dict[str, str]:
         for condition, group in groupby(chunks, lambda each: each[0]):
             inside = "".join("---\n" + filled(lines) for _, lines in group)
             text += f"{{{{- if {condition} }}}}\n{inside}{{{{- end }}}}\n" if condition else inside
-        there = "and .Values.enabled .Values.monitoring.enabled" if name == "monitoring" else ".Values.enabled"
+        there = f"and ({ENABLED}) .Values.monitoring.enabled" if name == "monitoring" else ENABLED
         made[f"templates/{name}.yaml"] = f"{HEAD}{{{{- if {there} }}}}\n{text}{{{{- end }}}}\n"
     return made
 

@@ -182,6 +182,14 @@ def test_a_parent_chart_may_leave_it_out(tmp_path: Path, *, condition: bool, ena
     assert bool(found) is enabled
 
 
+def test_a_missing_value_leaves_nothing_out() -> None:
+    """`helm upgrade --reuse-values` knows no values that are new in the chart."""
+    everything = {(each["kind"], each["metadata"]["name"]) for each in templated()}
+    new = dict.fromkeys(("affinity", "env", "podLabels", "podAnnotations", "topologySpreadConstraints"))
+    values = {"enabled": None, "global": None, "imagePullSecrets": None, "manager": new, "node": new}
+    assert {(each["kind"], each["metadata"]["name"]) for each in templated(values)} == everything
+
+
 REFUSED: list[Json] = [
     {"image": {"digest": "0" * 64}},
     {"image": {"repository": "registry.example/crrd:0.1.0"}},
