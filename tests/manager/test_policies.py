@@ -505,25 +505,46 @@ async def test_a_node_without_daemon_is_waited_for_and_then_the_run_fails(
         assert managed.ended == [("configChange", "failed")]
 
 
-async def test_a_second_edit_during_a_run_gives_way_to_the_new_data(
+async def test_a_run_of_a_user_that_started_first_is_waited_for(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crrd.manager.policies.runs.RETRY_SECONDS", 0.2)
     monkeypatch.setattr("crrd.manager.policies.runs.PROGRESS_SECONDS", 0.1)
     cluster = managed.cluster
+    await managed.policy()
+    await managed.lead()
+    await managed.until(is_idle)
+    cluster.goes_on.clear()
+    user = asyncio.create_task(cluster.recreate("deploy/web", "-c", "app"))
+    await managed.until(lambda _: len(cluster.stops) == 1)
+    await managed.config(LOG="debug")
+    await managed.until(lambda status: "started first" in ready(status)["message"])
+    assert len(cluster.stops) == 1
+    cluster.goes_on.set()
+    assert (await user).code == 0
+    await managed.until(is_done)
+
+
+async def test_a_second_edit_takes_over_from_the_run_of_the_first(managed: Managed) -> None:
+    """The first edit may be one with which the container never becomes ready; the second one repairs it."""
+    cluster = managed.cluster
     first, second = [pod["metadata"]["name"] for pod in await cluster.pods()]
     await managed.begin_run()
+    (replaced,) = await cluster.requests()
     await managed.config(LOG="warn")
-    status = await managed.until(lambda status: "started first" in ready(status)["message"])
-    assert cluster.stops == [(first, "app")]
+    await managed.until(lambda _: cluster.stops == [(first, "app"), (first, "app")])
+    (request,) = await cluster.requests()
+    assert request["metadata"]["labels"][LABEL_RUN] != replaced["metadata"]["labels"][LABEL_RUN]
     cluster.goes_on.set()
-    await managed.until(is_done)
-    assert cluster.stops == [(first, "app"), (first, "app"), (second, "app")], "the second pod once"
+    status = await managed.until(is_done)
+    assert cluster.stops == [(first, "app"), (first, "app"), (second, "app")], (
+        "the second pod once, and after the first"
+    )
     events = await managed.all_events()
     begun = [
         each for each in events if each["reason"] == "ContainersRecreating" and each["involvedObject"]["kind"] == KIND
     ]
-    assert len(begun) == 2, "one for each run, however often it looks whether it may begin"
+    assert len(begun) == 2, "one for each run"
     assert status["run"]["name"] in begun[1]["message"]
 
 

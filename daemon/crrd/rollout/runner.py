@@ -14,7 +14,7 @@ from dataclasses import replace
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.api.types import LABEL_ACTIVE
 from crrd.core.rollout.overview import LIVE_SECONDS, RUNNING, STOPPED, WAITING
-from crrd.core.rollout.plan import End, Plan, make_plan
+from crrd.core.rollout.plan import End, Plan, make_plan, taken_over
 from crrd.core.rollout.run import Progress, Run
 from crrd.core.rollout.standing import Row, Stage, count_done
 from crrd.core.rollout.state import read_run_request
@@ -155,6 +155,9 @@ class Runner:
             try:
                 if not await self._is_still_next(run, row):
                     return
+                for old in taken_over(self._cluster.world(), run, row.uid):
+                    with suppress(GoneError):
+                        await self._client.delete(REQUESTS, run.namespace, old.request.name, uid=old.request.uid)
                 made = await self._client.create(REQUESTS, run.namespace, body)
             except ConflictError:
                 await self._take_over(run, row)

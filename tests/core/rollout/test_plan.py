@@ -9,9 +9,9 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RecreateState, RequestedContainer, RequestPhase, StatePhase
 from crrd.core.config.objects import Change, ConfigObject
 from crrd.core.config.references import Kind, Reference, Use
-from crrd.core.rollout.plan import End, first_rival, make_plan, seen_by_others, unfinished
+from crrd.core.rollout.plan import End, first_rival, make_plan, seen_by_others, taken_over, unfinished
 from crrd.core.rollout.preview import Stale, make_preview
-from crrd.core.rollout.run import Amount, Progress, Target
+from crrd.core.rollout.run import Amount, Progress, Run, Target
 from crrd.core.rollout.state import Member, World
 from crrd.kubelet.restart_rules import RestartPolicy
 from tests.support.rollouts import (
@@ -602,6 +602,71 @@ class TestRetries:
         later = again(failed(of, ONE), bad)
         world = World((recreated(ONE, ready=False), TWO), (bad, later), retried=frozenset({later.request.uid}))
         assert [[row.pod for row in batch] for batch in make_preview(world, of, NOW).batches] == [["web-0"], ["web-1"]]
+
+
+class TestAvailability:
+    """Whether a pod is available is a fact about the pod, whichever run restarted it."""
+
+    FRESH = replace(
+        member("web-0", container(started_at="2026-01-01T12:00:52Z")), ready_since=NOW - timedelta(seconds=6)
+    )
+
+    def test_the_next_pod_waits_until_one_that_another_run_restarted_is_ready_for_long_enough(self) -> None:
+        world, of = World((self.FRESH, TWO)), run(min_ready=20)
+        waits = planned(world, of)
+        assert (waits.create, waits.wake_at) == ((), NOW + timedelta(seconds=14))
+        assert waits.wait.why == "1 pod is not ready for 20s yet, the limit is 1: web-0"
+        assert [row.pod for row in make_plan(world, of, NOW + timedelta(seconds=14)).create] == ["web-1"]
+        assert [row.pod for row in planned(world, run()).create] == ["web-1"], "without minReady it is ready"
+
+    def test_the_start_of_its_container_counts_if_readiness_did_not_change_visibly(self) -> None:
+        at = NOW - timedelta(seconds=8)
+        assert replace(self.FRESH, ready_since=NOW - timedelta(hours=1)).available_at(20) == at + timedelta(seconds=20)
+        assert replace(self.FRESH, ready=False).available_at(20) is None
+        unknown = member("web-0", container(started_at="", running=False), ready_since=None)
+        assert unknown.available_at(20) is None
+        assert [row.pod for row in planned(World((unknown, TWO)), run(min_ready=20)).create] == ["web-1"]
+
+    def test_its_own_restart_still_uses_a_disruption_budget(self) -> None:
+        again_now = run(min_ready=20, since="2026-01-01T12:00:55Z")
+        assert [row.pod for row in planned(World((self.FRESH, TWO)), again_now).create] == ["web-0"]
+        held = planned(World((self.FRESH,), budgets=(budget(0),)), again_now)
+        assert held.wait.why == "PodDisruptionBudget guard allows no disruption now"
+        both = World((self.FRESH, TWO), budgets=(budget(1),))
+        wide = planned(both, run(min_ready=20, since="2026-01-01T12:00:55Z", max_unavailable=Amount(2)))
+        assert [row.pod for row in wide.create] == ["web-0"], "the budget allows one"
+
+
+class TestReplacedRuns:
+    """A policy has one run at a time: the newer one takes over what the older one has left open."""
+
+    OLD = run(name="old", policy="uid-of-policy")
+    NEW = run(name="new", policy="uid-of-policy", started=AFTER, since=AFTER)
+    BAD = recreated(ONE, ready=False)
+
+    def test_the_new_run_restarts_the_pod_whose_request_is_open(self) -> None:
+        world = World((self.BAD, TWO, THREE), (asked(self.OLD, ONE, RequestPhase.RECREATING),))
+        plan = planned(world, self.NEW)
+        assert (plan.end, [row.pod for row in plan.create]) == (None, ["web-0"]), "it is down, and counts once"
+        assert taken_over(world, self.NEW, ONE.pod.uid) == list(world.requests)
+        assert taken_over(world, self.NEW, TWO.pod.uid) == taken_over(world, self.OLD, ONE.pod.uid) == []
+
+    def test_its_request_takes_the_place_of_the_other(self) -> None:
+        world = World((self.BAD, TWO, THREE), (asked(self.NEW, ONE), asked(self.OLD, ONE, RequestPhase.RECREATING)))
+        assert planned(world, self.NEW).create == ()
+        assert first_rival(world, self.NEW) is None
+        assert first_rival(world, self.OLD) is None
+
+    @pytest.mark.parametrize("other", [run(name="old"), run(name="old", policy="uid-of-another")])
+    def test_others_are_left_alone(self, other: Run) -> None:
+        world = World((self.BAD, TWO), (asked(other, ONE, RequestPhase.RECREATING),))
+        assert planned(world, self.NEW).end is End.RIVAL
+        assert taken_over(world, self.NEW, ONE.pod.uid) == []
+        assert planned(world, replace(self.NEW, options=replace(self.NEW.options, policy=""))).end is End.RIVAL
+
+    def test_a_request_that_is_done_stays(self) -> None:
+        world = World((ONE, TWO), (succeeded(self.OLD, ONE),))
+        assert taken_over(world, self.NEW, ONE.pod.uid) == []
 
 
 class TestRivals:

@@ -107,6 +107,7 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
         since=record.since,
         objects=record.objects,
         reason=record.reason,
+        policy=policy.uid,
     )
     return Run(policy.namespace, record.name, target, options, record.started)
 

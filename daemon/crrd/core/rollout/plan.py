@@ -66,7 +66,9 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False)
     has allowed the rest after the first part.
     """
     rows = make_rows(world, run, now)
-    wake = min((row.settled_at for row in rows if row.settled_at is not None), default=None)
+    available = (each.available_at(run.options.min_ready) for each in world.members if each.counts)
+    times = [row.settled_at for row in rows if row.settled_at is not None]
+    wake = min([*times, *(at for at in available if at is not None and at > now)], default=None)
     end, message = _end(world, run, rows)
     if end is not None:
         return Plan(rows, end=end, message=message)
@@ -77,7 +79,7 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False)
     if left == 0 and not under_way and not any(row.failed for row in rows):
         message = f"the first part of the run is done, {tally(rows)[Stage.WAITING]} left"
         return Plan(rows, end=End.PAUSED, message=message)
-    create, waits = _Round(world, run, rows).choose(left)
+    create, waits = _Round(world, run, rows, now).choose(left)
     wait = NO_WAIT if create or under_way else next(iter(waits.values()), NO_WAIT)
     return Plan(_with_reasons(rows, waits), tuple(create), wait, wake_at=wake)
 
@@ -126,8 +128,14 @@ def _wait_of_all(world: World, run: Run) -> Wait | None:
 
 def first_rival(world: World, run: Run) -> Run | None:
     """Return a run on the same target, or on one of its pods, that is older than this one and has open requests."""
-    first = min(_with_open_requests(world, run), key=_age, default=None)
+    first = min((each for each in _with_open_requests(world, run) if not run.replaces(each)), key=_age, default=None)
     return first if first is not None and _age(first) < _age(run) else None
+
+
+def taken_over(world: World, run: Run, pod_uid: str) -> list[RunRequest]:
+    """Return the open requests for a pod of runs that this run replaces. They must be deleted before it has its own."""
+    mine = (each for each in world.requests if each.request.pod_uid == pod_uid and run.replaces(each.run))
+    return [each for each in mine if not each.request.completed]
 
 
 def unfinished(world: World, run: Run, now: datetime) -> Run | None:
@@ -175,13 +183,14 @@ def _with_reasons(rows: tuple[Row, ...], waits: Mapping[str, Wait]) -> tuple[Row
 class _Round:
     """Chooses the pods to start now, within all budgets."""
 
-    def __init__(self, world: World, run: Run, rows: tuple[Row, ...]) -> None:
+    def __init__(self, world: World, run: Run, rows: tuple[Row, ...], now: datetime) -> None:
         self._world, self._run, self._rows = world, run, rows
         self._in_order = world.workload is not None and world.workload.in_order
         requests = [each for each in world.requests if not each.request.completed]
         self._busy = {row.uid for row in rows if row.stage.under_way} | {each.request.pod_uid for each in requests}
         counting = [member for member in world.members if member.counts]
-        self._down = {each.pod.uid: each for each in counting if not each.ready or each.pod.uid in self._busy}
+        self._others_busy = {each.request.pod_uid for each in requests if not run.replaces(each.run)}
+        self._down = {each.pod.uid: each for each in counting if self._is_down(each, now)}
         desired = world.workload.desired if world.workload is not None else 0
         self._missing = max(0, desired - len(counting))
         self._limit = run.options.max_unavailable.of(max(desired, len(counting)))
@@ -197,6 +206,17 @@ class _Round:
             - len({each.request.pod_uid or each.request.name for each in self._others[budget.uid]})
             for budget in world.budgets
         }
+
+    def _is_down(self, member: Member, now: datetime) -> bool:
+        """Whether a pod is unready, or not ready for long enough yet, or a request for it is in progress."""
+        if not member.ready or member.pod.uid in self._busy:
+            return True
+        at = member.available_at(self._run.options.min_ready)
+        return at is not None and at > now and self._run.options.min_ready > 0
+
+    def _uses_budget(self, member: Member) -> bool:
+        """Whether a restart of the pod uses PodDisruptionBudgets. They count each ready pod as healthy."""
+        return member.ready and member.pod.uid not in self._busy
 
     def choose(self, most: int | None) -> tuple[list[Row], dict[str, Wait]]:
         """Return the pods that start now, at most `most` new ones (None: no limit), and why each other pod waits."""
@@ -230,14 +250,14 @@ class _Round:
     def _reasons(self, row: Row, member: Member) -> Iterator[Wait]:
         """Yield why a pod may not start now. A pod that is already unready costs no budget, only a place in the run."""
         uid, options = member.pod.uid, self._run.options
-        if uid in self._busy:
+        if uid in self._others_busy:
             yield Wait.of(WaitReason.OTHER_REQUEST)
         yield from (Wait.of(WaitReason.CONFIG_MISSING, missing=each) for each in self._missing_config(row, member))
         costs = uid not in self._down
         down = len(self._down) + self._missing if costs else len(self._under_way)
         if down >= self._limit:
             yield self._too_many(member, down, costs=costs)
-        for budget in self._world.budgets if costs else ():
+        for budget in self._world.budgets if self._uses_budget(member) else ():
             if not _selects(budget, member.labels):
                 continue
             command = f"kubectl describe pdb {budget.name} -n {member.pod.namespace}"
@@ -284,6 +304,8 @@ class _Round:
         named = ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         missing = f"{self._missing} not created yet" if self._missing else ""
         state = "unready or in progress" if any(member.ready for member in self._down.values()) else "unready"
+        if any(self._uses_budget(each) for each in self._down.values()):
+            state = f"not ready for {self._run.options.min_ready}s yet"
         named = ", ".join(filter(None, (named, missing)))
         values: dict[str, Any] = {"pods": _pods_are(down), "state": state, "limit": self._limit, "names": named}
         unready = [each for each in self._down.values() if not each.ready and each.pod.uid not in self._busy]
@@ -297,10 +319,11 @@ class _Round:
 
     def _take(self, member: Member) -> None:
         """Count a pod that starts now."""
-        for budget in self._world.budgets:
-            if _selects(budget, member.labels) and member.pod.uid not in self._down:
+        for budget in self._world.budgets if self._uses_budget(member) else ():
+            if _selects(budget, member.labels):
                 self._left[budget.uid] -= 1
         self._down[member.pod.uid] = member
+        self._busy.add(member.pod.uid)
         self._under_way.append(member)
 
 

@@ -89,6 +89,7 @@ class Options:
     """Start no pod that uses a missing ConfigMap, Secret or key; `stale` includes this."""
     since: str = ""  # RFC 3339: containers started later are left alone; "" for the run's start
     reason: str = ""
+    policy: str = ""  # UID of the policy that started the run, "" for a user's run
 
     @property
     def reads_config(self) -> bool:
@@ -111,6 +112,12 @@ class Run:
     options: Options
     started: str  # RFC 3339, the API server's clock
     revision: int = 0  # How often its options have changed
+
+    def replaces(self, other: "Run") -> bool:
+        """Whether this run takes over from another one, because a policy has only one run at a time."""
+        policy = self.options.policy
+        earlier = other.started <= self.started and other.name != self.name
+        return bool(policy) and other.options.policy == policy and earlier
 
     def changed(self, **options: Any) -> "Run":
         """Return the run with changed options."""
@@ -155,6 +162,8 @@ class Run:
     def to_json(self) -> str:
         """Return the run as JSON. Equal runs give equal texts."""
         options = {**asdict(self.options), "max_unavailable": str(self.options.max_unavailable)}
+        if not self.options.policy:
+            del options["policy"]
         shape: dict[str, Any] = {"started": self.started, "target": asdict(self.target), "options": options}
         if self.revision:
             shape["revision"] = self.revision

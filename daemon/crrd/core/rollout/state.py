@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from crrd.core.api.pod import Pod, parse_pod
@@ -57,6 +57,15 @@ class Member:
     def counts(self) -> bool:
         """Whether it is one of the workload's active pods."""
         return not self.pod.deleting and not self.pod.ended
+
+    def available_at(self, min_ready: int) -> datetime | None:
+        """Return when it has been ready for `min_ready` seconds; None if it is not ready, or its times are unknown.
+
+        As in `_settled`, this is a fact about the pod: it does not matter which run restarted it.
+        """
+        started = (parse_time(each.started_at) for each in self.pod.containers.values() if each.running)
+        known = [moment for moment in (self.ready_since, *started) if moment is not None]
+        return max(known) + timedelta(seconds=min_ready) if self.ready and known else None
 
     @property
     def ordinal(self) -> int:
