@@ -112,6 +112,10 @@ def test_the_defaults() -> None:
             "spec.triggers.schedule must be valid: cron '0 25 * * *': bad hour",
         ),
         (
+            {"triggers": {"schedule": {"cron": "0 0 */3 2 5#5"}}},
+            "spec.triggers.schedule must be valid: cron '0 0 */3 2 5#5' matches no time",
+        ),
+        (
             {"window": {"cron": "0 2 * * *", "duration": "1h", "timeZone": "Mars/Base"}},
             "spec.window must be valid: time zone 'Mars/Base' not found",
         ),

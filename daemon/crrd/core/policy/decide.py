@@ -62,10 +62,16 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
     )
     for reason, message in obstacles:
         if message:
-            status = replace(policy.status, schedule="") if policy.suspended else policy.status
+            status = _forget_schedule(policy) if policy.suspended else policy.status
             return _Round(policy, found, now, status).rest(reason, message)
     status = replace(_note_schedule(policy, now), config=remember(policy, found.data, found.running, now))
     return _Round(policy, found, now, status).decide()
+
+
+def _forget_schedule(policy: Policy) -> PolicyStatus:
+    """Return the status during a suspension, after which the schedule counts as new."""
+    scheduled = policy.status.scheduled or (policy.created if policy.schedule is not None else "")
+    return replace(policy.status, schedule="", scheduled=scheduled)
 
 
 def _note_schedule(policy: Policy, now: datetime) -> PolicyStatus:
@@ -79,9 +85,10 @@ def _note_schedule(policy: Policy, now: datetime) -> PolicyStatus:
         return replace(status, schedule="", scheduled="", skipped="")
     if str(schedule) == status.schedule:
         return status
-    before = parse_time(status.scheduled) if not status.schedule else None  # it was suspended
-    missed = schedule.latest(before, now) if before is not None else None
-    skipped = f"{rfc3339(missed)}: the policy was suspended" if missed is not None else ""
+    skipped = ""
+    if not status.schedule and (before := parse_time(status.scheduled)) is not None:  # it was suspended
+        missed = schedule.latest(before, now)
+        skipped = status.skipped if missed is None else f"{rfc3339(missed)}: the policy was suspended"
     scheduled = rfc3339(now) if policy.conditions else policy.created
     return replace(status, schedule=str(schedule), scheduled=scheduled, skipped=skipped)
 
