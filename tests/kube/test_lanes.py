@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from crrd.kube.lanes import EVENT_PLACES, PLACES, SLOW_SECONDS, Lane, Lanes
+from crrd.kube.lanes import FEW_PLACES, PLACES, SLOW_SECONDS, Lane, Lanes
 
 pytestmark = pytest.mark.virtual_time
 
@@ -19,8 +19,10 @@ class Calls:
         self.under_way = 0
         self.most = 0
 
-    async def call(self, name: str, lane: Lane, seconds: float, patience: float | None = None) -> None:
-        release: Callable[[], None] = await self.lanes.take(lane, patience)
+    async def call(
+        self, name: str, lane: Lane, seconds: float, patience: float | None = None, *, namespace: str = ""
+    ) -> None:
+        release: Callable[[], None] = await self.lanes.take(lane, patience, namespace)
         self.began.append(name)
         self.under_way += 1
         self.most = max(self.most, self.under_way)
@@ -38,21 +40,67 @@ async def test_a_few_at_once() -> None:
     assert (len(calls.began), calls.most) == (40, PLACES)
 
 
-async def test_reads_go_first_and_events_last() -> None:
+async def test_reads_and_writes_take_turns_and_events_go_last() -> None:
     calls = Calls()
     lanes = {"event": Lane.EVENT, "write": Lane.WRITE, "read": Lane.READ}
     busy = [asyncio.create_task(calls.call("busy", Lane.WRITE, 0.1)) for _ in range(PLACES)]
     await asyncio.sleep(0)
     later = [asyncio.create_task(calls.call(name, lane, 0.1)) for name, lane in lanes.items() for _ in range(4)]
     await asyncio.gather(*busy, *later)
-    assert calls.began[PLACES:] == ["read"] * 4 + ["write"] * 4 + ["event"] * 4
+    assert calls.began[PLACES:] == ["read", "write"] * 4 + ["event"] * 4
+
+
+async def test_a_write_that_a_stop_waits_for_does_not_wait_for_hundreds_of_reads() -> None:
+    calls, loop = Calls(), asyncio.get_running_loop()
+    reads = [asyncio.create_task(calls.call("read", Lane.READ, 0.4)) for _ in range(400)]
+    await asyncio.sleep(0.01)
+    began = loop.time()
+    await calls.call("write", Lane.WRITE, 0.0)
+    assert loop.time() - began <= 0.4
+    assert calls.began.count("read") < 2 * PLACES
+    await asyncio.gather(*reads)
+
+
+async def test_calls_of_one_namespace_that_hang_keep_another_waiting_for_one_of_them() -> None:
+    calls, loop = Calls(), asyncio.get_running_loop()
+    hanging = [asyncio.create_task(calls.call("hangs", Lane.WRITE, 10.0, namespace="noisy")) for _ in range(600)]
+    await asyncio.sleep(2.0)
+    for _ in range(40):
+        began = loop.time()
+        await calls.call("w", Lane.WRITE, 0.01, namespace="quiet")
+        assert loop.time() - began <= SLOW_SECONDS + 0.011
+    await asyncio.gather(*hanging)
+
+
+async def test_a_namespace_whose_calls_hung_is_served_again_and_forgotten() -> None:
+    calls, loop = Calls(), asyncio.get_running_loop()
+    await asyncio.gather(*(calls.call("hangs", Lane.WRITE, 10.0, namespace="noisy") for _ in range(60)))
+    others = [asyncio.create_task(calls.call("w", Lane.WRITE, 0.1, namespace="quiet")) for _ in range(200)]
+    await asyncio.sleep(0.05)
+    began = loop.time()
+    await calls.call("w", Lane.WRITE, 0.1, namespace="noisy")
+    assert loop.time() - began <= 1.0, "its debt is not older than its last calls"
+    await asyncio.gather(*others)
+    await calls.call("w", Lane.WRITE, 0.1, namespace="quiet")
+    assert len(calls.lanes._queues[Lane.WRITE]._flows) <= 2
+
+
+async def test_routine_reads_take_few_places_and_no_turn_of_others() -> None:
+    calls, loop = Calls(), asyncio.get_running_loop()
+    routine = [asyncio.create_task(calls.call("routine", Lane.ROUTINE, 0.15)) for _ in range(100)]
+    await asyncio.sleep(0.01)
+    assert calls.under_way == FEW_PLACES
+    began = loop.time()
+    await asyncio.gather(*(calls.call("due", Lane.WRITE, 0.1) for _ in range(PLACES - FEW_PLACES)))
+    assert loop.time() - began <= 0.11
+    await asyncio.gather(*routine)
 
 
 async def test_events_never_take_all_places() -> None:
     calls = Calls()
     events = [asyncio.create_task(calls.call("event", Lane.EVENT, 0.2)) for _ in range(20)]
     await asyncio.sleep(0.01)
-    assert calls.under_way == EVENT_PLACES
+    assert calls.under_way == FEW_PLACES
     began = asyncio.get_running_loop().time()
     await calls.call("read", Lane.READ, 0.0)
     assert asyncio.get_running_loop().time() == began

@@ -1,52 +1,118 @@
-"""Limits and orders calls to the API server: a few at once; reads (a stop may wait for one) first, then writes, events.
+"""Limits and orders calls to the API server: a few at once, shared fairly between lanes and between namespaces.
 
-Without a limit, a burst of calls would need a TLS handshake for each, and delay the calls that matter. A slow call does
-not delay the others: after a while it gives up its place, but goes on. So one write that hangs in a webhook, or one
-list that hangs, costs the others nothing.
+Without a limit, a burst of calls would need a TLS handshake for each, and delay the calls that matter. Three rules keep
+one slow object from delaying others:
+
+- A slow call gives up its place after a while, but goes on.
+- Reads and writes take turns. Events and routine reads come after both, and take few places.
+- Within a lane, the namespace that has used the places least goes first. So calls of other namespaces wait for one
+  slow call, however many hang in one namespace.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 PLACES = 6  # Calls that may be under way at once, not counting slow ones
-EVENT_PLACES = 2  # How many of these places events may take
+FEW_PLACES = 2  # How many of these places events may take, and how many routine reads
 SLOW_SECONDS = 0.5  # A call that takes longer gives up its place, and goes on without one
 
 
 class Lane(IntEnum):
-    """What a call is for; a lower number goes first."""
+    """What a call is for."""
 
     READ = 0  # A read, which a stop or an admission review may wait for, or the leader's lease
     WRITE = 1
     EVENT = 2
+    ROUTINE = 3  # A read that nothing waits for
+
+
+_TURNS = ((Lane.READ, Lane.WRITE), (Lane.EVENT, Lane.ROUTINE))  # The lanes of one tuple take turns
+_LIMITS = {Lane.EVENT: FEW_PLACES, Lane.ROUTINE: FEW_PLACES}
+
+
+@dataclass(slots=True)
+class _Flow:
+    """The calls of one namespace in a lane."""
+
+    used: float  # Seconds of places, on the scale of its lane: a flow that was idle starts where the others are
+    cost: float = 0.0  # Of its last call: the estimate for the next one
+    waiting: deque["asyncio.Future[float]"] = field(default_factory=deque)
+    under_way: int = 0
+
+
+class _Queue:
+    """The calls of one lane."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._flows: dict[str, _Flow] = {}
+        self._scale = 0.0  # What the flow had used that was granted a place last
+
+    def add(self, name: str, granted: "asyncio.Future[float]") -> None:
+        """Let a call wait. The future's result is the estimated time of the call."""
+        flow = self._flows.setdefault(name, _Flow(self._scale))
+        flow.used = max(flow.used, self._scale)
+        flow.waiting.append(granted)
+
+    def grant(self) -> bool:
+        """Grant a place to the next call. Return False if none waits."""
+        while waiting := [name for name, flow in self._flows.items() if flow.waiting]:
+            name = min(waiting, key=lambda each: self._flows[each].used)
+            flow = self._flows[name]
+            granted = flow.waiting.popleft()
+            if not granted.done():
+                self._scale = max(self._scale, flow.used)
+                flow.used += flow.cost
+                flow.under_way += 1
+                self.taken += 1
+                granted.set_result(flow.cost)
+                return True
+            self._forget_idle(name)
+        return False
+
+    def free(self, name: str, estimate: float, seconds: float) -> None:
+        """Take back the place of a call that has used it for this time."""
+        flow = self._flows[name]
+        flow.used += seconds - estimate
+        flow.cost = seconds
+        flow.under_way -= 1
+        self.taken -= 1
+        self._forget_idle(name)
+
+    def _forget_idle(self, name: str) -> None:
+        flow = self._flows[name]
+        if not flow.waiting and not flow.under_way and flow.used <= self._scale:
+            del self._flows[name]
 
 
 class Lanes:
-    """Hands out places for calls, by lane."""
+    """Hands out places for calls, by lane and namespace."""
 
     def __init__(self) -> None:
-        self._taken = 0
-        self._events = 0
-        self._waiting: dict[Lane, deque[asyncio.Future[None]]] = {lane: deque() for lane in Lane}
+        self._queues = {lane: _Queue() for lane in Lane}
+        self._turns = [deque(lanes) for lanes in _TURNS]
 
-    async def take(self, lane: Lane, patience: float | None) -> Callable[[], None]:
+    async def take(self, lane: Lane, patience: float | None, namespace: str = "") -> Callable[[], None]:
         """Wait for a place for one call. Return a function that releases it; it is also released after SLOW_SECONDS.
 
         TimeoutError: no place was free for `patience` seconds (None: wait without a limit).
         """
-        loop = asyncio.get_running_loop()
-        granted: asyncio.Future[None] = loop.create_future()
-        self._waiting[lane].append(granted)
+        loop, queue = asyncio.get_running_loop(), self._queues[lane]
+        granted: asyncio.Future[float] = loop.create_future()
+        queue.add(namespace, granted)
         self._hand_on()
         try:
             async with asyncio.timeout(patience):
-                await granted
+                estimate = await granted
         except BaseException:
             if granted.cancel() is False and not granted.cancelled():  # the place was granted too late to be used
-                self._free(lane)
+                queue.free(namespace, granted.result(), 0.0)
+                self._hand_on()
             raise
+        began = loop.time()
         timer: asyncio.TimerHandle | None = None
 
         def give_back() -> None:
@@ -54,22 +120,23 @@ class Lanes:
             if timer is not None:
                 timer.cancel()
                 timer = None
-                self._free(lane)
+                queue.free(namespace, estimate, loop.time() - began)
+                self._hand_on()
 
         timer = loop.call_later(SLOW_SECONDS, give_back)
         return give_back
 
-    def _free(self, lane: Lane) -> None:
-        self._taken -= 1
-        self._events -= lane is Lane.EVENT
-        self._hand_on()
-
     def _hand_on(self) -> None:
-        """Grant free places, by lane and then first come, first served."""
-        for lane, waiting in self._waiting.items():
-            while waiting and self._taken < PLACES and (lane is not Lane.EVENT or self._events < EVENT_PLACES):
-                granted = waiting.popleft()
-                if not granted.done():
-                    self._taken += 1
-                    self._events += lane is Lane.EVENT
-                    granted.set_result(None)
+        """Grant free places."""
+        while sum(queue.taken for queue in self._queues.values()) < PLACES and any(map(self._grant_one, self._turns)):
+            pass
+
+    def _grant_one(self, turns: deque[Lane]) -> bool:
+        """Grant one place to the lanes that take turns. Return False if none of them can use it."""
+        for lane in tuple(turns):
+            queue = self._queues[lane]
+            if queue.taken < _LIMITS.get(lane, PLACES) and queue.grant():
+                turns.remove(lane)
+                turns.append(lane)  # the other one is next
+                return True
+        return False

@@ -74,6 +74,11 @@ class Call:
         return Lane.READ if self.method == "GET" or self.resource == LEASES else Lane.WRITE
 
     @property
+    def namespace(self) -> str:
+        """The namespace of the object, or "" for an object without one, and for calls across namespaces."""
+        return self.path.partition("/namespaces/")[2].partition("/")[0]
+
+    @property
     def what(self) -> str:
         """Verb and path, for error messages."""
         return f"{self.verb} {self.path}"
@@ -112,7 +117,7 @@ class Transport:
         """Send a call, and return the response's bytes."""
         patience = None if self._patient and call.lane is not Lane.EVENT else call.timeout.total
         try:
-            release = await self._lanes.take(call.lane, patience)
+            release = await self._lanes.take(call.lane, patience, call.namespace)
         except TimeoutError as error:  # the calls before it may take long, but callers rely on the deadline
             unavailable(call, error)
         progressed()

@@ -1,0 +1,123 @@
+"""The trouble of one team delays no other team: many calls that hang, and thousands of routine reads."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from crrd.core.api.time import rfc3339
+from crrd.core.api.types import API_VERSION, KIND, READINESS_GATE
+from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.resources import NAMESPACES, PODS, REQUESTS
+from crrd.lib.health import Health
+from crrd.lib.supervise import cancel
+from crrd.manager.lifecycle import LifecycleController
+from tests.support.laned_api import LanedApi
+from tests.support.lifecycle_cluster import Events
+
+pytestmark = pytest.mark.virtual_time
+
+OTHERS = [f"team-{number}" for number in range(6)]
+
+
+class LoopClock(ServerClock):
+    """The API server's time goes with the loop's."""
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def now(self) -> datetime:
+        return self.at(self.monotonic())
+
+    def at(self, moment: float) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=moment)
+
+
+class Cluster:
+    """Pods with the readiness gate and their requests, each in the namespace of its team."""
+
+    def __init__(self, api: LanedApi) -> None:
+        self.api, self.clock = api, LoopClock()
+
+    def pod(self, team: str, name: str) -> None:
+        """A pod that is ready."""
+        meta = {"namespace": team, "name": name, "uid": f"pod-{name}", "resourceVersion": "1"}
+        spec = {"containers": [{"name": "app"}], "readinessGates": [{"conditionType": READINESS_GATE}]}
+        ready = {"type": READINESS_GATE, "status": "True"}
+        self.api.put(PODS, {"metadata": meta, "spec": spec, "status": {"phase": "Running", "conditions": [ready]}})
+
+    def request(self, team: str, name: str, phase: str = "Recreating", *, grace: int | None = 600, **spec: Any) -> None:
+        """A request for the pod of its name, which the node serves."""
+        labels = {f"crr.apps.kruise.io/{key}": value for key, value in (("node-name", "n1"), ("active", "true"))}
+        meta = {
+            "namespace": team,
+            "name": name,
+            "uid": name,
+            "resourceVersion": "1",
+            "creationTimestamp": rfc3339(self.clock.now()),
+            "labels": labels,
+        }
+        strategy = {} if grace is None else {"unreadyGracePeriodSeconds": grace}
+        spec = {"podName": name, "containers": [{"name": "app"}], "strategy": strategy, **spec}
+        head = {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta}
+        self.api.put(REQUESTS, {**head, "spec": spec, "status": {"phase": phase}})
+
+    def unready(self, name: str) -> bool:
+        """Whether the pod was made unready, and its request says so."""
+        conditions = self.api.objects["pods"][name]["status"]["conditions"]
+        metadata = self.api.objects[REQUESTS.plural][name]["metadata"]
+        marked = "crr.apps.kruise.io/unready-acquired" in metadata.get("annotations", {})
+        return marked and [each["status"] for each in conditions if each["type"] == READINESS_GATE] == ["False"]
+
+    def active(self, name: str) -> bool:
+        """Whether the request still has the label active."""
+        return bool(self.api.objects[REQUESTS.plural][name]["metadata"]["labels"].get("crr.apps.kruise.io/active"))
+
+    def phase(self, name: str) -> str:
+        """The request's phase."""
+        return str(self.api.objects[REQUESTS.plural][name]["status"]["phase"])
+
+
+@asynccontextmanager
+async def managed(api: LanedApi) -> AsyncIterator[Cluster]:
+    cluster = Cluster(api)
+    controller = LifecycleController(cast("KubeClient", api), Events(), cluster.clock)
+    for team in ("noisy", *OTHERS):
+        api.put(NAMESPACES, {"metadata": {"name": team, "uid": team, "resourceVersion": "1"}})
+    task = asyncio.create_task(controller.run(Health()))
+    await asyncio.sleep(5)
+    try:
+        yield cluster
+    finally:
+        await cancel([task])
+
+
+def in_the_noisy_namespace(verb: str, kind: str, namespace: str, _: str) -> float:
+    """Writes of one team's requests hang, in its webhook."""
+    return 10.0 if (verb, kind, namespace) == ("patch", REQUESTS.plural, "noisy") else 0.01
+
+
+@pytest.mark.parametrize("number", [60, 600])
+async def test_requests_whose_writes_hang_delay_no_other_team(number: int) -> None:
+    """Others are unready, lose their label and end at their deadline within five seconds."""
+    async with managed(LanedApi(in_the_noisy_namespace)) as cluster:
+        for each in range(number):
+            cluster.pod("noisy", f"noisy-{each}")
+            cluster.request("noisy", f"noisy-{each}")
+        await asyncio.sleep(30)
+        for team in OTHERS:
+            for name in ("first", "done", "late"):
+                cluster.pod(team, f"{team}-{name}")
+            cluster.request(team, f"{team}-first")
+            cluster.request(team, f"{team}-done", "Completed")
+            cluster.request(team, f"{team}-late", grace=None, activeDeadlineSeconds=20)
+        await asyncio.sleep(5)
+        assert [team for team in OTHERS if not cluster.unready(f"{team}-first")] == []
+        assert [team for team in OTHERS if cluster.active(f"{team}-done")] == []
+        await asyncio.sleep(20)
+        assert [team for team in OTHERS if cluster.phase(f"{team}-late") != "Completed"] == []
+        assert not any(cluster.unready(f"noisy-{each}") for each in range(number)), "theirs hang all the time"
