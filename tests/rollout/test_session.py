@@ -13,7 +13,7 @@ from crrd.cli.recreate import requested
 from crrd.core.api.reasons import Reason
 from crrd.core.rollout.run import Amount, Options
 from crrd.core.rollout.state import read_run_request
-from crrd.kube.resources import CONFIG_MAPS, EVENTS, REQUESTS
+from crrd.kube.resources import CONFIG_MAPS, EVENTS, PODS, REQUESTS
 from crrd.lib.errors import ConfigurationError
 from crrd.rollout.jsonlines import JsonLines
 from crrd_localnode.api.admission import AdmissionRequest
@@ -386,6 +386,20 @@ async def test_a_target_with_nothing_to_do_has_a_name_of_its_own(
     begun, ended = ([line["run"] for line in lines if line["event"] == event] for event in ("begin", "end"))
     assert begun == ended
     assert [name.rpartition("-")[0] for name in ended] == ["web", "api"]
+
+
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+async def test_what_a_restart_in_place_does_not_bring_is_shown(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str], dry_run: tuple[str, ...]
+) -> None:
+    csi = {"driver": "secrets-store.csi.k8s.io", "volumeAttributes": {"secretProviderClass": "vault"}}
+    mounts = [{"name": "vault", "mountPath": "/vault"}]
+    containers, volumes = [{"name": "app", "image": "i", "volumeMounts": mounts}], [{"name": "vault", "csi": csi}]
+    spec = {"containers": containers, "volumes": volumes, "nodeName": "node-a"}
+    await cluster.run(dict(await cluster.client.create(PODS, NAMESPACE, {"metadata": {"name": "web"}, "spec": spec})))
+    assert await recreated(cluster, "pod/web", "--stale", *dry_run) == 0
+    out = capsys.readouterr().out
+    assert out.count("not covered by --stale: SecretProviderClass vault of container app: the CSI driver") == 1
 
 
 async def test_a_dry_run_by_the_server_asks_admission(

@@ -78,6 +78,7 @@ class JsonLines(Display):
             "skipped": skipped_pods(preview),
             "warnings": warned_pods(preview),
             "stale": [_stale(each) for each in preview.stale],
+            "notCovered": list(map(str, preview.unreached)),
             "refused": refused,
         }
         _print(shape)

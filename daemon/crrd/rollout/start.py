@@ -7,7 +7,7 @@ from itertools import chain
 
 from crrd.core.api.time import rfc3339
 from crrd.core.rollout.plan import Plan, make_plan, unfinished
-from crrd.core.rollout.preview import Preview, make_preview
+from crrd.core.rollout.preview import Preview, make_preview, out_of_reach
 from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.core.rollout.standing import Stage, tally
 from crrd.core.rollout.state import World, newest_run
@@ -77,6 +77,8 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
         run, world = _make_run(session, aim, cluster), cluster.world()
         plan = make_plan(world, run, session.clock.now(), confirmed=True).worded(FLAGS)
         waiting = tally(plan.rows)[Stage.WAITING]
+        for each in out_of_reach(world, run) if not (command.dry_run and waiting) else ():
+            session.display.print_line(f"not covered by --stale: {each}")
         if not waiting:
             return _nothing_to_do(session, run, plan), True
         if command.partition is not None:

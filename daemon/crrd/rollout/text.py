@@ -79,6 +79,7 @@ class TextDisplay(Display):
         lines += [f"{pod}: the API server would reject the request: {why}" for pod, why in refused.items()]
         lines += [f"skipped: {', '.join(pods)} ({why})" for why, pods in skipped_pods(preview).items()]
         lines += [f"warning: {', '.join(pods)}: {warning}" for warning, pods in warned_pods(preview).items()]
+        lines += [f"not covered by --stale: {each}" for each in preview.unreached]
         heading = [f"{target}:"] if of_several else []
         _print(*heading, *(lines or ["no pods left to restart"]))
 

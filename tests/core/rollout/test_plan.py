@@ -9,6 +9,7 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RecreateState, RequestedContainer, RequestPhase, StatePhase
 from crrd.core.config.objects import Change, ConfigObject
 from crrd.core.config.references import Kind, Reference, Use
+from crrd.core.config.uses import OutOfReach, Unreached
 from crrd.core.rollout.plan import End, first_rival, make_plan, seen_by_others, taken_over, unfinished
 from crrd.core.rollout.preview import Stale, make_preview
 from crrd.core.rollout.run import Amount, Progress, Run, Target
@@ -77,6 +78,18 @@ class TestStaleContainers:
         assert make_preview(world, run(), NOW).stale == preview.stale, "also where it is not asked for"
         under_way = replace(world, requests=(asked(run(), world.members[0]),))
         assert make_preview(under_way, run(), NOW).stale == ()
+
+    def test_the_preview_says_what_a_restart_in_place_does_not_bring(self) -> None:
+        """An immutable object that was replaced: kubelet keeps the old one while a pod uses it."""
+        replaced = replace(EDITED[USES.object], immutable=True, created=CHANGED)
+        lost = Unreached("setup", "ConfigMap", "init", OutOfReach.INIT_CONTAINER)
+        old = member("web-0", config={"app": (USES,)}, unreached=(lost,))
+        world = World((old, replace(old, pod=replace(old.pod, uid="other"))), config={USES.object: replaced})
+        of = run(containers=(), stale=True)
+        assert planned(world, of).create == ()
+        kept = Unreached("app", "ConfigMap", "web", OutOfReach.IMMUTABLE)
+        assert make_preview(world, of, NOW).unreached == (lost, kept)
+        assert make_preview(world, run(), NOW).unreached == ()
 
 
 class TestMissingConfiguration:

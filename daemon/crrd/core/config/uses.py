@@ -34,6 +34,10 @@ class OutOfReach(StrEnum):
         f"the CSI driver {_CSI_DRIVER} mounts it, so no ConfigMap or Secret shows its changes: "
         "use schedule or maxAge, or let the driver sync it to a Secret that the container uses"
     )
+    IMMUTABLE = (
+        "it is immutable and was replaced under its name, and kubelet keeps the old data while a pod on the node uses "
+        "it: use another name for new data, or delete all pods that use it"
+    )
 
 
 @dataclass(frozen=True, slots=True)

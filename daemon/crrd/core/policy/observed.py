@@ -8,7 +8,7 @@ from typing import Any
 from crrd.core.api.time import parse_time
 from crrd.core.config.parts import Part, parts_of
 from crrd.core.config.references import Reference
-from crrd.core.config.uses import Unreached, unreached
+from crrd.core.config.uses import Unreached
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.state import Owner, read_member
 
@@ -96,7 +96,7 @@ def read_pod(pod: Mapping[str, Any], now: datetime) -> SeenPod:
         Running(found.name, name, at or now, uses[name], there[name].ready, created, ready_after)
         for name, at in started.items()
     )
-    return SeenPod(member.owner, tuple(running), unreached(pod))
+    return SeenPod(member.owner, tuple(running), member.unreached)
 
 
 def observe(policy: Policy, pods: Iterable[SeenPod]) -> Observed:

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from crrd.core.api.types import RecreateState, Request, RequestedContainer, RequestPhase, StatePhase, Status
-from crrd.core.config.objects import Change, changes
+from crrd.core.config.objects import Change, changes, kept
+from crrd.core.config.uses import Unreached
 from crrd.core.recreate.messages import may_stay_down
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.standing import Row, Stage, recreatable
 from crrd.core.rollout.state import RunRequest, World
 from crrd.core.rollout.waits import NO_WAIT, Remedies, Wait
 
@@ -26,6 +27,7 @@ class Preview:
     may_stay_down: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Kubelet version -> pods of the batches whose containers it may not restart, because of a bug."""
     stale: tuple["Stale", ...] = ()  # Containers that a run with `stale` would recreate, in a batch or not
+    unreached: tuple[Unreached, ...] = ()  # Configuration that a run with `stale` leaves as it is
 
     def worded(self, remedies: Remedies) -> "Preview":
         """Return the preview with remedies in what the run and its pods wait for."""
@@ -50,7 +52,19 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
     later = _batches(_unblocked(after, run), run, now)[0] if last.end is None else ()
     left_down = _left_down([row for batch in (*batches, *later) for row in batch], world.kubelets)
     stopped = last.wait if last.end is None else Wait(last.message)
-    return Preview(batches, plan, stopped, later, pause_after, left_down, tuple(_stale(after, plan)))
+    return Preview(
+        batches, plan, stopped, later, pause_after, left_down, tuple(_stale(after, plan)), out_of_reach(world, run)
+    )
+
+
+def out_of_reach(world: World, run: Run) -> tuple[Unreached, ...]:
+    """Return the configuration that a run with `stale` leaves as it is, because a restart in place cannot bring it."""
+    found: list[Unreached] = []
+    for member in world.members if run.options.stale else ():
+        found += member.unreached
+        for name, container in recreatable(member.pod).items():
+            found += kept(member.config.get(name, ()), container, world.config)
+    return tuple(dict.fromkeys(found))
 
 
 def _batches(world: World, run: Run, now: datetime) -> tuple[tuple[tuple[Row, ...], ...], int, Plan, World]:

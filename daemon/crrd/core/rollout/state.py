@@ -13,7 +13,7 @@ from crrd.core.api.types import Request, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import Kind, Reference
-from crrd.core.config.uses import references
+from crrd.core.config.uses import Unreached, references, unreached
 from crrd.core.rollout.labels import LabelSelector, read_selector
 from crrd.core.rollout.run import (
     ANNOTATION_ABORTED,
@@ -52,6 +52,7 @@ class Member:
     owner: "Owner | None" = None
     config: Mapping[str, tuple[Reference, ...]] = field(default_factory=dict)
     """By container: the ConfigMaps and Secrets that it uses."""
+    unreached: tuple[Unreached, ...] = ()  # Configuration whose changes lead to no restart in place
 
     @property
     def counts(self) -> bool:
@@ -104,6 +105,7 @@ def read_member(obj: Mapping[str, Any]) -> Member:
         labels={key: value for key, value in mapping(meta.get("labels")).items() if isinstance(value, str)},
         owner=read_owner(obj),
         config=references(obj),
+        unreached=unreached(obj),
     )
 
 
