@@ -377,10 +377,24 @@ async def test_a_pod_that_would_be_restarted_as_a_whole_is_left_out(cluster: Pla
     assert (code, out) == (0, "batch 1: web-new (new)\nbatch 2: web-old (old)\n")
 
 
+async def test_a_dry_run_warns_of_an_image_that_is_pulled_again(cluster: PlayedCluster) -> None:
+    pods = await cluster.workload("Deployment", "web", 2, "app", imagePullPolicy="Always")
+    flags = ("deployment/web", "-c", "app", "--dry-run")
+    _, out, _ = await cluster.recreate(*flags)
+    assert f"warning: {', '.join(pods)}: imagePullPolicy of container app is Always, " in out
+    ((warning, named),) = json.loads((await cluster.recreate(*flags, "-o", "json")).out)["warnings"].items()
+    assert ("kubernetes#111822" in warning, named) == (True, pods)
+
+
 async def test_a_dry_run_warns_of_a_kubelet_that_may_not_restart_the_container(cluster: PlayedCluster) -> None:
     await node(cluster, "node-a", "v1.35.1")
-    proxy = {"name": "proxy", "image": "i", "restartPolicy": "Always", "startupProbe": {"exec": {"command": ["true"]}}}
-    spec = {"nodeName": "node-a", "initContainers": [proxy], "containers": [{"name": "app", "image": "i"}]}
+    proxy = {
+        "name": "proxy",
+        "image": "i:1",
+        "restartPolicy": "Always",
+        "startupProbe": {"exec": {"command": ["true"]}},
+    }
+    spec = {"nodeName": "node-a", "initContainers": [proxy], "containers": [{"name": "app", "image": "i:1"}]}
     body = {"metadata": {"name": "web-1", "labels": {"app": "web"}}, "spec": spec}
     await cluster.run(dict(await cluster.client.create(PODS, NAMESPACE, body)))
     await cluster.pod("web-2", {"app": "web"})

@@ -52,8 +52,8 @@ class PlayedCluster:
         spec = {
             "nodeName": node,
             "containers": [
-                {"name": first, "image": "i", **fields},
-                *({"name": each, "image": "i"} for each in others),
+                {"name": first, "image": "i:1", **fields},
+                *({"name": each, "image": "i:1"} for each in others),
             ],
         }
         await Maker(self.client, NAMESPACE).workload(kind, name, replicas, spec)
@@ -64,7 +64,7 @@ class PlayedCluster:
 
     async def pod(self, name: str, labels: Json, *containers: str, node: str = "node-a", **metadata: Any) -> Json:
         """Create a running pod."""
-        spec = {"nodeName": node, "containers": [{"name": each, "image": "i"} for each in containers or ("app",)]}
+        spec = {"nodeName": node, "containers": [{"name": each, "image": "i:1"} for each in containers or ("app",)]}
         meta = {"name": name, "labels": labels, **metadata}
         pod = dict(await self.client.create(PODS, NAMESPACE, {"metadata": meta, "spec": spec}))
         await self.run(pod)
@@ -75,7 +75,7 @@ class PlayedCluster:
         statuses = [
             {
                 "name": spec["name"],
-                "image": "i",
+                "image": "i:1",
                 "imageID": "",
                 "containerID": f"containerd://{secrets.token_hex(32)}",
                 "restartCount": 0,

@@ -8,7 +8,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from crrd.core.recreate.messages import STARTUP_FORGOTTEN
 from crrd.core.rollout.overview import RUNNING, RunStatus
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview
@@ -147,11 +146,6 @@ def skipped_pods(preview: Preview) -> dict[str, list[str]]:
         if row.skip is not None:
             skipped.setdefault(row.wait.why, []).append(row.pod)
     return skipped
-
-
-def warned_pods(preview: Preview) -> dict[str, list[str]]:
-    """Return the pods whose containers may stay down, by warning."""
-    return {STARTUP_FORGOTTEN.format(kubelet=version): list(pods) for version, pods in preview.may_stay_down.items()}
 
 
 def _explain(row: Row) -> str:

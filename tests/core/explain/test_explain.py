@@ -1505,6 +1505,22 @@ def test_one_container_without_context_is_enough_to_say_so() -> None:
     assert told(obj).notes[1].startswith("the request has no statusContext, ")
 
 
+PULLS = (
+    "imagePullPolicy of container app is Always, so kubelet pulls its image again. The container may get another image "
+    "than in other pods, or not start while the registry is down (kubernetes#111822)"
+)
+
+
+@pytest.mark.parametrize("policy", ["Always", "IfNotPresent", "Never"])
+def test_an_image_that_is_pulled_again(policy: str) -> None:
+    found = pod()
+    for each in found["spec"]["containers"]:
+        each["imagePullPolicy"] = policy
+    assert (PULLS in told(request(**KILLED), found).notes) is (policy == "Always")
+    done = request(phase="Completed", states=[state(phase="Succeeded")], completed=5)
+    assert PULLS not in told(done, found).notes, "it has the image that it has"
+
+
 def test_nothing_else_to_say() -> None:
     assert told(request(**KILLED)).notes == (DEFAULT,)
     assert len(told(request(strategy=GRACE, **KILLED), pod(gate=True)).notes) == 1

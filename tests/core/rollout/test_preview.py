@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from crrd.core.api.pod import ContainerKind
+from crrd.core.recreate.messages import PULLS_IMAGE, STARTUP_FORGOTTEN
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.run import Amount, Target
 from crrd.core.rollout.state import World
@@ -46,10 +47,24 @@ def test_pods_that_a_kubelet_may_leave_down() -> None:
         member("web-4", container(running=False), proxy),
     )
     world = World(pods, kubelets={"node-a": "v1.35.3", "node-b": "v1.35.4"})
-    assert make_preview(world, run(), NOW).may_stay_down == {"v1.35.3": ("web-0",)}
-    both = make_preview(world, run("app", "side"), NOW).may_stay_down
-    assert both == {"v1.35.3": ("web-0", "web-3")}, "another regular container that runs on prevents it"
-    assert make_preview(world, run("proxy"), NOW).may_stay_down == {}
+    warning = STARTUP_FORGOTTEN.format(kubelet="v1.35.3")
+    assert make_preview(world, run(), NOW).warnings == {warning: ("web-0",)}
+    both = make_preview(world, run("app", "side"), NOW).warnings
+    assert both == {warning: ("web-0", "web-3")}, "another regular container that runs on prevents it"
+    assert make_preview(world, run("proxy"), NOW).warnings == {}
+
+
+def test_pods_whose_image_is_pulled_again() -> None:
+    pods = (
+        member("web-0", container(pulls_image=True), container("side", pulls_image=True)),
+        member("web-1", container(), container("side", pulls_image=True)),
+        member("web-2", container(pulls_image=True, running=False)),
+    )
+    warning = PULLS_IMAGE.format(container="app")
+    assert make_preview(World(pods), run(), NOW).warnings == {warning: ("web-0",)}, "only what is restarted is pulled"
+    side = PULLS_IMAGE.format(container="side")
+    both = make_preview(World(pods), run("app", "side"), NOW).warnings
+    assert both == {warning: ("web-0",), side: ("web-0", "web-1")}
 
 
 def test_what_is_unready_is_ready_once_it_is_recreated() -> None:

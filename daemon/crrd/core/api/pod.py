@@ -92,6 +92,7 @@ class PodContainer:
     own_restart_policy: RestartPolicy | None = None  # The container's own, for a regular container
     restart_rules: tuple[Mapping[str, Any], ...] = ()  # restartPolicyRules, as in the pod's JSON
     startup_probe: bool = False
+    pulls_image: bool = False  # Whether kubelet pulls its image at every start (imagePullPolicy Always)
     container_id: str = ""
     running: bool = False
     terminated: bool = False  # Whether kubelet shows that instance as ended, and has not begun another start
@@ -190,6 +191,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
             _restart_policy(own, of_pod) if own else None,
             tuple(map(mapping, items(entry.get("restartPolicyRules")))),
             entry.get("startupProbe") is not None,
+            entry.get("imagePullPolicy") == "Always",
         )
         containers.setdefault(name, _with_status(plain, statuses.get(name, {})))
     annotations = mapping(meta.get("annotations"))

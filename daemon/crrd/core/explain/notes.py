@@ -19,7 +19,7 @@ _DEFAULT_OF_ANY = " (crrd's default, OpenKruise's manager applies none)"
 def find_notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
     """Yield what else is worth knowing. `node` is what is wrong with the node, if that is not the cause already."""
     request = facts.request
-    yield from _may_stay_down(facts)
+    yield from _may_not_come_back(facts)
     if request.completed:
         yield from _cleanup(facts)
         return
@@ -33,17 +33,20 @@ def find_notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
         yield make_finding(facts, Topic.NO_READINESS_GATE)
 
 
-def _may_stay_down(facts: Facts) -> Iterator[Finding]:
-    """Yield a warning if a bug of this kubelet may keep a container of the request down."""
+def _may_not_come_back(facts: Facts) -> Iterator[Finding]:
+    """Yield why a container of the request may stay down, or get another image."""
     pod, status = facts.own_pod, facts.request.status
-    if pod is None or facts.node is None:
+    if pod is None:
         return
     states = [status.state(container.name) for container in facts.request.containers]
     awaited = {each.name for each in states if not each.phase.final or each.reason is Reason.DEADLINE}
     waiting = (each for each in pod.containers.values() if each.waiting_reason in UNREMARKABLE_WAITS)
     down = {each.name for each in waiting if each.name in awaited and not each.running}
-    if may_stay_down(pod, down, facts.node.kubelet):
+    if facts.node is not None and may_stay_down(pod, down, facts.node.kubelet):
         yield make_finding(facts, Topic.MAY_STAY_DOWN, kubelet=facts.node.kubelet)
+    for each in pod.containers.values():
+        if each.pulls_image and each.name in awaited:
+            yield make_finding(facts, Topic.PULLS_IMAGE, container=each.name)
 
 
 def _deadline(facts: Facts) -> Iterator[Finding]:

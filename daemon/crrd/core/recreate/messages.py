@@ -12,6 +12,10 @@ STARTUP_FORGOTTEN = (
     "kubelet {kubelet} has a defect (kubernetes#137146, fixed in 1.35.4): if it was restarted after the pod "
     "started, regular containers might stay down, because the pod has a sidecar with a startupProbe"
 )
+PULLS_IMAGE = (
+    "imagePullPolicy of container {container} is Always, so kubelet pulls its image again. The container may get "
+    "another image than in other pods, or not start while the registry is down (kubernetes#111822)"
+)
 UNREMARKABLE_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Waiting reasons that every start has, so they are not written."""
 STEPS = (2, 10, 30, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600)

@@ -1,13 +1,13 @@
 """What a run would do if every request succeeded: plans in sequence, each with the batch before it done."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from crrd.core.api.types import RecreateState, Request, RequestedContainer, RequestPhase, StatePhase, Status
 from crrd.core.config.objects import Change, changes, kept
 from crrd.core.config.uses import Unreached
-from crrd.core.recreate.messages import may_stay_down
+from crrd.core.recreate.messages import PULLS_IMAGE, STARTUP_FORGOTTEN, may_stay_down
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage, recreatable
@@ -24,8 +24,8 @@ class Preview:
     stopped: Wait = NO_WAIT  # Why not all pods are in a batch; empty if all are
     later: tuple[tuple[Row, ...], ...] = ()  # The batches once `stopped` no longer applies
     pause_after: int = 0  # After this many batches the run asks the user; 0 for never
-    may_stay_down: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Kubelet version -> pods of the batches whose containers it may not restart, because of a bug."""
+    warnings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Why a pod of the batches may not come back as it was -> these pods."""
     stale: tuple["Stale", ...] = ()  # Containers that a run with `stale` would recreate, in a batch or not
     unreached: tuple[Unreached, ...] = ()  # Configuration that a run with `stale` leaves as it is
 
@@ -50,10 +50,13 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
     plan = make_plan(world, run, now)
     batches, pause_after, last, after = _batches(replace(world, refused={}), run, now)
     later = _batches(_unblocked(after, run), run, now)[0] if last.end is None else ()
-    left_down = _left_down([row for batch in (*batches, *later) for row in batch], world.kubelets)
+    warnings: dict[str, tuple[str, ...]] = {}
+    for row in (row for batch in (*batches, *later) for row in batch):
+        for warning in _warnings(row, world.kubelets.get(row.node, "")):
+            warnings[warning] = (*warnings.get(warning, ()), row.pod)
     stopped = last.wait if last.end is None else Wait(last.message)
     return Preview(
-        batches, plan, stopped, later, pause_after, left_down, tuple(_stale(after, plan)), out_of_reach(world, run)
+        batches, plan, stopped, later, pause_after, warnings, tuple(_stale(after, plan)), out_of_reach(world, run)
     )
 
 
@@ -100,14 +103,15 @@ def _stale(world: World, plan: Plan) -> Iterator[Stale]:
                 yield Stale(row.pod, name, found, container.started_at)
 
 
-def _left_down(rows: Iterable[Row], kubelets: Mapping[str, str]) -> Mapping[str, tuple[str, ...]]:
-    """Return the pods that may stay down, by the version of their kubelet."""
-    found: dict[str, tuple[str, ...]] = {}
-    for row in rows:
-        version = kubelets.get(row.node, "")
-        if row.member is not None and may_stay_down(row.member.pod, row.containers, version):
-            found[version] = (*found.get(version, ()), row.pod)
-    return found
+def _warnings(row: Row, kubelet: str) -> Iterator[str]:
+    """Yield why containers of a pod may not come back as they were."""
+    if row.member is None:
+        return
+    if may_stay_down(row.member.pod, row.containers, kubelet):
+        yield STARTUP_FORGOTTEN.format(kubelet=kubelet)
+    for name in row.containers:
+        if row.member.pod.containers[name].pulls_image:
+            yield PULLS_IMAGE.format(container=name)
 
 
 def _done(world: World, run: Run, batch: tuple[Row, ...]) -> World:
