@@ -377,6 +377,19 @@ async def test_a_pod_that_would_be_restarted_as_a_whole_is_left_out(cluster: Pla
     assert (code, out) == (0, "batch 1: web-new (new)\nbatch 2: web-old (old)\n")
 
 
+@pytest.mark.parametrize(("flags", "seconds"), [((), 30), (("--min-ready", "1m"), 60), (("--min-ready", "0s"), 0)])
+async def test_a_dry_run_says_how_long_a_pod_must_be_ready(
+    cluster: PlayedCluster, flags: tuple[str, ...], seconds: int
+) -> None:
+    await cluster.workload("Deployment", "web", 2, "app")
+    deployments = Resource("deployments", "apps")
+    await cluster.client.merge_patch(deployments, NAMESPACE, "web", {"spec": {"minReadySeconds": 30}})
+    words = ("deployment/web", "-c", "app", "--dry-run", "--force", *flags)
+    _, out, _ = await cluster.recreate(*words)
+    assert (f"each pod must be ready for {seconds}s before the next batch" in out) is bool(seconds)
+    assert json.loads((await cluster.recreate(*words, "-o", "json")).out)["minReadySeconds"] == seconds
+
+
 async def test_a_dry_run_warns_of_an_image_that_is_pulled_again(cluster: PlayedCluster) -> None:
     pods = await cluster.workload("Deployment", "web", 2, "app", imagePullPolicy="Always")
     flags = ("deployment/web", "-c", "app", "--dry-run")

@@ -613,6 +613,18 @@ async def test_a_wait_names_fields_of_the_policy_and_no_flags(managed: Managed) 
     assert "restart pod db-0 first, or set spec.budget.maxUnavailable to 2" in ready(status)["message"]
 
 
+async def test_the_workload_says_how_long_a_pod_must_be_ready(managed: Managed) -> None:
+    client = managed.cluster.client
+    await managed.policy()
+    await client.merge_patch(Resource("deployments", "apps"), NAMESPACE, "web", {"spec": {"minReadySeconds": 30}})
+    async with Looks(client) as looks:
+        found = await looks.look()
+        while found is None:  # its watches have not listed yet
+            await asyncio.sleep(0.01)
+            found = await looks.look()
+        assert found.workload_min_ready == 30
+
+
 async def test_a_selector_that_the_api_server_refuses_is_said(managed: Managed) -> None:
     def pods(call: Call) -> bool:
         return call.resource == "pods" and call.name == ""

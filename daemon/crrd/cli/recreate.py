@@ -191,7 +191,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     number("--max-per-node", "maximum unready pods per node (0 = no limit)", shown="0")
     number("--max-per-zone", "maximum unready pods per zone (0 = no limit)", shown="0")
     time = partial(flag, convert=duration(), metavar="TIME")
-    time("--min-ready", "time that a restarted pod must be ready before the run continues", shown="0")
+    least = "time that a restarted pod must be ready before the run continues"
+    time("--min-ready", least, shown="the workload's minReadySeconds")
     switch("--ordered", help="restart a container only after the one before it is ready again")
     grace = "time to keep the pod unready before the restart; needs the readiness gate KruisePodReady"
     time("--unready-grace", grace, convert=duration(most=LONGEST_UNREADY))

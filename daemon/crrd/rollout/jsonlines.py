@@ -72,6 +72,7 @@ class JsonLines(Display):
             "target": target,
             "batches": _batches(preview.batches),
             "asksAfter": preview.pause_after,
+            "minReadySeconds": preview.min_ready,
             "stopped": preview.stopped.why,
             "command": preview.stopped.command,
             "later": _batches(preview.later),

@@ -106,7 +106,7 @@ class Runner:
         """Extend the time limit after progress, unless the user gave one for the whole run."""
         stages = [row.stage for row in plan.rows]
         if self._patient and stages != self._stages:
-            of_a_pod = run.options.pod_timeout + run.options.min_ready
+            of_a_pod = run.options.pod_timeout + self._cluster.world().min_ready(run)
             seconds = max(PATIENCE_SECONDS, of_a_pod) if self._patience is None else self._patience
             self._stages, self._ends = stages, time.monotonic() + seconds
 

@@ -18,6 +18,7 @@ class Aim:
     target: Target
     resource: Resource | None = None  # The workload's resource. None if the target is not a workload
     selector: str = ""  # The workload's label selector as a query
+    min_ready: int = 0  # The workload's minReadySeconds
 
     @property
     def pods_query(self) -> str:
@@ -82,7 +83,7 @@ async def find_workload(client: KubeClient, namespace: str, served: Served, name
     if workload.selector is None:
         raise ConfigurationError(f"{shown} has no spec.selector: use the owner of its pods, or -l SELECTOR")
     target = Target(shown, served.api_version, served.kind, name, workload.uid)
-    return Aim(target, served.resource, workload.selector.query)
+    return Aim(target, served.resource, workload.selector.query, workload.min_ready)
 
 
 def check_run(world: World, run: Run) -> None:

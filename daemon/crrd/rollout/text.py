@@ -73,6 +73,8 @@ class TextDisplay(Display):
         now = len(preview.batches)
         asks = ["then asks whether to continue"] if preview.pause_after else []
         lines += [*numbered[: preview.pause_after], *asks, *numbered[preview.pause_after : now]]
+        if preview.min_ready and numbered:
+            lines.append(f"each pod must be ready for {preview.min_ready}s before the next batch")
         if preview.stopped.why:
             lines.append(f"then waits: {preview.stopped.with_command}")
         lines += numbered[now:]

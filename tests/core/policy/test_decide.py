@@ -488,6 +488,15 @@ class TestObstacles:
         assert reason(history.look(169, data("b", 99), app(140, ready=True))) == PolicyReason.FAILED
         assert reason(history.look(170, data("b", 99), app(140, ready=True))) == PolicyReason.IDLE
 
+    def test_the_workload_says_how_long_a_container_must_be_ready_unless_the_policy_does(self) -> None:
+        history = self.failed(app())
+        found = data("b", 99), app(140, ready=True)
+        assert reason(history.look(169, *found, workload_min_ready=30)) == PolicyReason.FAILED
+        assert reason(history.look(170, *found, workload_min_ready=30)) == PolicyReason.IDLE
+        history = self.failed(app())
+        history.policy = replace(history.policy, budget=Budget(min_ready=0))
+        assert reason(history.look(169, *found, workload_min_ready=30)) == PolicyReason.IDLE
+
     def test_containers_that_do_not_use_what_changed_do_not_hold_up_the_policy(self) -> None:
         other = app(-3600, "web-1", "app", Reference(Kind.CONFIG_MAP, "other", Use.ENV_FROM))
         history = self.failed(app(), other)

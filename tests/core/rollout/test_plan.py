@@ -278,6 +278,19 @@ class TestOrder:
 
 
 class TestProgress:
+    @pytest.mark.parametrize(
+        ("own", "least", "wait"),
+        [(None, 40, "must be ready for 40s"), (50, 40, "must be ready for 50s"), (0, 40, ""), (None, 0, "")],
+    )
+    def test_the_workload_says_how_long_a_pod_must_be_ready_unless_the_run_does(
+        self, own: int | None, least: int, wait: str
+    ) -> None:
+        of = run(min_ready=own)
+        world = World((recreated(ONE),), (succeeded(of, ONE),), workload=workload(1, min_ready=least))
+        found = planned(world, of)
+        assert (why(found)["web-0"], found.end) == (wait, None if wait else End.DONE)
+        assert make_preview(world, of, NOW).min_ready == (least if own is None else own)
+
     def test_the_way_of_a_pod(self) -> None:
         of = run()
         assert stages(planned(World((ONE,), (asked(of, ONE),)), of)) == {"web-0": "requested"}

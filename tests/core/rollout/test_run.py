@@ -113,7 +113,7 @@ def test_options_that_a_request_does_not_know_are_off() -> None:
         Amount(2),
         max_per_node=0,
         max_per_zone=0,
-        min_ready=0,
+        min_ready=None,
         first=0,
         ordered=False,
         unready_grace=None,

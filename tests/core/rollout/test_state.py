@@ -203,3 +203,18 @@ def test_which_workloads_count_their_pods(kind: str, spec: dict[str, Any], *, in
 def test_an_odd_workload_is_as_if_all_were_absent(odd: dict[str, Any]) -> None:
     found = read_workload(odd)
     assert (found.uid, found.desired, found.rolling, found.selector) == ("", 0, "", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "seconds"),
+    [
+        ("Deployment", {"minReadySeconds": 30}, 30),
+        ("CloneSet", {"minReadySeconds": 5}, 5),
+        ("StatefulSet", {"updateStrategy": {"rollingUpdate": {"minReadySeconds": 7}}}, 7),
+        ("Deployment", {}, 0),
+        ("Deployment", {"minReadySeconds": "soon"}, 0),
+        ("Deployment", {"minReadySeconds": -1}, 0),
+    ],
+)
+def test_how_long_a_new_pod_must_be_ready(kind: str, spec: dict[str, Any], seconds: int) -> None:
+    assert read_workload(workload(kind, spec, {})).min_ready == seconds

@@ -10,7 +10,7 @@ from typing import Any
 from crrd.core.api.time import format_duration, parse_time, rfc3339
 from crrd.core.config.parts import read_change
 from crrd.core.policy.config import Due, covered, due, remember
-from crrd.core.policy.observed import Observed, Running
+from crrd.core.policy.observed import Observed
 from crrd.core.policy.problems import PolicyReason, problems
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, Window
 from crrd.core.rollout.run import Options, Run, Target
@@ -172,7 +172,7 @@ class _Round:
     def _note_user(self) -> None:
         """Note in the status that a user has done what a failed run had left."""
         run, policy = self._status.run, replace(self._policy, status=self._status)
-        if run is not None and run.failed and not _left_of(run, policy, self._observed.running, self._now):
+        if run is not None and run.failed and not _left_of(run, policy, self._observed, self._now):
             message = f"{run.message}; after that, all containers of the run were restarted and are ready"
             self._status = ended(policy, run, failed=False, message=message, now=self._now)
 
@@ -301,11 +301,11 @@ def _run_name(policy: Policy, run: RunRecord) -> str:
     return f"{policy.name.replace('.', '-')[:28].rstrip('-')}-{digest[:10]}"
 
 
-def _left_of(run: RunRecord, policy: Policy, running: tuple[Running, ...], now: datetime) -> bool:
+def _left_of(run: RunRecord, policy: Policy, found: Observed, now: datetime) -> bool:
     """Whether a run has containers left that have not started since its time, or are not ready for long enough."""
     changes = [change for change in map(read_change, run.objects) if change is not None]
-    since, available = parse_time(run.since) or now, now - timedelta(seconds=policy.budget.min_ready)
-    for each in running:
+    since, available = parse_time(run.since) or now, now - timedelta(seconds=found.min_ready(policy))
+    for each in found.running:
         own = [change.until for change in changes if (each.name, change.part) in each.keys]
         concerned = each.name in run.containers and (own or not run.objects)
         if concerned and not (each.ready and max(own, default=since) < each.started <= available):

@@ -69,6 +69,12 @@ class Observed:
     names: frozenset[str] = frozenset()  # All containers of the pods that can be restarted in place
     left_out: tuple[Reference, ...] = ()  # Uses that do not count: Secrets without `secrets`, or ignored objects
     unreached: tuple[Unreached, ...] = ()
+    workload_min_ready: int = 0  # The workload's minReadySeconds
+
+    def min_ready(self, policy: Policy) -> int:
+        """Return how many seconds a pod must be ready: as the policy has it, or else the workload."""
+        own = policy.budget.min_ready
+        return self.workload_min_ready if own is None else own
 
 
 @dataclass(frozen=True, slots=True)

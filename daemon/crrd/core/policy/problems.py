@@ -113,7 +113,7 @@ def _of_configuration(policy: Policy, found: Observed) -> Iterator[Problem]:
 def _of_age(policy: Policy, found: Observed) -> Iterator[Problem]:
     """Yield a `maxAge` that is over before a restarted pod is available. The fastest pod shows how long it takes."""
     needed = min((each.ready_after for each in found.running if each.ready_after is not None), default=0)
-    age, least = policy.max_age, policy.budget.min_ready
+    age, least = policy.max_age, found.min_ready(policy)
     if age is not None and needed + least >= age:
         words = {"age": format_duration(age), "needed": format_duration(needed)}
         more = f" and minReady is {format_duration(least)}" if least else ""

@@ -107,8 +107,8 @@ _TABLE = (
     Field(Type.AMOUNT, f"{_BUDGET}.maxUnavailable", "Maximum unready pods, a number or a percentage.", default=1),
     _duration(
         f"{_BUDGET}.minReady",
-        "How long a recreated pod must be ready before the next pod is recreated.",
-        default="0s",
+        "How long a recreated pod must be ready before the next pod is recreated. The default is the workload's "
+        "minReadySeconds.",
     ),
     Field(Type.INT32, f"{_BUDGET}.maxPerNode", "Maximum unready pods per node. 0 means no limit.", default=0),
     _duration(f"{_BUDGET}.minInterval", "Time between the starts of two runs.", default="0s"),

@@ -89,7 +89,7 @@ class Budget:
     """How many pods at once, and how often. Durations are whole seconds."""
 
     max_unavailable: Amount = _ONE
-    min_ready: int = 0
+    min_ready: int | None = None  # None: the workload's minReadySeconds
     max_per_node: int = 0  # 0 for no limit
     min_interval: int = 0  # Least time between the starts of two runs
 

@@ -116,7 +116,7 @@ def _budget(section: Section) -> Budget:
         most = read_amount(str(int(given) if isinstance(given, float) and given.is_integer() else given))
     except ValueError as error:
         section.reject(f"must be {error}", "maxUnavailable")
-    return Budget(most, *map(section.integer, ("minReady", "maxPerNode", "minInterval")))
+    return Budget(most, section.optional_integer("minReady"), *map(section.integer, ("maxPerNode", "minInterval")))
 
 
 def _record(kind: type[_Record], path: str, value: object) -> _Record:

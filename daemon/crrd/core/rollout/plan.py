@@ -66,7 +66,7 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False)
     has allowed the rest after the first part.
     """
     rows = make_rows(world, run, now)
-    available = (each.available_at(run.options.min_ready) for each in world.members if each.counts)
+    available = (each.available_at(world.min_ready(run)) for each in world.members if each.counts)
     times = [row.settled_at for row in rows if row.settled_at is not None]
     wake = min([*times, *(at for at in available if at is not None and at > now)], default=None)
     end, message = _end(world, run, rows)
@@ -91,15 +91,15 @@ def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
     The run only counts as going on for `min_ready` seconds after a request's completion (by the node's clock).
     """
     plan = make_plan(world, run, now)
-    if plan.end is not None or any(_goes_on(row, run, now) for row in plan.rows):
+    if plan.end is not None or any(_goes_on(row, world.min_ready(run), now) for row in plan.rows):
         return plan
     rows = tuple(replace(row, stage=Stage.DONE) if row.stage is Stage.SETTLING else row for row in plan.rows)
     return Plan(rows, end=End.DONE)
 
 
-def _goes_on(row: Row, run: Run, now: datetime) -> bool:
+def _goes_on(row: Row, min_ready: int, now: datetime) -> bool:
     if row.stage is Stage.SETTLING and row.request is not None:
-        until = after(row.request.request.status.completion_time, run.options.min_ready)
+        until = after(row.request.request.status.completion_time, min_ready)
         return until is not None and now < until
     return row.stage is Stage.WAITING or row.stage.under_way
 
@@ -185,6 +185,7 @@ class _Round:
 
     def __init__(self, world: World, run: Run, rows: tuple[Row, ...], now: datetime) -> None:
         self._world, self._run, self._rows = world, run, rows
+        self._min_ready = world.min_ready(run)
         self._in_order = world.workload is not None and world.workload.in_order
         requests = [each for each in world.requests if not each.request.completed]
         self._busy = {row.uid for row in rows if row.stage.under_way} | {each.request.pod_uid for each in requests}
@@ -211,8 +212,8 @@ class _Round:
         """Whether a pod is unready, or not ready for long enough yet, or a request for it is in progress."""
         if not member.ready or member.pod.uid in self._busy:
             return True
-        at = member.available_at(self._run.options.min_ready)
-        return at is not None and at > now and self._run.options.min_ready > 0
+        at = member.available_at(self._min_ready)
+        return at is not None and at > now and self._min_ready > 0
 
     def _uses_budget(self, member: Member) -> bool:
         """Whether a restart of the pod uses PodDisruptionBudgets. They count each ready pod as healthy."""
@@ -305,7 +306,7 @@ class _Round:
         missing = f"{self._missing} not created yet" if self._missing else ""
         state = "unready or in progress" if any(member.ready for member in self._down.values()) else "unready"
         if any(self._uses_budget(each) for each in self._down.values()):
-            state = f"not ready for {self._run.options.min_ready}s yet"
+            state = f"not ready for {self._min_ready}s yet"
         named = ", ".join(filter(None, (named, missing)))
         values: dict[str, Any] = {"pods": _pods_are(down), "state": state, "limit": self._limit, "names": named}
         unready = [each for each in self._down.values() if not each.ready and each.pod.uid not in self._busy]

@@ -28,6 +28,7 @@ class Preview:
     """Why a pod of the batches may not come back as it was -> these pods."""
     stale: tuple["Stale", ...] = ()  # Containers that a run with `stale` would recreate, in a batch or not
     unreached: tuple[Unreached, ...] = ()  # Configuration that a run with `stale` leaves as it is
+    min_ready: int = 0  # How many seconds a pod must be ready before the next batch
 
     def worded(self, remedies: Remedies) -> "Preview":
         """Return the preview with remedies in what the run and its pods wait for."""
@@ -46,6 +47,7 @@ class Stale:
 
 def make_preview(world: World, run: Run, now: datetime) -> Preview:
     """Return the batches of a new run, or of the rest of a run; pods under way are done before the first batch."""
+    min_ready = world.min_ready(run)
     run = replace(run, options=replace(run.options, min_ready=0))  # a preview shows the order, not the time
     plan = make_plan(world, run, now)
     batches, pause_after, last, after = _batches(replace(world, refused={}), run, now)
@@ -55,9 +57,8 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
         for warning in _warnings(row, world.kubelets.get(row.node, "")):
             warnings[warning] = (*warnings.get(warning, ()), row.pod)
     stopped = last.wait if last.end is None else Wait(last.message)
-    return Preview(
-        batches, plan, stopped, later, pause_after, warnings, tuple(_stale(after, plan)), out_of_reach(world, run)
-    )
+    stale, unreached = tuple(_stale(after, plan)), out_of_reach(world, run)
+    return Preview(batches, plan, stopped, later, pause_after, warnings, stale, unreached, min_ready)
 
 
 def out_of_reach(world: World, run: Run) -> tuple[Unreached, ...]:

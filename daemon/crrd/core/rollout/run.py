@@ -73,7 +73,7 @@ class Options:
     max_unavailable: Amount = Amount(1)
     max_per_node: int = 0  # 0 for no limit
     max_per_zone: int = 0  # 0 for no limit
-    min_ready: int = 0  # How long a pod must be ready to count as done
+    min_ready: int | None = None  # How long a pod must be ready to count as done; None: the workload's minReadySeconds
     first: int = 0  # After this many pods, ask the user whether to continue; 0 for never
     ordered: bool = False
     unready_grace: int | None = None

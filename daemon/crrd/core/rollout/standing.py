@@ -161,7 +161,7 @@ def _requested(world: World, run: Run, member: Member, asked: RunRequest, now: d
     if asked.succeeded and pod.ended:  # it was evicted, or its Job is done: it never becomes ready again
         return replace(row, stage=Stage.DONE)
     if asked.succeeded:
-        settled, why = _settled(run, member, asked, now)
+        settled, why = _settled(world.min_ready(run), member, asked, now)
         if settled is not None and settled <= now:
             return replace(row, stage=Stage.DONE)
         wait = Wait(why)
@@ -188,7 +188,7 @@ def _absent(asked: RunRequest) -> Row:
     return Row(request.pod_name, request.pod_uid, stage, _DELETED, request.node_name, request=asked, containers=names)
 
 
-def _settled(run: Run, member: Member, asked: RunRequest, now: datetime) -> tuple[datetime | None, str]:
+def _settled(min_ready: int, member: Member, asked: RunRequest, now: datetime) -> tuple[datetime | None, str]:
     """Return when a recreated pod is done (None if unknown), and what it waits for.
 
     Kubelet's times are compared with the API server's, as a Deployment's controller does for `minReadySeconds`. Without
@@ -204,12 +204,12 @@ def _settled(run: Run, member: Member, asked: RunRequest, now: datetime) -> tupl
         since.append(parse_time(container.started_at))
     if not member.ready:
         return None, _NOT_READY
-    if not run.options.min_ready:
+    if not min_ready:
         return now, ""
     known = [moment for moment in since if moment is not None]
     if not known:
         return None, "the pod's Ready condition has no transition time"
-    return max(known) + timedelta(seconds=run.options.min_ready), f"must be ready for {run.options.min_ready}s"
+    return max(known) + timedelta(seconds=min_ready), f"must be ready for {min_ready}s"
 
 
 def _reasons(asked: RunRequest) -> set[Reason]:

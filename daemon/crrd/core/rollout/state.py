@@ -141,6 +141,7 @@ class Workload:
     rolling: str = ""  # The state of its rollout for messages; "" if there is none
     selector: LabelSelector | None = None
     in_order: bool = False  # Whether the highest ordinal comes first, as in StatefulSets
+    min_ready: int = 0  # minReadySeconds: how long a new pod must be ready to count as available
 
 
 def read_workload(obj: Mapping[str, Any]) -> Workload:
@@ -150,7 +151,14 @@ def read_workload(obj: Mapping[str, Any]) -> Workload:
     desired = next(count for count in counts if count is not None)
     in_order = obj.get("kind") == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel"
     selector = read_selector(spec.get("selector"))
-    return Workload(text(meta.get("uid")), desired, _rolling(obj, desired), selector, in_order)
+    return Workload(text(meta.get("uid")), desired, _rolling(obj, desired), selector, in_order, read_min_ready(obj))
+
+
+def read_min_ready(workload: Mapping[str, Any]) -> int:
+    """Return minReadySeconds of a workload. OpenKruise's StatefulSets have it in their strategy."""
+    spec = mapping(workload.get("spec"))
+    rolling = mapping(mapping(spec.get("updateStrategy")).get("rollingUpdate"))
+    return max(0, number(spec.get("minReadySeconds")), number(rolling.get("minReadySeconds")))
 
 
 def _wanted_by_job(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
@@ -314,6 +322,12 @@ class World:
     """By pod (UID) and container: the last failure of a probe that an event reported."""
     config: Mapping[tuple[Kind, str], ConfigObject | None] = field(default_factory=dict)
     """ConfigMaps and Secrets that pods use (None: does not exist). Empty if the run does not need them."""
+
+    def min_ready(self, run: Run) -> int:
+        """Return how many seconds a pod must be ready to count as done: as the run has it, or else the workload."""
+        if run.options.min_ready is not None:
+            return run.options.min_ready
+        return self.workload.min_ready if self.workload is not None else 0
 
     def requests_of(self, run: Run) -> list[RunRequest]:
         """Return the requests of one run, the oldest first."""

@@ -172,6 +172,7 @@ class TargetObserver:
             owners = Owners(self._client, namespace, aim)
             await owners.learn([pod.owner for pod in pods])
             found = observe(policy, [pod for pod in pods if owners.lead_to_target(pod.owner)])
+            found = replace(found, workload_min_ready=aim.min_ready)
             if policy.config is None:
                 return aim, found
             listed = await self._versions.watch(namespace, Kind.CONFIG_MAP)
