@@ -21,9 +21,9 @@ STATES = (RecreateState("app", StatePhase.RECREATING, "CrashLoopBackOff"),)
             40,
             [
                 "pod           phase       s    waits for",
-                "web-6c7f9d5…  done",
-                "web-6c7f9d5…  recreating  0    CrashLoo…",
-                "web-6c7f9d5…  waiting          2 pods a…",
+                "web…b8-bbx7k  done",
+                "web…b8-bcx7k  recreating  0    CrashLoo…",
+                "web…b8-bdx7k  waiting          2 pods a…",
             ],
         ),
         (
@@ -67,3 +67,27 @@ def test_what_fits(columns: int, lines: list[str]) -> None:
     with shown._console.capture() as printed:
         shown._console.print(shown._picture(planned(world, of)))
     assert [line.rstrip() for line in printed.get().splitlines()[: len(lines)]] == lines
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [
+        (35, ["pod           phase       waits for", "our…eb-bbx7k  waiting"]),
+        (
+            80,
+            ["pod                                       node", "our-long-comp…ployment-for-the-web-bbx7k  local-node"],
+        ),
+        (200, ["pod", "our-long-company-name-and-its-even-longer-deployment-for-the-web-bbx7k  local-node"]),
+    ],
+)
+def test_names_have_the_width_that_there_is(columns: int, rows: list[str]) -> None:
+    name = "our-long-company-name-and-its-even-longer-deployment-for-the-web"
+    of = run()
+    shown = Terminal()
+    shown._console = Console(width=columns, height=3, file=io.StringIO())
+    members = tuple(member(f"{name}-b{letter}x7k", node="local-node") for letter in "bcd")
+    with shown._console.capture() as printed:
+        shown._console.print(shown._picture(planned(World(members, (asked(of, members[2]),)), of)))
+    lines = printed.get().splitlines()
+    assert all(line.startswith(row) for line, row in zip(lines, rows, strict=False))
+    assert len({line.split()[0] for line in lines[1:4]}) == 3, "they can be told from each other"

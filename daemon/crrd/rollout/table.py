@@ -23,7 +23,8 @@ _ORDER = (*_URGENT, Stage.WAITING, Stage.DONE, Stage.GONE, Stage.SKIPPED)
 _COLUMNS = {"pod": 12, "node": 8, "old": 12, "new": 12, "phase": 10, "s": 3, "waits for": 9}
 """The columns and their minimum width."""
 _DISPENSABLE = ("old", "new", "node")  # Columns that a narrow terminal leaves out, in this order
-_LONGEST = 40  # Length limit for names
+_NAMES = ("pod", "node")  # Columns of names, which differ at both ends: they get spare room, and are cut in the middle
+_LONGEST = 40  # Length limit for names while a column would be left out otherwise
 _GAP = 2
 _COMMANDS = 3  # Pods whose wait is shown in full, with the command that shows more
 _OTHER_LINES = 9 + _COMMANDS  # Lines of the terminal for title, head, bar, waits, and earlier output
@@ -65,7 +66,7 @@ class Terminal(TextDisplay):
         for column, width in widths.items():
             table.add_column(column, width=width, no_wrap=True, overflow="ellipsis")
         for line in lines:
-            table.add_row(*(line[column] for column in widths))
+            table.add_row(*(_cut(line[column], width, column) for column, width in widths.items()))
         more = Text(f"and {hidden} more pods", "dim") if hidden else Text("")
         waiting = Text(plain(f"waiting: {'; '.join(plan.waits)}") if plan.wait.why else "", "yellow")
         slow = [f"{row.pod} {row.wait.with_command}" for row in plan.rows if row.stage.under_way and row.wait.command]
@@ -97,15 +98,30 @@ class Terminal(TextDisplay):
 
 
 def _widths(lines: list[dict[str, Text]], room: int) -> dict[str, int]:
-    """Return the columns that fit and their widths. The last column gets the remaining width."""
+    """Return the columns that fit and their widths. Names get the remaining width first, then the last column."""
     *others, last = _COLUMNS
-    widths = {each: max([_COLUMNS[each], *(min(_LONGEST, len(line[each])) for line in lines)]) for each in others}
+    longest = {each: max([_COLUMNS[each], *(len(line[each]) for line in lines)]) for each in others}
+    widths = {each: min(width, max(_LONGEST, _COLUMNS[each])) for each, width in longest.items()}
     for column in _DISPENSABLE:
         if sum(widths.values()) + _GAP * len(widths) + _COLUMNS[last] > room:
             del widths[column]
-    left = room - sum(widths.values()) - _GAP * len(widths)
-    widths["pod"] = max(_COLUMNS["pod"], widths["pod"] - max(0, _COLUMNS[last] - left))
-    return widths | {last: max(_COLUMNS[last], left)}
+    left = room - sum(widths.values()) - _GAP * len(widths) - _COLUMNS[last]
+    for column in _NAMES:
+        if column in widths:
+            wider = max(_COLUMNS[column], min(longest[column], widths[column] + left))
+            left -= wider - widths[column]
+            widths[column] = wider
+    if left < 0:
+        left += widths.pop("s") + _GAP
+    return widths | {last: _COLUMNS[last] + max(0, left)}
+
+
+def _cut(cell: Text, width: int, column: str) -> Text:
+    """Return a name that fits, without its middle: names of one workload begin alike. Other columns lose their end."""
+    if column not in _NAMES or len(cell) <= width:
+        return cell
+    head = (width - 1) // 3
+    return Text(f"{cell.plain[:head]}…{cell.plain[len(cell) - (width - 1 - head) :]}")
 
 
 def _ids(found: dict[str, str]) -> str:
