@@ -12,10 +12,12 @@ from crrd.core.api.time import rfc3339
 from crrd.core.api.types import API_VERSION, KIND, READINESS_GATE
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.resources import NAMESPACES, PODS, REQUESTS
+from crrd.kube.events import KubeEventSink
+from crrd.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, POLICIES, REQUESTS
 from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
 from crrd.manager.lifecycle import LifecycleController
+from crrd.manager.policies.controller import PolicyController
 from tests.support.laned_api import LanedApi
 from tests.support.lifecycle_cluster import Events
 
@@ -121,3 +123,30 @@ async def test_requests_whose_writes_hang_delay_no_other_team(number: int) -> No
         await asyncio.sleep(20)
         assert [team for team in OTHERS if cluster.phase(f"{team}-late") != "Completed"] == []
         assert not any(cluster.unready(f"noisy-{each}") for each in range(number)), "theirs hang all the time"
+
+
+async def test_looks_that_hang_do_not_delay_an_edit_of_another_team() -> None:
+    """Forty policies wait 12 s for each look, which fails. An edit is looked at within a second."""
+
+    def seconds(verb: str, kind: str, namespace: str, _: str) -> float:
+        return 12.0 if (verb, kind, namespace) == ("list", "pods", "noisy") else 0.01
+
+    api, loop = LanedApi(seconds), asyncio.get_running_loop()
+    spec = {"selector": {"matchLabels": {"app": "none"}}, "triggers": {"configChange": {"settle": "3s"}}}
+    for number in range(41):
+        team = "noisy" if number else "quiet"
+        meta = {"namespace": team, "name": f"p-{number}", "uid": f"p-{number}", "resourceVersion": "1"}
+        api.put(POLICIES, {"metadata": {**meta, "generation": 1}, "spec": spec})
+    client = cast("KubeClient", api)
+    sink = KubeEventSink(client, "manager-1", "crrd-manager")
+    controller = PolicyController(client, sink, LoopClock(), account="a:b", on_run=lambda *_: None)
+    task = asyncio.create_task(controller.run(Health()))
+    await asyncio.sleep(60)
+    for number in range(10):
+        edited = loop.time()
+        meta = {"namespace": "quiet", "name": f"cfg-{number}", "uid": f"cfg-{number}", "resourceVersion": "7"}
+        api.put(CONFIG_MAPS, {"metadata": meta})
+        await asyncio.sleep(13)
+        looks = [at for at, verb, kind, where in api.calls if (verb, kind, where) == ("list", "pods", "quiet/")]
+        assert min(at - edited for at in looks if at >= edited) <= 1.0
+    await cancel([task])

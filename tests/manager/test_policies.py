@@ -26,6 +26,7 @@ from crrd.lib.supervise import cancel
 from crrd.manager.policies import controller
 from crrd.manager.policies.controller import PolicyController
 from crrd.manager.policies.look import UNUSED_SECONDS, ConfigVersions, Memory, TargetObserver
+from crrd.manager.policies.runs import CHECK_SECONDS, Turns
 from crrd_localnode.node import LocalAccess
 from tests.support.faulty_api import Call
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
@@ -576,11 +577,13 @@ async def test_what_cannot_work_is_said(managed: Managed, spec: dict[str, Any], 
     assert (ready(status)["reason"], ready(status)["message"]) == (reason, message)
 
 
-async def test_runs_that_wait_let_others_run(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("window", [{}, {"window": {"cron": "* * * * *", "duration": "1h"}}])
+async def test_runs_that_wait_let_others_run(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch, window: dict[str, Any]
+) -> None:
     """A PodDisruptionBudget that allows nothing would hold a place for ever."""
-    monkeypatch.setattr("crrd.manager.policies.runs.PARALLEL_RUNS", 2)
-    monkeypatch.setattr("crrd.manager.policies.runs.TURN_SECONDS", 0.5)
-    monkeypatch.setattr("crrd.manager.policies.runs.RETRY_SECONDS", 0.2)
+    for name, value in {"PARALLEL_RUNS": 2, "TURN_SECONDS": 1.5, "RETRY_SECONDS": 0.2, "PROGRESS_SECONDS": 0.1}.items():
+        monkeypatch.setattr(f"crrd.manager.policies.runs.{name}", value)
     cluster = managed.cluster
 
     def target(name: str) -> dict[str, Any]:
@@ -589,16 +592,40 @@ async def test_runs_that_wait_let_others_run(managed: Managed, monkeypatch: pyte
     for name in ("one", "two"):
         await cluster.workload("Deployment", name, 1)
         await cluster.budget(name, {"app": name}, 0)
-        await managed.policy(name, targetRef=target(name), triggers={"maxAge": "10m"})
+        await managed.policy(name, targetRef=target(name), triggers={"maxAge": "10m"}, **window)
     await cluster.workload("Deployment", "free", 1)
     await managed.lead()
     for name in ("one", "two"):
-        await managed.until(lambda status: ready(status).get("reason") == "Running", name)
+        await managed.until(lambda status: "PodDisruptionBudget" in ready(status).get("message", ""), name)
     await managed.policy("free", targetRef=target("free"), triggers={"maxAge": "10m"})
+    await managed.until(lambda status: "waiting for its turn: 2 runs" in ready(status).get("message", ""), "free")
     await managed.until(is_done, "free")
     assert {pod.partition("-")[0] for pod, _ in cluster.stops} == {"free"}
     status = await managed.until(lambda status: "PodDisruptionBudget" in ready(status)["message"], "one")
     assert ready(status)["reason"] == "Running"
+
+
+@pytest.mark.virtual_time
+async def test_who_has_waited_in_vain_comes_after_all_others() -> None:
+    turns, order = Turns(2), list[str]()
+
+    async def turn(name: str, seconds: float, *, idle: bool) -> None:
+        async with turns.take(idle=idle):
+            order.append(name)
+            await asyncio.sleep(seconds)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(30):
+            group.create_task(turn(f"idle-{number}", CHECK_SECONDS, idle=True))
+        await asyncio.sleep(1)
+        assert turns.full
+        given_up = group.create_task(turn("given up", 1, idle=False))
+        group.create_task(turn("new", 1, idle=False))
+        await asyncio.sleep(0)
+        given_up.cancel()
+    assert order.index("new") == 2, "the next free place is its own"
+    assert "given up" not in order
+    assert not turns.full
 
 
 async def test_a_wait_names_fields_of_the_policy_and_no_flags(managed: Managed) -> None:

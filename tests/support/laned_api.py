@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from crrd.kube.lanes import Lane, Lanes
-from crrd.kube.resources import Resource
+from crrd.kube.resources import Listing, Resource
 from crrd.lib.errors import ApiUnavailableError
 from tests.support.silent_api import SilentApi
 
@@ -19,7 +19,7 @@ class LanedApi(SilentApi):
     def __init__(self, seconds: Callable[[str, str, str, str], float] = lambda *_: 0.01) -> None:
         super().__init__()
         self.seconds = seconds
-        self.calls: list[tuple[float, str, str, str]] = []  # When it ended: time, verb, kind and name
+        self.calls: list[tuple[float, str, str, str]] = []  # The time of its end, its verb, kind and `namespace/name`
         self._lanes = Lanes()
 
     @asynccontextmanager
@@ -28,12 +28,18 @@ class LanedApi(SilentApi):
         try:
             seconds = self.seconds(verb, resource.plural, namespace, name)
             await asyncio.sleep(seconds)
-            self.calls.append((asyncio.get_running_loop().time(), verb, resource.plural, name))
+            self.calls.append((asyncio.get_running_loop().time(), verb, resource.plural, f"{namespace}/{name}"))
             if seconds >= self.deadline:
                 raise ApiUnavailableError(f"{verb} {resource.plural}: no answer in time")
             yield
         finally:
             release()
+
+    async def list_all(
+        self, resource: Resource, parse: Callable[[Mapping[str, Any]], Any], **where: Any
+    ) -> Listing[Any]:
+        async with self._place(Lane.READ, "list", resource, where.get("namespace", ""), ""):
+            return await super().list_all(resource, parse, **where)
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
         async with self._place(Lane.READ, "get", resource, namespace, name):

@@ -54,14 +54,14 @@ class Runner:
     ) -> None:
         """The constructor starts nothing.
 
-        `cluster` is already entered. `timeout` limits the whole run, in seconds (0: no limit; None: end after
-        `patience` without progress). With `confirmed`, the user is not asked after the first part. `remedies` are
-        what its user can do about waits. If `patience` is None, it is PATIENCE_SECONDS, or the time limit for one pod
-        if that is longer.
+        `cluster` is already entered. `timeout` limits the whole run, in seconds (0: no limit). Without it, or with
+        `patience`, the run ends after that time without progress. If `patience` is None, it is PATIENCE_SECONDS, or the
+        time limit for one pod if that is longer. With `confirmed`, the user is not asked after the first part.
+        `remedies` are what its user can do about waits.
         """
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
-        self._patient, self._patience = timeout is None, patience
-        self._ends = time.monotonic() + timeout if timeout else float("inf")
+        self._patient, self._patience = timeout is None or patience is not None, patience
+        self._ends = self._limit = time.monotonic() + timeout if timeout else float("inf")
         self._stages: list[Stage] = []
         self._confirmed, self._remedies = confirmed, remedies
         self._written_state, self._write_at = "", 0.0  # Last written state, and the time (monotonic) of the next write
@@ -103,12 +103,12 @@ class Runner:
                 await self._wait(plan)
 
     def _extend_time_limit(self, run: Run, plan: Plan) -> None:
-        """Extend the time limit after progress, unless the user gave one for the whole run."""
+        """Extend the time limit after progress, but not beyond one for the whole run."""
         stages = [row.stage for row in plan.rows]
         if self._patient and stages != self._stages:
             of_a_pod = run.options.pod_timeout + self._cluster.world().min_ready(run)
             seconds = max(PATIENCE_SECONDS, of_a_pod) if self._patience is None else self._patience
-            self._stages, self._ends = stages, time.monotonic() + seconds
+            self._stages, self._ends = stages, min(self._limit, time.monotonic() + seconds)
 
     def _progress(self, plan: Plan, state: str) -> dict[str, str]:
         """Return the progress as annotation of a request that is written now."""

@@ -1,8 +1,9 @@
 """Carries out the runs of policies: one task for each. A run's state is in its requests and in the policy's status."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -13,6 +14,7 @@ from crrd.core.policy.decide import ended, make_run
 from crrd.core.policy.types import API_VERSION, KIND, Policy, RunRecord
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.run import Run, Target
+from crrd.core.rollout.standing import Stage
 from crrd.core.rollout.waits import Remedies, Skip, WaitReason
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -30,8 +32,11 @@ DAEMON_SECONDS = 60.0
 """How long a run waits for the daemon of a node. During an update of the DaemonSet a node has none for seconds. After
 this time the run has failed, because containers on the node keep the old configuration."""
 PROGRESS_SECONDS = 5.0  # Interval of status writes about what a run waits for
-PARALLEL_RUNS = 16  # Each run has four watches
-TURN_SECONDS = 60.0  # Time without progress after which a run without a window lets others run
+PARALLEL_RUNS = 16
+"""Runs that have a turn at once, with four watches each. One run delays another by TURN_SECONDS at most, and by
+CHECK_SECONDS if it has waited in vain before."""
+TURN_SECONDS = 60.0  # Time without progress after which a run lets others run
+CHECK_SECONDS = 5.0  # The same for a run whose last turn brought no progress
 
 FIELDS: Remedies = {
     WaitReason.UNREADY_IN_ORDER: "restart pod {pod} first, or set spec.budget.maxUnavailable to {enough}",
@@ -58,6 +63,12 @@ class ActiveRun:
     run: Run
     task: asyncio.Task[None] | None = None
     progress: str = ""
+    stages: tuple[Stage, ...] = ()  # Of its pods after the last turn
+    idle: bool = False  # Whether the last turn brought no progress
+
+    def closed(self, now: datetime) -> bool:
+        """Whether the policy's window has closed."""
+        return self.until is not None and now >= self.until
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -68,6 +79,42 @@ class ActiveRun:
     def key(self) -> str:
         """The policy's key."""
         return self.policy.key
+
+
+class Turns:
+    """A few places. Those who have waited in vain before come after all others."""
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._waiting: dict[bool, deque[asyncio.Future[None]]] = {False: deque(), True: deque()}
+
+    @property
+    def full(self) -> bool:
+        """Whether the next one has to wait."""
+        return self._free <= 0
+
+    @asynccontextmanager
+    async def take(self, *, idle: bool) -> AsyncIterator[None]:
+        """Wait for a place, and have it inside the block."""
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[idle].append(granted)
+        self._hand_on()
+        try:
+            await granted
+            yield
+        finally:
+            if granted.done() and not granted.cancelled():
+                self._free += 1
+            granted.cancel()
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        for waiting in self._waiting.values():
+            while waiting and self._free > 0:
+                granted = waiting.popleft()
+                if not granted.done():
+                    self._free -= 1
+                    granted.set_result(None)
 
 
 class PolicyRuns:
@@ -89,7 +136,7 @@ class PolicyRuns:
         self._client, self._events, self._clock, self._policies = client, events, clock, policies
         self._on_run, self._wake_at = on_run, wake_at
         self._active: dict[str, ActiveRun] = {}
-        self._turns = asyncio.Semaphore(PARALLEL_RUNS)
+        self._turns = Turns(PARALLEL_RUNS)
 
     def progress(self, key: str) -> str:
         """Return what the active run of a policy waits for, "" for nothing."""
@@ -127,7 +174,7 @@ class PolicyRuns:
             patient_until = loop.time() + DAEMON_SECONDS
             while (
                 plan.end is End.RIVAL
-                or (timed_out and active.until is None)
+                or (timed_out and not active.closed(self._clock.now()))
                 or (_without_daemon(plan) and loop.time() < patient_until)
             ):
                 if not timed_out:  # else the last plan has what it waits for
@@ -149,10 +196,18 @@ class PolicyRuns:
         """Return the last plan of a run, and whether its window or its turn ended first."""
         run, until = active.run, active.until
         timeout = None if until is None else max(1.0, (until - self._clock.now()).total_seconds())
-        async with self._turns, Cluster(self._client, run.namespace, active.aim, run.options) as cluster:
+        if self._turns.full and not active.progress:
+            self._progressed(active, f"waiting for its turn: {PARALLEL_RUNS} runs of other policies are in progress")
+        cluster = Cluster(self._client, run.namespace, active.aim, run.options)
+        async with self._turns.take(idle=active.idle), cluster:
             parts = self._client, cluster, self._clock, _Progress(partial(self._progressed, active))
-            runner = Runner(*parts, timeout=timeout, confirmed=True, remedies=FIELDS, patience=TURN_SECONDS)
-            return await runner.run(run)
+            patience = CHECK_SECONDS if active.idle else TURN_SECONDS
+            runner = Runner(*parts, timeout=timeout, confirmed=True, remedies=FIELDS, patience=patience)
+            plan, timed_out = await runner.run(run)
+        stages = tuple(row.stage for row in plan.rows)
+        active.idle = (timed_out and not active.idle) or stages == active.stages
+        active.stages = stages
+        return plan, timed_out
 
     async def _end(self, active: ActiveRun, plan: Plan) -> None:
         record, uid = active.record, active.policy.uid
