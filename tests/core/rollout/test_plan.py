@@ -767,13 +767,44 @@ class TestRivals:
         world = World(pods, (one_done,))
         assert unfinished(world, run(name="new"), NOW) == (None if over else old)
         known = replace(world, config=EDITED)
-        assert unfinished(known, run(name="new", stale=True), NOW) == old
+        assert unfinished(known, run(name="new", stale=True), NOW) == (None if over else old)
         done = replace(known, members=(recreated(ONE), replace(recreated(TWO), config={"app": (USES,)})))
         assert unfinished(done, run(name="new", stale=True), NOW) is None, "no container is left, whatever was written"
         silent = replace(world, requests=(replace(one_done, progress=None),))
         assert unfinished(silent, run(name="new"), NOW) == old
         aborted = replace(world, aborted=frozenset({"old"}))
         assert unfinished(aborted, run(name="new"), NOW) is None
+
+    @pytest.mark.parametrize(
+        ("state", "done", "total", "over"),
+        [
+            ("done", 1, 1, True),
+            ("running", 1, 1, True),  # its process ended after its last pod, before it could write that
+            ("running", 0, 1, True),
+            ("running", 0, 2, False),
+            ("stopped", 1, 2, False),
+            ("paused", 1, 2, False),
+        ],
+    )
+    def test_what_a_done_run_has_skipped_is_not_judged_by_todays_world(
+        self, state: str, done: int, total: int, *, over: bool
+    ) -> None:
+        """The second pod was skipped; now nothing would skip it."""
+        old = run(name="old", started="2026-01-01T11:59:00Z")
+        request = replace(succeeded(old, ONE), progress=Progress(AFTER, "laptop/42", state, done, total))
+        world = World((recreated(ONE), TWO), (request,))
+        found = seen_by_others(world, old, NOW)
+        assert (found.end, stages(found)["web-1"]) == ((End.DONE, "skipped") if over else (None, "waiting"))
+        assert unfinished(world, run(name="new"), NOW) == (None if over else old)
+        open_again = replace(world, requests=(request, asked(old, TWO)))
+        assert (seen_by_others(open_again, old, NOW).end, unfinished(open_again, run(name="new"), NOW)) == (None, old)
+
+    @pytest.mark.parametrize("state", ["done", "failed", "aborted"])
+    def test_how_a_run_has_ended_is_not_judged_again(self, state: str) -> None:
+        """The API server has rejected the request of the other pod, which only the run's process knows."""
+        old = run(name="old", started="2026-01-01T11:59:00Z")
+        request = replace(succeeded(old, ONE), progress=Progress(AFTER, "laptop/42", state, 2, 2))
+        assert unfinished(World((recreated(ONE), TWO), (request,)), run(name="new"), NOW) is None
 
     @pytest.mark.parametrize(
         ("min_ready", "ready", "over"),

@@ -15,7 +15,7 @@ from crrd.core.config.objects import missing
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage, make_rows, tally
 from crrd.core.rollout.state import Budget, Member, RunRequest, World, last_progress
-from crrd.core.rollout.waits import NO_WAIT, Remedies, Wait, WaitReason, describe_pod
+from crrd.core.rollout.waits import NO_WAIT, Remedies, Skip, Wait, WaitReason, describe_pod
 
 _NAMED = 3  # Most pods that a message names; the others are counted
 
@@ -87,21 +87,40 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False)
 def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
     """Return the plan as other processes see it: the run is done once no more pods will start.
 
+    What is recorded as done is done. The pods that a run has skipped are not judged again by today's objects: their
+    node may have a daemon by now, or their configuration may have changed again, and that is for the next run.
+
     Other processes do not wait until pods are ready, because they cannot know whether an unready pod was ready before.
     The run only counts as going on for `min_ready` seconds after a request's completion (by the node's clock).
     """
     plan = make_plan(world, run, now)
-    if plan.end is not None or any(_goes_on(row, world.min_ready(run), now) for row in plan.rows):
+    own = world.requests_of(run)
+    if any(each.aborted or not each.request.completed for each in own) or plan.end in (End.FAILED, End.ABORTED):
         return plan
-    rows = tuple(replace(row, stage=Stage.DONE) if row.stage is Stage.SETTLING else row for row in plan.rows)
-    return Plan(rows, end=End.DONE)
+    last = last_progress(own)
+    handled = [row for row in plan.rows if row.request is not None and row.stage in (Stage.DONE, Stage.SETTLING)]
+    done = last.state == End.DONE or 0 < last.total <= len(handled)
+    if not done and plan.end is not None:
+        return plan
+    if any(_goes_on(row, world.min_ready(run), now, done=done) for row in plan.rows):
+        return plan
+    return Plan(tuple(map(_at_the_end, plan.rows)), end=End.DONE)
 
 
-def _goes_on(row: Row, min_ready: int, now: datetime) -> bool:
+def _at_the_end(row: Row) -> Row:
+    """Return the row of a run that is done."""
+    if row.stage is Stage.SETTLING:
+        return replace(row, stage=Stage.DONE)
+    if row.stage is Stage.WAITING:
+        return replace(row, stage=Stage.SKIPPED, skip=Skip.BEFORE, wait=Wait.of(Skip.BEFORE))
+    return row
+
+
+def _goes_on(row: Row, min_ready: int, now: datetime, *, done: bool) -> bool:
     if row.stage is Stage.SETTLING and row.request is not None:
         until = after(row.request.request.status.completion_time, min_ready)
         return until is not None and now < until
-    return row.stage is Stage.WAITING or row.stage.under_way
+    return row.stage.under_way or (row.stage is Stage.WAITING and not done)
 
 
 def _end(world: World, run: Run, rows: tuple[Row, ...]) -> tuple[End | None, str]:
@@ -145,10 +164,12 @@ def unfinished(world: World, run: Run, now: datetime) -> Run | None:
     for other in {each.run.name: each.run for each in world.requests}.values():
         if other.name == run.name or other.target.identity != run.target.identity:
             continue
-        end = str(seen_by_others(replace(world, refused={}), other, now).end)
-        if end == End.DONE and other.options.stale and not world.config:
-            end = last_progress(world.requests_of(other)).state  # it is unknown which containers are stale
-        if end not in (End.DONE, End.FAILED, End.ABORTED):
+        over = (End.DONE, End.FAILED, End.ABORTED)
+        if last_progress(world.requests_of(other)).state in over:
+            continue
+        end = seen_by_others(world, other, now).end
+        unknown = other.options.stale and not world.config  # which of its containers are stale
+        if end not in over or (unknown and end is End.DONE):
             return other
     return None
 

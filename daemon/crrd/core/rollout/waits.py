@@ -59,12 +59,13 @@ class Skip(ReasonTable):
     )
     RECENT = "AlreadyRestarted", "container {container} was already restarted"
     FRESH = "NotStale", "container {container} uses no ConfigMap or Secret that has changed since it started"
+    BEFORE = "SkippedBefore", "the run has ended without it"
     NO_DAEMON = "NoNodeDaemon", "the node has no node daemon"
 
     @property
     def normal(self) -> bool:
         """Whether the skip needs no action by a user."""
-        return self in (Skip.DELETING, Skip.ENDED, Skip.NEW, Skip.RECENT, Skip.FRESH)
+        return self in (Skip.DELETING, Skip.ENDED, Skip.NEW, Skip.RECENT, Skip.FRESH, Skip.BEFORE)
 
 
 Remedies = Mapping[WaitReason | Skip, str]
