@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from crrd.cli.recreate import IN_ROLE
 from crrd.kube.resources import PODS, REQUESTS
+from crrd.rollout.refusals import IN_ROLE
 from crrd_localnode.api.admission import AdmissionRequest, User
 from crrd_localnode.api.errors import Cause, invalid
 from tests.support.faulty_api import Call

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 from crrd.cli.main import main
 from crrd.cli.recreate import requested
 from crrd.core.api.reasons import Reason
-from crrd.core.rollout.run import Amount, Options
+from crrd.core.api.time import rfc3339
+from crrd.core.rollout.run import LABEL_RUN, Amount, Options
 from crrd.core.rollout.state import read_run_request
 from crrd.kube.resources import CONFIG_MAPS, EVENTS, PODS, REQUESTS
-from crrd.lib.errors import ConfigurationError
+from crrd.lib.errors import ApiRefusedError, ConfigurationError
 from crrd.rollout.jsonlines import JsonLines
 from crrd_localnode.api.admission import AdmissionRequest
 from crrd_localnode.api.errors import Cause, forbidden, invalid
@@ -274,6 +276,40 @@ async def test_a_time_out_and_an_interrupt_are_events_too(cluster: PlayedCluster
     assert (await events(cluster))["ContainersRecreateInterrupted"] == said
 
 
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize(("verb", "resource"), [("create", REQUESTS.plural), ("get", "pods")])
+async def test_a_right_that_is_lost_in_the_middle_ends_the_run_with_a_way_to_go_on(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str], verb: str, resource: str, status: int
+) -> None:
+    await cluster.workload("Deployment", "web", 2, "app")
+    await cluster.workload("Deployment", "api", 1, "app")
+    cluster.goes_on.clear()
+    words = ("deploy/web", "deploy/api", "-c", "app", "-o", "json")
+    display = JsonLines(cluster.api.now)
+    running = asyncio.create_task(recreated(cluster, *words, display=display))
+    async with asyncio.timeout(20):
+        while not cluster.stops:
+            await asyncio.sleep(0.01)
+    cluster.api.fail_next(10**6, status=status, match=lambda call: (call.verb, call.resource) == (verb, resource))
+    cluster.goes_on.set()
+    with pytest.raises((ConfigurationError, ApiRefusedError)):
+        await running
+    *_, end, rest = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (name,) = {each["metadata"]["labels"][LABEL_RUN] for each in await cluster.requests()}
+    assert (end["event"], end["outcome"], end["pods"]["done"]) == ("end", "stopped", 1)
+    assert end["message"].startswith("1 of 2 pods recreated; ")
+    assert end["message"].endswith(
+        f"; after fixing the cause, to continue: crrd recreate resume {name} -n default -o json"
+    )
+    assert rest["message"] == "not started: deployment.apps/api"
+    assert (await events(cluster))["ContainersRecreateStopped"].startswith(
+        f"Warning: run {name}: 1 of 2 pods recreated; "
+    )
+    cluster.api.clear_faults()
+    assert await recreated(cluster, "resume", name) == 0
+    assert len(cluster.stops) == 2
+
+
 async def test_a_quota_is_no_missing_right(cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """Quotas, policy engines and a namespace that is being deleted answer with 403, too."""
 
@@ -318,6 +354,45 @@ async def test_a_blocked_dry_run_shows_its_batches_and_what_blocks(
 def test_dry_runs_as_kubectl_has_them(words: tuple[str, ...], asked: str) -> None:
     found = command(*words, "deployment/web", "-c", "app")
     assert (found.dry_run, found.targets) == (asked, ("deployment/web",))
+
+
+async def test_a_run_that_is_done_does_not_block_the_next_one(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has skipped a pod whose node had no daemon for a moment."""
+    labels = {"app.kubernetes.io/name": "crrd", "app.kubernetes.io/component": "node"}
+    await cluster.pod("crrd-node-1", labels)
+    await cluster.pod("web-1", {"app": "web"})
+    await cluster.pod("web-2", {"app": "web"}, node="node-z")
+    words = ("-l", "app=web", "-c", "app")
+    assert await recreated(cluster, *words, "--run", "nightly") == 0
+    await cluster.pod("crrd-node-2", labels, node="node-z")
+    capsys.readouterr()
+    for shown in ("status",), ("status", "nightly"):
+        assert await recreated(cluster, *shown) == 0
+        assert "done" in capsys.readouterr().out
+    assert await recreated(cluster, *words, "--since", "2h") == 0
+    assert cluster.stops == [("web-1", "app"), ("web-2", "app")]
+
+
+async def test_a_run_on_stale_containers_does_not_block_the_next_one(tmp_path: Path) -> None:
+    ahead = timedelta(0)
+    async with played(tmp_path, clock=lambda: datetime.now(UTC) + ahead) as cluster:
+        body = {"metadata": {"name": "web"}, "data": {"LOG": "info"}}
+        await cluster.client.create(CONFIG_MAPS, NAMESPACE, body)
+        first, second = await cluster.workload(
+            "Deployment", "web", 2, "app", envFrom=[{"configMapRef": {"name": "web"}}]
+        )
+        ahead += timedelta(minutes=1)
+        fresh = await cluster.client.get(PODS, NAMESPACE, second)
+        await cluster.run(dict(fresh), started=rfc3339(cluster.api.now()))
+        ahead += timedelta(minutes=1)
+        assert await recreated(cluster, "deployment/web", "--stale") == 0
+        ahead += timedelta(minutes=1)
+        await cluster.client.merge_patch(CONFIG_MAPS, NAMESPACE, "web", {"data": {"LOG": "debug"}})
+        ahead += timedelta(minutes=1)
+        assert await recreated(cluster, "deployment/web", "--stale") == 0
+        assert cluster.stops == [(first, "app"), (first, "app"), (second, "app")]
 
 
 async def test_several_targets_go_one_after_the_other(

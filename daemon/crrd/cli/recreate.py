@@ -17,15 +17,12 @@ from crrd.core.api.time import parse_time
 from crrd.core.rollout.run import Options, read_amount
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.discovery import KNOWN
-from crrd.kube.errors import ResourceMissingError
-from crrd.kube.reflector import APPLY
-from crrd.kube.resources import BUDGETS, CONFIG_MAPS, DISCOVERY, EVENTS, NODES, PODS, REQUESTS, SECRETS, Resource
-from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, GoneError
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
 from crrd.lib.log import configure as configure_log
 from crrd.lib.output import complain
 from crrd.lib.plain import plain
 from crrd.rollout.abort import abort
+from crrd.rollout.refusals import describe
 from crrd.rollout.session import EXIT_FAILED, EXIT_INTERRUPTED, Command, execute
 from crrd.rollout.start import resume, start
 from crrd.rollout.status import status
@@ -34,12 +31,6 @@ from crrd.rollout.target import split_targets
 _FIXED = ("since", "stale")  # Flags for Options that cannot be changed after a run has started
 _PROCESS_FLAGS = ("timeout", "yes", "retry_failed")  # Flags of the process that carries out a run
 _TIMES = ("min_ready", "unready_grace", "pod_timeout", "timeout")  # In seconds
-_KRUISE = tuple(Resource(each, REQUESTS.group) for each in ("clonesets", "statefulsets", "daemonsets"))
-IN_ROLE = {
-    each.full_name for each in (REQUESTS, PODS, BUDGETS, NODES, EVENTS, *(known.resource for known in KNOWN), *_KRUISE)
-}
-"""Resources in the ClusterRole crrd-recreate, with kubectl's names."""
-_READERS = {CONFIG_MAPS.full_name: "crrd-read-config", SECRETS.full_name: "crrd-read-secrets"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -241,35 +232,11 @@ def run(args: argparse.Namespace) -> int:
         return asyncio.run(execute(args.work, command, _explanation))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return EXIT_INTERRUPTED
-    except ConfigurationError as error:
-        cause = error.__cause__
-        if isinstance(cause, ApiRefusedError) and not isinstance(cause, GoneError):
-            raise ConfigurationError(plain(_describe(cause))) from error
-        raise ConfigurationError(plain(str(error))) from error
-    except ApiRefusedError as error:
-        raise ConfigurationError(plain(_describe(error))) from error
+    except (ConfigurationError, ApiRefusedError) as error:
+        raise ConfigurationError(describe(error)) from error
     except ApiUnavailableError as error:
         complain(f"{args.called}: cannot reach the API server: {plain(str(error))}")
         return EXIT_FAILED
-
-
-def _describe(error: ApiRefusedError) -> str:
-    """Return the message of a refusal in one line, with what to do about it."""
-    message = " ".join(str(error).split())
-    if isinstance(error, ResourceMissingError) and error.resource == REQUESTS.full_name:
-        return f"the CRD ContainerRecreateRequest is not installed: install crrd with `{APPLY}`"
-    if error.status == 403:
-        return f"forbidden: {message}{_where_granted(error.resource)}"
-    return f"the API server does not accept your credentials: {message}" if error.status == 401 else message
-
-
-def _where_granted(resource: str) -> str:
-    """Return the ClusterRole with the right that a refused call needs, or "" if it is not about a resource."""
-    if resource in ("", DISCOVERY.full_name):
-        return ""
-    if role := "crrd-recreate" if resource in IN_ROLE else _READERS.get(resource):
-        return f"; bind the ClusterRole {role}, which grants this"
-    return f"; grant get, list and watch on {resource}, which the ClusterRole crrd-recreate does not include"
 
 
 async def _explanation(client: KubeClient, clock: ServerClock, request: Mapping[str, Any]) -> str:

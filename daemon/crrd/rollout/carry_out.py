@@ -15,6 +15,7 @@ from crrd.lib.plain import plain
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import failures, summary
 from crrd.rollout.events import WorkloadEvent, workload_event
+from crrd.rollout.refusals import describe
 from crrd.rollout.remedies import FLAGS
 from crrd.rollout.runner import Runner
 from crrd.rollout.session import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_TIMED_OUT, Session
@@ -25,7 +26,8 @@ _FINAL_WRITES_SECONDS = 5.0  # Time limit for the last writes of an interrupted 
 async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -> tuple[int, bool]:
     """Carry out the run, with events on the workload before and after. Return the exit code, and if it is done.
 
-    Raises CancelledError if it is interrupted or the output is closed. The run is then left as it is.
+    Raises CancelledError if it is interrupted or the output is closed, and the error that stops it, for example a right
+    that was lost. Each way out has its last line and its event, and leaves the run to be continued.
     """
     command = session.command
     parts = session.client, cluster, session.clock, session.display
@@ -35,16 +37,11 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -
         await _record(session, run, WorkloadEvent.RECREATING, run.describe(len(cluster.world().members)))
         plan, timed_out = await runner.run(run)
     except (asyncio.CancelledError, OutputError) as error:
-        plan = make_plan(cluster.world(), run, session.clock.now()).worded(FLAGS)
-        waits = f"last waited for: {'; '.join(plan.waits)}; " if plan.waits else ""
-        again = f"{waits}requests in progress will finish; to continue: {session.command_line('resume', run.name)}"
-        message = f"{summary(plan.rows)}; {again if has_started(plan) else 'no pod was restarted'}"
-        _end(session, "interrupted", message)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_FINAL_WRITES_SECONDS):
-                await _record(session, run, WorkloadEvent.INTERRUPTED, message)
-                await runner.write_progress(run, plan, STOPPED)
+        await _leave(session, runner, run, cluster, "")
         raise asyncio.CancelledError from error
+    except Exception as error:
+        await _leave(session, runner, run, cluster, describe(error))
+        raise
     if plan.outcome is End.DONE:
         await _record(session, run, WorkloadEvent.RECREATED, summary(plan.rows))
     elif plan.outcome is End.FAILED:
@@ -57,6 +54,24 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -
         await _record(session, run, WorkloadEvent.TIMED_OUT, message)
     _end(session, outcome, message)
     return exit_code, plan.outcome is End.DONE
+
+
+async def _leave(session: Session, runner: Runner, run: Run, cluster: Cluster, error: str) -> None:
+    """Show that the run stops before its end, and record it. `error` is "" if the user has interrupted it."""
+    plan = make_plan(cluster.world(), run, session.clock.now()).worded(FLAGS)
+    parts = [summary(plan.rows), *filter(None, [error])]
+    if has_started(plan):
+        parts += [f"last waited for: {'; '.join(plan.waits)}"] if plan.waits else []
+        again = f"to continue: {session.command_line('resume', run.name)}"
+        parts += ["requests in progress will finish", f"after fixing the cause, {again}" if error else again]
+    else:
+        parts.append("no pod was restarted")
+    message = "; ".join(parts)
+    _end(session, STOPPED if error else "interrupted", message)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_FINAL_WRITES_SECONDS):
+            await _record(session, run, WorkloadEvent.STOPPED if error else WorkloadEvent.INTERRUPTED, message)
+            await runner.write_progress(run, plan, STOPPED)
 
 
 async def _record(session: Session, run: Run, reason: WorkloadEvent, message: str) -> None:
@@ -100,9 +115,9 @@ def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> tuple[str, 
         case End.PAUSED:
             return "paused", f"{message}; {plan.message}; {again}{' --yes' * started}", 0
         case End.RIVAL:
-            return "stopped", f"{message}; {plan.message}", EXIT_BAD_INPUT
+            return "stopped", f"{message}; {plan.message}; {again}", EXIT_BAD_INPUT
         case End.ABORTED:
-            return "aborted", f"{message}; {plan.message}", EXIT_FAILED
+            return "aborted", f"{message}; {plan.message}; to restart the rest, start a new run", EXIT_FAILED
         case End.FAILED:
             cause = "after fixing the cause, " if started else ""
             retry = " --retry-failed" if started and "--retry-failed" not in resume_command else ""

@@ -17,6 +17,10 @@ class WorkloadEvent(StrEnum):
     FAILED = "ContainersRecreateFailed"
     TIMED_OUT = "ContainersRecreateTimedOut"
     INTERRUPTED = "ContainersRecreateInterrupted"
+    STOPPED = "ContainersRecreateStopped"  # By an error, for example a right that was lost
+
+
+_WARNINGS = (WorkloadEvent.FAILED, WorkloadEvent.TIMED_OUT, WorkloadEvent.STOPPED)
 
 
 def workload_event(run: Run, reason: WorkloadEvent, message: str, now: datetime) -> Event | None:
@@ -29,5 +33,5 @@ def workload_event(run: Run, reason: WorkloadEvent, message: str, now: datetime)
         return None
     kind = {"apiVersion": target.api_version, "kind": target.kind}
     involved = {**kind, "namespace": run.namespace, "name": target.name, "uid": target.uid}
-    warning = reason in (WorkloadEvent.FAILED, WorkloadEvent.TIMED_OUT)
+    warning = reason in _WARNINGS
     return Event(involved, reason.value, f"run {run.name}: {message}", warning, COMPONENT, run.name, now)

@@ -1,6 +1,7 @@
 """Starts a run for each target, and `resume`: continues a run, with other limits if the user gives any."""
 
 import secrets
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain
@@ -12,7 +13,7 @@ from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.core.rollout.standing import Stage, tally
 from crrd.core.rollout.state import World, newest_run
 from crrd.kube.resources import REQUESTS
-from crrd.lib.errors import ApiRefusedError, ConfigurationError
+from crrd.lib.errors import ApiRefusedError, ConfigurationError, OutputError
 from crrd.rollout.carry_out import carry_out
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import summary
@@ -35,10 +36,14 @@ async def start(session: Session) -> int:
             async with Cluster(session.client, session.namespace, aim, command.options) as cluster:
                 _make_run(session, aim, cluster)
     for done, aim in enumerate(aims, start=1):
-        code, over = await _start(session, aim)
+        code, over = EXIT_FAILED, False
+        try:
+            code, over = await _start(session, aim)
+        finally:
+            if not over and (left := [each.target.words for each in aims[done:]]):
+                with suppress(OutputError):
+                    session.display.print_line(f"not started: {', '.join(left)}")
         if not over:
-            if left := [each.target.words for each in aims[done:]]:
-                session.display.print_line(f"not started: {', '.join(left)}")
             return code
     return 0
 

@@ -1,0 +1,40 @@
+"""What the API server refuses to a run, in words for its user, with the ClusterRole that grants it."""
+
+from crrd.kube.discovery import KNOWN
+from crrd.kube.errors import ResourceMissingError
+from crrd.kube.reflector import APPLY
+from crrd.kube.resources import BUDGETS, CONFIG_MAPS, DISCOVERY, EVENTS, NODES, PODS, REQUESTS, SECRETS, Resource
+from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
+from crrd.lib.plain import plain
+
+_KRUISE = tuple(Resource(each, REQUESTS.group) for each in ("clonesets", "statefulsets", "daemonsets"))
+IN_ROLE = {
+    each.full_name for each in (REQUESTS, PODS, BUDGETS, NODES, EVENTS, *(known.resource for known in KNOWN), *_KRUISE)
+}
+"""Resources in the ClusterRole crrd-recreate, with kubectl's names."""
+_READERS = {CONFIG_MAPS.full_name: "crrd-read-config", SECRETS.full_name: "crrd-read-secrets"}
+
+
+def describe(error: Exception) -> str:
+    """Return an error in one line. If the API server has refused a call: with what to do about it."""
+    if isinstance(error, ConfigurationError) and isinstance(error.__cause__, ApiRefusedError):
+        error = error if isinstance(error.__cause__, GoneError) else error.__cause__
+    return plain(_message(error) if isinstance(error, ApiRefusedError) else str(error))
+
+
+def _message(error: ApiRefusedError) -> str:
+    message = " ".join(str(error).split())
+    if isinstance(error, ResourceMissingError) and error.resource == REQUESTS.full_name:
+        return f"the CRD ContainerRecreateRequest is not installed: install crrd with `{APPLY}`"
+    if error.status == 403:
+        return f"forbidden: {message}{_where_granted(error.resource)}"
+    return f"the API server does not accept your credentials: {message}" if error.status == 401 else message
+
+
+def _where_granted(resource: str) -> str:
+    """Return the ClusterRole with the right that a refused call needs, or "" if it is not about a resource."""
+    if resource in ("", DISCOVERY.full_name):
+        return ""
+    if role := "crrd-recreate" if resource in IN_ROLE else _READERS.get(resource):
+        return f"; bind the ClusterRole {role}, which grants this"
+    return f"; grant get, list and watch on {resource}, which the ClusterRole crrd-recreate does not include"
