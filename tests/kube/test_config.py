@@ -21,6 +21,7 @@ import pytest
 import trustme
 from aiohttp import web
 
+from crrd.kube import config
 from crrd.kube.client import KubeClient
 from crrd.kube.config import (
     SERVICE_ACCOUNT,
@@ -31,7 +32,7 @@ from crrd.kube.config import (
     find_access,
     tls_context,
 )
-from crrd.kube.kubeconfig import Login, read_kubeconfig
+from crrd.kube.kubeconfig import Login, Overrides, read_kubeconfig
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
 from tests.support.scripted_api import ScriptedApi, refuse, reply, scripted_api
@@ -199,7 +200,7 @@ Write = Callable[[Any], str]
 
 
 def resolve(path: str, context: str = "") -> Login:
-    return asyncio.run(read_kubeconfig(path, context))
+    return asyncio.run(read_kubeconfig(path, Overrides(context)))
 
 
 @pytest.fixture
@@ -524,7 +525,7 @@ def test_a_token_comes_before_a_plugin_and_a_password(write: Write, tmp_path: Pa
 
 async def test_a_missing_kubeconfig(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        await KubeconfigAccess(str(tmp_path / "none"), "x").current()
+        await KubeconfigAccess(str(tmp_path / "none"), Overrides("x")).current()
     assert str(caught.value) == f"the kubeconfig {tmp_path}/none: file not found: check --kubeconfig"
 
 
@@ -545,7 +546,7 @@ async def test_the_namespace_that_is_meant(write: Write) -> None:
     content = kubeconfig("http://127.0.0.1:8080", None)
     content["contexts"][1]["context"]["namespace"] = "shop"
     assert (await KubeconfigAccess(write(content)).current()).namespace == ""
-    assert (await KubeconfigAccess(write(content), "elsewhere").current()).namespace == "shop"
+    assert (await KubeconfigAccess(write(content), Overrides("elsewhere")).current()).namespace == "shop"
 
 
 def test_what_a_kubeconfig_comes_to(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -888,10 +889,99 @@ async def test_a_context_is_never_the_pods_own_cluster(tmp_path: Path) -> None:
     own = tmp_path / ".kube" / "config"
     for environ in (inside, {"HOME": str(tmp_path)}):
         with pytest.raises(ConfigurationError) as caught:
-            find_access("", environ, "elsewhere")
+            find_access("", environ, Overrides("elsewhere"))
         assert str(caught.value) == (
             f"--context elsewhere needs a kubeconfig: set --kubeconfig, or put the kubeconfig at {own}"
         )
     own.parent.mkdir()
     own.write_text(json.dumps(kubeconfig("http://here.example", {})))
-    assert (await find_access("", inside, "elsewhere").current()).server == "http://elsewhere.example/prefix"
+    assert (await find_access("", inside, Overrides("elsewhere")).current()).server == "http://elsewhere.example/prefix"
+
+
+class TestOverrides:
+    """kubectl's flags for the connection, by the rules of client-go's clientcmd/client_config.go."""
+
+    BASE = kubeconfig(
+        "https://x",
+        {"token": "own", "client-certificate-data": b64("cert"), "client-key-data": b64("key"), "as": "ann"},
+        **{"certificate-authority-data": b64(CA), "tls-server-name": "x.example"},
+    )
+
+    def login(self, write: Write, **given: Any) -> Login:
+        return asyncio.run(read_kubeconfig(write(self.BASE), Overrides(**given)))
+
+    def test_entries(self, write: Write) -> None:
+        assert self.login(write, cluster="d").server == "http://elsewhere.example/prefix"
+        assert self.login(write, context="elsewhere", cluster="c", user="u").server == "https://x"
+        for given, said in (
+            ({"cluster": "nope"}, "it has no cluster named 'nope', which --cluster needs"),
+            ({"user": "nope"}, "it has no user named 'nope', which --user needs"),
+            ({"context": "nope"}, "it has no context named 'nope'"),
+        ):
+            with pytest.raises(ConfigurationError) as caught:
+                self.login(write, **given)
+            assert str(caught.value) == said
+
+    def test_another_server_has_another_name(self, write: Write) -> None:
+        found = self.login(write, cluster_fields={"server": "https://y:6443/"})
+        assert (found.server, found.tls_server_name, found.ca) == ("https://y:6443", "", CA)
+        found = self.login(write, cluster_fields={"server": "https://y", "tls-server-name": "y.example"})
+        assert (found.server, found.tls_server_name) == ("https://y", "y.example")
+        assert self.login(write, cluster_fields={"tls-server-name": "y.example"}).server == "https://x"
+
+    def test_what_is_given_about_trust_replaces_what_there_is(self, write: Write, tmp_path: Path) -> None:
+        found = self.login(write, cluster_fields={"insecure-skip-tls-verify": True})
+        assert (found.insecure, found.ca) == (True, "")
+        (tmp_path / "ca.pem").write_text("other")
+        found = self.login(write, cluster_fields={"certificate-authority": str(tmp_path / "ca.pem")})
+        assert (found.insecure, found.ca) == (False, "other")
+        both = {"insecure-skip-tls-verify": True, "certificate-authority": "ca.pem"}
+        with pytest.raises(ConfigurationError, match="exclude each other"):
+            self.login(write, cluster_fields=both)
+
+    def test_credentials(self, write: Write, tmp_path: Path) -> None:
+        for name in ("cert", "key"):
+            (tmp_path / name).write_text(f"my {name}")
+        files = {"client-certificate": str(tmp_path / "cert"), "client-key": str(tmp_path / "key")}
+        found = self.login(write, user_fields={"token": "mine", **files})
+        assert (found.authorization, found.certificate, found.key) == ("Bearer mine", "my cert", "my key")
+        assert (self.login(write).authorization, self.login(write).certificate) == ("Bearer own", "cert")
+
+    def test_impersonation(self, write: Write) -> None:
+        found = self.login(write, user_fields={"as": "bob", "as-uid": "7", "as-groups": ["a", "b"]})
+        groups = (("Impersonate-Group", "a"), ("Impersonate-Group", "b"))
+        assert found.impersonation == (("Impersonate-User", "bob"), ("Impersonate-Uid", "7"), *groups)
+
+    async def test_a_server_needs_no_kubeconfig(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        given = Overrides(cluster_fields={"server": "http://x"}, user_fields={"token": "t"})
+        found = await find_access("", {"HOME": str(tmp_path)}, given).current()
+        assert (found.server, found.authorization) == ("http://x", "Bearer t")
+
+    async def test_in_a_pod_they_replace_parts_of_the_service_account(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name, content in (("token", "pods"), ("ca.crt", CA), ("namespace", "shop")):
+            (tmp_path / name).write_text(content)
+        monkeypatch.setattr(config, "SERVICE_ACCOUNT", tmp_path)
+        inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+        found = await find_access("", inside, Overrides(user_fields={"as": "ann"})).current()
+        assert (found.server, found.authorization, found.namespace) == ("https://10.0.0.1:443", "Bearer pods", "shop")
+        assert found.impersonation == (("Impersonate-User", "ann"),)
+        assert found.tls is not None
+        assert found.tls.verify_mode is ssl.CERT_REQUIRED
+        given = Overrides(cluster_fields={"insecure-skip-tls-verify": True}, user_fields={"token": "mine"})
+        found = await find_access("", inside, given).current()
+        assert found.tls is not None
+        assert (found.authorization, found.tls.verify_mode) == ("Bearer mine", ssl.CERT_NONE)
+
+    async def test_the_proxy_of_the_environment(self, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+        async with scripted_api() as proxy:
+            monkeypatch.setenv("HTTP_PROXY", proxy.url)
+            monkeypatch.setenv("no_proxy", "direct.invalid")
+            proxy.then(reply(POD))
+            await get(KubeconfigAccess(write(kubeconfig("http://api.invalid", {}))))
+            assert proxy.seen[0].headers["Host"] == "api.invalid"
+            own = kubeconfig("http://api.invalid", {}, **{"proxy-url": "http://other:3128"})
+            assert (await KubeconfigAccess(write(own)).current()).proxy == "http://other:3128"
+            direct = KubeconfigAccess(write(kubeconfig("http://direct.invalid", {})))
+            assert (await direct.current()).proxy is None

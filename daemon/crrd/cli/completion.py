@@ -13,6 +13,7 @@ from io import StringIO
 from typing import Any, TypeVar, Unpack
 
 from crrd.cli import recreate
+from crrd.cli.connection import overrides_of
 from crrd.core.api.pod import parse_pod
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.core.rollout.standing import recreatable
@@ -97,7 +98,7 @@ async def _offers(before: list[str], unfinished: str) -> list[str]:
         given, _ = parser.parse_known_args(recreate.arranged(before[:-1] if last else before))
     if unfinished.startswith("-"):
         return list(recreate.flags_of(given.verb))
-    access = find_access(given.kubeconfig, os.environ, given.context)
+    access = find_access(given.kubeconfig, os.environ, overrides_of(given))
     async with KubeClient(access) as client:
         namespace = given.namespace or (await access.current()).namespace or "default"
         return await _from_api(client, namespace, given, last, unfinished)

@@ -52,15 +52,16 @@ def add_flag(
     if isinstance(given, _FromEnvironment):
         given.variable = env
     if more.get("action") is argparse.BooleanOptionalAction:
-        more["default"] = _value(given or "false", switch)
+        more["default"] = parsed(given or "false", switch)
     else:
-        more["type"] = partial(_value, convert=convert)
+        more["type"] = partial(parsed, convert=convert)
         if "action" not in more:
             more["default"] = given
     parser.add_argument(name, help=where, **more)
 
 
-def _value(found: str, convert: Convert) -> Any:
+def parsed(found: str, convert: Convert) -> Any:
+    """Convert a flag's value. Raises argparse.ArgumentTypeError, or ConfigurationError for one of the environment."""
     try:
         return convert(found)
     except ValueError as error:

@@ -10,8 +10,9 @@ from functools import cache, partial
 from itertools import islice
 from typing import Any
 
+from crrd.cli.connection import CONNECTION_FLAGS, add_connection_flags, overrides_of
 from crrd.cli.explain import explained, render
-from crrd.cli.options import add_flag, add_kubeconfig_flag, count, duration, from_flags, run_name
+from crrd.cli.options import add_flag, count, duration, from_flags, run_name
 from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.run import Options, read_amount
@@ -30,7 +31,7 @@ from crrd.rollout.target import split_targets
 
 _FIXED = ("since", "stale")  # Flags for Options that cannot be changed after a run has started
 _PROCESS_FLAGS = ("timeout", "yes", "retry_failed")  # Flags of the process that carries out a run
-_TIMES = ("min_ready", "unready_grace", "pod_timeout", "timeout")  # In seconds
+_TIMES = ("min_ready", "unready_grace", "pod_timeout", "timeout", "request_timeout")  # In seconds
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -211,8 +212,7 @@ def _add_common_flags(parser: argparse.ArgumentParser) -> None:
     namespace = "namespace of the run (default: that of the kubeconfig's context)"
     add("-n", "--namespace", metavar="NAME", default="", help=namespace)
     add("-A", "--all-namespaces", action="store_true", help="not supported: a run covers one namespace")
-    add("--context", metavar="NAME", default="", help="context of the kubeconfig")
-    add_kubeconfig_flag(parser)
+    add_connection_flags(parser)
 
 
 def _since(given: str) -> datetime | timedelta:
@@ -270,7 +270,8 @@ def requested(args: argparse.Namespace) -> Command:
     containers = tuple(filter(None, dict.fromkeys(given.get("container", ()))))
     changed = {each.name: given[each.name] for each in fields(Options) if each.name in given.keys() - {*_FIXED}}
     kubeconfig = "" if args.kubeconfig == os.environ.get("KUBECONFIG") else args.kubeconfig
-    access_flags = {"context": args.context, "kubeconfig": kubeconfig}
+    connection = {name: given[name] for name in CONNECTION_FLAGS if name in given} | {"kubeconfig": kubeconfig}
+    connection |= {"token": "TOKEN"} if "token" in given else {}  # it is not for messages and events
     resume_flags = changed | {name: given[name] for name in _PROCESS_FLAGS if name in given}
     return from_flags(
         Command,
@@ -278,7 +279,8 @@ def requested(args: argparse.Namespace) -> Command:
         targets=tuple(given.get("targets", ())),
         options=Options(containers, stale=given.get("stale", False), **changed),
         changed_options=changed,
-        access_flags=tuple(_as_flags(access_flags)),
+        overrides=overrides_of(args),
+        access_flags=tuple(_as_flags(connection)),
         resume_flags=(*_as_flags(resume_flags), *(("-o", "json") if args.output == "json" else ())),
     )
 
@@ -286,6 +288,7 @@ def requested(args: argparse.Namespace) -> Command:
 def _as_flags(given: Mapping[str, Any]) -> Iterator[str]:
     """Yield flags as they are typed, except those without a value."""
     for name, value in given.items():
-        if value != "":
-            yield f"--{name.replace('_', '-')}"
-            yield from () if value is True else [f"{value}s" if name in _TIMES else str(value)]
+        for each in value if isinstance(value, list) else [value]:
+            if each != "":
+                yield f"--{name.replace('_', '-')}"
+                yield from () if each is True else [f"{each}s" if name in _TIMES else str(each)]

@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar, Unpack
 
 import aiohttp
@@ -37,6 +37,11 @@ class Deadlines:
     watch_open: float = 20.0  # Until the response headers of a watch, which API servers send at once
     watch_margin: float = 15.0  # The client closes a watch this much later than its timeoutSeconds
     stall: float = 150.0  # Longest time without data on a watch; API servers send a bookmark every minute
+
+    def limited(self, seconds: float) -> "Deadlines":
+        """Return these with another limit for each call but watches; 0 for none (in fact a week)."""
+        limit = seconds or 7 * 86_400.0
+        return replace(self, call=limit, page=limit, watch_open=limit)
 
 
 class KubeClient:

@@ -4,17 +4,19 @@ Both give an `Access`, which is renewed when it expires or the server refuses it
 """
 
 import asyncio
+import os
 import ssl
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from multidict import CIMultiDict
 
-from crrd.kube.kubeconfig import is_file, read_kubeconfig
+from crrd.kube.kubeconfig import NO_OVERRIDES, Overrides, is_file, read_kubeconfig
+from crrd.kube.proxy import proxy_for
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # Where kubelet mounts a pod's service account
@@ -63,22 +65,40 @@ class AccessSource(Protocol):
         ...
 
 
-def find_access(kubeconfig: str, environ: Mapping[str, str], context: str = "") -> AccessSource:
+def find_access(kubeconfig: str, environ: Mapping[str, str], overrides: Overrides = NO_OVERRIDES) -> AccessSource:
     """Choose as kubectl does: the given kubeconfig, else the user's own, else the pod's service account.
 
-    Raises ConfigurationError if there is none. With `context`, the service account is not used, because it may belong
-    to another cluster.
+    Raises ConfigurationError if there is none, or if `overrides` name entries of a kubeconfig and there is none.
     """
     own = Path(environ.get("HOME", "/nonexistent")) / ".kube" / "config"
     if kubeconfig or is_file(own):
-        return KubeconfigAccess(kubeconfig or str(own), context)
+        return KubeconfigAccess(kubeconfig or str(own), overrides)
     remedy = f"set --kubeconfig, or put the kubeconfig at {own}"
-    if context:
-        raise ConfigurationError(f"--context {context} needs a kubeconfig: {remedy}")
+    for flag in ("context", "cluster", "user"):
+        if name := getattr(overrides, flag):
+            raise ConfigurationError(f"--{flag} {name} needs a kubeconfig: {remedy}")
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
     if host and port:
-        return ServiceAccountAccess(f"https://{f'[{host}]' if ':' in host else host}:{port}", SERVICE_ACCOUNT)
+        server = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+        if overrides == NO_OVERRIDES:
+            return ServiceAccountAccess(server, SERVICE_ACCOUNT)
+        return KubeconfigAccess("", _of_service_account(server, SERVICE_ACCOUNT, overrides))
+    if "server" in overrides.cluster_fields:
+        return KubeconfigAccess("", overrides)
     raise ConfigurationError(f"not in a cluster (KUBERNETES_SERVICE_HOST is not set) and no --kubeconfig: {remedy}")
+
+
+def _of_service_account(server: str, folder: Path, overrides: Overrides) -> Overrides:
+    """Return the service account as fields of a kubeconfig, as far as the overrides have no other."""
+    namespace = folder / "namespace"
+    has_trust = overrides.cluster_fields.keys() & {"certificate-authority", "insecure-skip-tls-verify"}
+    ca = {} if has_trust else {"certificate-authority": str(folder / "ca.crt")}
+    return replace(
+        overrides,
+        namespace=namespace.read_text(encoding="utf-8").strip() if is_file(namespace) else "",
+        cluster_fields={"server": server, **ca, **overrides.cluster_fields},
+        user_fields={"tokenFile": str(folder / "token"), **overrides.user_fields},
+    )
 
 
 class ServiceAccountAccess:
@@ -130,10 +150,10 @@ class ServiceAccountAccess:
 class KubeconfigAccess:
     """Access from a kubeconfig, read again if the credentials expire or are refused (exec plugins issue new ones)."""
 
-    def __init__(self, path: str, context: str = "") -> None:
-        self.description = f"the kubeconfig {path}"
+    def __init__(self, path: str, overrides: Overrides = NO_OVERRIDES) -> None:
+        self.description = f"the kubeconfig {path}" if path else "the given flags"
         self._path = path
-        self._context = context
+        self._overrides = overrides
         self._lock = asyncio.Lock()
         self._access: Access | None = None
         self._expiry = 0.0
@@ -167,14 +187,16 @@ class KubeconfigAccess:
     async def _read(self) -> Access:
         where, tls = self.description, None
         try:
-            login = await read_kubeconfig(self._path, self._context)
+            login = await read_kubeconfig(self._path, self._overrides)
+            proxy = login.proxy or proxy_for(login.server, os.environ)
         except (ConfigurationError, ApiUnavailableError) as error:
             raise type(error)(f"{where}: {error}") from error
         if login.server.startswith("https://"):
             tls = tls_context(login.ca, login.certificate, login.key, insecure=login.insecure, where=where)
-        name, proxy = login.tls_server_name or None, login.proxy or None
+        name = login.tls_server_name or None
         self._expiry = login.expiry
-        self._access = Access(login.server, login.authorization, tls, name, proxy, login.namespace, login.impersonation)
+        route = tls, name, proxy or None
+        self._access = Access(login.server, login.authorization, *route, login.namespace, login.impersonation)
         return self._access
 
 

@@ -41,15 +41,29 @@ class Login:
     expiry: float = 0.0  # When the credentials expire, in seconds since the epoch; 0 for never
 
 
-async def read_kubeconfig(paths: str, context: str = "") -> Login:
-    """Read the files (separated by colons) and run the user's exec plugin, if the user has no token.
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What replaces parts of a kubeconfig, as kubectl's flags for the connection do. A text that is not given is ""."""
+
+    context: str = ""  # The names of its entries
+    cluster: str = ""
+    user: str = ""
+    namespace: str = ""
+    cluster_fields: Mapping[str, Any] = field(default_factory=dict)  # With a kubeconfig's keys; only those given
+    user_fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+NO_OVERRIDES = Overrides()
+
+
+async def read_kubeconfig(paths: str, overrides: Overrides = NO_OVERRIDES) -> Login:
+    """Read the files (separated by colons, "" for none) and run the user's exec plugin, if the user has no token.
 
     Raises:
         ConfigurationError: the files cannot be used, and waiting does not help.
         ApiUnavailableError: the plugin failed, or the system has no free file descriptor or memory; retry later.
     """
-    merged = _merged(paths)
-    chosen, cluster, user = _select_context(merged, context or text(merged["current-context"]))
+    chosen, cluster, user = _selected(_merged(paths), overrides)
     reader = Reader()
     server = reader.text(cluster.get("server"), "the cluster's server").rstrip("/")
     proxy = reader.text(cluster.get("proxy-url"), "the cluster's proxy-url")
@@ -69,7 +83,7 @@ async def read_kubeconfig(paths: str, context: str = "") -> Login:
         authorization = f"Bearer {issued.token}" if issued.token else ""
         certificate, key, expiry = issued.certificate or certificate, issued.key or key, issued.expiry
     _require(authorization.isprintable(), "the user's token has a character that cannot be sent")
-    namespace = text(chosen.get("namespace"))
+    namespace = text(chosen.get("namespace")) or overrides.namespace
     return Login(
         server, authorization, ca, certificate, key, insecure, tls_server_name, proxy, namespace, impersonation, expiry
     )
@@ -83,7 +97,7 @@ def is_file(path: str | Path) -> bool:
 def _merged(paths: str) -> dict[str, Any]:
     """Merge the files as kubectl does: the first file that defines a name or a current context wins."""
     files = [Path(path) for path in paths.split(":") if is_file(path)]
-    _require(bool(files), "file not found: check --kubeconfig")
+    _require(bool(files) or not paths, "file not found: check --kubeconfig")
     merged: dict[str, Any] = {"current-context": "", **{listed: {} for listed in _LISTED}}
     for file in files:
         content = _parsed(file)
@@ -124,14 +138,43 @@ def _with_absolute_paths(section: dict[str, Any], folder: Path) -> dict[str, Any
     return {**section, **located}
 
 
-def _select_context(merged: Mapping[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def _selected(
+    merged: Mapping[str, Any], overrides: Overrides
+) -> tuple[Mapping[str, Any], dict[str, Any], dict[str, Any]]:
     """Return the sections of the context, its cluster and its user. A user without a section has no credentials."""
-    _require(bool(name), "it has no current-context: set one with kubectl config use-context")
-    _require(name in merged["contexts"], f"it has no context named {name!r}")
-    context = merged["contexts"][name]
-    cluster = text(context.get("cluster"))
-    _require(cluster in merged["clusters"], f"it has no cluster named {cluster!r}, which the context {name!r} needs")
-    return context, merged["clusters"][cluster], merged["users"].get(text(context.get("user")), {})
+    name = overrides.context or text(merged["current-context"])
+    knows_server = bool(overrides.cluster or overrides.cluster_fields.get("server"))
+    _require(bool(name) or knows_server, "it has no current-context: set one with kubectl config use-context")
+    _require(not name or name in merged["contexts"], f"it has no context named {name!r}")
+    context: Mapping[str, Any] = merged["contexts"].get(name, {})
+    cluster = overrides.cluster or text(context.get("cluster"))
+    cause = "--cluster needs" if overrides.cluster else f"the context {name!r} needs"
+    known = cluster in merged["clusters"] or (knows_server and not overrides.cluster)
+    _require(known, f"it has no cluster named {cluster!r}, which {cause}")
+    user = overrides.user or text(context.get("user"))
+    _require(user in merged["users"] or not overrides.user, f"it has no user named {user!r}, which --user needs")
+    return (
+        context,
+        _with_cluster_fields(merged["clusters"].get(cluster, {}), overrides.cluster_fields),
+        _with_user_fields(merged["users"].get(user, {}), overrides.user_fields),
+    )
+
+
+def _with_cluster_fields(cluster: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a cluster's section with other fields, as client-go's clientcmd/client_config.go merges them.
+
+    What is given about trust replaces all that the cluster has about it, and another server has another name.
+    """
+    trust = {"certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify"}
+    _require(len(trust & given.keys()) < 2, "--certificate-authority and --insecure-skip-tls-verify exclude each other")
+    dropped = trust if trust & given.keys() else set()
+    dropped |= {"tls-server-name"} if "server" in given else set()
+    return {key: value for key, value in cluster.items() if key not in dropped} | dict(given)
+
+
+def _with_user_fields(user: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    dropped = {f"{key}-data" for key in given}
+    return {key: value for key, value in user.items() if key not in dropped} | dict(given)
 
 
 def _authorization(user: Mapping[str, Any]) -> str:

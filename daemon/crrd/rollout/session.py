@@ -16,9 +16,10 @@ from typing import Any
 
 from crrd.core.rollout.run import LABEL_RUN, Amount, Options, Run
 from crrd.core.rollout.state import RunRequest, read_run_request
-from crrd.kube.client import KubeClient
+from crrd.kube.client import Deadlines, KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access
+from crrd.kube.kubeconfig import Overrides
 from crrd.kube.resources import REQUESTS, Where
 from crrd.lib.errors import ConfigurationError
 from crrd.rollout.cluster import Cluster
@@ -43,8 +44,8 @@ class Command:
     called: str  # The command as the user called it, for messages that suggest commands
     output: str  # text or json
     namespace: str
-    context: str
     kubeconfig: str
+    overrides: Overrides  # What the flags for the connection replace in the kubeconfig
     access_flags: tuple[str, ...]  # The given flags that select the cluster, for messages that suggest commands
     resume_flags: tuple[str, ...]  # The given flags that `resume` accepts, for the same purpose
     options: Options
@@ -57,6 +58,7 @@ class Command:
     since: datetime | timedelta | None = None  # Options.since of a new run, or the time before its start
     dry_run: str = ""
     """Empty to make changes, else `client`, or `server` to check whether the API server accepts the requests."""
+    request_timeout: int | None = None  # Seconds for each call, except watches. 0 for no limit, None for the default
     watch: bool = False  # With `status`: keep showing it
     timeout: int | None = None  # Seconds for the whole run. 0 for no limit, None for the default
     yes: bool = False  # Do not ask after the first part
@@ -109,8 +111,10 @@ async def execute(verb: Callable[[Session], Awaitable[int]], command: Command, e
         if task is not None and signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
             loop.add_signal_handler(number, task.cancel)
     clock = ServerClock()
-    access = find_access(command.kubeconfig, os.environ, command.context)
-    async with KubeClient(access, on_date=clock.observe) as client:
+    access, deadlines = find_access(command.kubeconfig, os.environ, command.overrides), Deadlines()
+    if command.request_timeout is not None:
+        deadlines = deadlines.limited(command.request_timeout)
+    async with KubeClient(access, deadlines=deadlines, on_date=clock.observe) as client:
         namespace = command.namespace or (await access.current()).namespace or "default"
         display = _make_display(clock.now, as_json=command.output == "json")
         return await verb(Session(client, clock, namespace, display, command, explainer))
