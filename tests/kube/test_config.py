@@ -985,3 +985,25 @@ class TestOverrides:
             assert (await KubeconfigAccess(write(own)).current()).proxy == "http://other:3128"
             direct = KubeconfigAccess(write(kubeconfig("http://direct.invalid", {})))
             assert (await direct.current()).proxy is None
+
+    async def test_a_proxy_that_is_not_there_or_refuses_is_named_without_its_password(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def refuse_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+            writer.close()
+
+        proxy = await asyncio.start_server(refuse_all, "127.0.0.1", 0)
+        host, port = proxy.sockets[0].getsockname()
+        monkeypatch.setenv("HTTPS_PROXY", f"http://ann:secret@{host}:{port}")
+        access = KubeconfigAccess("", Overrides(cluster_fields={"server": "https://api.invalid"}))
+        for said in (
+            "the proxy refuses the connection: Proxy Authentication Required (407)",
+            f"cannot connect to the proxy {host}:{port}: Connection refused",
+        ):
+            with pytest.raises(ApiUnavailableError) as caught:
+                await get(access)
+            assert str(caught.value).endswith(f": {said}")
+            proxy.close()
+            await proxy.wait_closed()
