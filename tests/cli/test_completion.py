@@ -108,10 +108,8 @@ async def test_shells(cluster: PlayedCluster, programs: Path, shell: str, capsys
     ("words", "offers"),
     [
         (["--max-un"], ["--max-unavailable"]),
-        (
-            ["status", "--"],
-            ["--all-namespaces", "--context", "--help", "--kubeconfig", "--namespace", "--output", "--watch"],
-        ),
+        (["status", "--w"], ["--watch"]),
+        (["abort", "--as"], ["--as", "--as-group", "--as-uid"]),
         (["resume", "a", "--retry"], ["--retry-failed"]),
         (["abort", "--max"], []),
         (["--dry"], ["--dry-run", "--dry-run=client", "--dry-run=server"]),
