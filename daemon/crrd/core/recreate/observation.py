@@ -24,7 +24,7 @@ HASTE_SECONDS = 10.0  # For this long after a stop whose start is not persisted,
 
 
 class HookKind(StrEnum):
-    """What a preStop handler does."""
+    """The kinds of preStop handlers."""
 
     EXEC = "exec"
     HTTP_GET = "httpGet"
@@ -128,7 +128,7 @@ class Work:
 
     @property
     def hook_ended(self) -> float | None:
-        """Monotonic time at which the hook ended, None where none has."""
+        """Monotonic time at which the hook ended, or None."""
         result, began = self.hook_result, self.hook_began
         return None if result is None or began is None else began + result.seconds
 

@@ -85,4 +85,4 @@ def _not_ready(draft: Draft, view: ContainerView, newest: Instance) -> Message:
 def _kubelet_says(view: ContainerView) -> Message:
     """Return kubelet's message about what the container waits for."""
     details = held_back(view.status)
-    return Message.of(Reason.HELD_BACK, details=details) if details else Message()
+    return Message.of(Reason.HELD_BACK, details=details) if details else NO_MESSAGE

@@ -24,12 +24,7 @@ from crrd.core.recreate.draft import ASK_AGAIN, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import NO_WORK, Instance, Work
 from crrd.core.recreate.whole_pod import PodView
-from crrd.kubelet.restart_rules import (
-    RestartPolicy,
-    comes_back,
-    restart_all_code,
-    stays_down,
-)
+from crrd.kubelet.restart_rules import RestartPolicy, comes_back, restart_all_code, stays_down
 from crrd.kubelet.runtime_status import ContainerState
 
 
@@ -119,12 +114,8 @@ class ContainerView:
             if pin.runtime not in self.whole.node.runtimes:
                 names = ", ".join(sorted(self.whole.node.runtimes))
                 yield pin, f"belongs to runtime {pin.runtime!r}, but this node runs {names}"
-            yield (
-                pin,
-                self._label_mismatch(
-                    self.whole.observed.instance(pin.bare_id) or self.whole.observed.foreign.get(pin.bare_id)
-                ),
-            )
+            observed = self.whole.observed
+            yield pin, self._label_mismatch(observed.instance(pin.bare_id) or observed.foreign.get(pin.bare_id))
         if self.newest is not None:
             yield self.newest.pin, self._label_mismatch(self.newest)
 
@@ -144,13 +135,11 @@ class ContainerView:
 
         Either a named ID was not looked up yet, or the API shows an instance that came after the runtime was asked.
         """
-        listed, shown = (
-            {instance.id for instance in self.whole.observed.instances},
-            Pin(self.status.container_id).bare_id,
-        )
-        if any(pin.bare_id not in listed and pin.bare_id not in self.whole.observed.foreign for pin in self.named):
+        observed, shown = self.whole.observed, Pin(self.status.container_id).bare_id
+        listed = {instance.id for instance in observed.instances}
+        if any(pin.bare_id not in listed and pin.bare_id not in observed.foreign for pin in self.named):
             return 0.0
-        behind = shown and shown not in listed and self.whole.observed.pod_at > self.whole.observed.listed_at
+        behind = shown and shown not in listed and observed.pod_at > observed.listed_at
         return ASK_AGAIN if behind else None
 
     @cached_property
