@@ -18,40 +18,40 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """The value if it is a JSON object, else an empty one."""
+    """Return the value if it is a JSON object, else an empty one."""
     return value if isinstance(value, (dict, Mapping)) else {}
 
 
 def items(value: object) -> Sequence[Any]:
-    """The value if it is a JSON list, else an empty one."""
+    """Return the value if it is a JSON list, else an empty one."""
     return value if isinstance(value, list | tuple) else ()
 
 
 def text(value: object) -> str:
-    """The value if it is a string, else ""."""
+    """Return the value if it is a string, else ""."""
     return value if isinstance(value, str) else ""
 
 
 def number(value: object, most: int = INT64_MAX) -> int:
-    """The value if it is a whole number from 0 to `most`, else 0."""
+    """Return the value if it is a whole number from 0 to `most`, else 0."""
     found = Reader().integer(value, "", high=most)
     return 0 if found is None else found
 
 
 def value_at(obj: object, path: str) -> Any:
-    """What a JSON object holds at a path such as `spec.podName`; None for nothing."""
+    """Return the value in a JSON object at a path such as `spec.podName`, or None."""
     for key in path.split("."):
         obj = mapping(obj).get(key)
     return obj
 
 
 def mapping_at(obj: object, path: str) -> Mapping[str, Any]:
-    """The JSON object that a JSON object holds at a path; an empty one for anything else."""
+    """Return the JSON object in a JSON object at a path, or an empty one."""
     return mapping(value_at(obj, path))
 
 
 def condition(obj: object, kind: str) -> Mapping[str, Any]:
-    """The condition of this type in an object's status; an empty one where there is none."""
+    """Return the condition of this type in an object's status, or an empty one."""
     conditions = map(mapping, items(value_at(obj, "status.conditions")))
     return next((each for each in conditions if each.get("type") == kind), {})
 
@@ -62,7 +62,7 @@ def condition_is_true(obj: object, kind: str) -> bool:
 
 
 def with_values(obj: object, values: Mapping[str, object]) -> dict[str, Any]:
-    """A JSON object with these values at these paths; the objects around them are made where there are none."""
+    """Return the JSON object with these values at these paths. Objects on the way that do not exist are created."""
     result = dict(mapping(obj))
     for path, value in values.items():
         key, _, rest = path.partition(".")
@@ -71,7 +71,7 @@ def with_values(obj: object, values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def shown(value: object) -> str:
-    """A wrong value as a message may repeat it: quoted, escaped and cut; of objects and lists only what they are."""
+    """Return a wrong value for a message: quoted, escaped and cut. Of objects and lists, only the type is shown."""
     if isinstance(value, str):
         return repr(value[:_SHOWN])
     if isinstance(value, Mapping):
@@ -93,19 +93,19 @@ class Reader:
         self.error = self.error or f"{path} {rule}"
 
     def mapping(self, value: object, path: str) -> Mapping[str, Any]:
-        """A JSON object."""
+        """Return a JSON object; an empty one if it is absent or invalid."""
         if value is not None and not isinstance(value, Mapping):
             self.reject(path, "must be an object")
         return mapping(value)
 
     def items(self, value: object, path: str) -> Sequence[Any]:
-        """A JSON list."""
+        """Return a JSON list; an empty one if it is absent or invalid."""
         if value is not None and not isinstance(value, list | tuple):
             self.reject(path, "must be a list")
         return items(value)
 
     def text(self, value: object, path: str, *, required: bool = False) -> str:
-        """A string; a required one is not empty either."""
+        """Return a string; "" if it is absent or invalid. A required one must not be empty."""
         if value is not None and not isinstance(value, str):
             self.reject(path, "must be a string")
         elif required and not value:
@@ -113,13 +113,13 @@ class Reader:
         return text(value)
 
     def flag(self, value: object, path: str) -> bool:
-        """A boolean, false when absent."""
+        """Return a boolean; False if it is absent or invalid."""
         if value is not None and not isinstance(value, bool):
             self.reject(path, "must be true or false")
         return value is True
 
     def integer(self, value: object, path: str, *, low: int = 0, high: int = INT64_MAX) -> int | None:
-        """A whole number from `low` to `high`, None when absent; 30.0 is one too, as in JSON Schema."""
+        """Return a whole number from `low` to `high`; None if it is absent or invalid. 30.0 counts as 30."""
         if value is None:
             return None
         number = int(value) if isinstance(value, float) and value.is_integer() else value
@@ -129,7 +129,7 @@ class Reader:
         return None
 
     def choice(self, value: object, path: str, default: Choice) -> Choice:
-        """One of the values of the default's enumeration; absent or empty is the default."""
+        """Return a member of the default's enumeration; the default if it is absent, empty or invalid."""
         if value is None or value == "":
             return default
         known = {member.value: member for member in type(default)}

@@ -16,7 +16,7 @@ from crrd.core.api.reasons import Reason
 GROUP = "apps.kruise.io"
 VERSION = "v1alpha1"
 VERSIONS = (VERSION, "v1beta1")
-"""Versions of the API that are read, the first wherever there is a choice. The fields of them all are the same."""
+"""Versions of the API that crrd reads. If there is a choice, it uses the first. All have the same fields."""
 KIND = "ContainerRecreateRequest"
 PLURAL = "containerrecreaterequests"
 POLICY_GROUP, POLICY_PLURAL = "crrd.dev", "containerrecreatepolicies"
@@ -32,9 +32,9 @@ ANNOTATION_PINNED = "crr.apps.kruise.io/pinned-containers"
 ANNOTATION_REQUESTED_BY = "crr.apps.kruise.io/requested-by"
 """Name of the user who created the request, as the API server authenticated it."""
 FINALIZER = "crr.apps.kruise.io/unready-acquired"
-"""Guards the release of the pod's readiness: while it is there, the request is not gone."""
+"""Keeps a deleted request until the manager has made its pod ready again."""
 CONDITIONS_UNREADY = ("PodUnreadyAcquired", "PreRecreateGrace")
-"""The condition by which OpenKruise's managers for v1beta1 say what the annotation unready-acquired says: its names."""
+"""Names of the condition that OpenKruise's managers set in v1beta1 instead of the annotation unready-acquired."""
 READINESS_GATE = "KruisePodReady"
 
 NODE_DAEMONS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=node"
@@ -44,7 +44,7 @@ MANAGERS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"  # 
 DEFAULT_GRACE_SECONDS = 30  # Kubernetes' default of a pod's terminationGracePeriodSeconds
 MINIMUM_GRACE_SECONDS = 2
 """Kubelet's minimumGracePeriodInSeconds: the least that a container gets after its preStop hook."""
-UNANSWERED_SECONDS = 60  # How long after its creation a request may be unanswered by its node's daemon
+UNANSWERED_SECONDS = 60  # The manager fails a request that has no status this long after its creation
 
 
 class RequestPhase(StrEnum):

@@ -1,8 +1,7 @@
 """Converts requests from JSON, and a request's status to JSON.
 
-Nothing here raises for invalid input. A request with anything wrong in it becomes a `Request` with
-`error` set, its containers' names still filled in so that each of them can be reported as Failed. What follows from
-that is `decide`'s work.
+Nothing here raises for invalid input. An invalid request becomes a `Request` with `error` set. It keeps
+the names of its containers, so that `decide` can report each of them as Failed.
 """
 
 import json
@@ -95,7 +94,7 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
 def status_to_json(status: Status) -> dict[str, Any]:
     """Return the `status` as JSON, without empty or false fields."""
     states = [_state_to_json(state) for state in status.states]
-    optional = _said(message=status.message, reason=status.reason.value, completionTime=status.completion_time)
+    optional = _non_empty(message=status.message, reason=status.reason.value, completionTime=status.completion_time)
     return {"phase": status.phase.value, "containerRecreateStates": states, **optional}
 
 
@@ -104,7 +103,7 @@ def pins_to_json(pins: Mapping[str, Pin], start_times: Mapping[str, StartTimes] 
     shape: dict[str, dict[str, Any]] = {}
     for name, pin in pins.items():
         times = start_times.get(name, StartTimes())
-        optional = _said(hookStartedAt=times.hook, stopSentAt=times.stop)
+        optional = _non_empty(hookStartedAt=times.hook, stopSentAt=times.stop)
         shape[name] = {"containerID": pin.container_id, "restartCount": pin.restart_count, **optional}
     return json.dumps(shape, sort_keys=True, separators=(",", ":"))
 
@@ -223,9 +222,10 @@ def _reason(value: object) -> Reason:
 
 
 def _state_to_json(state: RecreateState) -> dict[str, Any]:
-    optional = _said(message=state.message, isKilled=state.is_killed, reason=state.reason.value)
+    optional = _non_empty(message=state.message, isKilled=state.is_killed, reason=state.reason.value)
     return {"name": state.name, "phase": state.phase.value, **optional}
 
 
-def _said(**fields: str | bool) -> dict[str, str | bool]:
+def _non_empty(**fields: str | bool) -> dict[str, str | bool]:
+    """Return the fields that are not empty or false."""
     return {name: value for name, value in fields.items() if value}

@@ -79,7 +79,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All of it, at one moment."""
+    """Everything that the API says, read at one time."""
 
     version: str  # The API server's
     too_old: bool
@@ -105,7 +105,7 @@ class Facts:
 
 
 def read_hooks(obj: Json) -> tuple[Hook, ...]:
-    """The webhooks of a configuration that are asked about requests."""
+    """Return the webhooks of a configuration that the API server calls for requests."""
     found = []
     for each in map(mapping, items(obj.get("webhooks"))):
         rules = map(mapping, items(each.get("rules")))
@@ -117,7 +117,7 @@ def read_hooks(obj: Json) -> tuple[Hook, ...]:
 
 
 def read_pod(obj: Json) -> PodSeen:
-    """A pod."""
+    """Parse a pod."""
     namespace = text(value_at(obj, "metadata.namespace"))
     containers = items(value_at(obj, "status.containerStatuses"))
     waiting = (text(value_at(each, "state.waiting.reason")) for each in containers)
@@ -134,7 +134,7 @@ def read_pod(obj: Json) -> PodSeen:
 
 
 def read_target(obj: Json) -> tuple[str, str] | None:
-    """The name of a pod and of its first container that any user could recreate, None if it has none."""
+    """Return the name of a pod and of its first container that any user could recreate. None if it has none."""
     pod = parse_pod(obj)
     for each in pod.containers.values() if pod.phase == "Running" and not pod.deleting else ():
         restarted = each.policy(None) is not RestartPolicy.NEVER and not each.restart_rules
@@ -151,14 +151,14 @@ def is_admitted(obj: Json) -> bool:
 
 
 def read_node(obj: Json) -> NodeSeen:
-    """A node."""
+    """Parse a node."""
     system, labels = text(value_at(obj, "status.nodeInfo.operatingSystem")), mapping(value_at(obj, "metadata.labels"))
     virtual = any(labels.get(key) == value for key, value in VIRTUAL_NODES.items())
     return NodeSeen(read_name(obj), condition_is_true(obj, "Ready"), system in ("", "linux") and not virtual)
 
 
 def read_lease(obj: Json) -> LeaseSeen:
-    """A Lease."""
+    """Parse a Lease."""
     seconds = value_at(obj, "spec.leaseDurationSeconds")
     return LeaseSeen(
         name=read_name(obj),
@@ -169,7 +169,7 @@ def read_lease(obj: Json) -> LeaseSeen:
 
 
 def read_waiting(obj: Json) -> tuple[str, frozenset[str]]:
-    """The node of a request, and the reasons in its status."""
+    """Return the node of a request, and the reasons in its status."""
     labels, status = mapping(value_at(obj, "metadata.labels")), mapping(obj.get("status"))
     parts = (status, *map(mapping, items(status.get("containerRecreateStates"))))
     return text(labels.get(LABEL_NODE_NAME)), frozenset(map(_reason, parts))
@@ -181,17 +181,17 @@ def _reason(status: Json) -> str:
 
 
 def read_bound(obj: Json) -> str:
-    """The policy of a binding, "" where it does not deny."""
+    """Return the policy of a binding, or "" if the binding does not deny."""
     denies = "Deny" in items(value_at(obj, "spec.validationActions"))
     return text(value_at(obj, "spec.policyName")) if denies else ""
 
 
 def read_name(obj: Json) -> str:
-    """An object's name."""
+    """Return an object's name."""
     return text(value_at(obj, "metadata.name"))
 
 
 def read_desired(obj: Json) -> int:
-    """How many pods a DaemonSet wants."""
+    """Return how many pods a DaemonSet wants."""
     found = value_at(obj, "status.desiredNumberScheduled")
     return found if isinstance(found, int) else 0

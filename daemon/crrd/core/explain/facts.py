@@ -128,7 +128,7 @@ class Facts:
 
 
 def read_times(obj: Json) -> Times:
-    """When things happened to a request."""
+    """Return when things happened to a request."""
     acquired = _time(mapping(value_at(obj, "metadata.annotations")).get(ANNOTATION_UNREADY_ACQUIRED))
     for each in map(mapping, items(value_at(obj, "status.conditions"))):
         if each.get("type") in CONDITIONS_UNREADY and each.get("status") == "True":
@@ -140,18 +140,18 @@ def read_times(obj: Json) -> Times:
 
 
 def is_admitted(obj: Json) -> bool:
-    """Whether crrd's manager admitted a request: nobody else says who created it."""
+    """Whether crrd's manager admitted a request. Only its admission records who created the request."""
     return ANNOTATION_REQUESTED_BY in mapping(value_at(obj, "metadata.annotations"))
 
 
 def others_of(request: Request, requests: Iterable[Request]) -> tuple[Request, ...]:
-    """Those of the requests that the same daemon serves for a pod of this name, without the one itself."""
+    """Return the other requests for a pod of this name that the same daemon serves."""
     where = (request.pod_key, request.node_name)
     return tuple(each for each in requests if (each.pod_key, each.node_name) == where and each.uid != request.uid)
 
 
 def read_node(obj: Json | None) -> NodeFacts:
-    """A node by its condition Ready; None is one that is not there."""
+    """Parse a node (None: it does not exist). Its condition Ready counts."""
     if obj is None:
         return NodeFacts(exists=False, ready=False)
     ready = condition(obj, "Ready")
@@ -162,20 +162,20 @@ def read_node(obj: Json | None) -> NodeFacts:
 
 
 def read_ready_since(pod: Json) -> datetime | None:
-    """Since when all containers of a pod are ready, None where they are not."""
+    """Return since when all containers of a pod are ready, or None if one is not."""
     ready = condition(pod, "ContainersReady")
     return _time(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None
 
 
 def read_daemon(obj: Json) -> DaemonFacts:
-    """A pod of the node daemon."""
+    """Parse a pod of the node daemon."""
     key = f"{text(value_at(obj, 'metadata.namespace'))}/{text(value_at(obj, 'metadata.name'))}"
     ready = condition_is_true(obj, "Ready")
     return DaemonFacts(key, text(value_at(obj, "status.phase")) or "Pending", ready)
 
 
 def read_event(obj: Json) -> tuple[str, str, datetime | None]:
-    """An event: reason, message, and the API server's time when it was written."""
+    """Return an event's reason, its message, and the API server's time when it was written."""
     return text(obj.get("reason")), text(obj.get("message")), _time(value_at(obj, "metadata.creationTimestamp"))
 
 
