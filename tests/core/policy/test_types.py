@@ -124,6 +124,10 @@ def test_the_defaults() -> None:
             "spec.window.duration must be a time like 30s, 5m or 72h, at least 1m",
         ),
         (
+            {"triggers": {"maxAge": "10m"}, "budget": {"minReady": "600s"}},
+            "spec.triggers.maxAge must be longer than spec.budget.minReady",
+        ),
+        (
             {"budget": {"maxUnavailable": "0"}},
             "spec.budget.maxUnavailable must be a number of at least 1, or a percentage from 1% to 100%",
         ),

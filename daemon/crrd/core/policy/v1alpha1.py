@@ -49,6 +49,9 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
     change, schedule = map(triggers.optional_section, ("configChange", "schedule"))
     if change is None and schedule is None and triggers.value("maxAge") is None:
         triggers.reject("must have configChange, schedule or maxAge")
+    budget, max_age = _budget(spec.section("budget")), triggers.optional_integer("maxAge")
+    if max_age is not None and max_age <= budget.min_ready:
+        triggers.reject("must be longer than spec.budget.minReady", "maxAge")
     window = spec.optional_section("window")
     namespace, name, uid, version = (text(meta.get(key)) for key in ("namespace", "name", "uid", "resourceVersion"))
     return Policy(
@@ -63,9 +66,9 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
         containers=spec.texts("containers"),
         config=None if change is None else _config_change(change),
         schedule=None if schedule is None else _schedule(schedule, schedule.integer("startingDeadline")),
-        max_age=triggers.optional_integer("maxAge"),
+        max_age=max_age,
         window=None if window is None else _window(window),
-        budget=_budget(spec.section("budget")),
+        budget=budget,
         suspended=spec.flag("suspend"),
         status=_status(status),
         conditions=tuple(map(mapping, items(status.get("conditions")))),
