@@ -275,6 +275,17 @@ class TestConfigChange:
         again = app(116, "web-0", "app", USE, replace(USE, name="other"))
         assert history.look(121, now, again).run is None
 
+    def test_leaves_the_records_of_other_objects_alone(self) -> None:
+        """Otherwise a run that fails would make a change due that the policy has ignored."""
+        uses = app(-3600, "web-0", "app", USE, replace(USE, name="other"))
+        history = History()
+        history.look(1, data("a", -7200) | data("a", -60, OTHER), uses)
+        known = data("b", 99) | data("a", -60, OTHER)
+        history.look(100, known, uses)
+        history.look(109, known, uses)
+        history.end(120, failed=True)
+        assert [each.done for each in history.policy.status.config] == ["", "a"]
+
     def test_shows_what_settles_next_and_no_other_change(self) -> None:
         history, both = History(), (app(), app(name="side"))
         history.look(1, data("a", None, KEY, SIDE), *both)

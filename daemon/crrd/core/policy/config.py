@@ -183,6 +183,6 @@ def covered(policy: Policy, remembered: Iterable[UsedObject], run: RunRecord, *,
     for each in remembered:
         since = parse_time(each.since)
         settled = since is not None and limit is not None and _limit(policy, since) <= limit
-        meant = settled and each.container in run.containers
+        meant = settled and each.container in run.containers and (each.hash != each.done or each.left)
         found.append(replace(each, done=each.hash if done else "", left="") if meant else each)
     return tuple(found)

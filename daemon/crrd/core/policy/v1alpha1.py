@@ -50,7 +50,7 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
     if change is None and schedule is None and triggers.value("maxAge") is None:
         triggers.reject("must have configChange, schedule or maxAge")
     budget, max_age = _budget(spec.section("budget")), triggers.optional_integer("maxAge")
-    if max_age is not None and max_age <= budget.min_ready:
+    if max_age is not None and budget.min_ready is not None and max_age <= budget.min_ready:
         triggers.reject("must be longer than spec.budget.minReady", "maxAge")
     window = spec.optional_section("window")
     namespace, name, uid, version = (text(meta.get(key)) for key in ("namespace", "name", "uid", "resourceVersion"))
