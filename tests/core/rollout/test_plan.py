@@ -10,8 +10,9 @@ from crrd.core.api.types import RecreateState, RequestedContainer, RequestPhase,
 from crrd.core.config.objects import Change, ConfigObject
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.config.uses import OutOfReach, Unreached
-from crrd.core.rollout.plan import End, first_rival, make_plan, seen_by_others, taken_over, unfinished
+from crrd.core.rollout.plan import End, make_plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import Stale, make_preview
+from crrd.core.rollout.rivals import first_rival, taken_over
 from crrd.core.rollout.run import Amount, Progress, Run, Target
 from crrd.core.rollout.state import Member, World
 from crrd.kubelet.restart_rules import RestartPolicy

@@ -12,6 +12,7 @@ from typing import Any
 
 from crrd.core.api.time import after
 from crrd.core.config.objects import missing
+from crrd.core.rollout.rivals import age_of, first_rival, with_open_requests
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage, make_rows, tally
 from crrd.core.rollout.state import Budget, Member, RunRequest, World, last_progress
@@ -145,22 +146,10 @@ def _wait_of_all(world: World, run: Run) -> Wait | None:
     return Wait.of(WaitReason.ROLLOUT, f"kubectl describe {target} -n {run.namespace}", target=target, state=state)
 
 
-def first_rival(world: World, run: Run) -> Run | None:
-    """Return a run on the same target, or on one of its pods, that is older than this one and has open requests."""
-    first = min((each for each in _with_open_requests(world, run) if not run.replaces(each)), key=_age, default=None)
-    return first if first is not None and _age(first) < _age(run) else None
-
-
-def taken_over(world: World, run: Run, pod_uid: str) -> list[RunRequest]:
-    """Return the open requests for a pod of runs that this run replaces. They must be deleted before it has its own."""
-    mine = (each for each in world.requests if each.request.pod_uid == pod_uid and run.replaces(each.run))
-    return [each for each in mine if not each.request.completed]
-
-
 def unfinished(world: World, run: Run, now: datetime) -> Run | None:
     """Return another unfinished run on the same target, with or without open requests. A new run must wait for it."""
-    if others := _with_open_requests(world, run):
-        return min(others, key=_age)
+    if others := with_open_requests(world, run):
+        return min(others, key=age_of)
     for other in {each.run.name: each.run for each in world.requests}.values():
         if other.name == run.name or other.target.identity != run.target.identity:
             continue
@@ -172,19 +161,6 @@ def unfinished(world: World, run: Run, now: datetime) -> Run | None:
         if end not in over or (unknown and end is End.DONE):
             return other
     return None
-
-
-def _with_open_requests(world: World, run: Run) -> list[Run]:
-    """Return other runs with an open request for the same target, or for one of its pods."""
-    pods = {member.pod.uid for member in world.members}
-    others = [each for each in world.requests if each.run.name != run.name and not each.request.completed]
-    own = run.target.identity
-    return [each.run for each in others if each.run.target.identity == own or each.request.pod_uid in pods]
-
-
-def _age(run: Run) -> tuple[str, str]:
-    """Sort key of runs, the oldest first."""
-    return run.started, run.name
 
 
 def _left_of_first(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> int | None:

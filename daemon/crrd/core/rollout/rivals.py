@@ -1,0 +1,29 @@
+"""The other runs beside a run: those that it must wait for, and those that it replaces."""
+
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.state import RunRequest, World
+
+
+def first_rival(world: World, run: Run) -> Run | None:
+    """Return a run on the same target, or on one of its pods, that is older than this one and has open requests."""
+    first = min((each for each in with_open_requests(world, run) if not run.replaces(each)), key=age_of, default=None)
+    return first if first is not None and age_of(first) < age_of(run) else None
+
+
+def taken_over(world: World, run: Run, pod_uid: str) -> list[RunRequest]:
+    """Return the open requests for a pod of runs that this run replaces. They must be deleted before it has its own."""
+    mine = (each for each in world.requests if each.request.pod_uid == pod_uid and run.replaces(each.run))
+    return [each for each in mine if not each.request.completed]
+
+
+def with_open_requests(world: World, run: Run) -> list[Run]:
+    """Return other runs with an open request for the same target, or for one of its pods."""
+    pods = {member.pod.uid for member in world.members}
+    others = [each for each in world.requests if each.run.name != run.name and not each.request.completed]
+    own = run.target.identity
+    return [each.run for each in others if each.run.target.identity == own or each.request.pod_uid in pods]
+
+
+def age_of(run: Run) -> tuple[str, str]:
+    """Sort key of runs, the oldest first."""
+    return run.started, run.name
