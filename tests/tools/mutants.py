@@ -45,8 +45,6 @@ TESTS = {
 }  # fmt: skip
 """The tests for each package, one after the other, the quick ones first."""
 EQUIVALENT: dict[str, str] = {
-    "core/api/reasons.py: False -> True: def __new__(cls, name: str, sentence: str='', remedy: tuple[":
-        "a row of the table always says it",
     "core/explain/notes.py: 0.0 -> 1.0: late = (facts.seconds_since(completed) or 0.0) > MANAGER_PAT":
         "only asked whether it is above 30",
     "core/explain/facts.py: condition true: pod, started = (self.pod.uid if self.pod else '', parse_time":
@@ -54,7 +52,8 @@ EQUIVALENT: dict[str, str] = {
     "core/explain/request.py: Lt -> LtE: before = sorted((other for other in served if serving_order(":
         "no two requests of a namespace have one name",
     "core/lifecycle/steps.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
-    "core/recreate/draft.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
+    "core/recreate/draft.py: statement left out: check_move(self.request.status, status)":
+        "it raises only for a bug",
     "core/rollout/plan.py: Lt -> LtE: return first if first is not None and _age(first) < _age(run":
         "another run has another name",
     "core/rollout/plan.py: 0 -> 1: desired = world.workload.desired if world.workload is not No":
@@ -98,8 +97,6 @@ EQUIVALENT: dict[str, str] = {
     "node/kubelet_health.py: 30.0 -> 31.0: STALE_SECONDS = 30.0": "nobody is promised a second of it",
     "node/kubelet_health.py: 1 -> 2: answered = await reader.read(1)": "only asked whether there is any byte",
     "node/daemon.py: condition false: if TYPE_CHECKING:": "it is false whenever the program runs",
-    "node/daemon.py: 60.0 -> 61.0: QUEUE_LIMIT = 60.0": "nobody is promised a second of it",
-    "node/daemon.py: Gt -> GtE: if since is not None and now - since > QUEUE_LIMIT:": "one instant, which nobody hits",
     "node/daemon.py: statement left out: asking.cancel()": "asyncio.run cancels what is left, right after it",
     "node/metrics.py: 64 -> 65: self._metrics.stages[stage].observe(seconds, {'request_uid':":
         "a UID has 36 characters",
@@ -114,9 +111,8 @@ EQUIVALENT: dict[str, str] = {
     "node/pods.py: 0.0 -> 1.0: until = max(work.stop_until, (work.hook_began or 0.0) + LEFT":
         "a hook that has an end has a beginning",
     "node/observe.py: Gt -> GtE: if loop.time() > answered + WAITED_SECONDS:": "one instant, which nobody hits",
-    "node/reconcile.py: Lt -> LtE: if asked_at < retry.next_try:": "one instant, which nobody hits",
     "node/pods.py: Lt -> LtE: if loop.time() < kept_until:": "one instant, which nobody hits",
-    "node/reconcile.py: Add -> Sub: return (None if first is None else max(first, now + ROUND_SE":
+    "node/reconcile.py: Add -> Sub: return (None if first is None else max(first, loop.time() + ":
         "whether a look that wants another one at once waits 10 ms: nobody is promised it",
     "node/execute.py: 12 -> 13: task = asyncio.create_task(run, name=f'{type(action).__name_": "a task's name",
     "node/controller.py: statement left out: self.pods_heartbeat.within(LATE_SECONDS, 'ending')":
