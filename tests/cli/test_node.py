@@ -146,7 +146,7 @@ async def test_health_names_every_loop(cluster: Cluster, node_daemon: NodeDaemon
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         text = await answer.text()
         assert answer.status == 200
-    for name in ("requests", "pods", "runtime", "events", "queue"):
+    for name in ("requests", "pods", "runtime", "events", "node-queue"):
         assert f"[+]{name} ok" in text
 
 
