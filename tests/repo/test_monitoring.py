@@ -15,6 +15,8 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from crrd.core.policy.decide import READY
+from crrd.core.policy.problems import PolicyReason
 from crrd.lib.metrics import new_registry
 from crrd.lib.workqueue import QueueState
 from crrd.manager.metrics import ManagerMetrics
@@ -203,6 +205,13 @@ def test_every_metric_of_ours_is_shown_or_alerted_on(exposed: set[str]) -> None:
 
 
 @needs_kubectl
+def test_every_reason_for_which_a_policy_is_not_ready_is_alerted_on() -> None:
+    (alert,) = (each for each in ALERTS if each["alert"] == "CrrdPolicyStopped")
+    named = {reason for group in re.findall(r'reason=~"([^"]+)"', alert["expr"]) for reason in group.split("|")}
+    of_others = {PolicyReason.READABLE, PolicyReason.EFFECTIVE, PolicyReason.SUSPENDED}
+    assert named == {reason.value for reason in set(PolicyReason) - {*READY} - of_others}
+
+
 def test_the_folder_renders() -> None:
     found = {each["kind"]: each for each in rendered("monitoring")}
     assert found.keys() == {"ConfigMap", "PodMonitor", "PrometheusRule"}

@@ -30,7 +30,7 @@ class Trigger(StrEnum):
 
 _BEFORE_READING = (PolicyReason.INVALID, PolicyReason.SUSPENDED, PolicyReason.TARGET)
 """With these reasons it is unknown whether configuration can be read."""
-_READY = (
+READY = (
     PolicyReason.RUNNING,
     PolicyReason.WINDOW,
     PolicyReason.INTERVAL,
@@ -257,7 +257,7 @@ class _Round:
     def _conditions(self, reason: PolicyReason, message: str) -> tuple[Mapping[str, Any], ...]:
         """Return the conditions, each with the time of its last transition."""
         policy, unreadable = self._policy, self._observed.unreadable
-        wanted = [("Ready", reason in _READY, reason, message)]
+        wanted = [("Ready", reason in READY, reason, message)]
         if policy.config is not None and reason not in _BEFORE_READING:
             why = PolicyReason.UNREADABLE if unreadable else PolicyReason.READABLE
             wanted.append(("ConfigReadable", not unreadable, why, unreadable or "the configuration can be read"))
