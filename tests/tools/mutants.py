@@ -104,7 +104,6 @@ EQUIVALENT: dict[str, str] = {
         "reading no bytes reads none",
     "node/records.py: 0.1 -> 1.1: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
     "node/daemon.py: False -> True: serve_forecast: bool = False": "the command line always says it",
-    "node/daemon.py: 3.0 -> 4.0: EVENT_FLUSH_SECONDS = 3.0": "nobody is promised a second of it",
     "node/daemon.py: statement left out: freeze_objects()": "memory and speed only",
     "node/writes.py: Lt -> LtE: if now < retry.next_try and retry.version in ('', request.re":
         "one instant, which nobody hits",

@@ -175,7 +175,7 @@ class Reader(BestEffortReader):
             return Trial(0, str(error), key)
         except ApiRefusedError as error:
             return Trial(error.status, str(error), key)
-        return Trial(201, "", key, read.is_admitted(made))
+        return Trial(201, "", key, read.is_complete(made))
 
     async def _valid_trial(self, namespace: str) -> Trial | None:
         """Try a pod that can be recreated, of the namespace, or else of crrd itself. None if there is none."""

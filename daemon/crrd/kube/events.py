@@ -35,6 +35,7 @@ at once has 2 000; the API server keeps events for an hour."""
 _PAUSE_SECONDS = 0.02
 _MANY = 1000  # With more events in the queue, pauses are short; a node's burst of stops has fewer
 _SHORT_PAUSE_SECONDS = 0.002
+FLUSH_SECONDS = 3.0  # Time limit for the last events of a daemon that shuts down
 _TRIES = 3
 _RETRY = Backoff(initial=0.5, factor=4.0, maximum=5.0, jitter=0.5)
 _LONGEST_PATIENCE_SECONDS = 10.0

@@ -14,7 +14,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access
 from crrd.kube.discovery import warn_of_old_server
-from crrd.kube.events import KubeEventSink
+from crrd.kube.events import FLUSH_SECONDS, KubeEventSink
 from crrd.kube.leader import LeaderElection
 from crrd.lib.controller import Controller
 from crrd.lib.health import Health, StatusServer, loop_check
@@ -34,7 +34,6 @@ from crrd.manager.webhook.server import Limits, WebhookServer
 
 log = structlog.get_logger(__name__)
 
-EVENT_FLUSH_SECONDS = 3.0
 _ACCOUNT = "crrd-manager"  # The manager's ServiceAccount in the manifests, for the command that grants it a right
 
 
@@ -185,7 +184,7 @@ async def _serve(
         await webhook.run(stop)
         log.info("draining")
         await running.end("election")  # releases the lease
-        await events.flush(EVENT_FLUSH_SECONDS)
+        await events.flush(FLUSH_SECONDS)
 
 
 def _certificates(

@@ -15,7 +15,7 @@ from crrd.cri.runtime import NodeRuntime
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
 from crrd.kube.discovery import warn_of_old_server
-from crrd.kube.events import KubeEventSink
+from crrd.kube.events import FLUSH_SECONDS, KubeEventSink
 from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.reflector import Reflector
 from crrd.kube.writer import RequestWriter
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-EVENT_FLUSH_SECONDS = 3.0
 TIDY_SECONDS = 3.0
 """Delay between the last request and freeing memory, because events are written and connections used until then."""
 CODE_TIMES = 2
@@ -178,7 +177,7 @@ class NodeDaemon:
                 await stop.wait()
                 log.info("draining", stops=controller.executor.working)
                 await controller.drain()
-                await events.flush(EVENT_FLUSH_SECONDS)
+                await events.flush(FLUSH_SECONDS)
         finally:
             await controller.close()
             await client.close()

@@ -16,7 +16,7 @@ from crrd.core.doctor.facts import (
     NodeSeen,
     PodSeen,
     Trial,
-    is_admitted,
+    is_complete,
     read_bound,
     read_desired,
     read_hooks,
@@ -171,7 +171,7 @@ def test_nothing_raises_for_odd_objects() -> None:
     assert read_bound(odd) == ""
     assert read_desired(odd) == 0
     assert read_target(odd) is None
-    assert not is_admitted(odd)
+    assert not is_complete(odd)
 
 
 def running_pod(**changes: Any) -> Json:
@@ -203,11 +203,11 @@ def test_an_admitted_request_has_all_that_a_daemon_needs() -> None:
     labels["crr.apps.kruise.io/active"] = "true"
     containers = [{"name": "app", "statusContext": {"containerID": "containerd://1"}}]
     made: Json = {"metadata": {"labels": labels}, "spec": {"podName": "web", "containers": containers}}
-    assert is_admitted(made)
+    assert is_complete(made)
     for name in labels:
         rest = {key: value for key, value in labels.items() if key != name}
-        assert not is_admitted({**made, "metadata": {"labels": rest}})
-    assert not is_admitted({**made, "spec": {"podName": "web", "containers": [{"name": "app"}]}})
+        assert not is_complete({**made, "metadata": {"labels": rest}})
+    assert not is_complete({**made, "spec": {"podName": "web", "containers": [{"name": "app"}]}})
 
 
 def test_a_reason_that_the_crd_has_pruned_is_read_from_its_message() -> None:

@@ -143,7 +143,7 @@ def read_target(obj: Json) -> tuple[str, str] | None:
     return None
 
 
-def is_admitted(obj: Json) -> bool:
+def is_complete(obj: Json) -> bool:
     """Whether a new request has all that admission sets, so that a node daemon serves it."""
     request = parse_request(obj)
     found = request.pod_uid and request.node_name and all(each.context for each in request.containers)
