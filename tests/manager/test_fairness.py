@@ -10,6 +10,11 @@ import pytest
 
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import API_VERSION, KIND, READINESS_GATE
+from crrd.core.policy.decide import make_run
+from crrd.core.policy.types import RunRecord
+from crrd.core.policy.v1alpha1 import read_policy
+from crrd.core.rollout.plan import End, Plan
+from crrd.core.rollout.run import Target
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.events import KubeEventSink
@@ -18,6 +23,9 @@ from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
 from crrd.manager.lifecycle import LifecycleController
 from crrd.manager.policies.controller import PolicyController
+from crrd.manager.policies.runs import ActiveRun, PolicyRuns
+from crrd.manager.policies.statuses import Policies
+from crrd.rollout.target import Aim
 from tests.support.laned_api import LanedApi
 from tests.support.lifecycle_cluster import Events
 
@@ -150,3 +158,55 @@ async def test_looks_that_hang_do_not_delay_an_edit_of_another_team() -> None:
         looks = [at for at, verb, kind, where in api.calls if (verb, kind, where) == ("list", "pods", "quiet/")]
         assert min(at - edited for at in looks if at >= edited) <= 1.0
     await cancel([task])
+
+
+REFUSED = ("patch containerrecreaterequests", "get pods", "patch pods", "list pods", "patch containerrecreatepolicies")
+
+
+@pytest.mark.parametrize("call", REFUSED)
+async def test_calls_that_are_refused_become_rare(call: str) -> None:
+    """Each kind of call that the controllers make for an object: at most four a minute for each of twenty."""
+    api = LanedApi()
+    async with managed(api) as cluster:
+        client = cast("KubeClient", api)
+        sink = KubeEventSink(client, "manager-1", "crrd-manager")
+        policies = PolicyController(client, sink, cluster.clock, account="a:b", on_run=lambda *_: None)
+        task = asyncio.create_task(policies.run(Health()))
+        await asyncio.sleep(5)
+        api.forbidden.add(call)
+        for number in range(20):
+            team = OTHERS[number % len(OTHERS)]
+            cluster.pod(team, f"web-{number}")
+            cluster.request(team, f"web-{number}")
+            cluster.request(team, f"gone-{number}")
+            meta = {"namespace": team, "name": f"p-{number}", "uid": f"p-{number}", "resourceVersion": "1"}
+            spec = {"selector": {"matchLabels": {"app": "none"}}, "triggers": {"configChange": {"settle": "3s"}}}
+            api.put(POLICIES, {"metadata": {**meta, "generation": 1}, "spec": spec})
+        await asyncio.sleep(300)
+        api.calls.clear()
+        await asyncio.sleep(60)
+        made = [name for _, verb, kind, name in api.calls if f"{verb} {kind}" == call]
+        assert made, "they are still tried"
+        assert len(made) <= 20 * 4
+        await cancel([task])
+
+
+async def test_the_end_of_a_run_that_cannot_be_written_is_tried_again_rarely() -> None:
+    api = LanedApi()
+    api.forbidden.add(f"patch {POLICIES.plural}")
+    clock, client = LoopClock(), cast("KubeClient", api)
+    policies = Policies(client, lambda *_: None)
+    policy = read_policy({"metadata": {"namespace": "n", "name": "p", "uid": "p", "resourceVersion": "1"}})
+    policies.objects.put(policy)
+    sink = KubeEventSink(client, "manager-1", "crrd-manager")
+    runs = PolicyRuns(client, sink, clock, policies, on_run=lambda *_: None, wake_at=lambda *_: None)
+    record = RunRecord("run", "maxAge", ("app",), "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", 1)
+    aim = Aim(Target("pods a=b", selector="a=b"))
+    active = ActiveRun(policy, record, aim, None, make_run(policy, record, aim.target))
+    ending = asyncio.create_task(runs._end(active, Plan((), end=End.DONE)))
+    await asyncio.sleep(300)
+    tried = len(api.calls)
+    assert tried <= 15
+    api.forbidden.clear()
+    await asyncio.wait_for(ending, 80)
+    assert len(api.calls) == tried + 1

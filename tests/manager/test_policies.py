@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from crrd.lib.supervise import cancel
 from crrd.manager.policies import controller
 from crrd.manager.policies.controller import PolicyController
 from crrd.manager.policies.look import UNUSED_SECONDS, ConfigVersions, Memory, TargetObserver
-from crrd.manager.policies.runs import CHECK_SECONDS, Turns
+from crrd.manager.policies.runs import CHECK_SECONDS, INTERRUPTED, Turns
 from crrd_localnode.node import LocalAccess
 from tests.support.faulty_api import Call
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
@@ -447,7 +448,7 @@ async def test_a_failed_run_that_a_user_resumes_no_longer_stops_the_policy(
 
 
 async def test_a_run_that_cannot_go_on_is_announced_once(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crrd.manager.policies.runs.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("crrd.manager.policies.runs.INTERRUPTED", replace(INTERRUPTED, initial=0.1))
     cluster, attempts = managed.cluster, 0
 
     def creates(call: Call) -> bool:

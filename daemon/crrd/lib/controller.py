@@ -8,19 +8,21 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import NoReturn
 
+from crrd.lib.backoff import Backoff
 from crrd.lib.health import Health
 from crrd.lib.supervise import Loop, supervise
-from crrd.lib.workqueue import WorkQueue
+from crrd.lib.workqueue import RETRY, WorkQueue
 
 
 class Controller(ABC):
     """Sources, a queue of keys, and rounds. A new leader makes a new one, so `run` is called once."""
 
     name = ""  # In log lines, metrics and on health pages
+    refused: Backoff = RETRY  # Before a round whose call was refused runs again, if nothing wakes its key
     round_seconds = 60.0  # Longest time of a round without progress; every call has a deadline
 
     def __init__(self) -> None:
-        self.queue = WorkQueue(self.handle, self.name)
+        self.queue = WorkQueue(self.handle, self.name, self.refused)
         self.sources: list[Loop] = []  # Watch objects and wake their keys; the owner fills the list before `run`
 
     @abstractmethod

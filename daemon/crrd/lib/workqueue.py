@@ -15,7 +15,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from crrd.lib.backoff import Backoff
-from crrd.lib.errors import CrrdError
+from crrd.lib.errors import ApiRefusedError, CrrdError
 from crrd.lib.supervise import cancel
 
 log = structlog.get_logger(__name__)
@@ -52,11 +52,12 @@ class WorkQueue:
     """Runs `handler(key)` for woken keys.
 
     The handler returns the event loop's monotonic time at which to handle the key again, or None. An exception of a
-    handler is logged, and the key is handled again with back-off. `name` is the controller's, for log lines.
+    handler is logged, and the key is handled again with back-off, `refused` if the API server refused a
+    call. `name` is the controller's, for log lines.
     """
 
-    def __init__(self, handler: Callable[[str], Awaitable[float | None]], name: str) -> None:
-        self._handler, self._name = handler, name
+    def __init__(self, handler: Callable[[str], Awaitable[float | None]], name: str, refused: Backoff = RETRY) -> None:
+        self._handler, self._name, self._refused = handler, name, refused
         self._rounds = count(1)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._dirty: dict[str, float] = {}
@@ -141,7 +142,7 @@ class WorkQueue:
             wake_at = await self._handler(key)
         except Exception as error:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
-            delay = RETRY.delay(failures)
+            delay = (self._refused if isinstance(error, ApiRefusedError) else RETRY).delay(failures)
             retry_in, bug = round(delay, 1), not isinstance(error, CrrdError)
             log.warning("round failed", key=key, error=str(error), retry_in=retry_in, exc_info=bug)
             self.wake_at(key, asyncio.get_running_loop().time() + delay)

@@ -18,7 +18,7 @@ from crrd.lib.controller import Controller
 from crrd.lib.health import Health
 from crrd.lib.supervise import Loop
 from crrd.manager.policies.look import ConfigVersions, Memory, TargetObserver
-from crrd.manager.policies.runs import PolicyRuns, RunObserver
+from crrd.manager.policies.runs import REFUSED, PolicyRuns, RunObserver
 from crrd.manager.policies.statuses import Policies
 
 RESYNC_SECONDS = 300.0  # Interval of observations without a change, because new pods may use other objects
@@ -35,6 +35,7 @@ class PolicyController(Controller):
     """
 
     name = "policies"
+    refused = REFUSED
     round_seconds = LOOK_SECONDS
 
     def __init__(

@@ -19,6 +19,7 @@ from crrd.core.rollout.waits import Remedies, Skip, WaitReason
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.events import KubeEventSink
+from crrd.lib.backoff import Backoff
 from crrd.lib.errors import CrrdError
 from crrd.manager.policies.statuses import Policies
 from crrd.rollout.cluster import Cluster
@@ -27,7 +28,10 @@ from crrd.rollout.events import WorkloadEvent, workload_event
 from crrd.rollout.runner import Runner
 from crrd.rollout.target import Aim
 
-RETRY_SECONDS = 5.0  # Pause after a run that could not continue, or waits for another one
+RETRY_SECONDS = 5.0  # Pause of a run that waits for another one
+REFUSED = Backoff(initial=1.0, factor=2.0, maximum=60.0, jitter=0.2)
+"""Before a status that could not be written is written again. Roles and schemas get repaired, but not in seconds."""
+INTERRUPTED = Backoff(initial=5.0, factor=2.0, maximum=60.0, jitter=0.2)  # Before a run that failed begins again
 DAEMON_SECONDS = 60.0
 """How long a run waits for the daemon of a node. During an update of the DaemonSet a node has none for seconds. After
 this time the run has failed, because containers on the node keep the old configuration."""
@@ -136,6 +140,7 @@ class PolicyRuns:
         self._client, self._events, self._clock, self._policies = client, events, clock, policies
         self._on_run, self._wake_at = on_run, wake_at
         self._active: dict[str, ActiveRun] = {}
+        self._interrupted: dict[str, int] = {}  # By policy: how often its runs have failed in a row
         self._turns = Turns(PARALLEL_RUNS)
 
     def progress(self, key: str) -> str:
@@ -188,7 +193,10 @@ class PolicyRuns:
         except Exception as error:
             log.warning("policy run interrupted", **name, error=str(error), exc_info=not isinstance(error, CrrdError))
             self._progressed(active, str(error))
-            await asyncio.sleep(RETRY_SECONDS)
+            failures = self._interrupted[active.key] = self._interrupted.get(active.key, 0) + 1
+            await asyncio.sleep(INTERRUPTED.delay(failures))
+        else:
+            self._interrupted.pop(active.key, None)
         self._active.pop(active.key, None)
         self._wake_at(active.key, loop.time())
 
@@ -218,12 +226,13 @@ class PolicyRuns:
         log.info("policy run ended", policy=active.key, run=record.name, failed=failed, message=message)
         self._record(active, WorkloadEvent.FAILED if failed else WorkloadEvent.RECREATED, message)
         self._on_run(record.trigger, "failed" if failed else "succeeded")
+        delays = REFUSED.delays()
         while (latest := self._policies.get(active.key)) is not None and latest.uid == uid:
             status = ended(latest, record, failed=failed, message=message, now=self._clock.now())
             with suppress(CrrdError):  # retried, because a new attempt of the run would repeat the event
                 if await self._policies.write(latest, status, latest.conditions):
                     break
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(next(delays))
 
     def _record(self, active: ActiveRun, reason: WorkloadEvent, message: str) -> None:
         """Queue events on the workload and on the policy."""
