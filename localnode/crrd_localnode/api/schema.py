@@ -13,6 +13,7 @@ import jsonschema
 from jsonschema.protocols import Validator
 
 from crrd.core.api.time import parse_duration, parse_time
+from crrd.lib.jsonfields import value_at
 from crrd_localnode.api.errors import Cause
 from crrd_localnode.api.objects import Object, dig, dumps
 
@@ -186,8 +187,14 @@ def _is_long_enough(value: Any, least: str) -> bool:
     return seconds is not None and seconds >= int(least)
 
 
+def _is_shorter(value: Any, shorter: str, longer: str) -> bool:
+    short, long = (parse_duration(str(value_at(value, path) or "")) for path in (shorter, longer))
+    return short is None or long is None or short < long
+
+
 _RULES: Mapping[re.Pattern[str], Callable[..., bool]] = {
     re.compile(r"duration\(self\) >= duration\('(\d+)s'\)"): _is_long_enough,
+    re.compile(r"(?:!has\(self\.[\w.]+\) \|\| )+duration\(self\.([\w.]+)\) < duration\(self\.([\w.]+)\)"): _is_shorter,
     re.compile(r"self\.matches\(r'(.*)'\)"): _matches,
     re.compile(r"has\(self\.(\w+)\) != has\(self\.(\w+)\)"): lambda value, one, other: (
         (one in value) != (other in value)

@@ -115,6 +115,11 @@ def test_nulls_and_unknown_fields_are_dropped() -> None:
 LEAST = {"rule": "duration(self) >= duration('60s')", "message": "must be at least 60s"}
 LIKE = {"rule": "self.matches(r'^a+$')", "message": "must be of a"}
 EITHER = {"rule": "has(self.a) != has(self.b)", "message": "must have either a or b"}
+SHORTER = {
+    "rule": "!has(self.a) || !has(self.in.b) || duration(self.in.b) < duration(self.a)",
+    "message": "a must be longer than b",
+}
+INNER = {"type": "object", "properties": {"b": {"type": "string"}}}
 BOTH = {"a": {"type": "integer"}, "b": {"type": "integer"}}
 OTHER = {
     "type": "object",
@@ -134,6 +139,8 @@ OTHER = {
                 "least": {"type": "string", "x-kubernetes-validations": [LEAST]},
                 "like": {"type": "string", "x-kubernetes-validations": [LIKE]},
                 "either": {"type": "object", "properties": BOTH, "x-kubernetes-validations": [EITHER]},
+                "span": {"type": "object", "properties": {"a": {"type": "string"}, "in": INNER},
+                         "x-kubernetes-validations": [SHORTER]},
                 "several": {"type": "array", "items": {"type": "object", "properties": BOTH,
                             "x-kubernetes-validations": [EITHER]}},
                 "one": {"oneOf": [{"required": ["x"]}, {"required": ["y"]}], "type": "object",
@@ -147,6 +154,9 @@ OTHER = {
 @pytest.mark.parametrize(
     ("given", "fields"),
     [
+        ({"span": {"a": "1m", "in": {"b": "59s"}}}, []),
+        ({"span": {"a": "1m"}}, []),
+        ({"span": {"a": "1m", "in": {"b": "60s"}}}, ["spec.span"]),
         ({"port": 1, "ratio": 0.5, "name": "aa", "tags": ["x"], "free": {"a": 1}, "one": {"x": 1}}, []),
         ({"port": "http", "note": None}, []),
         ({"port": 1.5}, ["spec.port"]),
