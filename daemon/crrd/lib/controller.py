@@ -11,14 +11,14 @@ from typing import NoReturn
 from crrd.lib.backoff import Backoff
 from crrd.lib.health import Health
 from crrd.lib.supervise import Loop, supervise
-from crrd.lib.workqueue import RETRY, WorkQueue
+from crrd.lib.workqueue import WorkQueue
 
 
 class Controller(ABC):
     """Sources, a queue of keys, and rounds. A new leader makes a new one, so `run` is called once."""
 
     name = ""  # In log lines, metrics and on health pages
-    refused: Backoff = RETRY  # Before a round whose call was refused runs again, if nothing wakes its key
+    refused: Backoff | None = None  # Before a round whose call was refused runs again, instead of the usual one
     round_seconds = 60.0  # Longest time of a round without progress; every call has a deadline
 
     def __init__(self) -> None:

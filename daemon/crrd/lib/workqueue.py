@@ -15,7 +15,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from crrd.lib.backoff import Backoff
-from crrd.lib.errors import ApiRefusedError, CrrdError
+from crrd.lib.errors import ApiRefusedError, ConflictError, CrrdError
 from crrd.lib.supervise import cancel
 
 log = structlog.get_logger(__name__)
@@ -56,7 +56,9 @@ class WorkQueue:
     call. `name` is the controller's, for log lines.
     """
 
-    def __init__(self, handler: Callable[[str], Awaitable[float | None]], name: str, refused: Backoff = RETRY) -> None:
+    def __init__(
+        self, handler: Callable[[str], Awaitable[float | None]], name: str, refused: Backoff | None = None
+    ) -> None:
         self._handler, self._name, self._refused = handler, name, refused
         self._rounds = count(1)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -142,7 +144,8 @@ class WorkQueue:
             wake_at = await self._handler(key)
         except Exception as error:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
-            delay = (self._refused if isinstance(error, ApiRefusedError) else RETRY).delay(failures)
+            refused = isinstance(error, ApiRefusedError) and not isinstance(error, ConflictError)
+            delay = ((self._refused if refused else None) or RETRY).delay(failures)
             retry_in, bug = round(delay, 1), not isinstance(error, CrrdError)
             log.warning("round failed", key=key, error=str(error), retry_in=retry_in, exc_info=bug)
             self.wake_at(key, asyncio.get_running_loop().time() + delay)
