@@ -25,6 +25,7 @@ from crrd.manager.lifecycle import LifecycleController
 from crrd.manager.policies.controller import PolicyController
 from crrd.manager.policies.runs import ActiveRun, PolicyRuns
 from crrd.manager.policies.statuses import Policies
+from crrd.rollout.daemons import NodeDaemons
 from crrd.rollout.target import Aim
 from tests.support.laned_api import LanedApi
 from tests.support.lifecycle_cluster import Events
@@ -199,7 +200,8 @@ async def test_the_end_of_a_run_that_cannot_be_written_is_tried_again_rarely() -
     policy = read_policy({"metadata": {"namespace": "n", "name": "p", "uid": "p", "resourceVersion": "1"}})
     policies.objects.put(policy)
     sink = KubeEventSink(client, "manager-1", "crrd-manager")
-    runs = PolicyRuns(client, sink, clock, policies, on_run=lambda *_: None, wake_at=lambda *_: None)
+    daemons = NodeDaemons(lambda: None)
+    runs = PolicyRuns(client, sink, clock, policies, daemons, on_run=lambda *_: None, wake_at=lambda *_: None)
     record = RunRecord("run", "maxAge", ("app",), "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", 1)
     aim = Aim(Target("pods a=b", selector="a=b"))
     active = ActiveRun(policy, record, aim, None, make_run(policy, record, aim.target))

@@ -482,29 +482,55 @@ async def test_a_run_whose_end_cannot_be_written_at_once_ends_once(managed: Mana
     assert await managed.events() == ["ContainersRecreating", "ContainersRecreated"]
 
 
-@pytest.mark.parametrize("comes", [True, False])
-async def test_a_node_without_daemon_is_waited_for_and_then_the_run_fails(
-    managed: Managed, monkeypatch: pytest.MonkeyPatch, *, comes: bool
-) -> None:
+DAEMON = {"app.kubernetes.io/name": "crrd", "app.kubernetes.io/component": "node"}
+
+
+async def test_a_node_without_daemon_is_waited_for(managed: Managed) -> None:
     """Containers there keep the old data: the policy must not call that done."""
-    monkeypatch.setattr("crrd.manager.policies.runs.DAEMON_SECONDS", 60.0 if comes else 0.3)
-    monkeypatch.setattr("crrd.manager.policies.runs.RETRY_SECONDS", 0.1)
-    monkeypatch.setattr("crrd.manager.policies.runs.PROGRESS_SECONDS", 0.1)
     cluster = managed.cluster
-    labels = {"app.kubernetes.io/name": "crrd", "app.kubernetes.io/component": "node"}
-    await cluster.pod("crrd-node-b", labels, node="node-b")
+    first, second = [pod["metadata"]["name"] for pod in await cluster.pods()]
+    await cluster.pod("crrd-node-b", DAEMON, node="node-b")
     await managed.policy()
     await managed.lead()
     await managed.until(is_idle)
     await managed.config(LOG="debug")
-    if comes:
-        await managed.until(lambda status: "no node daemon" in ready(status).get("message", ""))
-        await cluster.pod("crrd-node-a", labels, node="node-a")
-        assert (await managed.until(is_done))["run"]["message"] == "2 of 2 pods recreated"
-    else:
-        status = await managed.until(lambda status: ready(status).get("reason") == "RunFailed")
-        assert "the node has no node daemon" in ready(status)["message"]
-        assert managed.ended == [("configChange", "failed")]
+    status = await managed.until(lambda status: ready(status).get("reason") == "WaitingForNodes")
+    assert ready(status)["status"] == "False"
+    assert ready(status)["message"] == (
+        f"not restarted yet: {first}, {second} (the node has no node daemon): "
+        "a run restarts them when their nodes are back"
+    )
+    await cluster.pod("crrd-node-a", DAEMON, node="node-a")
+    assert (await managed.until(is_done))["run"]["message"] == "2 of 2 pods recreated"
+
+
+async def test_a_dead_node_stops_no_run_and_is_restarted_when_it_is_back(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crrd.rollout.runner.NODE_SECONDS", 0.2)
+    cluster = managed.cluster
+    for name, node in (("dead", "node-b"), ("live-1", "node-a"), ("live-2", "node-a")):
+        await cluster.pod(name, {"app": "agent"}, node=node, config={"envFrom": ENV_FROM})
+    for node in ("node-a", "node-b"):
+        await cluster.pod(f"crrd-{node}", DAEMON, node=node)
+    for name in ("dead", "crrd-node-b"):
+        await cluster.set_ready(name, ready=False)
+    selector = {"matchLabels": {"app": "agent"}}
+    await managed.policy(targetRef=None, selector=selector, budget={"maxUnavailable": 2})
+    await managed.lead()
+    await managed.until(is_idle)
+    await managed.config(LOG="debug")
+    status = await managed.until(lambda status: bool(status.get("run", {}).get("finished")))
+    assert sorted(cluster.stops) == [("live-1", "app"), ("live-2", "app")]
+    assert status["run"]["message"].startswith("2 of 3 pods recreated, 1 put off: dead: the node daemon on node node-b")
+    assert not status["run"].get("failed")
+    status = await managed.until(lambda status: ready(status).get("reason") == "WaitingForNodes")
+    assert "dead (the node daemon on node node-b is not ready)" in ready(status)["message"]
+    assert managed.ended == [("configChange", "incomplete")]
+    await cluster.set_ready("crrd-node-b", ready=True)
+    await managed.until(lambda status: is_idle(status) and len(cluster.stops) == 3)
+    assert cluster.stops[-1] == ("dead", "app")
+    assert managed.ended == [("configChange", "incomplete"), ("configChange", "succeeded")]
 
 
 async def test_a_run_of_a_user_that_started_first_is_waited_for(

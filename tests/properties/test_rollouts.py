@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import RequestPhase
+from crrd.core.rollout.nodes import NodeDaemon
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Amount, Options, Run, Target
 from crrd.core.rollout.standing import Row, Stage
@@ -34,6 +35,7 @@ from tests.support.rollouts import (
 )
 
 PODS = 5
+NODES = ("node-a", "node-b", "node-c")
 UNITS = timedelta(seconds=5)
 OTHER = Run("default", "other", Target("deployment.apps/api"), Options(("app",)), rfc3339(START))
 NEIGHBOURS = (member("api-0"), member("api-1"))
@@ -75,6 +77,9 @@ class Model:
     """The other run's requests, by pod UID, while they are under way."""
     down: set[str] = field(default_factory=set)
     """Neighbours whose container was stopped."""
+    nodes: dict[str, NodeDaemon] = field(default_factory=lambda: {name: NodeDaemon(name, ready=True) for name in NODES})
+    cut_off: set[str] = field(default_factory=set)
+    """Pods whose container was stopped before their node went down: kubelet starts it when the node is back."""
 
     def __post_init__(self) -> None:
         for number in range(PODS):
@@ -82,7 +87,11 @@ class Model:
 
     def _add(self, name: str) -> None:
         self.made += 1
-        pod = member(name, created=rfc3339(self.now) if self.made > PODS else "2026-01-01T11:00:00Z")
+        pod = member(
+            name,
+            node=NODES[self.made % len(NODES)],
+            created=rfc3339(self.now) if self.made > PODS else "2026-01-01T11:00:00Z",
+        )
         pod = replace(pod, pod=replace(pod.pod, uid=f"uid-{self.made}"), ready=self.made <= PODS)
         self.pods[pod.pod.uid] = pod
 
@@ -101,7 +110,7 @@ class Model:
         shown += tuple(self.elsewhere.values())
         self.counted = tuple(self.pods.values())
         self.known = World(self.counted, shown, kind, self.budgets(), refused=dict(self.refused))
-        self.known = replace(self.known, retried=self.retried)
+        self.known = replace(self.known, retried=self.retried, daemons=dict(self.nodes))
 
     def plan(self) -> Plan:
         if self.known is None:
@@ -178,7 +187,7 @@ class Model:
 
     def node_begins(self, which: int) -> None:
         found = self._open(which)
-        if found is None or found.request.status.phase is RequestPhase.RECREATING:
+        if found is None or found.request.status.phase is RequestPhase.RECREATING or not self._is_up(found):
             return
         uid = found.request.pod_uid
         if uid not in self.pods:
@@ -189,9 +198,39 @@ class Model:
         self.ours.add(uid)
         self._end(found, asked(self.run, self.pods[uid], RequestPhase.RECREATING))
 
+    def _is_up(self, found: RunRequest) -> bool:
+        return self.nodes[found.request.node_name].ready
+
+    def node_toggles(self, which: int) -> None:
+        """A node goes down with its kubelet and its daemon, or comes back."""
+        name = NODES[which % len(NODES)]
+        up = not self.nodes[name].ready
+        self.nodes[name] = NodeDaemon(name, up, self.now)
+        for uid, pod in self.pods.items():
+            if pod.pod.node_name == name:
+                self.pods[uid] = replace(pod, ready=up, ready_since=self.now)
+        if up:
+            for uid in self.cut_off & self.pods.keys():
+                if self.pods[uid].pod.node_name == name:
+                    self.crash(uid)
+                    self.cut_off.remove(uid)
+
+    def nobody_answers(self, which: int) -> None:
+        """The manager ends a request that its node has not answered, or has not finished in time."""
+        found = self._open(which)
+        if found is None or found.request.pod_uid not in self.pods:
+            return
+        started = found.request.status.phase is RequestPhase.RECREATING
+        if started and self._is_up(found):
+            return
+        if started:
+            self.cut_off.add(found.request.pod_uid)
+        reason = Reason.DEADLINE if started else Reason.NO_ANSWER
+        self._end(found, failed(self.run, self.pods[found.request.pod_uid], reason))
+
     def node_ends(self, which: int, *, well: bool) -> None:
         found = self._open(which)
-        if found is None or found.request.status.phase is not RequestPhase.RECREATING:
+        if found is None or found.request.status.phase is not RequestPhase.RECREATING or not self._is_up(found):
             return
         uid = found.request.pod_uid
         if uid not in self.pods:
@@ -248,7 +287,9 @@ class Model:
 
     def crashes(self, which: int) -> None:
         """Kubelet has started its container anew, without anybody's asking."""
-        uid = sorted(self.pods)[which % len(self.pods)]
+        self.crash(sorted(self.pods)[which % len(self.pods)])
+
+    def crash(self, uid: str) -> None:
         there = {"app": container(container_id=f"containerd://crash-{self.now}", started_at=rfc3339(self.now))}
         self.pods[uid] = replace(self.pods[uid], pod=replace(self.pods[uid].pod, containers=there))
 
@@ -272,6 +313,9 @@ class Model:
         self.elsewhere.clear()
         self.down.clear()
         self.desired = max(self.desired, PODS)
+        for which, name in enumerate(NODES):
+            if not self.nodes[name].ready:
+                self.node_toggles(which)
         while len(self.pods) < self.desired:
             self._add(f"web-{self.made}")
         for _ in range(200):
@@ -341,6 +385,30 @@ def test_a_pod_whose_request_was_hidden_and_deleted_is_restarted_once() -> None:
     model.check()
 
 
+def test_a_node_that_is_down_holds_back_no_other_pod() -> None:
+    model = Model(run_of(max_unavailable=Amount(3)), None, in_order=False)
+    model.node_toggles(1)
+    lost = {uid for uid, pod in model.pods.items() if pod.pod.node_name == NODES[1]}
+    for _ in range(4 * PODS):
+        model.look()
+        if (found := model.step()).end is not None:
+            break
+        model.now += UNITS
+        model.node_begins(0)
+        model.node_ends(0, well=True)
+    assert found.end is End.INCOMPLETE
+    assert model.begun.keys() == model.pods.keys() - lost
+    model.settle()
+    assert model.begun == dict.fromkeys(model.pods, 1)
+
+
+def test_a_pod_that_is_ready_again_but_not_for_long_enough_is_no_free_restart() -> None:
+    model = Model(run_of(max_unavailable=Amount(1), min_ready=7, max_failures=99), None, in_order=False)
+    for what, which in [*FAILS, (12, 2), (12, 2)]:
+        happen(model, what, which)
+    assert model.settle().end is End.DONE
+
+
 def happen(model: Model, what: int, which: int) -> None:
     """One thing that happens."""
     others: list[Callable[[int], object]] = [
@@ -353,6 +421,8 @@ def happen(model: Model, what: int, which: int) -> None:
         model.scales,
         model.user_edits,
         model.neighbour_moves_on,
+        model.node_toggles,
+        model.nobody_answers,
     ]
     match what:
         case 0 | 1 | 2 | 3:
@@ -365,7 +435,7 @@ def happen(model: Model, what: int, which: int) -> None:
         case 7:
             model.now += UNITS
             model.dies()
-        case 17:
+        case 19:
             model.now += UNITS
             model.retries()
         case _:
@@ -383,7 +453,7 @@ FAILS = [(0, 0), (8, 0), (10, 0)]  # The first pod fails
     min_ready=st.sampled_from([0, 7]),
     first=st.sampled_from([0, 1, 2]),
     fails=st.booleans(),
-    script=st.lists(st.tuples(st.integers(0, 17), st.integers(0, PODS - 1)), max_size=80),
+    script=st.lists(st.tuples(st.integers(0, 19), st.integers(0, PODS - 1)), max_size=80),
 )
 def test_any_interleaving(
     most: Amount,

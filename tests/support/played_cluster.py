@@ -36,6 +36,7 @@ class PlayedCluster:
     def __init__(self, api: FaultyApiServer, client: KubeClient, kubeconfig: Path) -> None:
         self.api, self.client, self.kubeconfig = api, client, kubeconfig
         self.fails: dict[str, tuple[str, str]] = {}  # By pod: reason and message with which its request fails
+        self.deaf: set[str] = set()  # Pods whose requests nobody answers
         self.stops: list[tuple[str, str]] = []  # Pods and containers, in order
         self.goes_on = asyncio.Event()  # While it is not set, the node starts requests but does not complete them
         self.goes_on.set()
@@ -62,9 +63,18 @@ class PlayedCluster:
             await self.run(pod)
         return [pod["metadata"]["name"] for pod in pods]
 
-    async def pod(self, name: str, labels: Json, *containers: str, node: str = "node-a", **metadata: Any) -> Json:
-        """Create a running pod."""
-        spec = {"nodeName": node, "containers": [{"name": each, "image": "i:1"} for each in containers or ("app",)]}
+    async def pod(
+        self,
+        name: str,
+        labels: Json,
+        *containers: str,
+        node: str = "node-a",
+        config: Json | None = None,
+        **metadata: Any,
+    ) -> Json:
+        """Create a running pod. `config` are fields of each container."""
+        names = containers or ("app",)
+        spec = {"nodeName": node, "containers": [{"name": each, "image": "i:1", **(config or {})} for each in names]}
         meta = {"name": name, "labels": labels, **metadata}
         pod = dict(await self.client.create(PODS, NAMESPACE, {"metadata": meta, "spec": spec}))
         await self.run(pod)
@@ -159,6 +169,8 @@ class PlayedCluster:
     async def _serve(self, request: Json) -> None:
         name, pod_name = request["metadata"]["name"], request["spec"]["podName"]
         with suppress(ApiRefusedError):  # the request was deleted meanwhile
+            if pod_name in self.deaf:
+                return
             await self._told(name, {"phase": "Recreating"})
             reason, message = self.fails.get(pod_name, ("", ""))
             if not reason:

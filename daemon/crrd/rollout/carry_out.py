@@ -18,13 +18,15 @@ from crrd.rollout.events import WorkloadEvent, workload_event
 from crrd.rollout.refusals import describe
 from crrd.rollout.remedies import FLAGS
 from crrd.rollout.runner import Runner
-from crrd.rollout.session import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_TIMED_OUT, Session
+from crrd.rollout.session import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_TIMED_OUT, Session
 
 _FINAL_WRITES_SECONDS = 5.0  # Time limit for the last writes of an interrupted run, because the user waits after Ctrl-C
 
 
 async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -> tuple[int, bool]:
-    """Carry out the run, with events on the workload before and after. Return the exit code, and if it is done.
+    """Carry out the run, with events on the workload before and after.
+
+    Return the exit code, and whether a run on another target may follow: only pods on nodes that are down are left.
 
     Raises CancelledError if it is interrupted or the output is closed, and the error that stops it, for example a right
     that was lost. Each way out has its last line and its event, and leaves the run to be continued.
@@ -46,6 +48,8 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -
         await _record(session, run, WorkloadEvent.RECREATED, summary(plan.rows))
     elif plan.outcome is End.FAILED:
         await _record(session, run, WorkloadEvent.FAILED, f"{summary(plan.rows)}: {failures(plan.rows)}")
+    elif plan.outcome is End.INCOMPLETE:
+        await _record(session, run, WorkloadEvent.INCOMPLETE, f"{summary(plan.rows)}: {plan.message}")
     outcome, message, exit_code = conclude(plan, session.command_line("resume", run.name), timed_out=timed_out)
     if outcome == "failed":
         with suppress(OutputError):  # the last line is still printed
@@ -53,7 +57,7 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -
     if timed_out:
         await _record(session, run, WorkloadEvent.TIMED_OUT, message)
     _end(session, outcome, message)
-    return exit_code, plan.outcome is End.DONE
+    return exit_code, plan.outcome in (End.DONE, End.INCOMPLETE)
 
 
 async def _leave(session: Session, runner: Runner, run: Run, cluster: Cluster, error: str) -> None:
@@ -118,6 +122,9 @@ def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> tuple[str, 
             return "stopped", f"{message}; {plan.message}; {again}", EXIT_BAD_INPUT
         case End.ABORTED:
             return "aborted", f"{message}; {plan.message}; to restart the rest, start a new run", EXIT_FAILED
+        case End.INCOMPLETE:
+            back = "once the node is back, " if started else ""
+            return "incomplete", f"{message}; {plan.message}; {back}{again}", EXIT_INCOMPLETE
         case End.FAILED:
             cause = "after fixing the cause, " if started else ""
             retry = " --retry-failed" if started and "--retry-failed" not in resume_command else ""

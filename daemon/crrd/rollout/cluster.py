@@ -26,22 +26,30 @@ from crrd.kube.reflector import Reflector, Selection
 from crrd.kube.resources import BUDGETS, EVENTS, NODES, PODS, REQUESTS, Resource, Where
 from crrd.kubelet.version import reported_version
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
-from crrd.lib.jsonfields import mapping, text
+from crrd.lib.jsonfields import condition_is_true, mapping, text
 from crrd.rollout.config import ConfigObjects
+from crrd.rollout.daemons import NodeDaemons, daemon_informer
 from crrd.rollout.owners import Owners
 from crrd.rollout.target import Aim
 
 T = TypeVar("T")
 Json = Mapping[str, Any]
 _RETRY_SECONDS = 0.5
+_NODES_SECONDS = 10.0  # Interval of reading a node that may be down
+_NODES_AT_ONCE = 10
 _PROBES_SECONDS = 10.0  # Interval of reading kubelet's events on failed probes while a recreated pod is not ready
 
 
 class Cluster:
     """The pods of a target, and all other objects that limit a run on them. `async with` keeps it up to date."""
 
-    def __init__(self, client: KubeClient, namespace: str, aim: Aim, options: Options) -> None:
-        """`options` decide whether nodes and configuration are read, which needs additional rights."""
+    def __init__(
+        self, client: KubeClient, namespace: str, aim: Aim, options: Options, daemons: NodeDaemons | None = None
+    ) -> None:
+        """`options` decide whether nodes and configuration are read, which needs additional rights.
+
+        `daemons` are node daemons that the caller watches; without them, this class watches them itself.
+        """
         self._client, self._namespace, self._aim = client, namespace, aim
         self.changed = asyncio.Event()  # Set after every change; the reader clears it
         self.retried: frozenset[str] = frozenset()  # As `World.retried`, set once by the user of this class
@@ -56,7 +64,10 @@ class Cluster:
         self._zones = bool(options.max_per_zone)
         config = ConfigObjects(client, namespace, strict=options.stale)
         self._config = config if options.reads_config else None
-        self._daemons: frozenset[str] | None = None
+        self._watched_daemons = daemons
+        self._daemons = daemons or NodeDaemons(notify)
+        self._down: frozenset[str] = frozenset()  # Nodes that are not ready, of those that were read
+        self._nodes_read_at: dict[str, float] = {}  # Monotonic, for nodes that may be down
         self._aborted: set[str] = set()
         self._labels: dict[str, Mapping[str, str]] = {}  # By UID: labels of pods with a request that are not watched
         self._kubelets: dict[str, str] = {}
@@ -71,7 +82,8 @@ class Cluster:
     async def __aenter__(self) -> Self:
         """Start the watches, and return when everything is listed. Raises ConfigurationError if a right is missing."""
         try:
-            self._daemons = await self._nodes_with_daemon()
+            if self._watched_daemons is None and await self._may_list_daemons():
+                self._begin(daemon_informer(self._client, self._daemons, strict=True))
             self._watch(self._requests, REQUESTS, labels=LABEL_RUN)
             self._watch(self._pods, PODS, labels=self._aim.pods_query, fields=self._aim.pods_fields)
             self._watch(self._budgets, BUDGETS)
@@ -112,7 +124,8 @@ class Cluster:
             workload=next((each for each in self._workloads.values() if each.uid == self._aim.target.uid), None),
             budgets=tuple(self._budgets.values()),
             zones={name: zone for name, zone in self._nodes.values() if zone},
-            daemons=self._daemons,
+            daemons=self._daemons.by_node,
+            down=self._down,
             aborted=frozenset(self._aborted),
             refused=dict(self._refused),
             retried=self.retried,
@@ -137,8 +150,8 @@ class Cluster:
             found = self._pods.parse(await self._client.get(PODS, self._namespace, name))
             self._pods.put(found)
             uid = found.uid
-            if _kubelet_matters(found.value):
-                await self._read_kubelet_version(found.value.pod.node_name)
+            if _kubelet_matters(found.value) or not found.value.ready:
+                await self._read_node(found.value.pod.node_name)
             if self._config is not None:
                 await self._config.learn([found.value], max_age=0.0)
         for known in [each for each in self._pods if each.value.pod.name == name and each.uid != uid]:
@@ -151,7 +164,7 @@ class Cluster:
         """
         await self._owners.learn([member.owner for member in self._pods.values()])
         nodes = {each.pod.node_name for each in self._pods.values() if _kubelet_matters(each) and self._belongs(each)}
-        await asyncio.gather(*map(self._read_kubelet_version, nodes - self._kubelets.keys() - {""}))
+        await asyncio.gather(*map(self._read_node, (nodes - self._kubelets.keys() - {""}) | self._doubtful_nodes()))
         if self._config is not None:
             await self._config.learn(filter(self._belongs, self._pods.values()))
         watched = {each.pod.uid for each in self._pods.values()}
@@ -178,12 +191,31 @@ class Cluster:
             self._probes = dict(sorted(filter(None, listing.items), key=lambda found: found[1].at))
         return True
 
-    async def _read_kubelet_version(self, node: str) -> None:
-        """Read the kubelet version of a node. It is unknown after a refusal. Raises ApiUnavailableError."""
-        try:
-            self._kubelets[node] = reported_version(await self._client.get(NODES, "", node))
-        except ApiRefusedError:
-            self._kubelets[node] = ""
+    async def _read_node(self, node: str) -> None:
+        """Read a node's kubelet version and condition Ready. They are unknown after a refusal.
+
+        Raises ApiUnavailableError.
+        """
+        self._nodes_read_at[node] = time.monotonic()
+        down, self._kubelets[node] = False, ""
+        with suppress(ApiRefusedError):
+            found = await self._client.get(NODES, "", node)
+            down, self._kubelets[node] = not condition_is_true(found, "Ready"), reported_version(found)
+        if down != (node in self._down):
+            self._down ^= {node}
+            self.changed.set()
+
+    def _doubtful_nodes(self) -> set[str]:
+        """Return nodes that may be down, or were, and have not been read lately: some of them, if they are many."""
+        daemons, late = self._daemons.by_node, time.monotonic() - _NODES_SECONDS
+        doubtful = set(self._down)
+        for each in self._pods.values():
+            daemon, node = (daemons or {}).get(each.pod.node_name), each.pod.node_name
+            unserved = not daemon.ready if daemon is not None else daemons is None and not each.ready
+            if unserved and self._belongs(each):
+                doubtful.add(node)
+        due = [(at, node) for node in doubtful - {""} if (at := self._nodes_read_at.get(node, float("-inf"))) < late]
+        return {node for _, node in sorted(due)[:_NODES_AT_ONCE]}
 
     async def _get(self, resource: Resource, name: str, uid: str) -> Json | None:
         """Return an object, or None if it was deleted or replaced by another one with its name."""
@@ -206,7 +238,9 @@ class Cluster:
     ) -> None:
         where = self._namespace if namespace is None else namespace
         selection = Selection(resource, known.parse, where, labels, fields)
-        reflector = Informer(self._client, selection, known, strict=True)
+        self._begin(Informer(self._client, selection, known, strict=True))
+
+    def _begin(self, reflector: Reflector[Any]) -> None:
         self._reflectors.append(reflector)
         self._tasks.append(asyncio.create_task(reflector.run()))
 
@@ -226,26 +260,20 @@ class Cluster:
             if task.done() and not task.cancelled():
                 task.result()
 
-    async def _nodes_with_daemon(self) -> frozenset[str] | None:
-        """Return the nodes with a pod of the node daemon, or None if there are none or the right to list is missing.
-
-        Without any, another program serves the requests (kruise-daemon, or a daemon outside of the cluster).
-        """
+    async def _may_list_daemons(self) -> bool:
+        """Whether this process may list the pods of node daemons, which are in another namespace."""
         try:
-            listing = await self._client.list_all(PODS, _node_of, label_selector=NODE_DAEMONS)
+            async for _ in self._client.list_pages(PODS, label_selector=NODE_DAEMONS, limit=1):
+                break
         except ApiRefusedError as error:
             if error.status != 403:
                 raise
-            return None
-        return frozenset(filter(None, listing.items)) or None
+            return False
+        return True
 
 
 def _kubelet_matters(member: Member) -> bool:
     return member.pod.kubelet_matters or member.pod.waits_for_startup
-
-
-def _node_of(pod: Json) -> str:
-    return text(mapping(pod.get("spec")).get("nodeName"))
 
 
 def _zone(node: Json) -> tuple[str, str]:

@@ -78,7 +78,7 @@ class Changes:
         for row in plan.rows:
             if row.stage.under_way:
                 self._since.setdefault(row.uid, time.monotonic())
-            tells_why = row.stage in (Stage.RECREATING, Stage.SKIPPED, Stage.FAILED)
+            tells_why = row.stage in (Stage.PUT_OFF, Stage.RECREATING, Stage.SKIPPED, Stage.FAILED)
             why = row.wait.topic or (row.wait.why if tells_why else "")
             stage, why_before = self._shown.get(row.uid, (None, ""))
             self._shown[row.uid] = (row.stage, why)
@@ -128,7 +128,7 @@ def summary(rows: tuple[Row, ...]) -> str:
     """Return a sentence with the number of pods in each state."""
     counts = tally(rows)
     parts = [f"{counts[Stage.DONE]} of {count_done(rows)[1]} pods recreated"]
-    names = {Stage.FAILED: "failed", Stage.SKIPPED: "skipped", Stage.GONE: "deleted"}
+    names = {Stage.FAILED: "failed", Stage.PUT_OFF: "put off", Stage.SKIPPED: "skipped", Stage.GONE: "deleted"}
     parts += [f"{counts[stage]} {name}" for stage, name in names.items() if counts[stage]]
     under_way = sum(1 for row in rows if row.stage.under_way)
     return ", ".join(parts + [f"{under_way} in progress"] * bool(under_way))
@@ -146,6 +146,15 @@ def skipped_pods(preview: Preview) -> dict[str, list[str]]:
         if row.skip is not None:
             skipped.setdefault(row.wait.why, []).append(row.pod)
     return skipped
+
+
+def put_off_pods(preview: Preview) -> dict[str, list[str]]:
+    """Return the pods that are put off, by reason."""
+    put_off: dict[str, list[str]] = {}
+    for row in preview.plan.rows:
+        if row.stage is Stage.PUT_OFF:
+            put_off.setdefault(row.wait.with_command, []).append(row.pod)
+    return put_off
 
 
 def _explain(row: Row) -> str:

@@ -15,12 +15,13 @@ class WorkloadEvent(StrEnum):
     RECREATING = "ContainersRecreating"
     RECREATED = "ContainersRecreated"
     FAILED = "ContainersRecreateFailed"
+    INCOMPLETE = "ContainersRecreateIncomplete"
     TIMED_OUT = "ContainersRecreateTimedOut"
     INTERRUPTED = "ContainersRecreateInterrupted"
     STOPPED = "ContainersRecreateStopped"  # By an error, for example a right that was lost
 
 
-_WARNINGS = (WorkloadEvent.FAILED, WorkloadEvent.TIMED_OUT, WorkloadEvent.STOPPED)
+_WARNINGS = (WorkloadEvent.FAILED, WorkloadEvent.INCOMPLETE, WorkloadEvent.TIMED_OUT, WorkloadEvent.STOPPED)
 
 
 def workload_event(run: Run, reason: WorkloadEvent, message: str, now: datetime) -> Event | None:

@@ -12,7 +12,7 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview, Stale
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, tally
-from crrd.rollout.display import Changes, Display, new_ids, old_ids, skipped_pods, state_of
+from crrd.rollout.display import Changes, Display, new_ids, old_ids, put_off_pods, skipped_pods, state_of
 
 
 class JsonLines(Display):
@@ -76,6 +76,7 @@ class JsonLines(Display):
             "stopped": preview.stopped.why,
             "command": preview.stopped.command,
             "later": _batches(preview.later),
+            "putOff": put_off_pods(preview),
             "skipped": skipped_pods(preview),
             "warnings": preview.warnings,
             "stale": [_stale(each) for each in preview.stale],

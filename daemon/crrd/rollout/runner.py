@@ -32,6 +32,9 @@ from crrd.rollout.display import RunDisplay
 _RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
 PATIENCE_SECONDS = 3600.0
 """Default time without progress until the run ends. A pod that waits for a budget must not wait forever."""
+NODE_SECONDS = 60.0
+"""How long a run waits for nodes that are down, once no other pods are left. An update of the node daemons takes each
+away for seconds."""
 _TICK_SECONDS = 1.0  # Interval of updating the displayed seconds
 _PROGRESS_SECONDS = LIVE_SECONDS / 4  # Interval of writing the progress while the state is unchanged
 _NO_RIGHT = ' is forbidden: User "'  # In a 403 for a missing right, and not for a quota or a policy
@@ -64,6 +67,7 @@ class Runner:
         self._patient, self._patience = timeout is None or patience is not None, patience
         self._ends = self._limit = time.monotonic() + timeout if timeout else float("inf")
         self._stages: list[Stage] = []
+        self._nodes_until: float | None = None  # When only pods on nodes that are down are left: when the run ends
         self._confirmed, self._remedies = confirmed, remedies
         self._written_state, self._write_at = "", 0.0  # Last written state, and the time (monotonic) of the next write
 
@@ -87,6 +91,7 @@ class Runner:
             if trouble and plan.end is not End.ABORTED:
                 # The state may be out of date, so begin nothing and do not end the run.
                 plan = replace(plan, create=(), end=None, wait=Wait(trouble))
+            plan = self._wait_for_nodes(plan)
             self._display.show(plan)
             self._extend_time_limit(run, plan)
             if plan.end is None and not trouble:
@@ -102,6 +107,15 @@ class Runner:
                 await self._create(run, plan)
             else:
                 await self._wait(plan)
+
+    def _wait_for_nodes(self, plan: Plan) -> Plan:
+        """Return the plan without an end while nodes may still come back."""
+        if plan.end is not End.INCOMPLETE:
+            self._nodes_until = None if plan.create else self._nodes_until
+            return plan
+        now = time.monotonic()
+        self._nodes_until = self._nodes_until or now + NODE_SECONDS
+        return replace(plan, end=None, wait=Wait(plan.message)) if now < self._nodes_until else plan
 
     def _extend_time_limit(self, run: Run, plan: Plan) -> None:
         """Extend the time limit after progress, but not beyond one for the whole run."""

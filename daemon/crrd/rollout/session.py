@@ -31,6 +31,7 @@ from crrd.rollout.text import TextLines
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_TIMED_OUT = 3
+EXIT_INCOMPLETE = 4
 EXIT_INTERRUPTED = 130
 
 Explainer = Callable[[KubeClient, ServerClock, Mapping[str, Any]], Awaitable[str]]

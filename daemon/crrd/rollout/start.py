@@ -35,17 +35,19 @@ async def start(session: Session) -> int:
         for aim in aims:  # check all targets before the first run
             async with Cluster(session.client, session.namespace, aim, command.options) as cluster:
                 _make_run(session, aim, cluster)
+    worst = 0
     for done, aim in enumerate(aims, start=1):
         code, over = EXIT_FAILED, False
         try:
             code, over = await _start(session, aim)
+            worst = max(worst, code)
         finally:
             if not over and (left := [each.target.words for each in aims[done:]]):
                 with suppress(OutputError):
                     session.display.print_line(f"not started: {', '.join(left)}")
         if not over:
             return code
-    return 0
+    return worst
 
 
 async def resume(session: Session) -> int:
@@ -69,7 +71,7 @@ async def resume(session: Session) -> int:
             other = f"run {first.name} on {first.target.words} is not finished"
             way_out = f"finish it, or abort it: {session.command_line('abort', first.name)}"
             raise ConfigurationError(f"cannot resume run {name}: {other}; {way_out}")
-        left = tally(make_plan(world, run, now, confirmed=True).rows)[Stage.WAITING]
+        left = _left(make_plan(world, run, now, confirmed=True))
         await _record_options(session, run, cluster)
         begins = f"resuming on {run.target.words}, {left} left to restart"
         return (await carry_out(session, run, cluster, begins))[0]
@@ -81,7 +83,7 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
     async with Cluster(session.client, session.namespace, aim, command.options) as cluster:
         run, world = _make_run(session, aim, cluster), cluster.world()
         plan = make_plan(world, run, session.clock.now(), confirmed=True).worded(FLAGS)
-        waiting = tally(plan.rows)[Stage.WAITING]
+        waiting = _left(plan)
         for each in out_of_reach(world, run) if not (command.dry_run and waiting) else ():
             session.display.print_line(f"not covered by --stale: {each}")
         if not waiting:
@@ -93,6 +95,12 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
             code = await _preview(session, world, run)
             return code, not code
         return await carry_out(session, run, cluster, run.describe(waiting))
+
+
+def _left(plan: Plan) -> int:
+    """Return how many pods have not started yet."""
+    counts = tally(plan.rows)
+    return counts[Stage.WAITING] + counts[Stage.PUT_OFF]
 
 
 def _make_run(session: Session, aim: Aim, cluster: Cluster) -> Run:

@@ -14,7 +14,7 @@ from crrd.core.rollout.waits import Wait
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import summary
 from crrd.rollout.remedies import FLAGS
-from crrd.rollout.session import EXIT_FAILED, Session
+from crrd.rollout.session import EXIT_FAILED, EXIT_INCOMPLETE, Session
 
 
 async def status(session: Session) -> int:
@@ -49,7 +49,9 @@ async def _follow(session: Session, run: Run, cluster: Cluster) -> int:
         if not outdated and status.state not in (RUNNING, WAITING):
             again = _again(session, status, plan)
             session.display.end(status.state, summary(plan.rows) + (f"; to continue: {again}" if again else ""))
-            return 0 if plan.outcome is End.DONE else EXIT_FAILED
+            if plan.outcome is End.DONE:
+                return 0
+            return EXIT_INCOMPLETE if plan.outcome is End.INCOMPLETE else EXIT_FAILED
         with suppress(TimeoutError):
             async with asyncio.timeout(1):
                 await cluster.changed.wait()
@@ -71,7 +73,7 @@ def _again(session: Session, status: RunStatus, plan: Plan) -> str:
     line = session.command_line("resume", status.run.name)
     if plan.end is End.PAUSED:
         return f"{line} --yes"
-    return {STOPPED: line, str(End.FAILED): f"{line} --retry-failed"}.get(status.state, "")
+    return {STOPPED: line, str(End.INCOMPLETE): line, str(End.FAILED): f"{line} --retry-failed"}.get(status.state, "")
 
 
 def is_gone(by: str) -> bool:

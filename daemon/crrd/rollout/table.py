@@ -17,9 +17,15 @@ from crrd.lib.plain import plain
 from crrd.rollout.display import new_ids, old_ids
 from crrd.rollout.text import TextDisplay
 
-_STYLES = {Stage.DONE: "green", Stage.FAILED: "bold red", Stage.WAITING: "dim", Stage.SKIPPED: "dim"}
+_STYLES = {
+    Stage.DONE: "green",
+    Stage.FAILED: "bold red",
+    Stage.PUT_OFF: "yellow",
+    Stage.WAITING: "dim",
+    Stage.SKIPPED: "dim",
+}
 _URGENT = (Stage.FAILED, Stage.RECREATING, Stage.SETTLING, Stage.REQUESTED)
-_ORDER = (*_URGENT, Stage.WAITING, Stage.DONE, Stage.GONE, Stage.SKIPPED)
+_ORDER = (*_URGENT, Stage.PUT_OFF, Stage.WAITING, Stage.DONE, Stage.GONE, Stage.SKIPPED)
 _COLUMNS = {"pod": 12, "node": 8, "old": 12, "new": 12, "phase": 10, "s": 3, "waits for": 9}
 """The columns and their minimum width."""
 _DISPENSABLE = ("old", "new", "node")  # Columns that a narrow terminal leaves out, in this order

@@ -12,7 +12,7 @@ from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Stage, count_done
 from crrd.lib.plain import columns, plain
-from crrd.rollout.display import Changes, Display, new_ids, old_ids, skipped_pods, state_of, summary
+from crrd.rollout.display import Changes, Display, new_ids, old_ids, put_off_pods, skipped_pods, state_of, summary
 
 
 class TextDisplay(Display):
@@ -79,6 +79,7 @@ class TextDisplay(Display):
             lines.append(f"then waits: {preview.stopped.with_command}")
         lines += numbered[now:]
         lines += [f"{pod}: the API server would reject the request: {why}" for pod, why in refused.items()]
+        lines += [f"put off: {', '.join(pods)} ({why})" for why, pods in put_off_pods(preview).items()]
         lines += [f"skipped: {', '.join(pods)} ({why})" for why, pods in skipped_pods(preview).items()]
         lines += [f"warning: {', '.join(pods)}: {warning}" for warning, pods in preview.warnings.items()]
         lines += [f"not covered by --stale: {each}" for each in preview.unreached]

@@ -98,6 +98,38 @@ def message(decision: Decision) -> str:
     return next(str(each["message"]) for each in decision.conditions if each["type"] == "Ready")
 
 
+class TestNodes:
+    """Pods whose node is down start no run, and get one once the node is back."""
+
+    DOWN: Mapping[str, str] = {"b": "node b is not ready"}
+    PODS = (app(), replace(app(pod="web-1"), node="b"))
+
+    def test_others_are_restarted_and_the_rest_later(self) -> None:
+        history = History()
+        history.look(1, data("a"), *self.PODS)
+        history.look(100, data("b", 99), *self.PODS, down=self.DOWN)
+        first = history.look(109, data("b", 99), *self.PODS, down=self.DOWN)
+        assert first.run is not None
+        status = ended(history.policy, first.run, failed=False, message="", now=at(120), complete=False)
+        history.policy = replace(history.policy, status=status)
+        pods = (app(started=115), self.PODS[1])
+        waits = history.look(121, data("b", 99), *pods, down=self.DOWN)
+        assert (waits.run, reason(waits)) == (None, PolicyReason.NODES)
+        back = history.look(500, data("b", 99), *pods)
+        assert back.run is not None
+        assert back.run.name == first.run.name, "its requests are known"
+        history.end(510)
+        assert reason(history.look(511, data("b", 99), app(started=115), app(505, "web-1"))) == PolicyReason.IDLE
+
+    def test_alone_they_start_no_run(self) -> None:
+        for policy in (PLAIN, replace(PLAIN, config=None, max_age=600)):
+            history = History(policy)
+            history.look(1, data("a"), *self.PODS[1:], down=self.DOWN)
+            history.look(700, data("b", 699), *self.PODS[1:], down=self.DOWN)
+            found = history.look(800, data("b", 699), *self.PODS[1:], down=self.DOWN)
+            assert (found.run, reason(found)) == (None, PolicyReason.NODES)
+
+
 class TestConfigChange:
     def test_begins_a_run_when_it_has_settled(self) -> None:
         history = History()

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from crrd.core.config.references import Kind
 from crrd.core.policy.observed import Observed, observe, read_pod
-from crrd.core.policy.problems import PolicyReason, problems
-from crrd.core.policy.types import Policy
+from crrd.core.policy.problems import PolicyReason, problem_of_nodes, problems
+from crrd.core.policy.types import Policy, UsedObject
 from crrd.core.policy.v1alpha1 import read_policy
 
 NOW = datetime(2026, 1, 1, 13, tzinfo=UTC)
@@ -133,3 +134,17 @@ def test_what_blocks_comes_first() -> None:
     every = problems(chosen, found(chosen, pod(SECRET)))
     assert [each.reason for each in every] == [PolicyReason.SECRETS, PolicyReason.CONTAINER]
     assert problems(replace(chosen, containers=()), found(chosen, pod(CONFIG_MAP))) == ()
+
+
+def test_pods_of_nodes_that_are_down() -> None:
+    """They count as soon as a restart is due, and start no run."""
+    config = UsedObject("app", Kind.CONFIG_MAP, "web", "new", "2026-01-01T12:30:00Z", keys=("data.*",))
+    chosen = policy({"configChange": {}, "maxAge": "72h"})
+    seen = found(chosen, pod(CONFIG_MAP))
+    down = replace(seen, down={"": "node x is not ready"})
+    for record, age, due in ((config, 259_200, 1), (replace(config, done="new"), 259_200, 0), (config, 600, 1)):
+        one = replace(chosen, max_age=age)
+        told = list(problem_of_nodes(one, [record], down, NOW))
+        assert [(each.reason, each.blocking) for each in told] == [(PolicyReason.NODES, True)] * due
+        assert list(problem_of_nodes(one, [record], seen, NOW)) == []
+    assert told[0].message.startswith("not restarted yet: web-0 (node x is not ready): ")

@@ -10,6 +10,7 @@ from crrd.core.api.types import RecreateState, RequestedContainer, RequestPhase,
 from crrd.core.config.objects import Change, ConfigObject
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.config.uses import OutOfReach, Unreached
+from crrd.core.rollout.nodes import NodeDaemon
 from crrd.core.rollout.plan import End, make_plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import Stale, make_preview
 from crrd.core.rollout.rivals import first_rival, taken_over
@@ -366,7 +367,7 @@ class TestProgress:
             member("recent", container(started_at=AFTER)),
             member("lost", node="node-z"),
         )
-        found = planned(World(pods, daemons=frozenset({"node-a"})))
+        found = planned(World(pods, daemons={"node-a": NodeDaemon("node-a", ready=True)}))
         assert why(found) == {
             "deleting": "the pod is being deleted",
             "ended": "the pod has ended",
@@ -599,7 +600,7 @@ class TestRetries:
     )
     def test_what_cannot_be_restarted_now_has_still_failed(self, pod: Member, reason: str) -> None:
         of = run()
-        world = World((pod,), (failed(of, pod, Reason.DEADLINE),), daemons=frozenset({"node-a"}))
+        world = World((pod,), (failed(of, pod, Reason.DEADLINE),), daemons={"node-a": NodeDaemon("node-a", ready=True)})
         found = planned(self.retried(world), of)
         assert (found.end, why(found)) == (End.FAILED, {"web-0": reason})
 

@@ -11,7 +11,7 @@ from crrd.core.api.time import format_duration, parse_time, rfc3339
 from crrd.core.config.parts import read_change
 from crrd.core.policy.config import Due, covered, due, remember
 from crrd.core.policy.observed import Observed
-from crrd.core.policy.problems import PolicyReason, problems
+from crrd.core.policy.problems import PolicyReason, problem_of_nodes, problems
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, Window
 from crrd.core.rollout.run import Options, Run, Target
 
@@ -93,11 +93,13 @@ def _note_schedule(policy: Policy, now: datetime) -> PolicyStatus:
     return replace(status, schedule=str(schedule), scheduled=scheduled, skipped=skipped)
 
 
-def ended(policy: Policy, run: RunRecord, *, failed: bool, message: str, now: datetime) -> PolicyStatus:
-    """Return the status after the end of a run."""
+def ended(
+    policy: Policy, run: RunRecord, *, failed: bool, message: str, now: datetime, complete: bool = True
+) -> PolicyStatus:
+    """Return the status after the end of a run. It is not `complete` if pods are left whose nodes are down."""
     over = replace(run, finished=rfc3339(now), failed=failed, message=message)
     config = policy.status.config
-    if not failed and run.trigger == Trigger.CONFIG and policy.config is not None:
+    if not failed and complete and run.trigger == Trigger.CONFIG and policy.config is not None:
         config = covered(policy, config, run, done=True)
     return replace(policy.status, run=over, config=config)
 
@@ -124,7 +126,8 @@ class _Round:
 
     def __init__(self, policy: Policy, found: Observed, now: datetime, status: PolicyStatus) -> None:
         self._policy, self._observed, self._now, self._status = policy, found, now, status
-        self._problems = problems(policy, found)
+        self._problems = (*problem_of_nodes(policy, status.config, found, now), *problems(policy, found))
+        self._running = tuple(each for each in found.running if each.node not in found.down)
         self._wakes: list[datetime] = []
         self._settling: Due | None = None
         """Changed configuration that settles next; None if all has."""
@@ -188,7 +191,7 @@ class _Round:
     def _wanted(self) -> list[RunRecord]:
         """Return the runs that should start, those for the earliest changes first."""
         policy, found = self._policy, self._observed
-        changes, self._settling = due(policy, self._status.config, found.running, self._now)
+        changes, self._settling = due(policy, self._status.config, self._running, self._now)
         self._wakes += [self._settling.limit] if self._settling is not None else []
         if changes:
             return [self._record(Trigger.CONFIG, each.containers, each.limit, each) for each in changes]
@@ -223,7 +226,7 @@ class _Round:
         if policy.max_age is None:
             return None
         age = timedelta(seconds=policy.max_age)
-        running = sorted((each.started, each.name) for each in self._observed.running if each.name in names)
+        running = sorted((each.started, each.name) for each in self._running if each.name in names)
         old = [each for each in running if each[0] <= now - age]
         self._wakes += [started + age for started, _ in running if started > now - age][:1]
         ended_at = parse_time(last.finished) if last is not None and last.trigger == Trigger.AGE else None

@@ -39,6 +39,7 @@ class Running:
     created: datetime | None = None  # When the pod was created
     ready_after: float | None = None
     """Seconds from the start of the pod's newest container until the pod was ready; None if it is not ready."""
+    node: str = ""
 
     @property
     def keys(self) -> set[UseKey]:
@@ -66,6 +67,8 @@ class Observed:
     problem: str = ""  # Why there is no target, "" if there is one
     unreadable: str = ""  # Why configuration cannot be read, and what to do about it
     progress: str = ""  # What the active run waits for
+    down: Mapping[str, str] = field(default_factory=dict)
+    """By node: why it cannot restart containers now, for nodes of `running`."""
     names: frozenset[str] = frozenset()  # All containers of the pods that can be restarted in place
     left_out: tuple[Reference, ...] = ()  # Uses that do not count: Secrets without `secrets`, or ignored objects
     unreached: tuple[Unreached, ...] = ()
@@ -99,7 +102,7 @@ def read_pod(pod: Mapping[str, Any], now: datetime) -> SeenPod:
     ready = member.ready_since if member.ready and None not in started.values() else None
     ready_after = None if ready is None or newest is None else max(0.0, (ready - newest).total_seconds())
     running = (
-        Running(found.name, name, at or now, uses[name], there[name].ready, created, ready_after)
+        Running(found.name, name, at or now, uses[name], there[name].ready, created, ready_after, found.node_name)
         for name, at in started.items()
     )
     return SeenPod(member.owner, tuple(running), member.unreached)

@@ -1,14 +1,15 @@
 """What a policy asks for that has no effect on its target, and what to do about it. Silence would look like health."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from crrd.core.api.reason_table import ReasonTable
 from crrd.core.api.time import format_duration
 from crrd.core.config.references import Kind
-from crrd.core.policy.config import kept_objects
+from crrd.core.policy.config import due, kept_objects
 from crrd.core.policy.observed import Observed
-from crrd.core.policy.types import Policy
+from crrd.core.policy.types import Policy, UsedObject
 
 _NAMED = 5  # Most objects that a message names
 
@@ -28,6 +29,7 @@ class PolicyReason(ReasonTable):
     INTERVAL = "WaitingForMinInterval"
     SETTLING = "Settling"
     RETRY = "WaitingForRetry"
+    NODES = "WaitingForNodes", "not restarted yet: {pods}", "a run restarts them when their nodes are back"
     IDLE = "Idle"
     EFFECTIVE = "Effective", "the policy does all that it asks for"
     IMMUTABLE = (
@@ -76,6 +78,21 @@ def problems(policy: Policy, found: Observed) -> tuple[Problem, ...]:
         return ()  # no pod yet
     every = [*_of_containers(policy, found), *_of_configuration(policy, found), *_of_age(policy, found)]
     return tuple(sorted(every, key=lambda each: not each.blocking))
+
+
+def problem_of_nodes(
+    policy: Policy, remembered: Iterable[UsedObject], found: Observed, now: datetime
+) -> Iterator[Problem]:
+    """Yield the pods that should be restarted now, but whose nodes cannot do it."""
+    pods: dict[str, set[str]] = {}
+    for each in found.running:
+        if each.node in found.down:
+            old = policy.max_age is not None and each.started <= now - timedelta(seconds=policy.max_age)
+            if old or due(policy, remembered, [each], now)[0]:
+                pods.setdefault(found.down[each.node], set()).add(each.pod)
+    if pods:
+        shown = "; ".join(f"{_some(sorted(names))} ({why})" for why, names in sorted(pods.items()))
+        yield _problem(PolicyReason.NODES, blocking=True, pods=shown)
 
 
 def _problem(reason: PolicyReason, *, blocking: bool, **values: object) -> Problem:

@@ -55,6 +55,8 @@ def run_status(
 def _state_by_pods(plan: Plan, recorded: str) -> str:
     if plan.outcome is End.FAILED and recorded in (RUNNING, WAITING):
         return recorded  # its process retries failed requests one after the other
+    if plan.outcome is End.INCOMPLETE and recorded in (RUNNING, WAITING):
+        return WAITING  # its process waits for the nodes
     if plan.outcome is not None:
         return STOPPED if plan.outcome is End.RIVAL else plan.outcome
     if recorded not in (RUNNING, WAITING):

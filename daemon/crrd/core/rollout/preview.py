@@ -56,7 +56,7 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
     for row in (row for batch in (*batches, *later) for row in batch):
         for warning in _warnings(row, world.kubelets.get(row.node, "")):
             warnings[warning] = (*warnings.get(warning, ()), row.pod)
-    stopped = last.wait if last.end is None else Wait(last.message)
+    stopped = Wait("" if last.end is End.INCOMPLETE else last.message) if last.end is not None else last.wait
     stale, unreached = tuple(_stale(after, plan)), out_of_reach(world, run)
     return Preview(batches, plan, stopped, later, pause_after, warnings, stale, unreached, min_ready)
 
@@ -96,7 +96,7 @@ def _unblocked(world: World, run: Run) -> World:
 
 def _stale(world: World, plan: Plan) -> Iterator[Stale]:
     for row in plan.rows:
-        if row.stage is not Stage.WAITING or row.member is None:
+        if row.stage not in (Stage.WAITING, Stage.PUT_OFF) or row.member is None:
             continue
         for name in row.containers:
             container = row.member.pod.containers[name]

@@ -14,7 +14,7 @@ from crrd.core.config.objects import changes
 from crrd.core.config.parts import parts_of, read_change
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, RunRequest, World
-from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, describe_pod, wait_for
+from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason, describe_pod, wait_for, wait_for_node
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 from crrd.kubelet.version import known_minor
 
@@ -28,6 +28,7 @@ class Stage(StrEnum):
     """The stages of a pod in a run, in order of time. The last four are final."""
 
     WAITING = "waiting"  # Not started yet
+    PUT_OFF = "put off"  # Its node is down, so the run goes on without it, and restarts it when the node is back
     REQUESTED = "requested"  # Its request exists, but the node has not started it
     RECREATING = "recreating"
     SETTLING = "getting ready"  # Recreated, but not ready for long enough
@@ -62,12 +63,46 @@ class Row:
         """If WAITING: the name of the request that has failed and is retried, or ""."""
         return self.request.request.name if self.request is not None and self.stage is Stage.WAITING else ""
 
+    @property
+    def has_started(self) -> bool:
+        """Whether the run has started to work on the pod, now or before."""
+        return self.request is not None or self.stage not in (Stage.WAITING, Stage.PUT_OFF, Stage.SKIPPED)
+
+    @property
+    def is_recreated(self) -> bool:
+        """Whether the pod's request has succeeded, and the pod is not ready for long enough yet."""
+        succeeded = self.request is not None and self.request.succeeded
+        return self.stage is Stage.SETTLING or (self.stage is Stage.PUT_OFF and succeeded)
+
+    def has_reason(self, *reasons: Reason) -> bool:
+        """Whether the pod's request has failed for one of these reasons."""
+        return self.request is not None and not _reasons(self.request).isdisjoint(reasons)
+
 
 def make_rows(world: World, run: Run, now: datetime) -> tuple[Row, ...]:
     """Return a row for each pod of the run, deleted pods included."""
     own = {each.first_name: each for each in world.requests_of(run)}  # the newest request of each pod
     rows = [_row(world, run, each, own.pop(run.request_name(each.pod.uid), None), now) for each in world.members]
-    return (*rows, *(_absent(each) for each in own.values()))
+    return (*_with_silent_node(rows), *(_absent(each) for each in own.values()))
+
+
+def _with_silent_node(rows: list[Row]) -> list[Row]:
+    """Put off the pods of a node that has not answered a request while pods of other nodes can go on.
+
+    The node may be down, which the API server notices later. If two nodes do not answer, there is another cause. Then,
+    and once only pods of this node are left, the request has failed.
+    """
+    silent = {row.node for row in rows if row.stage is Stage.FAILED and row.has_reason(Reason.NO_ANSWER)}
+    goes_on = any(row.stage is Stage.WAITING or row.stage.under_way for row in rows if row.node not in silent)
+    if len(silent) != 1 or not goes_on:
+        return rows
+    wait = Wait.of(WaitReason.NO_ANSWER, node=next(iter(silent)))
+    return [
+        replace(row, stage=Stage.PUT_OFF, wait=wait)
+        if row.node in silent and (row.stage is Stage.WAITING or row.has_reason(Reason.NO_ANSWER))
+        else row
+        for row in rows
+    ]
 
 
 def _row(world: World, run: Run, member: Member, asked: RunRequest | None, now: datetime) -> Row:
@@ -90,7 +125,13 @@ def _candidate(world: World, run: Run, member: Member, failed: RunRequest | None
         wait = Wait.of(skip, container=container, pod=pod.name, namespace=pod.namespace)
         return replace(row, stage=Stage.SKIPPED, wait=wait, skip=skip)
     names = tuple(each.name for each in _wanted(run, member) if _skip_reason(world, run, member, each, failed) is None)
-    return replace(row, containers=names)
+    return _put_off(world, replace(row, containers=names))
+
+
+def _put_off(world: World, row: Row) -> Row:
+    """Return the row, put off if its node cannot restart containers now."""
+    wait = wait_for_node(world, row.node)
+    return replace(row, stage=Stage.PUT_OFF, wait=wait) if wait.why else row
 
 
 def _skips(world: World, run: Run, member: Member, failed: RunRequest | None) -> Iterator[tuple[Skip, str]]:
@@ -168,17 +209,40 @@ def _requested(world: World, run: Run, member: Member, asked: RunRequest, now: d
         if why == _NOT_READY:
             wait = wait_for(world, member, asked, (*names, *pod.containers), now)
             wait = wait if wait.why else Wait(why, describe_pod(member))
-        return replace(row, stage=Stage.SETTLING, settled_at=settled, wait=wait)
+        row = replace(row, stage=Stage.SETTLING, settled_at=settled, wait=wait)
+        return row if member.ready else _put_off(world, row)
     if request.completed:
-        if member.pod.deleting or _reasons(asked) & _GONE:
+        if member.pod.deleting or row.has_reason(*_GONE):
             return replace(row, stage=Stage.GONE, wait=_DELETED)
-        wait = wait_for(world, member, asked, names, now) if Reason.DEADLINE in _reasons(asked) else NO_WAIT
+        if (interrupted := _interrupted(world, run, row, member)) is not None:
+            return interrupted
+        wait = wait_for(world, member, asked, names, now) if row.has_reason(Reason.DEADLINE) else NO_WAIT
         why = "; ".join(filter(None, (wait.why, failure(asked))))
         return replace(row, stage=Stage.FAILED, wait=Wait(why, wait.command))
     open_names = [name for name in names if not request.status.state(name).phase.final]
-    wait = wait_for(world, member, asked, open_names, now)
+    wait = wait_for_node(world, row.node)
+    wait = wait if wait.why else wait_for(world, member, asked, open_names, now)
     wait = wait if wait.why else Wait(request.status.message)
     return replace(row, stage=Stage.RECREATING if asked.started else Stage.REQUESTED, wait=wait)
+
+
+def _interrupted(world: World, run: Run, row: Row, member: Member) -> Row | None:
+    """Return the row of a pod whose request has ended because its node was down; None if the request has failed.
+
+    When the node is back, the pod gets another request, unless its containers were restarted meanwhile.
+    """
+    if row.request is None or not row.has_reason(Reason.NO_ANSWER, Reason.DEADLINE):
+        return None
+    if (found := _put_off(world, row)).stage is Stage.PUT_OFF:
+        return found
+    daemon = (world.daemons or {}).get(row.node)
+    since, created = daemon.since if daemon is not None else None, parse_time(row.request.request.created)
+    if since is None or created is None or since <= created:
+        return None
+    again = _candidate(world, run, member)
+    if again.skip is None:
+        return replace(again, request=row.request)
+    return again if again.skip is Skip.RECENT and member.ready else None
 
 
 def _absent(asked: RunRequest) -> Row:

@@ -15,6 +15,7 @@ from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import Kind, Reference
 from crrd.core.config.uses import Unreached, references, unreached
 from crrd.core.rollout.labels import LabelSelector, read_selector
+from crrd.core.rollout.nodes import NodeDaemon
 from crrd.core.rollout.run import (
     ANNOTATION_ABORTED,
     ANNOTATION_PROGRESS,
@@ -309,7 +310,8 @@ class World:
     workload: Workload | None = None
     budgets: tuple[Budget, ...] = ()
     zones: Mapping[str, str] = field(default_factory=dict)  # By node
-    daemons: frozenset[str] | None = None  # Nodes with a node daemon; None if unknown
+    daemons: Mapping[str, NodeDaemon] | None = None  # By node; None if unknown
+    down: frozenset[str] = frozenset()  # Nodes that are known not to be ready
     aborted: frozenset[str] = frozenset()  # Names of aborted runs
     refused: Mapping[str, str] = field(default_factory=dict)
     """Pods (UID) whose request the API server rejected, and its message."""

@@ -13,11 +13,13 @@ from crrd.core.api.pod import PodContainer
 from crrd.core.api.reason_table import ReasonTable
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import format_duration, parse_time
-from crrd.core.api.types import Pin
+from crrd.core.api.types import NODE_DAEMONS, Pin
 from crrd.core.recreate.messages import LATER_STEPS, held_back
+from crrd.core.rollout.nodes import NodeDaemon
 from crrd.core.rollout.state import Member, ProbeFailure, RunRequest, World
 from crrd.lib.jsonfields import mapping, text
 
+_DAEMON_PODS = f"kubectl get pods -A -l {NODE_DAEMONS} -o wide --field-selector spec.nodeName="
 _CHARACTERS = 200  # Most characters of a probe's output, which may be a whole page
 _STILL_TRUE = (Reason.NOT_BACK, Reason.POD_RESTARTING)
 """Reasons in a request that still apply when the next instance runs, and that the pod's status does not have."""
@@ -42,6 +44,9 @@ class WaitReason(ReasonTable):
     BUDGET_USED_UP = "BudgetUsedUp", "PodDisruptionBudget {budget} allows no disruption now{while_other}"
     NODE_LIMIT = "NodeLimit", "node {place} has reached the limit of {limit} pods in progress or unready"
     ZONE_LIMIT = "ZoneLimit", "zone {place} has reached the limit of {limit} pods in progress or unready"
+    NODE_NOT_READY = "NodeNotReady", "node {node} is not ready"
+    DAEMON_NOT_READY = "NodeDaemonNotReady", "the node daemon on node {node} is not ready"
+    NO_ANSWER = "NoDaemonAnswered", "the node daemon on node {node} has not answered the request"
 
 
 class Skip(ReasonTable):
@@ -100,6 +105,25 @@ class Wait:
 
 
 NO_WAIT = Wait()
+
+
+def unserved(node: str, daemons: Mapping[str, NodeDaemon] | None) -> str:
+    """Return why no node daemon serves a node now; "" if one does, or it is unknown."""
+    if daemons is None or not node:
+        return ""
+    if node not in daemons:
+        return Skip.NO_DAEMON.say()
+    return "" if daemons[node].ready else WaitReason.DAEMON_NOT_READY.say(node=node)
+
+
+def wait_for_node(world: World, node: str) -> Wait:
+    """Return why a node cannot restart containers now; an empty Wait if it can, or it is unknown."""
+    if node in world.down:
+        return Wait.of(WaitReason.NODE_NOT_READY, f"kubectl describe node {node}", node=node)
+    daemon = (world.daemons or {}).get(node)
+    if daemon is None or daemon.ready:
+        return NO_WAIT
+    return Wait.of(WaitReason.DAEMON_NOT_READY, f"{_DAEMON_PODS}{node}", node=node)
 
 
 def wait_for(world: World, member: Member, asked: RunRequest, names: Iterable[str], now: datetime) -> Wait:

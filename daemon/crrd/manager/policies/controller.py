@@ -11,6 +11,7 @@ from typing import NoReturn
 from crrd.core.config.references import Kind
 from crrd.core.policy.decide import decide
 from crrd.core.policy.types import Policy
+from crrd.core.rollout.waits import unserved
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.events import KubeEventSink
@@ -20,6 +21,7 @@ from crrd.lib.supervise import Loop
 from crrd.manager.policies.look import ConfigVersions, Memory, TargetObserver
 from crrd.manager.policies.runs import REFUSED, PolicyRuns, RunObserver
 from crrd.manager.policies.statuses import Policies
+from crrd.rollout.daemons import NodeDaemons, daemon_informer
 
 RESYNC_SECONDS = 300.0  # Interval of observations without a change, because new pods may use other objects
 OBSTACLE_SECONDS = 15.0
@@ -45,7 +47,9 @@ class PolicyController(Controller):
         self._clock = clock
         self._policies = Policies(client, self._changed)
         wake_at = self.queue.wake_at
-        self._runs = PolicyRuns(client, events, clock, self._policies, on_run=on_run, wake_at=wake_at)
+        self._daemons = NodeDaemons(self._daemons_changed)
+        self._runs = PolicyRuns(client, events, clock, self._policies, self._daemons, on_run=on_run, wake_at=wake_at)
+        self._waiting: dict[str, set[str]] = {}  # Policy -> nodes of its pods that were down at the last look
         self._memories: dict[str, Memory] = {}
         self._versions = ConfigVersions(client, self._config_changed)
         self._observer = TargetObserver(client, self._versions, account)
@@ -53,6 +57,7 @@ class PolicyController(Controller):
         self.sources = [
             Loop("configuration", self._versions.run, (self._versions,)),
             self._policies.informer.loop("policies"),
+            daemon_informer(client, self._daemons, strict=False).loop("node daemons"),
         ]
 
     async def run(self, health: Health) -> NoReturn:
@@ -71,6 +76,7 @@ class PolicyController(Controller):
         if policy is not None and (before is None or after is None or before.generation != after.generation):
             if self._policies.get(policy.key) is None:
                 self._memories.pop(policy.key, None)
+                self._waiting.pop(policy.key, None)
             self._forget_unwatched(policy.namespace)
             self.queue.wake(policy.key)
 
@@ -90,6 +96,12 @@ class PolicyController(Controller):
                 if not name or memory is None or memory.should_observe(kind, name, now):
                     self.queue.wake(policy.key)
 
+    def _daemons_changed(self) -> None:
+        """Look at the policies that wait for a node which is back."""
+        for key, nodes in self._waiting.items():
+            if any(not unserved(node, self._daemons.by_node) for node in nodes):
+                self.queue.wake(key)
+
     async def handle(self, key: str) -> float | None:
         """Observe one policy and act."""
         policy = self._policies.get(key)
@@ -103,7 +115,11 @@ class PolicyController(Controller):
             self._forget_unwatched(policy.namespace)  # the look may have begun a watch that is not needed any more
         if found is None:
             return now + OBSTACLE_SECONDS  # a list wakes it before that, but a watch that goes on makes none
-        decision = decide(policy, replace(found, progress=self._runs.progress(key)), self._clock.now())
+        nodes = {each.node for each in found.running}
+        down = {node: why for node in nodes if (why := unserved(node, self._daemons.by_node))}
+        self._waiting[key] = {*down}
+        found = replace(found, down=down, progress=self._runs.progress(key))
+        decision = decide(policy, found, self._clock.now())
         if not await self._policies.write(policy, decision.status, decision.conditions):
             return now + 1.0
         self._runs.follow(policy, decision.run, aim, decision.run_until)

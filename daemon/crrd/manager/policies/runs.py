@@ -23,6 +23,7 @@ from crrd.lib.backoff import Backoff
 from crrd.lib.errors import CrrdError
 from crrd.manager.policies.statuses import Policies
 from crrd.rollout.cluster import Cluster
+from crrd.rollout.daemons import NodeDaemons
 from crrd.rollout.display import RunDisplay, failures, summary
 from crrd.rollout.events import WorkloadEvent, workload_event
 from crrd.rollout.runner import Runner
@@ -32,9 +33,6 @@ RETRY_SECONDS = 5.0  # Pause of a run that waits for another one
 REFUSED = Backoff(initial=1.0, factor=2.0, maximum=60.0, jitter=0.2)
 """Before a status that could not be written is written again. Roles and schemas get repaired, but not in seconds."""
 INTERRUPTED = Backoff(initial=5.0, factor=2.0, maximum=60.0, jitter=0.2)  # Before a run that failed begins again
-DAEMON_SECONDS = 60.0
-"""How long a run waits for the daemon of a node. During an update of the DaemonSet a node has none for seconds. After
-this time the run has failed, because containers on the node keep the old configuration."""
 PROGRESS_SECONDS = 5.0  # Interval of status writes about what a run waits for
 PARALLEL_RUNS = 16
 """Runs that have a turn at once, with four watches each. One run delays another by TURN_SECONDS at most, and by
@@ -53,7 +51,7 @@ FIELDS: Remedies = {
 
 log = structlog.get_logger(__name__)
 RunObserver = Callable[[str, str], None]
-"""Called for each ended run, with its trigger, and `succeeded` or `failed`."""
+"""Called for each ended run, with its trigger, and `succeeded`, `failed` or `incomplete`."""
 
 
 @dataclass(slots=True)
@@ -133,12 +131,13 @@ class PolicyRuns:
         events: KubeEventSink,
         clock: ServerClock,
         policies: Policies,
+        daemons: NodeDaemons,
         *,
         on_run: RunObserver,
         wake_at: Callable[[str, float], None],
     ) -> None:
         self._client, self._events, self._clock, self._policies = client, events, clock, policies
-        self._on_run, self._wake_at = on_run, wake_at
+        self._daemons, self._on_run, self._wake_at = daemons, on_run, wake_at
         self._active: dict[str, ActiveRun] = {}
         self._interrupted: dict[str, int] = {}  # By policy: how often its runs have failed in a row
         self._turns = Turns(PARALLEL_RUNS)
@@ -172,18 +171,14 @@ class PolicyRuns:
         """Carry out a run, and record how it ended. Wait while another run on the target is first."""
         name, loop = {"policy": active.key, "run": active.run.name}, asyncio.get_running_loop()
         log.info("policy run started", **name, reason=active.record.reason)
-        if active.policy.status.run != active.record:  # else it continues
+        last = active.policy.status.run
+        if last is None or last.name != active.record.name:  # else it continues
             self._record(active, WorkloadEvent.RECREATING, active.record.reason)
         try:
             plan, timed_out = await self._take_turn(active)
-            patient_until = loop.time() + DAEMON_SECONDS
-            while (
-                plan.end is End.RIVAL
-                or (timed_out and not active.closed(self._clock.now()))
-                or (_without_daemon(plan) and loop.time() < patient_until)
-            ):
+            while plan.end is End.RIVAL or (timed_out and not active.closed(self._clock.now())):
                 if not timed_out:  # else the last plan has what it waits for
-                    self._progressed(active, plan.message or _without_daemon(plan)[0])
+                    self._progressed(active, plan.message)
                 await asyncio.sleep(RETRY_SECONDS)
                 plan, timed_out = await self._take_turn(active)
             if timed_out:
@@ -206,7 +201,7 @@ class PolicyRuns:
         timeout = None if until is None else max(1.0, (until - self._clock.now()).total_seconds())
         if self._turns.full and not active.progress:
             self._progressed(active, f"waiting for its turn: {PARALLEL_RUNS} runs of other policies are in progress")
-        cluster = Cluster(self._client, run.namespace, active.aim, run.options)
+        cluster = Cluster(self._client, run.namespace, active.aim, run.options, self._daemons)
         async with self._turns.take(idle=active.idle), cluster:
             parts = self._client, cluster, self._clock, _Progress(partial(self._progressed, active))
             patience = CHECK_SECONDS if active.idle else TURN_SECONDS
@@ -219,16 +214,18 @@ class PolicyRuns:
 
     async def _end(self, active: ActiveRun, plan: Plan) -> None:
         record, uid = active.record, active.policy.uid
-        failed = plan.outcome is not End.DONE or bool(_without_daemon(plan))
+        complete = plan.outcome is End.DONE and not any(row.skip is Skip.NO_DAEMON for row in plan.rows)
+        failed = plan.outcome not in (End.DONE, End.INCOMPLETE)
         skipped = (f"{row.pod}: {row.wait.why}" for row in plan.rows if row.skip is not None and not row.skip.normal)
-        details = failures(plan.rows) or "; ".join(skipped) or (plan.message if failed else "")
+        details = failures(plan.rows) or "; ".join([*skipped, *filter(None, [plan.message])])
         message = ": ".join(filter(None, [summary(plan.rows), details]))[:1000]
         log.info("policy run ended", policy=active.key, run=record.name, failed=failed, message=message)
-        self._record(active, WorkloadEvent.FAILED if failed else WorkloadEvent.RECREATED, message)
-        self._on_run(record.trigger, "failed" if failed else "succeeded")
+        reason = WorkloadEvent.RECREATED if complete else WorkloadEvent.INCOMPLETE
+        self._record(active, WorkloadEvent.FAILED if failed else reason, message)
+        self._on_run(record.trigger, "failed" if failed else "succeeded" if complete else "incomplete")
         delays = REFUSED.delays()
         while (latest := self._policies.get(active.key)) is not None and latest.uid == uid:
-            status = ended(latest, record, failed=failed, message=message, now=self._clock.now())
+            status = ended(latest, record, failed=failed, message=message, now=self._clock.now(), complete=complete)
             with suppress(CrrdError):  # retried, because a new attempt of the run would repeat the event
                 if await self._policies.write(latest, status, latest.conditions):
                     break
@@ -247,11 +244,6 @@ class PolicyRuns:
         if active.progress != text:
             active.progress = text
             self._wake_at(active.key, asyncio.get_running_loop().time() + PROGRESS_SECONDS)
-
-
-def _without_daemon(plan: Plan) -> list[str]:
-    """Return the pods that were skipped because their nodes have no daemon."""
-    return [f"{row.pod}: {row.wait.why}" for row in plan.rows if row.skip is Skip.NO_DAEMON]
 
 
 class _Progress(RunDisplay):

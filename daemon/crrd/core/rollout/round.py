@@ -1,0 +1,205 @@
+"""Chooses the pods that start now, within all budgets, and says why each other pod waits."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from crrd.core.config.objects import missing
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.state import Budget, Member, RunRequest, World
+from crrd.core.rollout.waits import NO_WAIT, Wait, WaitReason, describe_pod
+
+_NAMED = 3  # Most pods that a message names; the others are counted
+
+
+class Round:
+    """Chooses the pods to start now, within all budgets. The work is in proportion to the number of pods."""
+
+    def __init__(self, world: World, run: Run, rows: tuple[Row, ...], now: datetime) -> None:
+        self._world, self._run, self._rows = world, run, rows
+        self._min_ready = world.min_ready(run)
+        self._in_order = world.workload is not None and world.workload.in_order
+        requests = [each for each in world.requests if not each.request.completed]
+        self._busy = {row.uid for row in rows if row.stage.under_way} | {each.request.pod_uid for each in requests}
+        counting = [member for member in world.members if member.counts]
+        self._others_busy = {each.request.pod_uid for each in requests if not run.replaces(each.run)}
+        self._down = {each.pod.uid: each for each in counting if self._is_down(each, now)}
+        desired = world.workload.desired if world.workload is not None else 0
+        self._missing = max(0, desired - len(counting))
+        self._limit = run.options.max_unavailable.of(max(desired, len(counting)))
+        under_way = [row.member for row in rows if row.stage.under_way and row.member is not None]
+        self._under_way = len(under_way)
+        self._places = {True: self._count_places(self._down.values()), False: self._count_places(under_way)}
+        """By whether a pod costs budget: how many pods count for the limit of each node, and of each zone."""
+        members = {member.pod.uid: member for member in world.members}
+        at_work = [members[uid] for uid in self._busy if uid in members]
+        # Open requests, of any run, for pods that do not belong to the target.
+        elsewhere = [each for each in requests if each.request.pod_uid not in members]
+        others = {budget.uid: self._requests_using(budget, elsewhere) for budget in world.budgets}
+        self._beside = {budget.uid: _beside(budget, others[budget.uid]) for budget in world.budgets}
+        self._left = {
+            budget.uid: budget.allowed
+            - sum(1 for member in at_work if _selects(budget, member.labels))
+            - len({each.request.pod_uid or each.request.name for each in others[budget.uid]})
+            for budget in world.budgets
+        }
+
+    def _is_down(self, member: Member, now: datetime) -> bool:
+        """Whether a pod is unready, or not ready for long enough yet, or a request for it is in progress."""
+        if not member.ready or member.pod.uid in self._busy:
+            return True
+        at = member.available_at(self._min_ready)
+        return at is not None and at > now and self._min_ready > 0
+
+    def _uses_budget(self, member: Member) -> bool:
+        """Whether a restart of the pod uses PodDisruptionBudgets. They count each ready pod as healthy."""
+        return member.ready and member.pod.uid not in self._busy
+
+    def choose(self, most: int | None) -> tuple[list[Row], dict[str, Wait]]:
+        """Return the pods that start now, at most `most` new ones (None: no limit), and why each other pod waits."""
+        chosen: list[Row] = []
+        waits: dict[str, Wait] = {}
+        first = Wait.of(WaitReason.FIRST_PODS, first=self._run.options.first)
+        blocked: Wait | None = None
+        for row, member in self._candidates():
+            over_first = most is not None and not row.failed and most < 1
+            wait = blocked or (first if over_first else next(self._reasons(row, member), None))
+            if wait is None:
+                chosen.append(row)
+                most = most - 1 if most is not None and not row.failed else most
+                self._take(member)
+                continue
+            waits[row.uid] = wait
+            if self._in_order and blocked is None:
+                why = WaitReason.IN_ORDER.say(pod=row.pod, why=wait.why)
+                blocked = replace(wait, why=why)  # with the remedy of that pod's wait
+        return chosen, waits
+
+    def _candidates(self) -> list[tuple[Row, Member]]:
+        """Return the pods that could start: by their ordinals if required, else unready and failed ones first."""
+
+        def place(pair: tuple[Row, Member]) -> tuple[int, str]:
+            row, member = pair
+            return -member.ordinal if self._in_order else int(row.uid not in self._down and not row.failed), row.pod
+
+        waiting = [(row, row.member) for row in self._rows if row.stage is Stage.WAITING and row.member is not None]
+        return sorted(waiting, key=place)
+
+    def _reasons(self, row: Row, member: Member) -> Iterator[Wait]:
+        """Yield why a pod may not start now. A pod that is already unready costs no budget, only a place in the run.
+
+        One that is ready, but not for long enough yet, counts as down, and costs budget, because it serves.
+        """
+        uid, options = member.pod.uid, self._run.options
+        if uid in self._others_busy:
+            yield Wait.of(WaitReason.OTHER_REQUEST)
+        yield from (Wait.of(WaitReason.CONFIG_MISSING, missing=each) for each in self._missing_config(row, member))
+        costs, itself = self._uses_budget(member), int(uid in self._down)
+        if costs and len(self._down) - itself + self._missing >= self._limit:
+            yield self._too_many_unready(member)
+        if not costs and self._under_way >= self._limit:
+            yield Wait.of(WaitReason.TOO_MANY_STARTED, pods=_pods_are(self._under_way), limit=self._limit)
+        for budget in self._world.budgets if costs else ():
+            if not _selects(budget, member.labels):
+                continue
+            command = f"kubectl describe pdb {budget.name} -n {member.pod.namespace}"
+            if not budget.current:
+                yield Wait.of(WaitReason.BUDGET_OUTDATED, command, budget=budget.name)
+            elif self._left[budget.uid] < 1:
+                other = self._beside[budget.uid]
+                yield Wait.of(WaitReason.BUDGET_USED_UP, command, budget=budget.name, while_other=other)
+        node = member.pod.node_name
+        nodes, zones = self._places[costs]
+        for reason, place, others, limit in (
+            (WaitReason.NODE_LIMIT, node, nodes, options.max_per_node),
+            (WaitReason.ZONE_LIMIT, self._world.zones.get(node, ""), zones, options.max_per_zone),
+        ):
+            if (
+                limit and place and others[place] - (itself if costs else 0) >= limit
+            ):  # one without a known name has no limit
+                yield Wait.of(reason, place=place, limit=limit)
+
+    def _missing_config(self, row: Row, member: Member) -> Iterator[str]:
+        """Yield objects and keys that kubelet lacks to start the containers. The volumes of all containers count."""
+        for name, uses in member.config.items():
+            for use in uses:
+                if use.object in self._world.config and (name in row.containers or use.use.mounted):
+                    yield from filter(None, [missing(use, self._world.config[use.object])])
+
+    def _requests_using(self, budget: Budget, elsewhere: Iterable[RunRequest]) -> list[RunRequest]:
+        """Return the requests for other targets' pods that use up a budget. A pod with unknown labels counts, too."""
+        known = self._world.labels
+        pods = [(each, each.request.pod_uid) for each in elsewhere]
+        return [each for each, uid in pods if uid not in known or _selects(budget, known[uid])]
+
+    def _count_places(self, members: Iterable[Member]) -> tuple[Counter[str], Counter[str]]:
+        """Return how many of these pods are on each node, and in each zone."""
+        nodes = Counter(member.pod.node_name for member in members)
+        zones = Counter[str]()
+        for node, count in nodes.items():
+            zones[self._world.zones.get(node, "")] += count
+        return nodes, zones
+
+    def _too_many_unready(self, member: Member) -> Wait:
+        down, values, first, command = self._unready
+        if first is not None and self._in_order and first.ordinal < member.ordinal:
+            return Wait.of(WaitReason.UNREADY_IN_ORDER, command, **values, pod=first.pod.name, enough=down + 1)
+        return Wait.of(WaitReason.TOO_MANY_UNREADY, command, **values)
+
+    @cached_property
+    def _unready(self) -> tuple[int, Mapping[str, Any], Member | None, str]:
+        """Once the limit is reached: the number of unready pods, values for a message, the first one, and a command.
+
+        While the limit is reached, no pod is added.
+        """
+        waits = {row.uid: row.wait for row in self._rows if row.stage is Stage.PUT_OFF}
+        by_name = sorted(self._down.values(), key=lambda each: each.pod.name)
+        more, down = len(by_name) - _NAMED, len(by_name) + self._missing
+        names = [_with_reason(each, waits.get(each.pod.uid, NO_WAIT)) for each in by_name[:_NAMED]]
+        named = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+        missing_pods = f"{self._missing} not created yet" if self._missing else ""
+        named = ", ".join(filter(None, (named, missing_pods)))
+        state = "unready or in progress" if any(each.ready for each in by_name) else "unready"
+        if any(map(self._uses_budget, by_name)):
+            state = f"not ready for {self._min_ready}s yet"
+        first = next((each for each in by_name if not each.ready and each.pod.uid not in self._busy), None)
+        command = "" if first is None else waits.get(first.pod.uid, NO_WAIT).command or describe_pod(first)
+        return down, {"pods": _pods_are(down), "state": state, "limit": self._limit, "names": named}, first, command
+
+    def _take(self, member: Member) -> None:
+        """Count a pod that starts now."""
+        nodes, zones = self._count_places([member])
+        for budget in self._world.budgets if self._uses_budget(member) else ():
+            self._left[budget.uid] -= int(_selects(budget, member.labels))
+        if member.pod.uid not in self._down:
+            self._down[member.pod.uid] = member
+            self._places[True][0].update(nodes)
+            self._places[True][1].update(zones)
+        self._busy.add(member.pod.uid)
+        self._under_way += 1
+        self._places[False][0].update(nodes)
+        self._places[False][1].update(zones)
+
+
+def _beside(budget: Budget, others: Iterable[RunRequest]) -> str:
+    """Return, as the end of a sentence, which other run may have used up a budget; "" for none."""
+    first = min(others, key=lambda each: each.request.name, default=None)
+    if first is None or budget.allowed < 1:
+        return ""
+    return f" while run {first.run.name} restarts pod {first.request.pod_name}"
+
+
+def _selects(budget: Budget, labels: Mapping[str, str]) -> bool:
+    return budget.selector is not None and budget.selector.matches(labels)
+
+
+def _with_reason(member: Member, wait: Wait) -> str:
+    return f"{member.pod.name} ({wait.why})" if wait.why else member.pod.name
+
+
+def _pods_are(count: int) -> str:
+    return "1 pod is" if count == 1 else f"{count} pods are"
