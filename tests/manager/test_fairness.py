@@ -18,10 +18,11 @@ from crrd.core.rollout.run import Target
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.events import KubeEventSink
+from crrd.kube.lanes import FEW_PLACES
 from crrd.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, POLICIES, REQUESTS
 from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
-from crrd.manager.lifecycle import LifecycleController
+from crrd.manager.lifecycle import PATIENCE_SECONDS, LifecycleController
 from crrd.manager.policies.controller import PolicyController
 from crrd.manager.policies.runs import ActiveRun, PolicyRuns
 from crrd.manager.policies.statuses import Policies
@@ -132,6 +133,25 @@ async def test_requests_whose_writes_hang_delay_no_other_team(number: int) -> No
         await asyncio.sleep(20)
         assert [team for team in OTHERS if cluster.phase(f"{team}-late") != "Completed"] == []
         assert not any(cluster.unready(f"noisy-{each}") for each in range(number)), "theirs hang all the time"
+
+
+async def test_what_is_due_goes_before_thousands_of_routine_reads() -> None:
+    """2 000 requests are under way, and a read takes 0.15 s. One more ends five seconds after its deadline at most."""
+    api = LanedApi(lambda verb, *_: 0.15 if verb == "get" else 0.01)
+    async with managed(api) as cluster:
+        for number in range(2000):
+            team = f"batch-{number % 20}"
+            cluster.pod(team, f"web-{number}")
+            cluster.request(team, f"web-{number}", grace=None, activeDeadlineSeconds=3600)
+        await asyncio.sleep(PATIENCE_SECONDS + 1)
+        cluster.request("batch-0", "late", grace=None, activeDeadlineSeconds=6)
+        await asyncio.sleep(6 + 5)
+        assert cluster.phase("late") == "Completed"
+        api.calls.clear()
+        await asyncio.sleep(60)
+        reads = [name for _, verb, _, name in api.calls if verb == "get"]
+        assert len(reads) <= 60 * FEW_PLACES / 0.15 + FEW_PLACES, "routine reads are bounded"
+        assert len(set(reads)) == len(reads), "and spread"
 
 
 async def test_looks_that_hang_do_not_delay_an_edit_of_another_team() -> None:

@@ -165,9 +165,7 @@ async def test_work_on_a_pod_that_hangs() -> None:
     async with managing("get pods") as world:
         await world.pass_by(20)
         world.request()
-        assert (await world.red("lifecycle-queue", LOOK_SECONDS + 40)).startswith(
-            "work on default/web has not finished for"
-        )
+        assert (await world.red("pod-reads", LOOK_SECONDS + 40)).startswith("work on default/web has not finished for")
 
 
 async def test_work_on_a_pod_that_goes_on_slowly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,17 @@ one slow object from delaying others:
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 PLACES = 6  # Calls that may be under way at once, not counting slow ones
 FEW_PLACES = 2  # How many of these places events may take, and how many routine reads
 SLOW_SECONDS = 0.5  # A call that takes longer gives up its place, and goes on without one
+
+
+routine: ContextVar[bool] = ContextVar("routine", default=False)
+"""Whether the reads of this task are routine: nothing that is due waits for them."""
 
 
 class Lane(IntEnum):

@@ -18,10 +18,10 @@ from yarl import URL
 from crrd import __version__
 from crrd.kube.config import Access, AccessSource
 from crrd.kube.errors import ResourceMissingError, decode, from_answer
-from crrd.kube.lanes import Lane, Lanes
+from crrd.kube.lanes import Lane, Lanes, routine
 from crrd.kube.resources import EVENTS, LEASES, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
-from crrd.lib.workqueue import progressed
+from crrd.lib.workqueue import progressed, waits_for_turn
 
 CallObserver = Callable[[str, str, int, float], None]
 """Called for each call: verb, resource, HTTP status (0 for no response) and seconds until the response headers."""
@@ -71,7 +71,9 @@ class Call:
         """The call's lane, by resource and verb. Leases go first, because a leader must renew in time."""
         if self.resource == EVENTS:
             return Lane.EVENT
-        return Lane.READ if self.method == "GET" or self.resource == LEASES else Lane.WRITE
+        if self.method != "GET" and self.resource != LEASES:
+            return Lane.WRITE
+        return Lane.ROUTINE if routine.get() else Lane.READ
 
     @property
     def namespace(self) -> str:
@@ -116,11 +118,13 @@ class Transport:
     async def read(self, call: Call) -> bytes:
         """Send a call, and return the response's bytes."""
         patience = None if self._patient and call.lane is not Lane.EVENT else call.timeout.total
+        waits_for_turn()
         try:
             release = await self._lanes.take(call.lane, patience, call.namespace)
         except TimeoutError as error:  # the calls before it may take long, but callers rely on the deadline
             unavailable(call, error)
-        progressed()
+        finally:
+            progressed()
         try:
             response = await self.open(call)
             try:

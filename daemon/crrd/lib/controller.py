@@ -22,7 +22,7 @@ class Controller(ABC):
     round_seconds = 60.0  # Longest time of a round without progress; every call has a deadline
 
     def __init__(self) -> None:
-        self.queue = WorkQueue(self.handle, self.name, self.refused)
+        self.queue = WorkQueue(self.handle, self.name, refused=self.refused, round_seconds=self.round_seconds)
         self.sources: list[Loop] = []  # Watch objects and wake their keys; the owner fills the list before `run`
 
     @abstractmethod
@@ -32,17 +32,10 @@ class Controller(ABC):
     @property
     def loops(self) -> list[Loop]:
         """Everything that runs: the sources, then the rounds."""
-        return [*self.sources, Loop(f"{self.name}-queue", self.queue.run, (self,))]
+        return [*self.sources, Loop(f"{self.name}-queue", self.queue.run, (self.queue,))]
 
     async def run(self, health: Health) -> NoReturn:
         """Run all loops until cancelled, and show them on the health pages meanwhile."""
         async with supervise(self.loops, health):
             await asyncio.Event().wait()
         raise AssertionError("loops run until they are cancelled")
-
-    def check(self) -> str:
-        """For liveness: return the key whose round makes no progress, "" for none."""
-        found, now = self.queue.longest, asyncio.get_running_loop().time()
-        if found is None or now - found.since <= self.round_seconds:
-            return ""
-        return f"work on {found.key} has not finished for {now - found.since:.0f}s"

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 from typing import NamedTuple, NoReturn
 
 import structlog
@@ -42,6 +43,12 @@ class Round:
 _round: ContextVar[Round] = ContextVar("round")
 
 
+def waits_for_turn() -> None:
+    """Record that the current round waits for others, so that it does not count as hanging before `progressed`."""
+    if (current := _round.get(None)) is not None:
+        current.since = inf
+
+
 def progressed() -> None:
     """Record that the current round has made progress. Does nothing outside of a round."""
     if (current := _round.get(None)) is not None:
@@ -53,13 +60,18 @@ class WorkQueue:
 
     The handler returns the event loop's monotonic time at which to handle the key again, or None. An exception of a
     handler is logged, and the key is handled again with back-off, `refused` if the API server refused a
-    call. `name` is the controller's, for log lines.
+    call. `name` is the controller's, for log lines. `round_seconds` is the longest time of a round without progress.
     """
 
     def __init__(
-        self, handler: Callable[[str], Awaitable[float | None]], name: str, refused: Backoff | None = None
+        self,
+        handler: Callable[[str], Awaitable[float | None]],
+        name: str,
+        *,
+        refused: Backoff | None = None,
+        round_seconds: float = 60.0,
     ) -> None:
-        self._handler, self._name, self._refused = handler, name, refused
+        self._handler, self._name, self._refused, self._round_seconds = handler, name, refused, round_seconds
         self._rounds = count(1)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._dirty: dict[str, float] = {}
@@ -82,6 +94,21 @@ class WorkQueue:
     def longest(self) -> Round | None:
         """The round that has run longest without progress, None if none runs."""
         return min(self._running.values(), key=lambda each: each.since, default=None)
+
+    def check(self) -> str:
+        """For liveness: return the key whose round makes no progress, "" for none."""
+        found, now = self.longest, asyncio.get_running_loop().time()
+        if found is None or now - found.since <= self._round_seconds:
+            return ""
+        return f"work on {found.key} has not finished for {now - found.since:.0f}s"
+
+    def failing(self, key: str) -> bool:
+        """Whether the key's last round failed."""
+        return key in self._failures
+
+    def pending(self, key: str) -> bool:
+        """Whether the key has or will have a round."""
+        return key in self._tasks or key in self._timers
 
     async def run(self) -> NoReturn:
         """Close the queue when cancelled."""

@@ -21,15 +21,17 @@ from crrd.core.lifecycle import steps as lc
 from crrd.core.recreate.actions import EmitEvent
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
+from crrd.kube.lanes import routine
 from crrd.kube.reflector import Handler, Reflector, Selection
 from crrd.kube.resources import PODS, REQUESTS
 from crrd.kube.writer import RequestWriter
+from crrd.lib.backoff import Backoff
 from crrd.lib.controller import Controller
 from crrd.lib.errors import ApiRefusedError, ConflictError, CrrdError, GoneError
 from crrd.lib.health import Health
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.supervise import Loop
-from crrd.lib.workqueue import progressed
+from crrd.lib.workqueue import WorkQueue, progressed
 from crrd.manager.cache import ManagerCache
 from crrd.manager.gated import GatedPods
 from crrd.manager.readiness import change_readiness
@@ -37,6 +39,7 @@ from crrd.manager.state_times import StateTimes
 from crrd.ports import EventSink
 
 REFUSED_SECONDS = 30  # Time until a write that the API server refused is retried: roles and schemas get repaired
+READ_REFUSED = Backoff(initial=REFUSED_SECONDS, factor=1.0, maximum=REFUSED_SECONDS, jitter=0.0)
 POD_SECONDS = 30.0  # How long the result of getting a pod is used while a request waits for something
 PATIENCE_SECONDS = 30.0
 """Time until the first get of a pod whose readiness does not matter to its requests. Most have ended by then."""
@@ -75,6 +78,11 @@ class LifecycleController(Controller):
         self._listed = asyncio.Event()
         self._waiting = Heartbeat()  # For `_listed`
         self._gated = GatedPods(self._client, self._cache)
+        self._reads = WorkQueue(
+            self._read_routinely, "lifecycle-reads", refused=READ_REFUSED, round_seconds=LOOK_SECONDS
+        )
+        self._gone: dict[str, frozenset[str]] = {}
+        """Pods that the last routine read did not find -> the UIDs of the requests for which they were read."""
         self._asked: dict[str, float] = {}
         """Pods that requests wait for and that were read by name -> the loop's time at which they were read."""
         self._requests = Reflector(
@@ -84,7 +92,7 @@ class LifecycleController(Controller):
             strict=False,
         )
         pods = Loop("pods", self._watch_pods, (self._waiting, self._gated), self._gated.ready)
-        self.sources = [self._requests.loop("requests"), pods]
+        self.sources = [self._requests.loop("requests"), pods, Loop("pod-reads", self._reads.run, (self._reads,))]
 
     async def run(self, health: Health) -> NoReturn:
         """See Controller."""
@@ -134,7 +142,7 @@ class LifecycleController(Controller):
         spare = self._seconds_until_pod_needed(key, requests)
         known = not spare
         try:
-            pod = await self._pod(key, requests) if known else None
+            pod, known = await self._pod(key, requests) if known else (None, False)
         except CrrdError as error:  # actions that need no pod are still carried out
             failure, known = error, False
         ages = self._ages.of(key, requests)
@@ -165,8 +173,8 @@ class LifecycleController(Controller):
             waits.append(REFUSED_SECONDS)
         elif failure is not None:
             raise failure
-        if known and key in self._asked:
-            waits.append(self._asked[key] + POD_SECONDS - loop.time())
+        if known and key in self._asked and (left := self._asked[key] + POD_SECONDS - loop.time()) > 0:
+            waits.append(left)  # else a routine read is under way, and wakes the pod
         waits += [(at - self._clock.now()).total_seconds() for at in wakes]
         return min(waits, default=None)
 
@@ -179,32 +187,55 @@ class LifecycleController(Controller):
             return 0.0
         return max(0.0, PATIENCE_SECONDS - self._ages.watched_seconds(key, open_))
 
-    async def _pod(self, key: str, requests: Sequence[Request]) -> PodMeta | None:
-        """Return the pod. Get it by name if no watch reports it, or if a request names another UID."""
-        pod = self._cache.pod(key)
+    async def _pod(self, key: str, requests: Sequence[Request]) -> tuple[PodMeta | None, bool]:
+        """Return the pod, and whether it is known. Get it by name if no watch reports it, or if it has another UID.
+
+        Nothing that is due waits for a routine read: it is left to `_reads`, and the next round has its result.
+        """
+        pod, gone_for = self._cache.pod(key), self._gone.pop(key, frozenset[str]())
         waiting = [request for request in requests if request.has_finalizer or not request.completed]
         if not waiting:
             self._asked.pop(key, None)
             if pod is not None or not self._cache.repaired(key):
-                return pod
-        namespace, _, name = key.partition("/")
+                return pod, True
+        namespace = key.partition("/")[0]
         expected = pod is not None and all(request.pod_uid in ("", pod.uid) for request in waiting)
         now = asyncio.get_running_loop().time()
         up_to_date = now < self._asked[key] + POD_SECONDS if key in self._asked else self._gated.covers(namespace)
         if expected and up_to_date:
-            return pod
+            return pod, True
+        if pod is None and waiting and gone_for.issuperset(request.uid for request in waiting):
+            return None, True
+        first = pod is None and not any(each.has_finalizer or _needs_unready(each) for each in waiting)
+        if waiting and (first or expected):
+            if not self._reads.pending(key):
+                self._reads.wake(key)
+            return pod, expected and not self._reads.failing(key)
+        return await self._read(key, waiting), True
+
+    async def _read(self, key: str, waiting: Sequence[Request]) -> PodMeta | None:
+        """Get a pod by name, for these requests."""
+        namespace, _, name = key.partition("/")
         try:
             found = parse_meta(await self._client.get(PODS, namespace, name))
         except GoneError:
             self._asked.pop(key, None)
             self._cache.forget_repair(key)
-            if pod is not None:
+            if (pod := self._cache.pod(key)) is not None:
                 self._cache.pod_deleted(pod)
             return None
         if waiting:
-            self._asked[key] = now
+            self._asked[key] = asyncio.get_running_loop().time()
         self._cache.pod_changed(found)
         return found
+
+    async def _read_routinely(self, key: str) -> None:
+        """Read a pod that requests wait for, and wake it."""
+        routine.set(True)
+        waiting = [each for each in self._cache.requests(key) if each.has_finalizer or not each.completed]
+        if waiting and await self._read(key, waiting) is None:
+            self._gone[key] = frozenset(request.uid for request in waiting)
+        self._wake(key)
 
     async def _carry_out(self, request: Request | None, actions: Sequence[lc.LifecycleAction]) -> None:
         """Carry out the actions in order. Stop if an object has changed: its new version gets a new decision."""
@@ -258,6 +289,10 @@ class LifecycleController(Controller):
         self._on_action(action)
         self._cache.pod_changed(after)
         return True
+
+
+def _needs_unready(request: Request) -> bool:
+    return not request.completed and request.strategy.unready_grace_seconds is not None
 
 
 def _has_work(pod: PodMeta) -> bool:
