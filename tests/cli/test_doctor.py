@@ -12,7 +12,7 @@ import pytest
 
 from crrd.cli.doctor import OF_MANAGER, OF_NODE, OF_USER, Reader, render, render_json
 from crrd.core.api.types import API_VERSION, KIND, PLURAL
-from crrd.core.doctor.checks import examine
+from crrd.core.doctor.checks import POLICIES_OF_MANAGER, examine
 from crrd.core.doctor.findings import Check, Finding, State, Topic
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -398,7 +398,7 @@ async def test_beside_openkruise() -> None:
     api.trial = ApiRefusedError(denied, status=400)
     no_managers(api)
     api.remove("MutatingWebhookConfiguration", "crrd")
-    for name in ("crrd-admission", "crrd-manager", "crrd-manager-webhooks", "crrd-manager-secrets"):
+    for name in POLICIES_OF_MANAGER:
         api.remove("ValidatingAdmissionPolicy", name)
     findings = {each.check: each for each in await api.findings()}
     assert {each.state for each in findings.values()} == {State.OK}

@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from crrd.core.api import types as model
 from crrd.core.api.pod import USER_AGENT, PodMeta
 from crrd.core.lifecycle.steps import AcquireUnready, InitReadiness, PodAction, ReleaseUnready
+from crrd.core.rollout.run import ANNOTATION_REFRESH
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import WEBHOOKS as CONFIGURATIONS
 from crrd.kube.resources import Resource
@@ -21,7 +23,7 @@ from crrd.manager.certificates.keeper import CaBundlePublisher
 from crrd.manager.readiness import change_readiness
 from tests.repo.test_policies import ROBOT, ROOT, USER, labelled, manager, node, rules_of
 from tests.support.manifests import needs_kubectl, one, rendered
-from tests.support.policies import Change, Who, Write, annotated
+from tests.support.policies import Change, Who, Write, annotated, without
 
 pytestmark = needs_kubectl
 Json = dict[str, Any]
@@ -254,6 +256,86 @@ async def test_the_policy_allows_each_change_that_the_manager_decides_on(old: Js
     await change_readiness(client, action, lambda: datetime.now(UTC))
     if client.written != old:
         assert refused_pod_status("default", old, client.written, manager("default")) == ""
+
+
+TOKEN, OTHER_TOKEN = "0123456789abcdef", "fedcba9876543210"
+READER = Who("ann", bound=("crrd-read-config",))
+EDITOR = Who("eve", bound=("crrd-read-config", "crrd-edit-pods"))
+
+
+def refreshed(value: str = TOKEN) -> Change:
+    return annotated(ANNOTATION_REFRESH, value)
+
+
+def in_meta(**fields: Any) -> Change:
+    return lambda found: found["metadata"].update(fields)
+
+
+def other_image(found: Json) -> None:
+    found["spec"].setdefault("containers", [{}])[0]["image"] = "none.invalid/other"
+
+
+def refreshed_by_others(found: Json) -> None:
+    refreshed()(found)
+    annotated("team", "blue")(found)
+
+
+REFRESHES: dict[str, tuple[Change, Change, bool]] = {
+    "nothing": (unchanged, unchanged, True),
+    "first annotation": (unchanged, refreshed(), True),
+    "beside another": (annotated("team", "blue"), refreshed(), True),
+    "another change": (refreshed(), refreshed(OTHER_TOKEN), True),
+    "as the API server writes it": (refreshed(), both(refreshed(OTHER_TOKEN), in_meta(resourceVersion="8")), True),
+    "with managedFields": (unchanged, both(refreshed(), in_meta(managedFields=[{"manager": "crrd"}])), True),
+    "something else under its key": (refreshed("by hand"), refreshed(), True),
+    "taken off": (refreshed(), without("annotations", ANNOTATION_REFRESH), False),
+    "no token": (unchanged, refreshed(""), False),
+    "too short": (unchanged, refreshed(TOKEN[1:]), False),
+    "too long": (unchanged, refreshed(TOKEN + "0"), False),
+    "other letters": (unchanged, refreshed("ABCDEF0123456789"), False),
+    "two lines": (unchanged, refreshed(TOKEN + "\n"), False),
+    "another annotation": (unchanged, annotated("team", "blue"), False),
+    "another annotation, too": (unchanged, refreshed_by_others, False),
+    "another annotation changed": (annotated("team", "blue"), both(refreshed(), annotated("team", "red")), False),
+    "another annotation taken off": (annotated("team", "blue"), without("annotations", "team"), False),
+    "label": (unchanged, both(refreshed(), labelled), False),
+    "labels taken off": (unchanged, both(refreshed(), lambda found: found["metadata"].pop("labels")), False),
+    "finalizer": (unchanged, both(refreshed(), finalized), False),
+    "finalizer taken off": (finalized, both(refreshed(), in_meta(finalizers=[])), False),
+    "owner": (unchanged, both(refreshed(), owned), False),
+    "owner taken off": (owned, both(refreshed(), lambda found: found["metadata"].pop("ownerReferences")), False),
+    "image": (unchanged, both(refreshed(), other_image), False),
+    "toleration": (unchanged, lambda found: found["spec"].update(tolerations=[{"operator": "Exists"}]), False),
+}
+"""What the pod was -> what is made of it -> whether those may who have the right for this annotation."""
+
+
+@pytest.mark.parametrize("world", ["default", "manager elsewhere"])
+@pytest.mark.parametrize("what", REFRESHES)
+def test_the_manager_and_readers_of_configuration_may_change_one_annotation_of_pods(world: str, what: str) -> None:
+    before, after, allowed = REFRESHES[what]
+    old = pod()
+    before(old)
+    new = copy.deepcopy(old)
+    after(new)
+    write = Write(old, new, group="", resource="pods")
+    rules = rules_of(world)
+    edit = {"apiGroups": [""], "resources": ["pods"], "verbs": ["update", "patch"]}
+    editors = {"kind": "ClusterRole", "metadata": {"name": "crrd-edit-pods"}, "rules": [edit]}
+    rules.objects = [*rules.objects, *rendered("base"), editors]
+    bound = replace(manager(world), bound=("crrd-read-config",))
+    for who in (manager(world), bound, READER):
+        assert bool(rules.refused(who, write)) is not allowed, who
+    for who in (USER, ROOT, ROBOT, EDITOR, node(world), Who("system:node:worker-1", ("system:nodes",))):
+        assert rules.refused(who, write) == "", who
+
+
+def test_no_expression_asks_rbac_too_often() -> None:
+    """One check costs 350 000, and kube-apiserver ends an expression at 1 000 000: the write is then denied."""
+    for policy in (each for each in rendered("default") if each["kind"] == "ValidatingAdmissionPolicy"):
+        spec = policy["spec"]
+        for each in (*spec.get("matchConditions", ()), *spec.get("variables", ()), *spec["validations"]):
+            assert each["expression"].count(".check(") <= 2, policy["metadata"]["name"]
 
 
 def webhooks() -> Json:

@@ -21,6 +21,7 @@ import yaml
 from crrd.core.api import types as model
 from tests.repo.test_manager_policies import (
     POD_STATUS,
+    REFRESHES,
     SECRET_CREATIONS,
     SECRET_UPDATES,
     WEBHOOKS,
@@ -48,6 +49,8 @@ INSTALLED = ("CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "V
 CONFIGURATIONS = "mutatingwebhookconfigurations"
 WITH_MANAGER = ["default", "manager elsewhere"]
 """Those of WORLDS in which the manager is crrd's."""
+UNSCHEDULED = {"schedulerName": "nobody", "containers": [{"name": "app", "image": "none.invalid/none"}]}
+"""The spec of a pod that nobody schedules or runs: nobody else writes its status."""
 PATIENCE = 60.0
 """Seconds in which an API server takes up a policy."""
 
@@ -104,6 +107,10 @@ class Server:
         live = json.loads(self.done("get", "--raw", self.path(kind, name)))
         kept = {key: live["metadata"][key] for key in ("uid", "resourceVersion")}
         whole = {**body, "metadata": {**self.placed(body)["metadata"], **kept}}
+        if (kind, subresource) == ("pods", "") and who is not None:  # who may update pods is left alone
+            parts = [{"op": "replace", "path": f"/{part}", "value": whole[part]} for part in ("metadata", "spec")]
+            words = ("-n", self.namespace, "--type=json", "--dry-run=server", "-p", json.dumps(parts))
+            return self.kubectl("patch", kind, name, *words, who=who)
         dry = "" if who is None else "?dryRun=All"
         return self.kubectl("replace", "--raw", self.path(kind, name, subresource) + dry, "-f", "-",
                             given=json.dumps(whole), who=who)  # fmt: skip
@@ -150,7 +157,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     ours = [each for each in (*rendered("base"), *objects_of(found.world)) if each["kind"] in kinds]
     resources = [model.PLURAL, f"{model.PLURAL}/status", "pods/status", "secrets", CONFIGURATIONS]
     rights = {"apiGroups": ["", model.GROUP, "admissionregistration.k8s.io"], "resources": resources}
-    role = {"kind": "ClusterRole", "rules": [{**rights, "verbs": ["create", "update"]}]}
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]}
+    role = {"kind": "ClusterRole", "rules": [{**rights, "verbs": ["create", "update"]}, pods]}
     binding = {
         "kind": "ClusterRoleBinding",
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": found.namespace},
@@ -205,8 +213,7 @@ def test_who_may_write_what_of_a_request(server: Server, what: str) -> None:
 @pytest.mark.parametrize("what", [what for what in POD_STATUS if what not in ("no status", "no phase", "owner")])
 def test_the_manager_may_change_the_readiness_of_pods_with_its_gate(server: Server, what: str) -> None:
     old, new = changed_pods(what)
-    # Nobody schedules or runs it: nobody else writes its status.
-    spec = {"schedulerName": "nobody", "containers": [{"name": "app", "image": "none.invalid/none"}]}
+    spec: Json = copy.deepcopy(UNSCHEDULED)
     if gates := old["spec"].get("readinessGates"):
         spec["readinessGates"] = gates
     meta = {key: value for key, value in old["metadata"].items() if key in ("name", "labels")}
@@ -219,6 +226,26 @@ def test_the_manager_may_change_the_readiness_of_pods_with_its_gate(server: Serv
     code, output = server.put("pods", body, "status", manager(server.world))
     assert code == 0 or "ValidatingAdmissionPolicy" in output, output
     assert (code == 0) is POD_STATUS[what][2], output
+
+
+@pytest.mark.parametrize("server", WITH_MANAGER, indirect=True)
+# The API server writes these fields itself, the garbage collector deletes what has no owner, and a toleration stays.
+@pytest.mark.parametrize(
+    "what",
+    [what for what in REFRESHES if not {"managedFields", "server", "owner", "toleration"} & {*what.split()}],
+)
+def test_the_manager_may_change_one_annotation_of_pods(server: Server, what: str) -> None:
+    before, after, allowed = REFRESHES[what]
+    plain: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "labels": {"app": "web"}}}
+    old = {**plain, "spec": copy.deepcopy(UNSCHEDULED), "status": {}}
+    before(old)
+    server.settle("pods", old)
+    new = json.loads(server.done("get", "--raw", server.path("pods", "web")))
+    server.refuses_in_time("pods", {**new, "metadata": {**new["metadata"], "annotations": {"team": "red"}}})
+    after(new)
+    code, output = server.put("pods", new, who=manager(server.world))
+    assert code == 0 or "ValidatingAdmissionPolicy" in output, output
+    assert (code == 0) is allowed, output
 
 
 @pytest.mark.parametrize("server", WITH_MANAGER, indirect=True)

@@ -18,6 +18,9 @@ Json = dict[str, Any]
 Change = Callable[[Json], object]  # Changes an object in place
 MASTERS = "system:masters"
 _POLICY, _BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
+_REQUESTS = "apps.kruise.io", "containerrecreaterequests"
+_CHECKED = (*((*_REQUESTS, verb) for verb in ("serve", "manage", "refresh")), ("", "pods", "update"))
+"""Group, resource and verb of the rights that policies ask RBAC for."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Who:
     name: str
     groups: tuple[str, ...] = ()
     node: str = ""  # The node to which a ServiceAccount's token is bound
+    bound: tuple[str, ...] = ()  # The ClusterRoles that RoleBindings give to the user, in all namespaces
 
     @staticmethod
     def service_account(namespace: str, name: str, node: str = "") -> "Who":
@@ -61,8 +65,8 @@ class Rules:
     expressions: set[str] = field(default_factory=set)
     """The evaluated expressions, so that tests can find those that they never reached."""
 
-    def grants(self, who: Who, verb: str, group: str, resource: str) -> bool:
-        """Whether RBAC allows a call at cluster scope. RoleBindings do not count."""
+    def grants(self, who: Who, verb: str, group: str, resource: str, *, namespaced: bool = False) -> bool:
+        """Whether RBAC allows a call at cluster scope, or in a namespace, where RoleBindings count, too."""
         if MASTERS in who.groups:
             return True
         bound = {
@@ -70,6 +74,7 @@ class Rules:
             for binding in self._kind("ClusterRoleBinding")
             if any(_is(subject, who) for subject in binding["subjects"])
         }
+        bound |= {*who.bound} if namespaced else set()
         return any(
             _has(rule["verbs"], verb) and _has(rule["apiGroups"], group) and _has(rule["resources"], resource)
             for role in self._kind("ClusterRole")
@@ -100,14 +105,15 @@ class Rules:
     def _true(self, expression: str, variables: Mapping[str, str], who: Who, write: Write) -> bool:
         self.expressions.add(expression)
         granted = [
-            verb
-            for verb in ("serve", "manage")
-            if self.grants(who, verb, "apps.kruise.io", "containerrecreaterequests")
+            "|".join([group, resource, *("namespace",) * namespaced, verb])
+            for group, resource, verb in _CHECKED
+            for namespaced in (False, True)
+            if self.grants(who, verb, group, resource, namespaced=namespaced)
         ]
         request = {"operation": write.operation, "userInfo": who.info()}
         if write.subresource:
             request["subResource"] = write.subresource
-        data = {"object": write.new, "oldObject": write.old, "request": request, "authorizer": f"{who.name}|{granted}"}
+        data = {"object": write.new, "oldObject": write.old, "request": request, "authorizer": " ".join(granted)}
         return evaluate(_inlined(expression, variables), data)
 
 
@@ -137,18 +143,24 @@ def _inlined(expression: str, variables: Mapping[str, str]) -> str:
 
 
 def _word(name: str) -> cel.FunctionDecl:
-    """A step of `authorizer.group(...).resource(...).check(...)`, which is represented as text."""
+    """A step of `authorizer.group(...).resource(...).check(...)`, which is text: the rights, and what is asked."""
     text = cel.Type.STRING
+    separator = "\n" if name == "group" else "|"
     overload = cel.Overload(
-        f"authorizer_{name}", text, [text, text], is_member=True, impl=lambda path, word: f"{path}|{word}"
+        f"authorizer_{name}", text, [text, text], is_member=True, impl=lambda path, word: f"{path}{separator}{word}"
     )
     return cel.FunctionDecl(name, [overload])
 
 
+def _in_namespace(path: str, namespace: str) -> str:
+    assert namespace
+    return f"{path}|namespace"
+
+
 def _allowed(path: str) -> bool:
-    _who, granted, group, resource, verb = path.split("|")
-    assert (group, resource) == ("apps.kruise.io", "containerrecreaterequests")
-    return f"'{verb}'" in granted
+    granted, _, asked = path.partition("\n")
+    assert tuple(asked.replace("|namespace|", "|").split("|")) in _CHECKED
+    return asked in granted.split(" ")
 
 
 def _find_all(text: str, pattern: str) -> list[str]:
@@ -164,6 +176,9 @@ def _environment() -> cel.Env:
     strings = cel.Type.List(cel.Type.STRING)
     overload = cel.Overload("find_all", strings, [cel.Type.STRING] * 2, is_member=True, impl=_find_all)
     functions = [*map(_word, ("group", "resource", "check"))]
+    text = cel.Type.STRING
+    namespace = cel.Overload("authorizer_namespace", text, [text, text], is_member=True, impl=_in_namespace)
+    functions.append(cel.FunctionDecl("namespace", [namespace]))
     functions += [cel.FunctionDecl("allowed", [allowed]), cel.FunctionDecl("findAll", [overload])]
     return cel.NewEnv(variables=variables, extensions=[ext_optional.ExtOptional()], functions=functions)
 

@@ -18,7 +18,10 @@ from crrd.lib.plain import plain
 
 HOOK = "mutate-crr.apps.kruise.io"  # The webhook of crrd's manager that requests need
 POLICIES_OF_NODE = ("crrd-node", "crrd-requests")
-POLICIES_OF_MANAGER = ("crrd-admission", "crrd-manager", "crrd-manager-webhooks", "crrd-manager-secrets")
+POLICIES_OF_MANAGER = (
+    *("crrd-admission", "crrd-manager", "crrd-refresh-files"),
+    *("crrd-manager-webhooks", "crrd-manager-secrets"),
+)
 CREATE = f"create {PLURAL}.{GROUP}"  # The right that a user needs first
 SKEW_SECONDS = 10.0  # By how much clocks may differ: headers have whole seconds, and calls take some time
 NODE_LEASE_SECONDS = 60.0  # Kubelet renews its Lease every 10 s, and a node whose Lease is 40 s old is no longer Ready

@@ -19,6 +19,8 @@ ANNOTATION_RUN = "crr.apps.kruise.io/run-options"  # The whole run, as JSON
 ANNOTATION_ABORTED = "crr.apps.kruise.io/run-aborted"
 """The time of the abort (RFC 3339). On any request of a run, it means that the run starts no more pods."""
 ANNOTATION_PROGRESS = "crr.apps.kruise.io/run-progress"  # `Progress` as JSON
+ANNOTATION_REFRESH = "crr.apps.kruise.io/config-refresh"
+"""On a pod: the token of the change for which kubelet had to refresh the pod's files. See `core.rollout.refresh`."""
 KEPT_SECONDS = 86_400
 """TTL of a run's requests: for `status`, and to resume the run the next morning. A pod whose request was deleted still
 counts as done, because its containers started after the run."""
