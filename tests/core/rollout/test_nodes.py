@@ -13,6 +13,7 @@ from crrd.core.rollout.plan import End, make_plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.run import Amount
 from crrd.core.rollout.state import RunRequest, World
+from crrd.core.rollout.waits import unserved
 from tests.support.rollouts import (
     NOW,
     START,
@@ -183,3 +184,12 @@ def test_the_daemon_of_a_node_is_read_from_its_pod(status: str, *, deleting: boo
     meta = {"deletionTimestamp": "2026-01-01T12:00:30Z"} if deleting else {}
     pod = {"metadata": meta, "spec": {"nodeName": "node-b"}, "status": {"conditions": [condition]}}
     assert read_node_daemon(pod) == NodeDaemon("node-b", ready, START)
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"), [("node-a", ""), ("node-b", DEAD), ("node-c", "the node has no node daemon"), ("", "")]
+)
+def test_what_serves_a_node(node: str, expected: str) -> None:
+    daemons = world().daemons
+    assert unserved(node, daemons) == expected
+    assert not unserved(node, None), "it is unknown"

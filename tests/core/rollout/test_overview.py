@@ -110,3 +110,11 @@ def test_progress_that_cannot_be_read_is_none(text: str) -> None:
 def test_pods_that_were_left_out_do_not_count() -> None:
     stages = (Stage.DONE, Stage.DONE, Stage.FAILED, Stage.SKIPPED, Stage.GONE, Stage.RECREATING)
     assert count_done(tuple(Row(f"web-{number}", "uid", stage) for number, stage in enumerate(stages))) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "state"), [("waiting", "waiting"), ("incomplete", "incomplete"), ("stopped", "incomplete")]
+)
+def test_a_run_that_has_only_pods_on_dead_nodes_left(recorded: str, state: str) -> None:
+    plan = Plan((Row("web-0", "uid-web-0", Stage.PUT_OFF),), end=End.INCOMPLETE)
+    assert seen(one(progress(recorded)), plan=plan).state == state
