@@ -144,8 +144,8 @@ async def test_each_watch_that_hangs_is_reported(verb: str) -> None:
         async with managing(f"{verb} {plural}") as world:
             world.policy()
             _, failed = await world.pass_by(330)
-            assert len(failed) == 1, plural
-            assert next(iter(failed.values())).startswith("hangs: "), plural
+            assert failed, plural
+            assert all(why.startswith("hangs: ") for why in failed.values()), failed  # two loops may watch one kind
 
 
 async def test_each_right_that_a_watch_lacks_is_reported() -> None:
