@@ -1,7 +1,7 @@
 """The trouble of one team delays no other team: many calls that hang, and thousands of routine reads."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -221,7 +221,8 @@ async def test_the_end_of_a_run_that_cannot_be_written_is_tried_again_rarely() -
     policies.objects.put(policy)
     sink = KubeEventSink(client, "manager-1", "crrd-manager")
     daemons = NodeDaemons(lambda: None)
-    runs = PolicyRuns(client, sink, clock, policies, daemons, on_run=lambda *_: None, wake_at=lambda *_: None)
+    observers: dict[str, Callable[..., None]] = dict.fromkeys(("on_run", "on_refresh", "wake_at"), lambda *_: None)
+    runs = PolicyRuns(client, sink, clock, policies, daemons, **observers)
     record = RunRecord("run", "maxAge", ("app",), "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", 1)
     aim = Aim(Target("pods a=b", selector="a=b"))
     active = ActiveRun(policy, record, aim, None, make_run(policy, record, aim.target))

@@ -14,6 +14,7 @@ from crrd.core.policy.types import API_VERSION, KIND
 from crrd.kube.resources import POLICIES, REQUESTS, Resource
 from crrd_localnode.api.admission import User
 from crrd_localnode.daemons import running_manager
+from tests.manager.test_policies import is_done, is_idle, managing
 from tests.support.cluster import container, on_local_node, states
 from tests.support.daemons import NodeDaemon, second_manager
 from tests.support.faulty_api import Call, FaultyApiServer
@@ -125,3 +126,22 @@ async def test_every_call_is_allowed_and_every_rule_is_used(tmp_path: Path) -> N
         allowed, used = granted(user), asked(calls, user)
         assert used - allowed == set(), "calls that no rule allows"
         assert allowed - used == set(), "rules that nothing needs"
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here to render manifests")
+async def test_what_a_policy_needs_in_its_namespace_is_what_its_owner_binds(tmp_path: Path) -> None:
+    calls: list[Call] = []
+    options: Json = {"tokens": {"m": User("crrd-manager")}, "log": calls.append}
+    async with managing(tmp_path, "m", **options) as managed:
+        mounts: Json = {"volumeMounts": [{"name": "cfg", "mountPath": "/etc/cfg"}]}
+        volumes = [{"name": "cfg", "configMap": {"name": "cfg"}}]
+        await managed.cluster.workload("Deployment", "reader", 1, "app", volumes=volumes, **mounts)
+        await managed.policy(targetRef={"apiVersion": "apps/v1", "kind": "Deployment", "name": "reader"})
+        await managed.lead()
+        await managed.until(is_idle)
+        await managed.config(LOG="debug")
+        await managed.until(is_done)
+    used, bound = asked(calls, "crrd-manager"), granted("crrd-read-config")
+    assert used - granted("crrd-manager") - bound == set(), "calls that no rule allows"
+    runs = {("create", "apps.kruise.io", model.PLURAL), ("patch", "", "pods"), ("get", "", "configmaps")}
+    assert runs <= used & bound

@@ -19,6 +19,7 @@ from crrd.core.policy.v1alpha1 import read_policy
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
+from crrd.kube.config import AccessSource, find_access
 from crrd.kube.events import KubeEventSink
 from crrd.kube.resources import CONFIG_MAPS, EVENTS, PODS, POLICIES, SECRETS, Resource
 from crrd.lib.errors import ConflictError
@@ -44,8 +45,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 class Managed:
     """A cluster with policies, and the controller of a manager that leads."""
 
-    def __init__(self, cluster: PlayedCluster) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: PlayedCluster, access: AccessSource) -> None:
+        self.cluster, self._access = cluster, access
         self.ended: list[tuple[str, str]] = []
         self.controller: PolicyController | None = None
         self._task: asyncio.Future[Any] | None = None
@@ -55,7 +56,7 @@ class Managed:
     async def lead(self) -> None:
         """A manager begins to lead."""
         clock = ServerClock()
-        self._client = KubeClient(LocalAccess(self.cluster.api.url), on_date=clock.observe)
+        self._client = KubeClient(self._access, on_date=clock.observe)
         self._events = KubeEventSink(self._client, "manager-1", "crrd-manager")
         account = "crrd-system:crrd-manager"
         self.controller = PolicyController(
@@ -139,9 +140,13 @@ async def managed(tmp_path: Path) -> AsyncIterator[Managed]:
 
 
 @asynccontextmanager
-async def managing(folder: Path, **options: Any) -> AsyncIterator[Managed]:
+async def managing(folder: Path, token: str = "", **options: Any) -> AsyncIterator[Managed]:
+    """Yield a cluster with a Deployment. The manager has this token. `options` are those of FaultyApiServer."""
     async with played(folder, **options) as cluster:
-        found = Managed(cluster)
+        access: AccessSource = LocalAccess(cluster.api.url)
+        if token:
+            access = find_access(str(cluster.api.kubeconfig(folder / "manager.kubeconfig", token=token)), {})
+        found = Managed(cluster, access)
         await found.config(LOG="info")
         await cluster.workload("Deployment", "web", 2, envFrom=ENV_FROM)
         try:

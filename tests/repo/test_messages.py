@@ -33,7 +33,7 @@ ALLOWED = {
         "cri-dockerd's words for a container that is gone, with the code UNKNOWN",
     "kube/writer.py: _patch: 'metadata.uid' in str(error)":
         "the API server's 422 tells which precondition failed by the field that it names",
-    "rollout/runner.py: _handle_denial: _NO_RIGHT in str(error)":
+    "rollout/refresher.py: lacks_right: ' is forbidden: User \"' in str(error)":
         "the API server's 403 for a missing right differs from that of a quota or a policy in its words only",
 }  # fmt: skip
 """Each expression that searches or compares a message all the same, and why."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import PATIENCE, Cluster, local_cluster
+from tests.support.cluster import PATIENCE, Cluster, local_cluster, restart_count
+from tests.support.mounted import create_config, edit_known, reader, run_settled, starts
 from tests.support.recreates import (
     a_deployment_and_a_statefulset,
     daemons,
@@ -53,3 +54,14 @@ async def test_killed_while_each_pod_is_recreated_and_resumed(cluster: Cluster) 
     kept(before, await pods_of(cluster, "db"), "app")
     assert record.restarts == [("db-2", "app"), ("db-1", "app"), ("db-0", "app")]
     assert record.most_unready <= 1
+
+
+async def test_files_are_new_and_no_start_fails(cluster: Cluster) -> None:
+    """As kubelet, the local node refreshes files later than a restart, unless the pod's annotations change."""
+    await create_config(cluster, "old")
+    await run_settled(cluster, "web", reader())
+    await edit_known(cluster, "new")
+    ended = await recreate(cluster, "pod/web", "--stale")
+    assert ended.code == 0, ended
+    assert starts(cluster, "web") == ["old old old", "new new new"]
+    assert restart_count(await cluster.pod("web"), "app") == 1, "kubelet needed no second attempt"

@@ -46,12 +46,20 @@ class PlayedCluster:
     # For tests
 
     async def workload(
-        self, kind: str, name: str, replicas: int, *containers: str, node: str = "node-a", **fields: Any
+        self,
+        kind: str,
+        name: str,
+        replicas: int,
+        *containers: str,
+        node: str = "node-a",
+        volumes: Sequence[Json] = (),
+        **fields: Any,
     ) -> list[str]:
         """Create a running workload, and return the names of its pods. `fields` are those of its first container."""
         first, *others = containers or ("app", "side")
         spec = {
             "nodeName": node,
+            "volumes": list(volumes),
             "containers": [
                 {"name": first, "image": "i:1", **fields},
                 *({"name": each, "image": "i:1"} for each in others),

@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from crrd.core.api.types import NODE_DAEMONS
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.run import LABEL_RUN, Options
+from crrd.core.rollout.run import LABEL_RUN, FileRefresh, Options
 from crrd.core.rollout.state import (
     ZONE,
     Member,
@@ -76,6 +77,7 @@ class Cluster:
         self._probes: dict[tuple[str, str], ProbeFailure] = {}
         self._probes_read_at = float("-inf")  # Monotonic
         self._refused: dict[str, str] = {}
+        self._refreshes: dict[str, tuple[float, FileRefresh]] = {}  # By UID, with the loop's time
         self._reflectors: list[Reflector[Any]] = []
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -117,6 +119,7 @@ class Cluster:
 
     def world(self) -> World:
         """Return the known state."""
+        loop_now = asyncio.get_running_loop().time()
         return World(
             members=tuple(sorted(filter(self._belongs, self._pods.values()), key=lambda each: each.pod.name)),
             requests=tuple(each for each in self._requests.values() if each is not None),
@@ -132,6 +135,7 @@ class Cluster:
             kubelets=dict(self._kubelets),
             probes=self._probes,
             config=dict(self._config.known) if self._config is not None else {},
+            refreshes={uid: replace(each, age=loop_now - at) for uid, (at, each) in self._refreshes.items()},
         )
 
     def written(self, obj: Json) -> None:
@@ -142,6 +146,12 @@ class Cluster:
         """Record that the API server rejected the run's request for a pod."""
         self._refused[pod_uid] = message
         self.changed.set()
+
+    def refreshed(self, pod_uid: str, token: str, problem: str = "") -> None:
+        """Record that a pod has the annotation for which kubelet refreshes its files, or why it could not be set."""
+        _, before = self._refreshes.get(pod_uid, (0.0, FileRefresh("", 0.0, 0)))
+        made = FileRefresh(token, 0.0, before.count + 1, problem)
+        self._refreshes[pod_uid] = asyncio.get_running_loop().time(), made
 
     async def look_again(self, name: str) -> None:
         """Read one pod, because the watch may lag, and the version of its kubelet, which may have changed."""

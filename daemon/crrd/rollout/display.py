@@ -16,6 +16,8 @@ from crrd.core.rollout.standing import Row, Stage, count_done, tally
 from crrd.core.rollout.waits import Wait
 
 REMIND_SECONDS = 30.0  # Interval of reminders while a wait lasts
+FILES_NOT_REFRESHED = "restarted containers can read a file that is up to a minute old, because pods cannot be patched"
+"""kubelet refreshes the files of a pod at once after a patch of the pod's annotation."""
 
 
 class RunDisplay(ABC):
@@ -30,12 +32,28 @@ class RunDisplay(ABC):
         """Print another message, and lines that explain it."""
 
     @abstractmethod
+    def files_refreshed(self, problem: str, *, lacks_right: bool) -> None:
+        """Handle that the files of a pod are being refreshed before its restart, or why they are not ("" if they are).
+
+        `lacks_right` means that the right to patch pods is missing.
+        """
+
+    @abstractmethod
     async def ask(self, question: str) -> bool:
         """Ask the user, and return whether the answer was yes. False if nobody can answer."""
 
 
 class Display(RunDisplay):
     """Shows a run from its begin to its end, or prints one page."""
+
+    _has_warned_of_files = False
+
+    def files_refreshed(self, problem: str, *, lacks_right: bool) -> None:
+        """See RunDisplay. The user is warned once."""
+        if problem and not self._has_warned_of_files:
+            self._has_warned_of_files = True
+            remedy = "; to allow it, bind the ClusterRole crrd-read-config" if lacks_right else ""
+            self.print_line(f"{FILES_NOT_REFRESHED}: {problem}{remedy}")
 
     @abstractmethod
     def begin(self, run: Run, message: str) -> None:

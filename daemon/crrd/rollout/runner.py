@@ -1,4 +1,4 @@
-"""Carries out a run: makes a plan, creates one request, and repeats this until the plan ends.
+"""Carries out a run: makes a plan, refreshes files or creates one request, and repeats this until the plan ends.
 
 The process may be killed at any point, because the next one needs only the created requests. It writes the progress of
 the run on the requests, so that `status` can distinguish a running run from one whose process has ended.
@@ -28,6 +28,7 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationE
 from crrd.lib.jsonfields import mapping
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
+from crrd.rollout.refresher import FileRefresher, lacks_right
 
 _RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
 PATIENCE_SECONDS = 3600.0
@@ -37,7 +38,6 @@ NODE_SECONDS = 60.0
 away for seconds."""
 _TICK_SECONDS = 1.0  # Interval of updating the displayed seconds
 _PROGRESS_SECONDS = LIVE_SECONDS / 4  # Interval of writing the progress while the state is unchanged
-_NO_RIGHT = ' is forbidden: User "'  # In a 403 for a missing right, and not for a quota or a policy
 _WAITS_CHARACTERS = 500  # Length limit for the waits in the progress
 
 
@@ -66,7 +66,8 @@ class Runner:
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
         self._patient, self._patience = timeout is None or patience is not None, patience
         self._ends = self._limit = time.monotonic() + timeout if timeout else float("inf")
-        self._stages: list[Stage] = []
+        self._refresher = FileRefresher(client, cluster, display)
+        self._stages: tuple[list[Stage], list[str]] | None = None  # And the pods whose files were about to be refreshed
         self._nodes_until: float | None = None  # When only pods on nodes that are down are left: when the run ends
         self._confirmed, self._remedies = confirmed, remedies
         self._written_state, self._write_at = "", 0.0  # Last written state, and the time (monotonic) of the next write
@@ -90,20 +91,22 @@ class Runner:
                 continue
             if trouble and plan.end is not End.ABORTED:
                 # The state may be out of date, so begin nothing and do not end the run.
-                plan = replace(plan, create=(), end=None, wait=Wait(trouble))
+                plan = replace(plan, create=(), refresh=(), end=None, wait=Wait(trouble))
             plan = self._wait_for_nodes(plan)
             self._display.show(plan)
             self._extend_time_limit(run, plan)
             if plan.end is None and not trouble:
                 await self.write_progress(run, plan)
             if plan.end is End.PAUSED and await self._display.ask(plan.message):
-                self._confirmed, self._stages = True, []
+                self._confirmed, self._stages = True, None
                 continue
             if plan.end is not None or time.monotonic() >= self._ends:
                 state = STOPPED if plan.outcome in (None, End.RIVAL) else str(plan.outcome)
                 await self.write_progress(run, plan, state)
                 return plan, plan.end is None
-            if plan.create:
+            if plan.refresh:
+                await self._refresher.refresh(plan)
+            elif plan.create:
                 await self._create(run, plan)
             else:
                 await self._wait(plan)
@@ -111,7 +114,7 @@ class Runner:
     def _wait_for_nodes(self, plan: Plan) -> Plan:
         """Return the plan without an end while nodes may still come back."""
         if plan.end is not End.INCOMPLETE:
-            self._nodes_until = None if plan.create else self._nodes_until
+            self._nodes_until = None if plan.create or plan.refresh else self._nodes_until
             return plan
         now = time.monotonic()
         self._nodes_until = self._nodes_until or now + NODE_SECONDS
@@ -119,7 +122,7 @@ class Runner:
 
     def _extend_time_limit(self, run: Run, plan: Plan) -> None:
         """Extend the time limit after progress, but not beyond one for the whole run."""
-        stages = [row.stage for row in plan.rows]
+        stages = [row.stage for row in plan.rows], [row.uid for row, _ in plan.refresh]
         if self._patient and stages != self._stages:
             of_a_pod = run.options.pod_timeout + self._cluster.world().min_ready(run)
             seconds = max(PATIENCE_SECONDS, of_a_pod) if self._patience is None else self._patience
@@ -212,7 +215,7 @@ class Runner:
 
     async def _handle_denial(self, run: Run, row: Row, error: ApiRefusedError) -> None:
         """Handle a rejection by admission: the pod was deleted (which is normal), or the rejection is final."""
-        if error.status in (401, 404) or (error.status == 403 and _NO_RIGHT in str(error)):
+        if error.status in (401, 404) or lacks_right(error):
             raise ConfigurationError(str(error)) from error
         await self._cluster.look_again(row.pod)
         again = make_plan(self._cluster.world(), run, self._clock.now(), confirmed=True)

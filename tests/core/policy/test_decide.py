@@ -850,3 +850,15 @@ def test_uses_of_equal_parts_are_taken_together() -> None:
 
 def test_without_the_trigger_no_change_is_due() -> None:
     assert due(replace(PLAIN, config=None), (), (), at(1)) == ([], None)
+
+
+def test_why_files_may_be_old_is_a_condition_until_a_run_knows_more() -> None:
+    def condition(decision: Decision) -> list[tuple[object, object]]:
+        return [(each["status"], each["message"]) for each in decision.conditions if each["type"] == "FilesRefreshed"]
+
+    history = History()
+    assert condition(history.look(1, data("a"))) == []
+    assert condition(history.look(2, data("a"), old_files="pods is forbidden")) == [("False", "pods is forbidden")]
+    assert condition(history.look(3, data("a"))) == [("False", "pods is forbidden")], "another manager leads"
+    assert reason(history.look(4, data("a"))) == PolicyReason.IDLE
+    assert condition(history.look(5, data("a"), old_files="")) == []

@@ -264,6 +264,10 @@ class _Round:
         if policy.config is not None and reason not in _BEFORE_READING:
             why = PolicyReason.UNREADABLE if unreadable else PolicyReason.READABLE
             wanted.append(("ConfigReadable", not unreadable, why, unreadable or "the configuration can be read"))
+            kept = (each.get("message") for each in policy.conditions if each.get("type") == "FilesRefreshed")
+            found = self._observed.old_files
+            if old_files := next(kept, "") if found is None else found:
+                wanted.append(("FilesRefreshed", False, PolicyReason.OLD_FILES, old_files))
         if reason not in _BEFORE_READING:
             first = self._problems[0].reason if self._problems else PolicyReason.EFFECTIVE
             detail = "; ".join(each.message for each in self._problems)[:_CHARACTERS]

@@ -69,6 +69,8 @@ class Observed:
     progress: str = ""  # What the active run waits for
     down: Mapping[str, str] = field(default_factory=dict)
     """By node: why it cannot restart containers now, for nodes of `running`."""
+    old_files: str | None = None
+    """Why the last run could not have files refreshed; "" if it could, None if that is unknown."""
     names: frozenset[str] = frozenset()  # All containers of the pods that can be restarted in place
     left_out: tuple[Reference, ...] = ()  # Uses that do not count: Secrets without `secrets`, or ignored objects
     unreached: tuple[Unreached, ...] = ()

@@ -22,6 +22,7 @@ class PolicyReason(ReasonTable):
     TARGET = "TargetNotFound"
     UNREADABLE = "ConfigNotReadable"
     READABLE = "ConfigReadable"
+    OLD_FILES = "PodPatchRefused"
     MISSING = "ConfigMissing"
     FAILED = "RunFailed"
     RUNNING = "Running"

@@ -56,8 +56,7 @@ _TABLE = (
     _object(_CHANGE, "Recreate containers after the data of a ConfigMap that they use has changed."),
     _duration(
         f"{_CHANGE}.settle",
-        "How long to wait for more changes before a run starts. It must also cover the time until kubelet sees the "
-        "change.",
+        "How long to wait for more changes before a run starts.",
         default="10s",
     ),
     _boolean(

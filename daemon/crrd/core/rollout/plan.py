@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from crrd.core.api.time import after
+from crrd.core.rollout.refresh import sort_refreshes
 from crrd.core.rollout.rivals import age_of, first_rival, with_open_requests
 from crrd.core.rollout.round import Round
 from crrd.core.rollout.run import Run
@@ -35,6 +36,7 @@ class Plan:
 
     rows: tuple[Row, ...]
     create: tuple[Row, ...] = ()  # Pods that get their request now
+    refresh: tuple[tuple[Row, str], ...] = ()  # Pods whose files are refreshed now, each with its token
     wait: Wait = NO_WAIT  # Why the run cannot go on; empty while a pod is under way or none waits. Rows have their own.
     end: End | None = None
     message: str = ""  # Details about the end
@@ -78,9 +80,12 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False)
     if left == 0 and not under_way and not any(row.failed for row in rows):
         message = f"the first part of the run is done, {tally(rows)[Stage.WAITING]} left"
         return Plan(rows, end=End.PAUSED, message=message)
-    create, waits = Round(world, run, rows, now).choose(left)
-    wait = NO_WAIT if create or under_way else next(iter(waits.values()), NO_WAIT)
-    return Plan(_with_reasons(rows, waits), tuple(create), wait, wake_at=wake)
+    chosen, waits = Round(world, run, rows, now).choose(left)
+    wait = NO_WAIT if chosen or under_way else next(iter(waits.values()), NO_WAIT)
+    files = sort_refreshes(world, run, chosen, now)
+    waits |= {row.uid: Wait.of(WaitReason.FILES) for row in (*files.waiting, *(row for row, _ in files.due))}
+    wake = min((moment for moment in (wake, files.until) if moment is not None), default=None)
+    return Plan(_with_reasons(rows, waits), files.ready, files.due, wait, wake_at=wake)
 
 
 def seen_by_others(world: World, run: Run, now: datetime) -> Plan:

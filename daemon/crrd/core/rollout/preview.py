@@ -49,6 +49,7 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
     """Return the batches of a new run, or of the rest of a run; pods under way are done before the first batch."""
     min_ready = world.min_ready(run)
     run = replace(run, options=replace(run.options, min_ready=0))  # a preview shows the order, not the time
+    world = replace(world, refreshes=None)
     plan = make_plan(world, run, now)
     batches, pause_after, last, after = _batches(replace(world, refused={}), run, now)
     later = _batches(_unblocked(after, run), run, now)[0] if last.end is None else ()

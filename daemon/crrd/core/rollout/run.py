@@ -186,3 +186,13 @@ class Progress:
     def annotation(self) -> dict[str, str]:
         """Return the annotation that stores it on a request."""
         return {ANNOTATION_PROGRESS: json.dumps(asdict(self), separators=(",", ":"))}
+
+
+@dataclass(frozen=True, slots=True)
+class FileRefresh:
+    """The last refresh of a pod's files before its restart."""
+
+    token: str
+    age: float  # Seconds since this process set the annotation, or found that the pod has it
+    count: int = 1  # Refreshes of the pod by this process
+    problem: str = ""  # Why the annotation could not be set; the pod is restarted without

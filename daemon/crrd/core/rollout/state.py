@@ -19,9 +19,11 @@ from crrd.core.rollout.nodes import NodeDaemon
 from crrd.core.rollout.run import (
     ANNOTATION_ABORTED,
     ANNOTATION_PROGRESS,
+    ANNOTATION_REFRESH,
     ANNOTATION_RUN,
     LABEL_RUN,
     RUN_NAME,
+    FileRefresh,
     Options,
     Progress,
     Run,
@@ -54,6 +56,7 @@ class Member:
     config: Mapping[str, tuple[Reference, ...]] = field(default_factory=dict)
     """By container: the ConfigMaps and Secrets that it uses."""
     unreached: tuple[Unreached, ...] = ()  # Configuration whose changes lead to no restart in place
+    refresh_token: str = ""  # The annotation of `core.rollout.refresh`
 
     @property
     def counts(self) -> bool:
@@ -107,6 +110,7 @@ def read_member(obj: Mapping[str, Any]) -> Member:
         owner=read_owner(obj),
         config=references(obj),
         unreached=unreached(obj),
+        refresh_token=text(mapping(meta.get("annotations")).get(ANNOTATION_REFRESH)),
     )
 
 
@@ -324,6 +328,8 @@ class World:
     """By pod (UID) and container: the last failure of a probe that an event reported."""
     config: Mapping[tuple[Kind, str], ConfigObject | None] = field(default_factory=dict)
     """ConfigMaps and Secrets that pods use (None: does not exist). Empty if the run does not need them."""
+    refreshes: Mapping[str, FileRefresh] | None = None
+    """By pod (UID): the last refresh of its files. None if pods start without refreshes."""
 
     def min_ready(self, run: Run) -> int:
         """Return how many seconds a pod must be ready to count as done: as the run has it, or else the workload."""

@@ -34,6 +34,7 @@ class WaitReason(ReasonTable):
     IN_ORDER = "PodsInOrder", "pods are restarted in order, and {pod} waits: {why}"
     OTHER_REQUEST = "OtherRequest", "another request for this pod is in progress"
     CONFIG_MISSING = "ConfigMissing", "{missing}"
+    FILES = "RefreshingFiles", "kubelet refreshes its files before the restart"
     TOO_MANY_STARTED = "TooManyStarted", "{pods} in progress, the limit is {limit}"
     TOO_MANY_UNREADY = "TooManyUnready", "{pods} {state}, the limit is {limit}: {names}"
     UNREADY_IN_ORDER = (

@@ -22,6 +22,7 @@ from crrd.manager.policies.look import ConfigVersions, Memory, TargetObserver
 from crrd.manager.policies.runs import REFUSED, PolicyRuns, RunObserver
 from crrd.manager.policies.statuses import Policies
 from crrd.rollout.daemons import NodeDaemons, daemon_informer
+from crrd.rollout.display import FILES_NOT_REFRESHED
 
 RESYNC_SECONDS = 300.0  # Interval of observations without a change, because new pods may use other objects
 OBSTACLE_SECONDS = 15.0
@@ -48,7 +49,8 @@ class PolicyController(Controller):
         self._policies = Policies(client, self._changed)
         wake_at = self.queue.wake_at
         self._daemons = NodeDaemons(self._daemons_changed)
-        self._runs = PolicyRuns(client, events, clock, self._policies, self._daemons, on_run=on_run, wake_at=wake_at)
+        parts = client, events, clock, self._policies, self._daemons
+        self._runs = PolicyRuns(*parts, on_run=on_run, on_refresh=self._refreshed, wake_at=wake_at)
         self._waiting: dict[str, set[str]] = {}  # Policy -> nodes of its pods that were down at the last look
         self._memories: dict[str, Memory] = {}
         self._versions = ConfigVersions(client, self._config_changed)
@@ -118,7 +120,7 @@ class PolicyController(Controller):
         nodes = {each.node for each in found.running}
         down = {node: why for node in nodes if (why := unserved(node, self._daemons.by_node))}
         self._waiting[key] = {*down}
-        found = replace(found, down=down, progress=self._runs.progress(key))
+        found = replace(found, down=down, progress=self._runs.progress(key), old_files=memory.old_files)
         decision = decide(policy, found, self._clock.now())
         if not await self._policies.write(policy, decision.status, decision.conditions):
             return now + 1.0
@@ -127,3 +129,13 @@ class PolicyController(Controller):
         if decision.wake_at is not None:
             wait = min(wait, max(0.0, (decision.wake_at - self._clock.now()).total_seconds()) + 0.01)
         return asyncio.get_running_loop().time() + wait
+
+    def _refreshed(self, policy: Policy, problem: str, lacks_right: bool) -> None:
+        """Record whether the run of a policy could have files refreshed."""
+        role = "crrd-read-config"
+        remedy = f"; to allow it, bind the present ClusterRole {role}: {self._observer.grant(policy.namespace, role)}"
+        message = f"{FILES_NOT_REFRESHED}: {problem}{remedy if lacks_right else ''}" if problem else ""
+        memory = self._memories.get(policy.key)
+        if memory is not None and memory.old_files != message:
+            memory.old_files = message
+            self.queue.wake(policy.key)

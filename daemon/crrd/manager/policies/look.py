@@ -46,6 +46,7 @@ class Memory:
     """Version, uses, the object's keys, the data (None if it is missing), and what is missing."""
     unused: dict[tuple[Kind, str], float] = field(default_factory=dict)
     """Objects that changed and that no container used -> the loop's time of the observation that the change caused."""
+    old_files: str | None = None  # As in Observed
 
     def should_observe(self, kind: Kind, name: str, now: float) -> bool:
         """Whether to observe the target because an object has changed: it is used, or new pods may use it.
@@ -225,5 +226,9 @@ class TargetObserver:
         """Return the message of a refusal, with the command that grants the right."""
         if error.status != 403:
             return str(error)
-        grant = f"{role} -n {namespace} --clusterrole={role} --serviceaccount={self._account}"
-        return f"the manager may not read this namespace; to allow it: kubectl create rolebinding {grant}"
+        return f"the manager may not read this namespace; to allow it: {self.grant(namespace, role)}"
+
+    def grant(self, namespace: str, role: str) -> str:
+        """Return the command that gives the rights of a ClusterRole to the manager."""
+        options = f"-n {namespace} --clusterrole={role} --serviceaccount={self._account}"
+        return f"kubectl create rolebinding {role} {options}"

@@ -52,6 +52,8 @@ FIELDS: Remedies = {
 log = structlog.get_logger(__name__)
 RunObserver = Callable[[str, str], None]
 """Called for each ended run, with its trigger, and `succeeded`, `failed` or `incomplete`."""
+RefreshObserver = Callable[[Policy, str, bool], None]
+"""Called after refreshes of files, with why one failed ("" if none has), and whether the right to patch is missing."""
 
 
 @dataclass(slots=True)
@@ -134,10 +136,12 @@ class PolicyRuns:
         daemons: NodeDaemons,
         *,
         on_run: RunObserver,
+        on_refresh: RefreshObserver,
         wake_at: Callable[[str, float], None],
     ) -> None:
         self._client, self._events, self._clock, self._policies = client, events, clock, policies
-        self._daemons, self._on_run, self._wake_at = daemons, on_run, wake_at
+        self._daemons = daemons
+        self._on_run, self._on_refresh, self._wake_at = on_run, on_refresh, wake_at
         self._active: dict[str, ActiveRun] = {}
         self._interrupted: dict[str, int] = {}  # By policy: how often its runs have failed in a row
         self._turns = Turns(PARALLEL_RUNS)
@@ -203,7 +207,8 @@ class PolicyRuns:
             self._progressed(active, f"waiting for its turn: {PARALLEL_RUNS} runs of other policies are in progress")
         cluster = Cluster(self._client, run.namespace, active.aim, run.options, self._daemons)
         async with self._turns.take(idle=active.idle), cluster:
-            parts = self._client, cluster, self._clock, _Progress(partial(self._progressed, active))
+            display = _Progress(partial(self._progressed, active), partial(self._on_refresh, active.policy))
+            parts = self._client, cluster, self._clock, display
             patience = CHECK_SECONDS if active.idle else TURN_SECONDS
             runner = Runner(*parts, timeout=timeout, confirmed=True, remedies=FIELDS, patience=patience)
             plan, timed_out = await runner.run(run)
@@ -247,10 +252,11 @@ class PolicyRuns:
 
 
 class _Progress(RunDisplay):
-    """Reports what a run waits for."""
+    """Reports what a run waits for, and whether files could be refreshed."""
 
-    def __init__(self, on_progress: Callable[[str], None]) -> None:
-        self._on_progress = on_progress
+    def __init__(self, on_progress: Callable[[str], None], on_refresh: Callable[[str, bool], None]) -> None:
+        self._on_progress, self._on_refresh = on_progress, on_refresh
+        self._has_problem = False
 
     def show(self, plan: Plan) -> None:
         """See RunDisplay."""
@@ -259,6 +265,12 @@ class _Progress(RunDisplay):
     def print_line(self, message: str, details: Sequence[str] = ()) -> None:
         """See RunDisplay."""
         log.debug(message, details=details)
+
+    def files_refreshed(self, problem: str, *, lacks_right: bool) -> None:
+        """See RunDisplay. The problem of one pod counts until the end."""
+        if not self._has_problem:
+            self._has_problem = bool(problem)
+            self._on_refresh(problem, lacks_right)
 
     async def ask(self, question: str) -> bool:
         """See RunDisplay. The runs of policies are confirmed from their start."""

@@ -1,0 +1,59 @@
+"""Sets the annotation of a pod for which kubelet refreshes the pod's files. `core.rollout.refresh` says when."""
+
+import asyncio
+
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.run import ANNOTATION_REFRESH
+from crrd.core.rollout.standing import Row
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import PODS
+from crrd.lib.backoff import Backoff
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
+from crrd.rollout.cluster import Cluster
+from crrd.rollout.display import RunDisplay
+
+_RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
+_ATTEMPTS = 5
+"""Most attempts while the API server fails. A webhook for pods that is down must not keep the run from its work."""
+_PARALLEL = 16
+
+
+def lacks_right(error: ApiRefusedError) -> bool:
+    """Whether a call was refused because the user has no right to it, and not by a quota, a policy or a webhook."""
+    return error.status == 403 and ' is forbidden: User "' in str(error)
+
+
+class FileRefresher:
+    """Sets the annotations for one run. A pod whose annotation cannot be set is restarted without."""
+
+    def __init__(self, client: KubeClient, cluster: Cluster, display: RunDisplay) -> None:
+        self._client, self._cluster, self._display = client, cluster, display
+
+    async def refresh(self, plan: Plan) -> None:
+        """Set the annotation of the plan's first pods. Return when it is known whether they have it."""
+        await asyncio.gather(*(self._refresh(row, token) for row, token in plan.refresh[:_PARALLEL]))
+
+    async def _refresh(self, row: Row, token: str) -> None:
+        problem, no_right = "", False
+        try:
+            if row.member is None or row.member.refresh_token != token:
+                await self._patch(row, token)
+        except GoneError:
+            pass  # deleted meanwhile, which the plan sees before it creates a request
+        except (ApiRefusedError, ApiUnavailableError) as error:
+            problem, no_right = str(error), isinstance(error, ApiRefusedError) and lacks_right(error)
+        self._cluster.refreshed(row.uid, token, problem)
+        self._display.files_refreshed(problem, lacks_right=no_right)
+
+    async def _patch(self, row: Row, token: str) -> None:
+        body = {"metadata": {"annotations": {ANNOTATION_REFRESH: token}}}
+        namespace = row.member.pod.namespace if row.member is not None else ""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                await self._client.merge_patch(PODS, namespace, row.pod, body)
+            except ApiUnavailableError as error:
+                if attempt == _ATTEMPTS:
+                    raise
+                await asyncio.sleep(max(_RETRY.delay(attempt), error.retry_after))
+            else:
+                return
