@@ -27,7 +27,7 @@ from crrd.kube.reflector import Reflector, Selection
 from crrd.kube.resources import BUDGETS, EVENTS, NODES, PODS, REQUESTS, Resource, Where
 from crrd.kubelet.version import reported_version
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
-from crrd.lib.jsonfields import condition_is_true, mapping, text
+from crrd.lib.jsonfields import condition, mapping, text
 from crrd.rollout.config import ConfigObjects
 from crrd.rollout.daemons import NodeDaemons, daemon_informer
 from crrd.rollout.owners import Owners
@@ -210,7 +210,8 @@ class Cluster:
         down, self._kubelets[node] = False, ""
         with suppress(ApiRefusedError):
             found = await self._client.get(NODES, "", node)
-            down, self._kubelets[node] = not condition_is_true(found, "Ready"), reported_version(found)
+            down = condition(found, "Ready").get("status", "True") != "True"  # unknown without the condition
+            self._kubelets[node] = reported_version(found)
         if down != (node in self._down):
             self._down ^= {node}
             self.changed.set()
