@@ -290,7 +290,7 @@ async def test_a_workload_that_is_being_rolled_out(cluster: PlayedCluster) -> No
 
 async def job(cluster: PlayedCluster, spec: dict[str, int], status: dict[str, int], *phases: str) -> None:
     """The Job `work` with its pods `work-0` ..., as its controller keeps it: it has no observedGeneration."""
-    template = {"spec": {"restartPolicy": "OnFailure", "containers": [{"name": "app", "image": "i"}]}}
+    template = {"spec": {"restartPolicy": "OnFailure", "containers": [{"name": "app", "image": "i:1"}]}}
     own = {**spec, "selector": {"matchLabels": {"app": "work"}}, "template": template}
     body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "work"}, "spec": own}
     made = await cluster.client.create(JOBS, NAMESPACE, body)
@@ -345,7 +345,7 @@ MAY_RESTART_POD = (
 
 async def ruled(cluster: PlayedCluster, name: str, node: str) -> None:
     """A pod whose container would have a kubelet from 1.36 on restart the whole pod."""
-    app = {"name": "app", "image": "i", "restartPolicyRules": RULES, "restartPolicy": "Always"}
+    app = {"name": "app", "image": "i:1", "restartPolicyRules": RULES, "restartPolicy": "Always"}
     body = {"metadata": {"name": name, "labels": {"app": "web"}}, "spec": {"nodeName": node, "containers": [app]}}
     await cluster.run(dict(await cluster.client.create(PODS, NAMESPACE, body)))
 
@@ -847,9 +847,9 @@ async def test_bad_input_is_one_line(cluster: PlayedCluster) -> None:
 
 
 async def test_only_what_can_be_recreated_is_offered(cluster: PlayedCluster) -> None:
-    sidecar = {"name": "proxy", "image": "i", "restartPolicy": "Always"}
-    inits = [{"name": "migrate", "image": "i"}, sidecar]
-    spec = {"nodeName": "node-a", "initContainers": inits, "containers": [{"name": "app", "image": "i"}]}
+    sidecar = {"name": "proxy", "image": "i:1", "restartPolicy": "Always"}
+    inits = [{"name": "migrate", "image": "i:1"}, sidecar]
+    spec = {"nodeName": "node-a", "initContainers": inits, "containers": [{"name": "app", "image": "i:1"}]}
     pod = {"metadata": {"name": "web-1", "labels": {"app": "web"}}, "spec": spec}
     await cluster.run(dict(await cluster.client.create(PODS, NAMESPACE, pod)))
     only = "only app containers and native sidecars (restartPolicy: Always) can be recreated"
