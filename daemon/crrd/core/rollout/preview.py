@@ -1,9 +1,10 @@
 """What a run would do if every request succeeded: plans in sequence, each with the batch before it done."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from crrd.core.api.pod import Pod
 from crrd.core.api.types import RecreateState, Request, RequestedContainer, RequestPhase, StatePhase, Status
 from crrd.core.config.objects import Change, changes, kept
 from crrd.core.config.uses import Unreached
@@ -54,8 +55,9 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
     batches, pause_after, last, after = _batches(replace(world, refused={}), run, now)
     later = _batches(_unblocked(after, run), run, now)[0] if last.end is None else ()
     warnings: dict[str, tuple[str, ...]] = {}
-    for row in (row for batch in (*batches, *later) for row in batch):
-        for warning in _warnings(row, world.kubelets.get(row.node, "")):
+    chosen = (row for batch in (*batches, *later) for row in batch)
+    for row, member in ((row, row.member) for row in chosen if row.member is not None):
+        for warning in _warnings(member.pod, row.containers, world.kubelets.get(row.node, "")):
             warnings[warning] = (*warnings.get(warning, ()), row.pod)
     stopped = Wait("" if last.end is End.INCOMPLETE else last.message) if last.end is not None else last.wait
     stale, unreached = tuple(_stale(after, plan)), out_of_reach(world, run)
@@ -105,14 +107,12 @@ def _stale(world: World, plan: Plan) -> Iterator[Stale]:
                 yield Stale(row.pod, name, found, container.started_at)
 
 
-def _warnings(row: Row, kubelet: str) -> Iterator[str]:
-    """Yield why containers of a pod may not come back as they were."""
-    if row.member is None:
-        return
-    if may_stay_down(row.member.pod, row.containers, kubelet):
+def _warnings(pod: Pod, containers: Collection[str], kubelet: str) -> Iterator[str]:
+    """Yield why these containers of a pod may not come back as they were."""
+    if may_stay_down(pod, containers, kubelet):
         yield STARTUP_FORGOTTEN.format(kubelet=kubelet)
-    for name in row.containers:
-        if row.member.pod.containers[name].pulls_image:
+    for name in containers:
+        if pod.containers[name].pulls_image:
             yield PULLS_IMAGE.format(container=name)
 
 
