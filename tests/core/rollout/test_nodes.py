@@ -20,6 +20,7 @@ from tests.support.rollouts import (
     asked,
     budget,
     chosen,
+    container,
     failed,
     member,
     recreated,
@@ -159,12 +160,27 @@ def test_what_is_under_way_on_a_node_that_goes_down_names_it() -> None:
 def test_a_pod_that_was_recreated_before_its_node_went_down() -> None:
     """The run cannot wait until it is ready. To others the run is done."""
     of = run()
-    there = world(succeeded(of, LOST), members=(recreated(LOST, ready=False),))
+    pod = recreated(member("web-0", container(ready=False), node="node-b"), ready=False)
+    there = world(succeeded(of, LOST), members=(pod,))
     found = make_plan(there, of, NOW)
     assert (found.end, stages(found)["web-0"]) == (End.INCOMPLETE, "put off")
     assert seen_by_others(there, of, NOW).end is End.DONE
     ready = make_plan(replace(there, members=(recreated(LOST),)), of, NOW)
     assert ready.end is End.DONE, "the daemon is not needed for it"
+
+
+@pytest.mark.parametrize(
+    ("unready_since", "min_ready", "stage"), [(20, 0, "done"), (20, 15, "put off"), (30, 0, "put off")]
+)
+def test_a_pod_that_was_done_before_its_node_went_down_stays_done(
+    unready_since: int, min_ready: int, stage: str
+) -> None:
+    """The node controller sets its condition Ready to False, and leaves its containers ready."""
+    of = run(min_ready=min_ready)
+    since = NOW - timedelta(seconds=unready_since)
+    pod = replace(recreated(LOST, ready=False), ready_since=since)
+    found = make_plan(world(succeeded(of, LOST), members=(pod,)), of, NOW)
+    assert stages(found)["web-0"] == stage
 
 
 def test_a_preview_names_them_beside_the_batches() -> None:

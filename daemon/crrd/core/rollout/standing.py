@@ -210,7 +210,9 @@ def _requested(world: World, run: Run, member: Member, asked: RunRequest, now: d
             wait = wait_for(world, member, asked, (*names, *pod.containers), now)
             wait = wait if wait.why else Wait(why, describe_pod(member))
         row = replace(row, stage=Stage.SETTLING, settled_at=settled, wait=wait)
-        return row if member.ready else _put_off(world, row)
+        off = row if member.ready else _put_off(world, row)
+        was_done = off.stage is Stage.PUT_OFF and why == _NOT_READY and _was_available(world.min_ready(run), member)
+        return replace(row, stage=Stage.DONE, settled_at=None, wait=NO_WAIT) if was_done else off
     if request.completed:
         if member.pod.deleting or row.has_reason(*_GONE):
             return replace(row, stage=Stage.GONE, wait=_DELETED)
@@ -274,6 +276,18 @@ def _settled(min_ready: int, member: Member, asked: RunRequest, now: datetime) -
     if not known:
         return None, "the pod's Ready condition has no transition time"
     return max(known) + timedelta(seconds=min_ready), f"must be ready for {min_ready}s"
+
+
+def _was_available(min_ready: int, member: Member) -> bool:
+    """Whether a pod was available until its node went down.
+
+    Then the node controller has set the condition Ready to False, and left the containers ready, as kubelet reported.
+    """
+    there, unready_since = recreatable(member.pod).values(), member.ready_since
+    started = max(filter(None, (parse_time(each.started_at) for each in there)), default=None)
+    if started is None or unready_since is None or not all(each.ready for each in there):
+        return False
+    return unready_since > started + timedelta(seconds=min_ready)
 
 
 def _reasons(asked: RunRequest) -> set[Reason]:
