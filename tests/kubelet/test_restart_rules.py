@@ -2,7 +2,7 @@
 
 import pytest
 
-from crrd.kubelet.restart_rules import has_startup_probe_bug
+from crrd.kubelet.restart_rules import has_early_liveness_bug, has_startup_probe_bug
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,21 @@ from crrd.kubelet.restart_rules import has_startup_probe_bug
 )
 def test_versions_that_forget_a_sidecars_startup(version: str, *, forgets: bool) -> None:
     assert has_startup_probe_bug(version) is forgets
+
+
+@pytest.mark.parametrize(
+    ("version", "early"),
+    [
+        ("v1.34.9", False),
+        ("v1.35.0", True),
+        ("v1.35.12", True),
+        ("1.36.2", True),
+        ("v1.37.0+k3s1", True),
+        ("v1.38.0-alpha.1", False),
+        ("v11.36.2", False),
+        ("v1.36", False),
+        ("", False),
+    ],
+)
+def test_versions_that_check_liveness_before_the_startup_probe(version: str, *, early: bool) -> None:
+    assert has_early_liveness_bug(version) is early

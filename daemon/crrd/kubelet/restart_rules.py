@@ -22,6 +22,7 @@ RESTART_ALL = "RestartAllContainers"
 """The action of a rule that makes kubelet restart all containers of the pod, without grace period and preStop hooks."""
 
 _STARTUP_PROBE_BUG = re.compile(r"v?1\.35\.[0-3](?!\d)", re.ASCII)
+_EARLY_LIVENESS_BUG = re.compile(r"v?1\.3[5-7]\.\d", re.ASCII)
 
 
 def comes_back(policy: str | None, exit_code: int | None) -> bool:
@@ -89,6 +90,18 @@ def has_startup_probe_bug(version: str) -> bool:
     `computeInitContainerActions` in pkg/kubelet/kuberuntime/kuberuntime_container.go.
     """
     return _STARTUP_PROBE_BUG.match(version) is not None
+
+
+def has_early_liveness_bug(version: str) -> bool:
+    """Whether a kubelet of this version may run a livenessProbe before the startupProbe of a restarted container.
+
+    The status of the new container inherits `started` from the old one. A vendor's build, or a later patch release of
+    1.35 to 1.37, may have the fix.
+
+    Source: kubernetes#141155, since 1.35.0; CHANGELOG-1.38.md has the fix under 1.38.0-alpha.1 (kubernetes#141342).
+    `convertToAPIContainerStatuses` in pkg/kubelet/kubelet_pods.go.
+    """
+    return _EARLY_LIVENESS_BUG.match(version) is not None
 
 
 class RestartPolicy(StrEnum):

@@ -284,7 +284,7 @@ class Cluster:
 
 
 def _kubelet_matters(member: Member) -> bool:
-    return member.pod.kubelet_matters or member.pod.waits_for_startup
+    return member.pod.kubelet_matters or member.pod.has_startup_probe
 
 
 def _zone(node: Json) -> tuple[str, str]:

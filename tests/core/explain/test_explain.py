@@ -1485,6 +1485,26 @@ def test_a_kubelet_that_may_not_restart_the_container(
     assert warned or "137146" not in str(notes)
 
 
+@pytest.mark.parametrize(
+    ("probes", "kubelet", "warned"),
+    [
+        (("startupProbe", "livenessProbe"), "v1.36.2", True),
+        (("startupProbe", "livenessProbe"), "v1.38.0", False),
+        (("startupProbe", "livenessProbe"), "", False),
+        (("startupProbe",), "v1.36.2", False),
+        (("livenessProbe",), "v1.36.2", False),
+    ],
+)
+def test_a_kubelet_that_may_kill_the_container_while_it_starts(
+    probes: tuple[str, ...], kubelet: str, *, warned: bool
+) -> None:
+    probed = pod(DOWN)
+    probed["spec"]["containers"][0].update({probe: {"exec": {"command": ["true"]}} for probe in probes})
+    notes = told(request(**KILLED), probed, changes={"node": replace(READY, kubelet=kubelet)}).notes
+    early = "it may run the livenessProbe of container app before its startupProbe"
+    assert any(early in note for note in notes) is warned
+
+
 def test_another_manager_may_be_the_one_that_runs() -> None:
     found = told(request(age=3640, **KILLED), changes={"admitted": False}).notes
     assert found == (

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from crrd.core.api.pod import ContainerKind
-from crrd.core.recreate.messages import PULLS_IMAGE, STARTUP_FORGOTTEN
+from crrd.core.recreate.messages import EARLY_LIVENESS, PULLS_IMAGE, STARTUP_FORGOTTEN
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.run import Amount, Target
 from crrd.core.rollout.state import World
@@ -52,6 +52,20 @@ def test_pods_that_a_kubelet_may_leave_down() -> None:
     both = make_preview(world, run("app", "side"), NOW).warnings
     assert both == {warning: ("web-0", "web-3")}, "another regular container that runs on prevents it"
     assert make_preview(world, run("proxy"), NOW).warnings == {}
+
+
+def test_containers_that_a_kubelet_may_kill_while_they_start() -> None:
+    probed = container(startup_probe=True, liveness_probe=True)
+    pods = (
+        member("web-0", probed, container("side")),
+        member("web-1", replace(probed, liveness_probe=False)),
+        member("web-2", replace(probed, startup_probe=False)),
+        member("web-3", probed, node="node-b"),
+    )
+    world = World(pods, kubelets={"node-a": "v1.36.2", "node-b": "v1.34.9"})
+    warning = EARLY_LIVENESS.format(kubelet="v1.36.2", container="app")
+    assert make_preview(world, run(), NOW).warnings == {warning: ("web-0",)}
+    assert make_preview(world, run("side"), NOW).warnings == {}, "a container that is not restarted"
 
 
 def test_pods_whose_image_is_pulled_again() -> None:

@@ -92,6 +92,7 @@ class PodContainer:
     own_restart_policy: RestartPolicy | None = None  # The container's own, for a regular container
     restart_rules: tuple[Mapping[str, Any], ...] = ()  # restartPolicyRules, as in the pod's JSON
     startup_probe: bool = False
+    liveness_probe: bool = False
     pulls_image: bool = False  # Whether kubelet pulls its image at every start (imagePullPolicy Always)
     container_id: str = ""
     running: bool = False
@@ -162,6 +163,11 @@ class Pod(PodMeta):
         return any(each.startup_probe and each.kind is ContainerKind.SIDECAR for each in self.containers.values())
 
     @property
+    def has_startup_probe(self) -> bool:
+        """Whether a container has a startupProbe, which some versions of kubelet handle wrongly at a restart."""
+        return any(each.startup_probe for each in self.containers.values())
+
+    @property
     def runtime_uid(self) -> str:
         """The pod's UID in the runtime: kubelet's label `io.kubernetes.pod.uid`."""
         return self.static_uid or self.uid
@@ -191,6 +197,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
             _restart_policy(own, of_pod) if own else None,
             tuple(map(mapping, items(entry.get("restartPolicyRules")))),
             entry.get("startupProbe") is not None,
+            entry.get("livenessProbe") is not None,
             entry.get("imagePullPolicy") == "Always",
         )
         containers.setdefault(name, _with_status(plain, statuses.get(name, {})))

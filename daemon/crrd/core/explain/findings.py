@@ -9,7 +9,7 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.time import format_duration
 from crrd.core.api.types import MANAGERS, Request
 from crrd.core.explain.facts import Facts
-from crrd.core.recreate.messages import PULLS_IMAGE, STARTUP_FORGOTTEN
+from crrd.core.recreate.messages import EARLY_LIVENESS, PULLS_IMAGE, STARTUP_FORGOTTEN
 
 MANAGER_PODS = f"kubectl get pods -A -l {MANAGERS}"
 _AWAIT_MANAGER = f"the manager completes the request as failed; if it does not, check the manager: {MANAGER_PODS}"
@@ -122,6 +122,7 @@ class Topic(ReasonTable):
     # What else is worth knowing.
     MAY_STAY_DOWN = ("MayStayDown", STARTUP_FORGOTTEN,
         "if the container stays down, delete the pod: kubectl delete pod -n {namespace} {pod}")
+    EARLY_LIVENESS = "EarlyLiveness", EARLY_LIVENESS
     PULLS_IMAGE = "PullsImage", PULLS_IMAGE
     DEADLINE = "Deadline", "deadline: {left} left of {seconds}s{default}; containers not recreated by then fail"
     DEADLINE_PASSED = ("DeadlinePassed",

@@ -9,7 +9,7 @@ from crrd.core.explain.advice import check_manager, remove_finalizers
 from crrd.core.explain.facts import Facts
 from crrd.core.explain.findings import Finding, Topic, make_finding
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS, default_deadline
-from crrd.core.recreate.messages import UNREMARKABLE_WAITS, may_stay_down
+from crrd.core.recreate.messages import UNREMARKABLE_WAITS, may_fail_early, may_stay_down
 
 MANAGER_PATIENCE_SECONDS = 30.0  # The manager should have acted by then
 _DEFAULT = " (crrd's default, see --default-deadline-slack-seconds of its manager)"
@@ -42,10 +42,15 @@ def _may_not_come_back(facts: Facts) -> Iterator[Finding]:
     awaited = {each.name for each in states if not each.phase.final or each.reason is Reason.DEADLINE}
     waiting = (each for each in pod.containers.values() if each.waiting_reason in UNREMARKABLE_WAITS)
     down = {each.name for each in waiting if each.name in awaited and not each.running}
-    if facts.node is not None and may_stay_down(pod, down, facts.node.kubelet):
-        yield make_finding(facts, Topic.MAY_STAY_DOWN, kubelet=facts.node.kubelet)
+    kubelet = facts.node.kubelet if facts.node is not None else ""
+    if may_stay_down(pod, down, kubelet):
+        yield make_finding(facts, Topic.MAY_STAY_DOWN, kubelet=kubelet)
     for each in pod.containers.values():
-        if each.pulls_image and each.name in awaited:
+        if each.name not in awaited:
+            continue
+        if may_fail_early(each, kubelet):
+            yield make_finding(facts, Topic.EARLY_LIVENESS, kubelet=kubelet, container=each.name)
+        if each.pulls_image:
             yield make_finding(facts, Topic.PULLS_IMAGE, container=each.name)
 
 

@@ -8,7 +8,7 @@ from crrd.core.api.pod import Pod
 from crrd.core.api.types import RecreateState, Request, RequestedContainer, RequestPhase, StatePhase, Status
 from crrd.core.config.objects import Change, changes, kept
 from crrd.core.config.uses import Unreached
-from crrd.core.recreate.messages import PULLS_IMAGE, STARTUP_FORGOTTEN, may_stay_down
+from crrd.core.recreate.messages import EARLY_LIVENESS, PULLS_IMAGE, STARTUP_FORGOTTEN, may_fail_early, may_stay_down
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage, recreatable
@@ -112,6 +112,8 @@ def _warnings(pod: Pod, containers: Collection[str], kubelet: str) -> Iterator[s
     if may_stay_down(pod, containers, kubelet):
         yield STARTUP_FORGOTTEN.format(kubelet=kubelet)
     for name in containers:
+        if may_fail_early(pod.containers[name], kubelet):
+            yield EARLY_LIVENESS.format(kubelet=kubelet, container=name)
         if pod.containers[name].pulls_image:
             yield PULLS_IMAGE.format(container=name)
 
