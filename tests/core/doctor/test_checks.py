@@ -136,6 +136,26 @@ def test_a_virtual_node_needs_no_daemon(labels: Json, *, misses: bool) -> None:
     assert (Topic.NODES_WITHOUT in topics) is misses
 
 
+@pytest.mark.parametrize(
+    ("version", "warned"),
+    [
+        ("cri-o://1.35.12", True),
+        ("cri-o://v1.9.0", True),
+        ("cri-o://1.30.0-dev", True),
+        ("cri-o://1.36.0", False),
+        ("cri-o://1.350.0", False),
+        ("cri-o://2.30.0", False),
+        ("containerd://1.35.0", False),
+        ("", False),
+    ],
+)
+def test_a_runtime_that_can_crash_at_a_stop(version: str, *, warned: bool) -> None:
+    info = {"operatingSystem": "linux", "containerRuntimeVersion": version}
+    node = read_node({"metadata": {"name": "n"}, "status": {"conditions": READY, "nodeInfo": info}})
+    topics = [each.topic for each in found(Check.RUNTIME, nodes=(*FACTS.nodes, node))]
+    assert topics == [Topic.CRIO_PANICS if warned else Topic.RUNTIME]
+
+
 def test_a_daemon_on_a_node_that_is_not_ready_is_not_blamed() -> None:
     away = (NodeSeen("worker-1", ready=False, has_runtime=True),)
     (finding,) = found(Check.DAEMONS, nodes=away, daemons=(replace(DAEMON, ready=False),))

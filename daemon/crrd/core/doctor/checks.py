@@ -4,6 +4,7 @@ A check yields all problems first, then what it could not read, and at last that
 only the first of the others counts.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ POLICIES_OF_MANAGER = (
 CREATE = f"create {PLURAL}.{GROUP}"  # The right that a user needs first
 SKEW_SECONDS = 10.0  # By how much clocks may differ: headers have whole seconds, and calls take some time
 NODE_LEASE_SECONDS = 60.0  # Kubelet renews its Lease every 10 s, and a node whose Lease is 40 s old is no longer Ready
+_CRIO_THAT_PANICS = re.compile(r"cri-o://v?1\.([0-2]?\d|3[0-5])(?!\d)", re.ASCII)  # cri-o#9799, fixed in 1.36.0
 _SHOWN = 3  # Most names in a list; the others are counted
 
 Result = tuple[Topic, Mapping[str, Any]]
@@ -232,12 +234,13 @@ def _daemons(facts: Facts) -> Iterator[Result]:
 
 
 def _runtime(facts: Facts) -> Iterator[Result]:
-    """Check that the daemons reach the runtime and kubelet."""
+    """Check that the daemons reach the runtime and kubelet, and that no runtime is known to crash at a stop."""
     for reason, topic in (
         (Reason.RUNTIME_UNAVAILABLE, Topic.RUNTIME_UNAVAILABLE),
         (Reason.KUBELET_SILENT, Topic.KUBELET_SILENT),
     ):
         yield from _if_any(topic, {node for node, reasons in facts.waiting if reason.value in reasons})
+    yield from _if_any(Topic.CRIO_PANICS, {each.name for each in facts.nodes if _CRIO_THAT_PANICS.match(each.runtime)})
     ready = sum(each.ready for each in facts.daemons)
     yield (Topic.RUNTIME, {"count": ready}) if ready else (Topic.NO_READY_DAEMON, {})
 

@@ -55,6 +55,7 @@ class NodeSeen:
     name: str
     ready: bool
     has_runtime: bool  # Linux, and no virtual node: the DaemonSet of the node daemon leaves out all others
+    runtime: str = ""  # Name and version of its container runtime, as `cri-o://1.36.0`
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,12 @@ def read_node(obj: Json) -> NodeSeen:
     """Parse a node."""
     system, labels = text(value_at(obj, "status.nodeInfo.operatingSystem")), mapping(value_at(obj, "metadata.labels"))
     virtual = any(labels.get(key) == value for key, value in VIRTUAL_NODES.items())
-    return NodeSeen(read_name(obj), condition_is_true(obj, "Ready"), system in ("", "linux") and not virtual)
+    return NodeSeen(
+        name=read_name(obj),
+        ready=condition_is_true(obj, "Ready"),
+        has_runtime=system in ("", "linux") and not virtual,
+        runtime=text(value_at(obj, "status.nodeInfo.containerRuntimeVersion")),
+    )
 
 
 def read_lease(obj: Json) -> LeaseSeen:

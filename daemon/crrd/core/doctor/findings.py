@@ -123,6 +123,9 @@ class Topic(ReasonTable):
     KUBELET_SILENT = ("KubeletSilent", State.PROBLEM,
         "requests wait because kubelet does not answer /healthz on {names}",
         "check kubelet there; if its healthz port is not 10248, set --kubelet-healthz-port of the daemon")
+    CRIO_PANICS = ("CrioPanics", State.WARNING,
+        "CRI-O before 1.36 can crash when kubelet or crrd stops a container that is just ending (cri-o#9799): {names}",
+        "upgrade CRI-O to 1.36, or to a patch release that has this fix")
     NO_READY_DAEMON = "NoReadyDaemon", State.NOT_CHECKED, "no node daemon is ready"
     # clocks
     CLOCKS = "Clocks", State.OK, "the clocks of this machine and of the nodes agree with the API server's clock"
