@@ -64,16 +64,26 @@ class Schedule:
 
     def next_after(self, moment: datetime) -> datetime:
         """Return the first time after `moment`. It exists, because `read_policy` rejects expressions without any."""
-        return next(self.times(moment)).astimezone(UTC)
+        return next(time for time in map(_in_utc, self.times(moment)) if time > moment)
 
     def latest(self, after: datetime, until: datetime) -> datetime | None:
         """Return the last time that is later than `after` and not later than `until`, None for none."""
-        found = next(self.times(until.replace(microsecond=0) + timedelta(seconds=1), reverse=True)).astimezone(UTC)
+        local = until.astimezone(ZoneInfo(self.zone))
+        repeated = _in_utc(local) - _in_utc(local.replace(fold=0))  # How far clocks were put back in this night, or 0
+        start = until.replace(microsecond=0) + repeated + timedelta(seconds=1)
+        found = next(time for time in map(_in_utc, self.times(start, reverse=True)) if time <= until)
         return found if found > after else None
 
     def times(self, moment: datetime, *, reverse: bool = False) -> CronSim:
-        """Return the times after `moment`, or the earlier ones, in its time zone. Raises CronSimError."""
+        """Return the times after `moment`, or the earlier ones, in its time zone. Raises CronSimError.
+
+        After clocks were put back, the first of them can be an hour before `moment`, or missing.
+        """
         return CronSim(CRON_NAMES.get(self.cron, self.cron), moment.astimezone(ZoneInfo(self.zone)), reverse=reverse)
+
+
+def _in_utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC)
 
 
 @dataclass(frozen=True, slots=True)
