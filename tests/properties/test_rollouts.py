@@ -18,9 +18,10 @@ from crrd.core.api.time import rfc3339
 from crrd.core.api.types import RequestPhase
 from crrd.core.rollout.nodes import NodeDaemon
 from crrd.core.rollout.plan import End, Plan, make_plan
+from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Amount, Options, Run, Target
 from crrd.core.rollout.standing import Row, Stage
-from crrd.core.rollout.state import Budget, Member, RunRequest, World
+from crrd.core.rollout.state import Budget, Member, World
 from tests.support.rollouts import (
     START,
     WEB,

@@ -13,8 +13,8 @@ from crrd.cli.main import main
 from crrd.cli.recreate import requested
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
+from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.run import LABEL_RUN, Amount, Options
-from crrd.core.rollout.state import read_run_request
 from crrd.kube.resources import CONFIG_MAPS, EVENTS, PODS, REQUESTS
 from crrd.lib.errors import ConfigurationError
 from crrd.rollout.jsonlines import JsonLines

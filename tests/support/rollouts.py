@@ -18,8 +18,10 @@ from crrd.core.api.types import (
 )
 from crrd.core.rollout.labels import read_selector
 from crrd.core.rollout.plan import Plan, make_plan
+from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Options, Run, Target
-from crrd.core.rollout.state import Budget, Member, RunRequest, Workload, World
+from crrd.core.rollout.state import Budget, Member, World
+from crrd.core.rollout.workload import Workload
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOW = START + timedelta(seconds=60)

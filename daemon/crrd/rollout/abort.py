@@ -4,8 +4,8 @@ from contextlib import suppress
 
 from crrd.core.api.time import rfc3339
 from crrd.core.rollout.plan import End
+from crrd.core.rollout.requests import newest_run
 from crrd.core.rollout.run import ANNOTATION_ABORTED, Run
-from crrd.core.rollout.state import newest_run
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
 from crrd.rollout.session import Session

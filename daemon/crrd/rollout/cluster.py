@@ -9,18 +9,11 @@ from typing import Any, Self, TypeVar
 
 from crrd.core.api.types import NODE_DAEMONS
 from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.run import LABEL_RUN, FileRefresh, Options
-from crrd.core.rollout.state import (
-    ZONE,
-    Member,
-    ProbeFailure,
-    World,
-    read_budget,
-    read_member,
-    read_run_request,
-    read_workload,
-)
+from crrd.core.rollout.state import ZONE, Member, ProbeFailure, World, read_budget, read_member
 from crrd.core.rollout.waits import read_probe_failure
+from crrd.core.rollout.workload import read_workload
 from crrd.kube.client import KubeClient
 from crrd.kube.informer import Informer, Values
 from crrd.kube.reflector import Reflector, Selection

@@ -15,10 +15,10 @@ from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.api.types import LABEL_ACTIVE
 from crrd.core.rollout.overview import LIVE_SECONDS, RUNNING, STOPPED, WAITING
 from crrd.core.rollout.plan import End, Plan, make_plan
+from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.rivals import taken_over
 from crrd.core.rollout.run import Progress, Run
 from crrd.core.rollout.standing import Row, Stage, count_done
-from crrd.core.rollout.state import read_run_request
 from crrd.core.rollout.waits import Remedies, Wait
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock

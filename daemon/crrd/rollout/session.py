@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.run import LABEL_RUN, Amount, Options, Run
-from crrd.core.rollout.state import RunRequest, read_run_request
 from crrd.kube.client import Deadlines, KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access

@@ -9,9 +9,10 @@ from itertools import chain
 from crrd.core.api.time import rfc3339
 from crrd.core.rollout.plan import Plan, make_plan, unfinished
 from crrd.core.rollout.preview import Preview, make_preview, out_of_reach
+from crrd.core.rollout.requests import newest_run
 from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.core.rollout.standing import Stage, tally
-from crrd.core.rollout.state import World, newest_run
+from crrd.core.rollout.state import World
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, OutputError
 from crrd.rollout.carry_out import carry_out

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.standing import recreatable
-from crrd.core.rollout.state import World, read_workload
+from crrd.core.rollout.state import World
+from crrd.core.rollout.workload import read_workload
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import Served, find_kind, kind_of
 from crrd.kube.resources import Resource

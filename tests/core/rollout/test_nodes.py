@@ -11,8 +11,9 @@ from crrd.core.api.types import RequestPhase
 from crrd.core.rollout.nodes import NodeDaemon, read_node_daemon
 from crrd.core.rollout.plan import End, make_plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import make_preview
+from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Amount
-from crrd.core.rollout.state import RunRequest, World
+from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import unserved
 from tests.support.rollouts import (
     NOW,

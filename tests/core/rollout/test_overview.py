@@ -8,9 +8,9 @@ import pytest
 from crrd.core.api.time import rfc3339
 from crrd.core.rollout.overview import RunStatus, run_status
 from crrd.core.rollout.plan import End, Plan
+from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.run import ANNOTATION_PROGRESS, Progress
 from crrd.core.rollout.standing import Row, Stage, count_done
-from crrd.core.rollout.state import RunRequest, read_run_request
 from crrd.core.rollout.waits import Wait
 from tests.support.rollouts import NOW, asked, member, run, succeeded
 

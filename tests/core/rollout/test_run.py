@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.rollout.requests import newest_run, read_run_request
 from crrd.core.rollout.run import (
     ANNOTATION_ABORTED,
     ANNOTATION_REASON,
@@ -17,7 +18,7 @@ from crrd.core.rollout.run import (
     Options,
     read_amount,
 )
-from crrd.core.rollout.state import World, newest_run, read_run_request
+from crrd.core.rollout.state import World
 from tests.support.rollouts import asked, member, run
 
 FULL = run(

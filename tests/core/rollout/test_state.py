@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from crrd.core.api.time import parse_time
-from crrd.core.rollout.state import Owner, read_budget, read_member, read_owner, read_workload
+from crrd.core.rollout.state import Owner, read_budget, read_member, read_owner
+from crrd.core.rollout.workload import read_workload
 
 
 def test_a_pod() -> None:

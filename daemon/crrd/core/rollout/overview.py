@@ -6,9 +6,9 @@ from datetime import datetime
 
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.plan import End, Plan
+from crrd.core.rollout.requests import RunRequest, last_progress
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import count_done
-from crrd.core.rollout.state import RunRequest, last_progress
 
 LIVE_SECONDS = 60.0  # A process that has written no progress for this long counts as ended
 RUNNING, WAITING, STOPPED = "running", "waiting", "stopped"  # States of a run that has not ended

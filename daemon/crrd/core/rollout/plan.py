@@ -11,11 +11,12 @@ from enum import StrEnum
 
 from crrd.core.api.time import after
 from crrd.core.rollout.refresh import sort_refreshes
+from crrd.core.rollout.requests import last_progress
 from crrd.core.rollout.rivals import age_of, first_rival, with_open_requests
 from crrd.core.rollout.round import Round
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage, make_rows, tally
-from crrd.core.rollout.state import World, last_progress
+from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import NO_WAIT, Remedies, Skip, Wait, WaitReason
 
 

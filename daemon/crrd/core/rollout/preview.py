@@ -10,9 +10,10 @@ from crrd.core.config.objects import Change, changes, kept
 from crrd.core.config.uses import Unreached
 from crrd.core.recreate.messages import EARLY_LIVENESS, PULLS_IMAGE, STARTUP_FORGOTTEN, may_fail_early, may_stay_down
 from crrd.core.rollout.plan import End, Plan, make_plan
+from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage, recreatable
-from crrd.core.rollout.state import RunRequest, World
+from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import NO_WAIT, Remedies, Wait
 
 

@@ -1,7 +1,8 @@
 """The other runs beside a run: those that it must wait for, and those that it replaces."""
 
+from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.state import RunRequest, World
+from crrd.core.rollout.state import World
 
 
 def first_rival(world: World, run: Run) -> Run | None:

@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from crrd.core.config.objects import missing
+from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage
-from crrd.core.rollout.state import Budget, Member, RunRequest, World
+from crrd.core.rollout.state import Budget, Member, World
 from crrd.core.rollout.waits import NO_WAIT, Wait, WaitReason, describe_pod
 
 _NAMED = 3  # Most pods that a message names; the others are counted

@@ -12,8 +12,9 @@ from crrd.core.api.time import parse_time
 from crrd.core.api.types import StatePhase
 from crrd.core.config.objects import changes
 from crrd.core.config.parts import parts_of, read_change
+from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.state import Member, RunRequest, World
+from crrd.core.rollout.state import Member, World
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason, describe_pod, wait_for, wait_for_node
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 from crrd.kubelet.version import known_minor

@@ -1,0 +1,104 @@
+"""The requests of runs, read from JSON, and what they record about their run."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crrd.core.api.time import parse_time
+from crrd.core.api.types import Request, RequestPhase
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.rollout.run import (
+    ANNOTATION_ABORTED,
+    ANNOTATION_PROGRESS,
+    ANNOTATION_RUN,
+    LABEL_RUN,
+    RUN_NAME,
+    Options,
+    Progress,
+    Run,
+    Target,
+    read_amount,
+)
+from crrd.lib.jsonfields import items, mapping, number, text
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """A request of a run, and what it records about the run."""
+
+    request: Request
+    run: Run
+    aborted: bool = False  # Whether the run was aborted
+    progress: Progress | None = None  # None if it was not written here
+
+    @property
+    def first_name(self) -> str:
+        """The name of the run's first request for the pod. Retries have this name and a number (`Run.request_name`)."""
+        return self.request.name.partition(".")[0]
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every container was recreated."""
+        states = self.request.status.states
+        return self.request.completed and bool(states) and all(each.phase == "Succeeded" for each in states)
+
+    @property
+    def started(self) -> bool:
+        """Whether the node has started to work on it."""
+        return self.request.status.phase is RequestPhase.RECREATING
+
+    @property
+    def age(self) -> tuple[str, str]:
+        """Sort key, the oldest first."""
+        return self.request.created, self.request.name
+
+
+def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
+    """Parse a request of a run. Return None if it belongs to no run, or its annotation is invalid."""
+    meta = mapping(obj.get("metadata"))
+    annotations, name = mapping(meta.get("annotations")), text(mapping(meta.get("labels")).get(LABEL_RUN))
+    try:
+        shape = mapping(json.loads(text(annotations.get(ANNOTATION_RUN))))
+        started, raw = text(shape.get("started")), dict(mapping(shape.get("options")))
+        raw |= {key: tuple(map(text, items(raw.get(key)))) for key in ("containers", "objects")}
+        raw["max_unavailable"] = read_amount(text(raw.get("max_unavailable")))
+        target, options = Target(**mapping(shape.get("target"))), Options(**raw)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    sound = _fits(target, Target("")) and _fits(options, Options(())) and parse_time(started) is not None
+    if not sound or not (options.containers or options.stale) or not RUN_NAME.fullmatch(name):
+        return None
+    run = Run(text(meta.get("namespace")), name, target, options, started, number(shape.get("revision")))
+    progress = _read_progress(text(annotations.get(ANNOTATION_PROGRESS)))
+    return RunRequest(parse_request(obj), run, ANNOTATION_ABORTED in annotations, progress)
+
+
+def _read_progress(annotation: str) -> Progress | None:
+    try:
+        found = Progress(**mapping(json.loads(annotation)))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return found if _fits(found, Progress("", "", "", 0, 0)) and parse_time(found.at) is not None else None
+
+
+def _fits(found: Target | Options | Progress, plain: Target | Options | Progress) -> bool:
+    """Whether each field has the same type as in a default value of the class."""
+    for name in plain.__slots__:
+        value, like = getattr(found, name), getattr(plain, name)
+        allowed = (int, type(None)) if like is None else type(like)
+        if not isinstance(value, allowed) or (isinstance(value, bool) and not isinstance(like, bool)):
+            return False
+    return True
+
+
+def newest_run(requests: Iterable[RunRequest]) -> Run:
+    """Return the run with the options that were changed last."""
+    return max(requests, key=lambda each: (each.run.revision, each.age)).run
+
+
+def last_progress(requests: Iterable[RunRequest]) -> Progress:
+    """Return the progress that was written last, as that of a stopped run if there is none."""
+    own = sorted(requests, key=lambda each: each.age, reverse=True)
+    written = [each.progress for each in own if each.progress is not None]
+    return max(written, key=lambda each: each.at, default=Progress("", "", "stopped", 0, 0))

@@ -1,0 +1,100 @@
+"""The workload of a run, read from the JSON of any kind: how many pods it wants, and whether it is being rolled out."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crrd.core.rollout.labels import LabelSelector, read_selector
+from crrd.lib.jsonfields import Reader, mapping, number, text
+
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+_OBSERVED = {
+    *(("apps/v1", kind) for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")),
+    ("v1", "ReplicationController"),
+}
+"""apiVersion and kind of workloads whose controllers write observedGeneration, always. A Job has none, and what others
+write is theirs to choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The workload that owns the pods."""
+
+    uid: str
+    desired: int = 0  # Desired number of pods; 0 if unknown
+    rolling: str = ""  # The state of its rollout for messages; "" if there is none
+    selector: LabelSelector | None = None
+    in_order: bool = False  # Whether the highest ordinal comes first, as in StatefulSets
+    min_ready: int = 0  # minReadySeconds: how long a new pod must be ready to count as available
+
+
+def read_workload(obj: Mapping[str, Any]) -> Workload:
+    """Parse a workload of any kind with `spec.selector`. Its JSON must have apiVersion and kind."""
+    meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
+    counts = (_number(spec, "replicas"), _number(status, "desiredNumberScheduled"), _wanted_by_job(spec, status))
+    desired = next(count for count in counts if count is not None)
+    in_order = obj.get("kind") == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel"
+    selector = read_selector(spec.get("selector"))
+    return Workload(text(meta.get("uid")), desired, _rolling(obj, desired), selector, in_order, read_min_ready(obj))
+
+
+def read_min_ready(workload: Mapping[str, Any]) -> int:
+    """Return minReadySeconds of a workload. OpenKruise's StatefulSets have it in their strategy."""
+    spec = mapping(workload.get("spec"))
+    rolling = mapping(mapping(spec.get("updateStrategy")).get("rollingUpdate"))
+    return max(0, number(spec.get("minReadySeconds")), number(rolling.get("minReadySeconds")))
+
+
+def _wanted_by_job(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
+    """Return how many pods a Job would have now, as its controller counts them (`manageJob`).
+
+    It is 0 if no pod follows one that ends: the Job is suspended, or has no `completions` and one pod has succeeded. It
+    is also 0 if indexes have failed for good, because they are not counted here.
+    """
+    completions, succeeded = _number(spec, "completions"), number(status.get("succeeded"))
+    if spec.get("suspend") is True or status.get("failedIndexes") or (completions is None and succeeded):
+        return 0
+    most = number(spec.get("parallelism"))
+    return most if completions is None else min(most, max(0, completions - succeeded))
+
+
+def _rolling(obj: Mapping[str, Any], desired: int) -> str:
+    """Return the state of a rollout that proceeds by itself, like kubectl's `rollout status`, but without readiness."""
+    meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
+    known = (text(obj.get("apiVersion")), text(obj.get("kind"))) in _OBSERVED
+    observed = _number(status, "observedGeneration")
+    if _NUMBER.fullmatch(text(status.get("observedGeneration"))):
+        observed = int(text(status.get("observedGeneration")))  # Argo's Rollouts have its digits
+    if observed is None and known:
+        observed = 0
+    if observed is not None and observed < number(meta.get("generation")):
+        return "waiting for its controller to observe the last change"
+    strategy = mapping(spec.get("updateStrategy"))
+    if strategy.get("type") == "OnDelete":
+        return ""  # only the user can continue it
+    expected = _expected(strategy, status, desired)
+    updated = _number(status, "updatedReplicas" if "updatedReplicas" in status else "updatedNumberScheduled")
+    if updated is None:  # absent if it is 0, or if the kind has no rollouts
+        current, update = (text(status.get(key)) for key in ("currentRevision", "updateRevision"))
+        revised = bool(current and update) and current != update
+        rolls = revised or (known and obj.get("kind") in ("Deployment", "DaemonSet"))
+        updated = 0 if rolls else expected
+    if updated < expected:
+        paused = ", and the rollout is paused" if spec.get("paused") is True else ""
+        return f"{updated} of {expected} pods are updated{paused}"
+    old = number(status.get("replicas")) - updated
+    return f"waiting for old pods to terminate, {old} left" if obj.get("kind") == "Deployment" and old > 0 else ""
+
+
+def _expected(strategy: Mapping[str, Any], status: Mapping[str, Any], desired: int) -> int:
+    """Return how many pods are updated. Those of a partition are not."""
+    expected = _number(status, "expectedUpdatedReplicas")
+    if expected is not None:
+        return expected  # OpenKruise's workloads
+    rolling = mapping(strategy.get("rollingUpdate"))
+    return max(0, desired - number((rolling if "partition" in rolling else strategy).get("partition")))
+
+
+def _number(obj: Mapping[str, Any], key: str) -> int | None:
+    return Reader().integer(obj.get(key), "")
