@@ -486,6 +486,15 @@ class TestEnds:
         of = run()
         assert stages(planned(World((ONE,), (failed(of, ONE, reason),)), of)) == {"web-0": stage}
 
+    @pytest.mark.parametrize(("disrupted", "end"), [(True, None), (False, End.FAILED)])
+    def test_an_evicted_pod_is_no_failure_of_the_run(self, end: End | None, *, disrupted: bool) -> None:
+        """The pod object stays, with phase Failed. A pod that ends because its container was stopped is a failure."""
+        of = run()
+        evicted = replace(member("web-0", phase="Failed"), ready=False, disrupted=disrupted)
+        found = planned(World((evicted, TWO), (failed(of, evicted, Reason.POD_ENDED),)), of)
+        assert (found.end, stages(found)["web-0"]) == (end, "deleted" if disrupted else "failed")
+        assert why(found)["web-0"] == ("the pod was evicted" if disrupted else "app: it would not end")
+
     def test_one_failed_container_fails_its_pod(self) -> None:
         of = run("app", "side")
         states = (

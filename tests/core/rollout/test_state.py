@@ -30,6 +30,8 @@ def test_a_pod() -> None:
     assert (found.ready, found.ready_since) == (True, parse_time("2026-01-01T00:00:05Z"))
     assert (found.created, dict(found.labels), found.ordinal) == ("2026-01-01T00:00:00Z", {"app": "db"}, 12)
     assert found.owner == Owner("apps/v1", "ReplicaSet", "web-1", "u")
+    assert not found.disrupted
+    assert read_member({"status": {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}}).disrupted
 
 
 @pytest.mark.parametrize("odd", [{}, {"metadata": None, "status": []}, {"metadata": {"ownerReferences": [1, {}]}}])

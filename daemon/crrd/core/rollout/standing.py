@@ -22,7 +22,7 @@ from crrd.kubelet.version import known_minor
 _GONE = {Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING}
 """Reasons of a failed request that do not count as a failure of the run, because pods come and go."""
 _NOT_READY = "the pod is not ready"
-_DELETED = Wait("the pod was deleted")
+_DELETED, _EVICTED = Wait("the pod was deleted"), Wait("the pod was evicted")
 
 
 class Stage(StrEnum):
@@ -35,7 +35,7 @@ class Stage(StrEnum):
     SETTLING = "getting ready"  # Recreated, but not ready for long enough
     DONE = "done"
     SKIPPED = "skipped"
-    GONE = "deleted"  # The pod was deleted before it was done
+    GONE = "deleted"  # The pod was deleted or evicted before it was done
     FAILED = "failed"
 
     @property
@@ -217,6 +217,8 @@ def _requested(world: World, run: Run, member: Member, asked: RunRequest, now: d
     if request.completed:
         if member.pod.deleting or row.has_reason(*_GONE):
             return replace(row, stage=Stage.GONE, wait=_DELETED)
+        if member.disrupted and row.has_reason(Reason.POD_ENDED):
+            return replace(row, stage=Stage.GONE, wait=_EVICTED)
         if (interrupted := _interrupted(world, run, row, member)) is not None:
             return interrupted
         wait = wait_for(world, member, asked, names, now) if row.has_reason(Reason.DEADLINE) else NO_WAIT

@@ -16,7 +16,7 @@ from crrd.core.rollout.nodes import NodeDaemon
 from crrd.core.rollout.requests import RunRequest, newest_run
 from crrd.core.rollout.run import ANNOTATION_REFRESH, FileRefresh, Run
 from crrd.core.rollout.workload import Workload
-from crrd.lib.jsonfields import condition, items, mapping, number, text
+from crrd.lib.jsonfields import condition, condition_is_true, items, mapping, number, text
 
 ZONE = "topology.kubernetes.io/zone"
 _ORDINAL = re.compile(r"-(\d{1,9})$", re.ASCII)
@@ -36,6 +36,7 @@ class Member:
     """By container: the ConfigMaps and Secrets that it uses."""
     unreached: tuple[Unreached, ...] = ()  # Configuration whose changes lead to no restart in place
     refresh_token: str = ""  # The annotation of `core.rollout.refresh`
+    disrupted: bool = False  # Whether it was evicted or preempted, or is about to be (condition DisruptionTarget)
 
     @property
     def counts(self) -> bool:
@@ -90,6 +91,7 @@ def read_member(obj: Mapping[str, Any]) -> Member:
         config=references(obj),
         unreached=unreached(obj),
         refresh_token=text(mapping(meta.get("annotations")).get(ANNOTATION_REFRESH)),
+        disrupted=condition_is_true(obj, "DisruptionTarget"),
     )
 
 
