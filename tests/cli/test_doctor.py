@@ -18,6 +18,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import Listing, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
+from crrd_localnode.api import selectors
 from tests.support.command import crrd
 from tests.support.faulty_api import FaultyApiServer
 from tests.support.manifests import one, rendered
@@ -131,13 +132,13 @@ class Installation:
         field_selector: str = "",
     ) -> Listing[Any]:
         self._check(resource)
-        labels = [part.split("=") for part in filter(None, label_selector.split(","))]
+        selects = selectors.label_selector(label_selector) or (lambda _: True)
         names = field_selector.removeprefix("metadata.name=")
         found = [
             parse(each)
             for each in self._of(resource)
             if namespace in ("", each["metadata"].get("namespace"))
-            and all(each["metadata"].get("labels", {}).get(key) == value for key, value in labels)
+            and selects(each)
             and names in ("", each["metadata"]["name"])
         ]
         return Listing(tuple(found), "1")

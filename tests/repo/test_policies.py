@@ -109,6 +109,14 @@ def without_context(found: Json) -> None:
     del found["spec"]["containers"][0]["statusContext"]
 
 
+def with_image(active: str) -> Change:
+    def change(found: Json) -> None:
+        found["spec"]["containers"][0]["image"] = "app:2"
+        found["metadata"]["labels"][model.LABEL_ACTIVE] = active
+
+    return change
+
+
 def other_spec(found: Json) -> None:
     found["spec"]["podName"] = "db"
 
@@ -146,6 +154,8 @@ WRITES: dict[str, tuple[Write, str]] = {
     "create without a pod": (created(without("labels", model.LABEL_POD_UID)), "manager user root"),
     "create without a node": (created(without("labels", model.LABEL_NODE_NAME)), "manager user root"),
     "create inactive": (created(with_label(model.LABEL_ACTIVE, "false")), "manager user root"),
+    "create with an image": (created(with_image("image")), "manager user root"),
+    "create with an image, for older daemons": (created(with_image("true")), "manager user root"),
     "create without a context": (created(without_context), "manager user root"),
 }
 """What is written -> who may of those with the plain right to update requests, beside OpenKruise's admission."""
@@ -158,6 +168,8 @@ BY_OURS = {
     "other node": "",
     "node taken off": "",
     "create": "user",
+    "create with an image": "user",
+    "create with an image, for older daemons": "",
     "create without a name": "",
     "create with a pin": "",
     "create with a mark": "",

@@ -279,6 +279,40 @@ CREATE_REFUSALS = [
         containers({"name": "once"}),
     ),
     Refusal(
+        "image of one container of two",
+        "spec.containers must name one container, because the request has an image",
+        containers({"name": "app", "image": "app:2"}, {"name": "log"}),
+    ),
+    Refusal(
+        "image that the container has",
+        "spec.containers[0].image must be another image than that of 'app'",
+        containers({"name": "app", "image": "app:1"}),
+        pod=lambda o: o["spec"]["containers"][0].update(image="app:1"),
+    ),
+    Refusal(
+        "image of a static pod",
+        "spec.containers[0].image must be left out: pod 'web-0' is a static pod",
+        containers({"name": "app", "image": "app:2"}),
+        pod=meta(annotations={"kubernetes.io/config.mirror": "x", "kubernetes.io/config.hash": "uid-on-node"}),
+    ),
+    Refusal(
+        "image of a container that may stay down",
+        "spec.containers[0].image must be left out: the restartPolicy of 'app' is OnFailure, and if the image "
+        "cannot be started, kubelet does not try again",
+        containers({"name": "app", "image": "app:2"}),
+        pod=spec(restartPolicy="OnFailure"),
+    ),
+    Refusal(
+        "image and force",
+        "spec.strategy.forceRecreate must be left out: kubelet stops the container for its new image",
+        spec(containers=[{"name": "app", "image": "app:2"}], strategy={"forceRecreate": True}),
+    ),
+    Refusal(
+        "image and a grace period",
+        "spec.strategy.terminationGracePeriodSeconds must be left out: kubelet stops the container for its new image",
+        spec(containers=[{"name": "app", "image": "app:2"}], strategy={"terminationGracePeriodSeconds": 44}),
+    ),
+    Refusal(
         "pod that stays down",
         "spec.containers[0].name must name a container that kubelet restarts: the restartPolicy of 'app' is Never",
         pod=spec(restartPolicy="Never"),

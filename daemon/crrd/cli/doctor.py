@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from crrd.cli.options import add_kubeconfig_flag
-from crrd.core.api.types import API_VERSION, KIND, LABEL_ACTIVE, MANAGERS, NODE_DAEMONS
+from crrd.core.api.types import ACTIVE_REQUESTS, API_VERSION, KIND, MANAGERS, NODE_DAEMONS
 from crrd.core.doctor import facts as read
 from crrd.core.doctor.checks import CREATE, examine
 from crrd.core.doctor.facts import Facts, Hook, Json, LeaseSeen, PodSeen, Trial
@@ -134,7 +134,7 @@ class Reader(BestEffortReader):
             leader=self._leader(),
             nodes=self.list(NODES, read.read_node),
             node_leases=self.list(LEASES, read.read_lease, namespace="kube-node-lease"),
-            waiting=self.list(REQUESTS, read.read_waiting, label_selector=f"{LABEL_ACTIVE}=true"),
+            waiting=self.list(REQUESTS, read.read_waiting, label_selector=ACTIVE_REQUESTS),
             missing_rights=self._missing(OF_USER, namespace),
             accounts=self._accounts(),
             kruise_daemons=self.list(_DAEMON_SETS, read.read_desired, field_selector="metadata.name=kruise-daemon"),

@@ -15,7 +15,7 @@ from typing import Any
 from crrd.cli.options import add_kubeconfig_flag
 from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.time import format_duration
-from crrd.core.api.types import KIND, LABEL_ACTIVE, NODE_DAEMONS, RequestPhase
+from crrd.core.api.types import ACTIVE_REQUESTS, KIND, NODE_DAEMONS, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.explain import facts as read
 from crrd.core.explain.facts import DaemonFacts, Facts, Json
@@ -212,7 +212,7 @@ class _Reader(BestEffortReader):
         found = await self.attempt("the pod", self.get(PODS, namespace, request.pod_name))
         pod = None if found is None else parse_pod(found)
         node_name = request.node_name or (pod.node_name if pod else "")
-        active, own = f"{LABEL_ACTIVE}=true", f"involvedObject.uid={request.uid}"
+        active, own = ACTIVE_REQUESTS, f"involvedObject.uid={request.uid}"
         others, node, daemons, events, probes = await asyncio.gather(
             self.attempt(
                 "other requests", self.list(REQUESTS, parse_request, namespace=namespace, label_selector=active)

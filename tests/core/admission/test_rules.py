@@ -66,6 +66,11 @@ REASONS = {
     "ephemeral container": DenialReason.CONTAINER_KIND,
     "container that stays down": DenialReason.CONTAINER_NEVER_RESTARTED,
     "pod that stays down": DenialReason.CONTAINER_NEVER_RESTARTED,
+    "image that the container has": DenialReason.IMAGE,
+    "image of a static pod": DenialReason.IMAGE,
+    "image of a container that may stay down": DenialReason.IMAGE,
+    "image and force": DenialReason.IMAGE,
+    "image and a grace period": DenialReason.IMAGE,
     "container without an ID": DenialReason.CONTAINER_NOT_STARTED,
     "pod without any status": DenialReason.CONTAINER_NOT_STARTED,
 }
@@ -77,6 +82,18 @@ def test_the_reason_in_one_word(refusal: Refusal) -> None:
     outcome = reviewed(*refusal.objects(), USER)
     assert isinstance(outcome, Denied)
     assert outcome.reason is REASONS.get(refusal.name, DenialReason.INVALID_SPEC)
+
+
+def test_a_request_with_an_image_is_active_for_those_alone_that_know_images() -> None:
+    """An older node daemon selects `active=true`, and would restart the container with its old image."""
+    containers = [{"name": "app", "image": "app:2"}]
+    found = admitted(new_request(containers=containers, strategy={"terminationGracePeriodSeconds": 45}))
+    assert found["metadata"]["labels"][ACTIVE] == "image"
+    assert found["spec"]["containers"][0]["image"] == "app:2"
+    assert parse_request(found).active
+    assert admitted(found) == found, "asked again, admission changes nothing"
+    found["metadata"]["labels"][ACTIVE] = "true"
+    assert not parse_request(found).active, "an older manager has admitted it"
 
 
 def test_fills_in_all_that_is_admissions() -> None:

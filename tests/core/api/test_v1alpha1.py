@@ -116,6 +116,18 @@ def test_reads_every_field() -> None:
     )
 
 
+def test_an_image_is_read_and_needs_a_request_of_its_own() -> None:
+    obj = sound()
+    obj["spec"]["containers"] = [{"name": "app", "image": "app:2"}]
+    found = parse_request(obj)
+    assert (found.containers, found.for_image) == ((RequestedContainer("app", None, "app:2"),), True)
+    assert not found.active
+    obj["metadata"]["labels"]["crr.apps.kruise.io/active"] = "image"
+    assert parse_request(obj).active
+    obj["spec"]["containers"].append({"name": "log"})
+    assert parse_request(obj).error == "spec.containers must name one container, because the request has an image"
+
+
 def test_the_least_that_admission_lets_through() -> None:
     obj = {
         "metadata": {"namespace": "n", "name": "r", "uid": "u", "deletionTimestamp": "2026-01-02T03:04:05Z"},

@@ -23,7 +23,7 @@ from crrd.core.api.types import (
     READINESS_GATE,
     Request,
 )
-from crrd.core.api.v1alpha1 import container_id_error, parse_request
+from crrd.core.api.v1alpha1 import active_value, container_id_error, parse_request
 from crrd.kubelet.labels import ANNOTATION_MIRROR
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 from crrd.lib.jsonfields import items, mapping, mapping_at, number, shown, value_at, with_values
@@ -55,6 +55,7 @@ class DenialReason(StrEnum):
     CONTAINER_KIND = "container_kind"  # An ordinary init container, or an ephemeral one
     CONTAINER_NEVER_RESTARTED = "container_never_restarted"
     CONTAINER_NOT_STARTED = "container_not_started"
+    IMAGE = "image"  # The container cannot get the request's image, or has it already
     RESTARTS_POD = "restarts_whole_pod"
     """The container's restartPolicyRules may make kubelet restart the whole pod; the request does not allow that."""
 
@@ -117,6 +118,7 @@ def review_create(
         _unfit_pod(pod)
         or _deny_long_durations(request.written, pod)
         or _unrecreatable_container(request.parsed, pod, kubelet_minor)
+        or _unfit_for_image(request.parsed, pod, kubelet_minor)
     ):
         return denied
     completed = _completed(request, pod, user)
@@ -210,6 +212,28 @@ def _unrecreatable_container(request: Request, pod: Pod, kubelet_minor: int | No
     return None
 
 
+def _unfit_for_image(request: Request, pod: Pod, kubelet_minor: int | None) -> Denied | None:
+    """Deny an image that the container cannot get in this pod. Kubelet stops the container then, by the pod's rules."""
+    strategy, container = request.strategy, request.containers[0]
+    if not container.image:
+        return None
+    known = pod.containers[container.name]
+    if strategy.force or strategy.grace_seconds not in (None, pod.grace_seconds):
+        field = "forceRecreate" if strategy.force else "terminationGracePeriodSeconds"
+        rule = f"strategy.{field} must be left out: kubelet stops the container for its new image"
+    elif pod.static_uid:
+        rule = f"containers[0].image must be left out: pod {shown(pod.name)} is a static pod"
+    elif known.policy(kubelet_minor) is not RestartPolicy.ALWAYS:
+        policy = f"the restartPolicy of {shown(container.name)} is {known.policy(kubelet_minor)}"
+        why = "if the image cannot be started, kubelet does not try again"
+        rule = f"containers[0].image must be left out: {policy}, and {why}"
+    elif known.image == container.image:
+        rule = f"containers[0].image must be another image than that of {shown(container.name)}"
+    else:
+        return None
+    return Denied(f"spec.{rule}", DenialReason.IMAGE)
+
+
 def _completed(request: NewRequest, pod: Pod, user: str) -> dict[str, Any]:
     """Return the request with all fields that admission sets, replacing earlier values.
 
@@ -217,7 +241,11 @@ def _completed(request: NewRequest, pod: Pod, user: str) -> dict[str, Any]:
     secrets, and the client gets the response. The node reads hook and ports from kubelet's record of the container.
     """
     written = request.written
-    naming = {LABEL_POD_UID: pod.uid, LABEL_NODE_NAME: pod.node_name, LABEL_ACTIVE: "true"}
+    naming = {
+        LABEL_POD_UID: pod.uid,
+        LABEL_NODE_NAME: pod.node_name,
+        LABEL_ACTIVE: active_value(request.parsed.containers),
+    }
     annotations = mapping_at(written, "metadata.annotations").items()
     left_out = [field for field in FIELDS.values() if field.filled_in and field.absent(value_at(written, field.path))]
     defaults = {field.path: pod.grace_seconds if field.of_pod else field.default for field in left_out}

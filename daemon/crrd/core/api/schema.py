@@ -33,6 +33,12 @@ _TABLE = (
         low=1,
         high=63,
     ),
+    _string(
+        f"{_ENTRY}.image",
+        "Image of the next instance. crrd does not stop the container, but waits until the pod has this image and "
+        "kubelet has replaced the container. Only in a request with one container.",
+        high=1024,
+    ),
     _object(
         _CONTEXT,
         "Container instance to stop, recorded by admission. Users do not set it. If a newer instance is running, crrd "

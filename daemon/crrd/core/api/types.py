@@ -25,6 +25,10 @@ API_VERSION = f"{GROUP}/{VERSION}"
 LABEL_POD_UID = "crr.apps.kruise.io/pod-uid"
 LABEL_NODE_NAME = "crr.apps.kruise.io/node-name"
 LABEL_ACTIVE = "crr.apps.kruise.io/active"
+ACTIVE, ACTIVE_IMAGE = "true", "image"
+"""Values of the label active. A request with an image has its own, so that a node daemon which does not know the field
+never selects the request and stops the container."""
+ACTIVE_REQUESTS = f"{LABEL_ACTIVE} in ({ACTIVE},{ACTIVE_IMAGE})"  # Label selector
 LABEL_READINESS_GATE = "crr.apps.kruise.io/readiness-gate"
 """On a namespace, with the value `enabled`: its new pods get the readiness gate."""
 ANNOTATION_UNREADY_ACQUIRED = "crr.apps.kruise.io/unready-acquired"
@@ -119,6 +123,7 @@ class RequestedContainer:
 
     name: str
     context: Pin | None = None
+    image: str = ""  # Of its next instance, which another program sets in the pod; "" to restart the container
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +229,11 @@ class Request:
     def live(self) -> bool:
         """Whether the node may still act on the request."""
         return self.active and not self.deleting and not self.completed
+
+    @property
+    def for_image(self) -> bool:
+        """Whether another program sets the image of a container, so that no container is stopped for the request."""
+        return any(container.image for container in self.containers)
 
     @property
     def has_finalizer(self) -> bool:

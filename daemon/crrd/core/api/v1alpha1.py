@@ -6,7 +6,7 @@ the names of its containers, so that `decide` can report each of them as Failed.
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,8 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.schema import FIELDS
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import (
+    ACTIVE,
+    ACTIVE_IMAGE,
     ANNOTATION_PINNED,
     ANNOTATION_UNREADY_ACQUIRED,
     CONDITIONS_UNREADY,
@@ -77,7 +79,7 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
         node_name=_label(reader, labels, LABEL_NODE_NAME),
         containers=containers,
         strategy=strategy,
-        active=_label(reader, labels, LABEL_ACTIVE) == "true",
+        active=_label(reader, labels, LABEL_ACTIVE) == active_value(containers),
         deleting=meta.get("deletionTimestamp") is not None,
         pinned=pinned,
         start_times=start_times,
@@ -89,6 +91,11 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
         error=reader.error or notes.error,
         spoilt=bool(notes.error and not reader.error),
     )
+
+
+def active_value(containers: Iterable[RequestedContainer]) -> str:
+    """Return the label active of a request for these containers that needs work. No other value makes it active."""
+    return ACTIVE_IMAGE if any(each.image for each in containers) else ACTIVE
 
 
 def status_to_json(status: Status) -> dict[str, Any]:
@@ -130,7 +137,9 @@ def _containers(reader: Reader, spec: Section) -> tuple[RequestedContainer, ...]
         if name in found:
             reader.reject(entry.where("name"), f"must not contain {shown(name)} twice")
         elif name:
-            found[name] = RequestedContainer(name, pin)
+            found[name] = RequestedContainer(name, pin, entry.text("image"))
+    if len(found) > 1 and any(each.image for each in found.values()):
+        reader.reject("spec.containers", "must name one container, because the request has an image")
     return tuple(found.values())
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from crrd.core.api.reasons import Reason, reason_of
 from crrd.core.api.time import format_duration, parse_time
 from crrd.core.api.types import LABEL_ACTIVE, LABEL_NODE_NAME, UNANSWERED_SECONDS, Request, RequestPhase, StatePhase
+from crrd.core.api.v1alpha1 import active_value
 from crrd.core.explain.advice import check_manager, find_daemon, remove_finalizers
 from crrd.core.explain.container import DAEMON_PATIENCE_SECONDS, find_container
 from crrd.core.explain.facts import Facts
@@ -116,7 +117,9 @@ def _not_served(facts: Facts) -> Iterator[Finding]:
     if not request.node_name:
         yield make_finding(facts, Topic.NO_LABEL, stuck=True, label=LABEL_NODE_NAME)
     if not request.active:
-        yield make_finding(facts, Topic.NO_LABEL, stuck=True, label=f'{LABEL_ACTIVE}: "true"')
+        yield make_finding(
+            facts, Topic.NO_LABEL, stuck=True, label=f'{LABEL_ACTIVE}: "{active_value(request.containers)}"'
+        )
     if facts.pod is not None and facts.pod.node_name not in ("", request.node_name):
         yield make_finding(facts, Topic.ANOTHER_NODE, stuck=True, found=facts.pod.node_name)
 
