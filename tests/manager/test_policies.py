@@ -600,9 +600,19 @@ async def test_a_second_edit_takes_over_from_the_run_of_the_first(managed: Manag
             "InvalidSpec",
             "spec.triggers.schedule must be valid: cron '0 0 */3 2 5#5' matches no time",
         ),
+        (
+            {"targetRef": {"apiVersion": "v1", "kind": "Service", "name": "web"}},
+            "PodsNotOwned",
+            (
+                "Service web owns no pods; 2 pods match its selector, but other workloads own them: "
+                "name the workload that owns the pods in spec.targetRef, or use spec.selector"
+            ),
+        ),
     ],
 )
 async def test_what_cannot_work_is_said(managed: Managed, spec: dict[str, Any], reason: str, message: str) -> None:
+    service = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}}}
+    await managed.cluster.client.create(Resource("services"), NAMESPACE, service)
     await managed.policy(**spec)
     await managed.lead()
     status = await managed.until(lambda status: bool(ready(status)))

@@ -123,6 +123,22 @@ def test_without_pods_nothing_is_known() -> None:
     assert problems(named, found(named)) == problems(named, found(named, gone)) == ()
 
 
+def test_a_selector_without_pods_is_shown() -> None:
+    """Pods may come later, as those of a nightly Job. Of a workload, which may be scaled to 0, nothing is said."""
+    chosen = policy(targetRef=None, selector={"matchLabels": {"app": "wbe"}})
+    (only,) = problems(chosen, found(chosen))
+    assert (only.reason, only.blocking) == (PolicyReason.NO_PODS, False)
+    assert problems(chosen, found(chosen, pod(CONFIG_MAP))) == ()
+
+
+def test_a_target_whose_pods_are_owned_by_others_is_shown() -> None:
+    """For example a Service."""
+    (only,) = problems(policy(), replace(found(policy()), not_owned=2))
+    assert (only.reason, only.blocking) == (PolicyReason.NOT_OWNED, True)
+    assert "Deployment web owns no pods; 2 pods match its selector" in only.message
+    assert problems(policy(), replace(found(policy(), pod(CONFIG_MAP)), not_owned=2)) == (), "a canary"
+
+
 def test_a_long_list_is_cut() -> None:
     sources = [{"secretRef": {"name": f"s{number}"}} for number in range(7)]
     (only,) = problems(policy(), found(policy(), pod({"envFrom": sources})))

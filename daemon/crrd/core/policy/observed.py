@@ -72,6 +72,7 @@ class Observed:
     old_files: str | None = None
     """Why the last run could not have files refreshed; "" if it could, None if that is unknown."""
     names: frozenset[str] = frozenset()  # All containers of the pods that can be restarted in place
+    not_owned: int = 0  # Pods that match the target's selector, and that other workloads own
     left_out: tuple[Reference, ...] = ()  # Uses that do not count: Secrets without `secrets`, or ignored objects
     unreached: tuple[Unreached, ...] = ()
     workload_min_ready: int = 0  # The workload's minReadySeconds

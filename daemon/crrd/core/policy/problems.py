@@ -41,6 +41,12 @@ class PolicyReason(ReasonTable):
         ),
         "use another name for new data, or delete all pods that use the object",
     )
+    NO_PODS = "NoPods", "no pod matches spec.selector", "check its labels, if there should be pods now"
+    NOT_OWNED = (
+        "PodsNotOwned",
+        "{target} owns no pods; {count} pods match its selector, but other workloads own them",
+        "name the workload that owns the pods in spec.targetRef, or use spec.selector",
+    )
     CONTAINER = (
         "ContainerNotFound",
         "no pod has a container {names} that can be restarted in place",
@@ -76,7 +82,7 @@ class Problem:
 def problems(policy: Policy, found: Observed) -> tuple[Problem, ...]:
     """Return the problems, those first because of which the policy is not ready."""
     if not found.names:
-        return ()  # no pod yet
+        return tuple(_of_no_pods(policy, found))
     every = [*_of_containers(policy, found), *_of_configuration(policy, found), *_of_age(policy, found)]
     return tuple(sorted(every, key=lambda each: not each.blocking))
 
@@ -98,6 +104,15 @@ def problem_of_nodes(
 
 def _problem(reason: PolicyReason, *, blocking: bool, **values: object) -> Problem:
     return Problem(reason, ": ".join([reason.say(**values), *reason.advise(**values)]), blocking)
+
+
+def _of_no_pods(policy: Policy, found: Observed) -> Iterator[Problem]:
+    """Yield why there is no pod, unless the target may just have none now."""
+    if policy.target is None:
+        yield _problem(PolicyReason.NO_PODS, blocking=False)
+    elif found.not_owned:
+        target = f"{policy.target.kind} {policy.target.name}"
+        yield _problem(PolicyReason.NOT_OWNED, blocking=True, target=target, count=found.not_owned)
 
 
 def _of_containers(policy: Policy, found: Observed) -> Iterator[Problem]:

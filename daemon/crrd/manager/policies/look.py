@@ -172,8 +172,9 @@ class TargetObserver:
             pods = (await self._client.list_all(PODS, parse, namespace=namespace, label_selector=query)).items
             owners = Owners(self._client, namespace, aim)
             await owners.learn([pod.owner for pod in pods])
-            found = observe(policy, [pod for pod in pods if owners.lead_to_target(pod.owner)])
-            found = replace(found, workload_min_ready=aim.min_ready)
+            owned = [pod for pod in pods if owners.lead_to_target(pod.owner)]
+            found = observe(policy, owned)
+            found = replace(found, workload_min_ready=aim.min_ready, not_owned=len(pods) - len(owned))
             if policy.config is None:
                 return aim, found
             listed = await self._versions.watch(namespace, Kind.CONFIG_MAP)
