@@ -72,6 +72,11 @@ def test_all_fields() -> None:
     )
 
 
+def test_a_container_that_is_named_twice_counts_once() -> None:
+    """Else each request of the schedule would name it twice, and admission would deny it."""
+    assert spec(containers=["app", "side", "app"]).containers == ("app", "side")
+
+
 def test_the_defaults() -> None:
     plain = spec()
     assert (plain.config, plain.budget, plain.window) == (ConfigChange(10, secrets=False), Budget(), None)

@@ -68,6 +68,15 @@ def test_a_node_that_is_not_ready() -> None:
     assert chosen(make_plan(world(daemons=None), run(), NOW)) == ["web-0"], "nothing is known about its node"
 
 
+def test_a_daemon_set_whose_rollout_only_lacks_dead_nodes_is_rolled_out() -> None:
+    """Its controller never updates the pods there, so its rollout lasts until the node is back or is removed."""
+    of = run(max_unavailable=Amount(2))
+    for rollout, expected in (({"behind": 1}, ["web-1"]), ({"behind": 2}, []), ({}, [])):
+        found = world(down=frozenset({"node-b"}), workload=workload(4, rolling="3 of 4 pods are updated", **rollout))
+        assert chosen(make_plan(found, of, NOW)) == expected
+        assert chosen(make_plan(replace(found, down=frozenset()), of, NOW)) == []
+
+
 def test_in_order_the_others_go_on_as_well() -> None:
     ordered = workload(4, in_order=True)
     pods = (*OTHERS[:2], replace(LOST, pod=replace(LOST.pod, name="web-9")), OTHERS[2])

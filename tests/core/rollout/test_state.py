@@ -169,6 +169,19 @@ def test_how_far_a_roll_out_is(obj: dict[str, Any], rolling: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("obj", "behind"),
+    [
+        (workload("DaemonSet", {}, {"desiredNumberScheduled": 4, "updatedNumberScheduled": 3}), 1),
+        (workload("DaemonSet", {}, {"desiredNumberScheduled": 4, "updatedNumberScheduled": 4}), 0),
+        (workload("DaemonSet", {}, {"desiredNumberScheduled": 4, "updatedNumberScheduled": 3}, generation=2), 0),
+        (workload("StatefulSet", {"replicas": 3}, {"updatedReplicas": 2}), 0),
+    ],
+)
+def test_how_many_pods_of_a_daemon_set_are_not_updated(obj: dict[str, Any], behind: int) -> None:
+    assert read_workload(obj).behind == behind
+
+
+@pytest.mark.parametrize(
     ("kind", "spec", "status", "desired"),
     [
         ("Deployment", {"replicas": 0, "parallelism": 5}, {}, 0),

@@ -63,7 +63,7 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
         created=text(meta.get("creationTimestamp")),
         target=None if target is None else TargetRef(*map(target.text, ("apiVersion", "kind", "name"))),
         selector=query,
-        containers=spec.texts("containers"),
+        containers=tuple(dict.fromkeys(spec.texts("containers"))),  # a request must not name one twice
         config=None if change is None else _config_change(change),
         schedule=None if schedule is None else _schedule(schedule, schedule.integer("startingDeadline")),
         max_age=max_age,

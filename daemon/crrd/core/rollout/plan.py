@@ -155,6 +155,9 @@ def _wait_of_all(world: World, run: Run) -> Wait | None:
     """Return why no pod at all may start, None if pods may."""
     if world.workload is None or not world.workload.rolling or run.options.force:
         return None
+    lost = sum(each.pod.node_name in world.down for each in world.members)
+    if 0 < world.workload.behind <= lost:
+        return None  # a DaemonSet's controller does not update the pods of nodes that are down
     target, state = run.target.words, world.workload.rolling
     return Wait.of(WaitReason.ROLLOUT, f"kubectl describe {target} -n {run.namespace}", target=target, state=state)
 

@@ -24,6 +24,7 @@ class Workload:
     uid: str
     desired: int = 0  # Desired number of pods; 0 if unknown
     rolling: str = ""  # The state of its rollout for messages; "" if there is none
+    behind: int = 0  # Pods that the rollout of a DaemonSet has not updated yet
     selector: LabelSelector | None = None
     in_order: bool = False  # Whether the highest ordinal comes first, as in StatefulSets
     min_ready: int = 0  # minReadySeconds: how long a new pod must be ready to count as available
@@ -36,7 +37,8 @@ def read_workload(obj: Mapping[str, Any]) -> Workload:
     desired = next(count for count in counts if count is not None)
     in_order = obj.get("kind") == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel"
     selector = read_selector(spec.get("selector"))
-    return Workload(text(meta.get("uid")), desired, _rolling(obj, desired), selector, in_order, read_min_ready(obj))
+    rolling, behind = _rolling(obj, desired)
+    return Workload(text(meta.get("uid")), desired, rolling, behind, selector, in_order, read_min_ready(obj))
 
 
 def read_min_ready(workload: Mapping[str, Any]) -> int:
@@ -59,8 +61,11 @@ def _wanted_by_job(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
     return most if completions is None else min(most, max(0, completions - succeeded))
 
 
-def _rolling(obj: Mapping[str, Any], desired: int) -> str:
-    """Return the state of a rollout that proceeds by itself, like kubectl's `rollout status`, but without readiness."""
+def _rolling(obj: Mapping[str, Any], desired: int) -> tuple[str, int]:
+    """Return the state of a rollout that proceeds by itself, and how many pods of a DaemonSet it has not updated.
+
+    The state is like that of kubectl's `rollout status`, but without readiness.
+    """
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     known = (text(obj.get("apiVersion")), text(obj.get("kind"))) in _OBSERVED
     observed = _number(status, "observedGeneration")
@@ -69,10 +74,10 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
     if observed is None and known:
         observed = 0
     if observed is not None and observed < number(meta.get("generation")):
-        return "waiting for its controller to observe the last change"
+        return "waiting for its controller to observe the last change", 0
     strategy = mapping(spec.get("updateStrategy"))
     if strategy.get("type") == "OnDelete":
-        return ""  # only the user can continue it
+        return "", 0  # only the user can continue it
     expected = _expected(strategy, status, desired)
     updated = _number(status, "updatedReplicas" if "updatedReplicas" in status else "updatedNumberScheduled")
     if updated is None:  # absent if it is 0, or if the kind has no rollouts
@@ -82,9 +87,10 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> str:
         updated = 0 if rolls else expected
     if updated < expected:
         paused = ", and the rollout is paused" if spec.get("paused") is True else ""
-        return f"{updated} of {expected} pods are updated{paused}"
-    old = number(status.get("replicas")) - updated
-    return f"waiting for old pods to terminate, {old} left" if obj.get("kind") == "Deployment" and old > 0 else ""
+        behind = expected - updated if obj.get("kind") == "DaemonSet" else 0
+        return f"{updated} of {expected} pods are updated{paused}", behind
+    old = number(status.get("replicas")) - updated if obj.get("kind") == "Deployment" else 0
+    return f"waiting for old pods to terminate, {old} left" if old > 0 else "", 0
 
 
 def _expected(strategy: Mapping[str, Any], status: Mapping[str, Any], desired: int) -> int:
