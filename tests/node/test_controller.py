@@ -1,7 +1,7 @@
 """Cache, queue, reconciler and executor together, on a node in memory and in virtual time."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import cycle, pairwise
 from typing import Any
@@ -24,7 +24,7 @@ from crrd.core.api.types import (
 )
 from crrd.core.recreate.actions import Decision, EmitEvent, RunHook, StopContainer, WriteStatus
 from crrd.core.recreate.invariants import Rule
-from crrd.core.recreate.observation import Hook, HookKind, HookResult, Instance, ObservedPod, ObservedRequest, WorkKind
+from crrd.core.recreate.observation import Hook, HookKind, HookResult, Instance, Observation, WorkKind
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import (
@@ -1842,9 +1842,9 @@ class Withheld(Recorder):
 async def test_a_wrong_decision_starts_nothing_and_its_request_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: the container that the request does not name is stopped."""
 
-    def wrong(pod: ObservedPod, requests: Sequence[ObservedRequest], *_: object) -> Decision:
-        (meant,) = (each for each in pod.instances if each.name == "b")
-        return Decision((StopContainer(requests[0].request, meant, 30.0, 0.0),))
+    def wrong(observation: Observation) -> Decision:
+        (meant,) = (each for each in observation.pod.instances if each.name == "b")
+        return Decision((StopContainer(observation.requests[0].request, meant, 30.0, 0.0),))
 
     recorder = Withheld()
     async with MemoryNode("a", "b", recorder=recorder) as node:

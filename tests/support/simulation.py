@@ -19,6 +19,7 @@ from crrd.core.recreate.observation import (
     HookKind,
     HookResult,
     Instance,
+    Observation,
     ObservedNode,
     ObservedPod,
     ObservedRequest,
@@ -162,7 +163,7 @@ class World:
             return True
         return life is self.life
 
-    def observe(self) -> tuple[ObservedPod, list[ObservedRequest], ObservedNode]:
+    def observe(self) -> Observation:
         """Return what the daemon observes now."""
         for uid, request in self.requests.items():
             self.life.observed.setdefault(uid, self.now)
@@ -176,7 +177,8 @@ class World:
             known_since=0.0,
         )
         node = ObservedNode(NODE, frozenset({RUNTIME}), wall=1767229200.0)
-        return pod, [self.known(uid) for uid in self.requests | self.deleted if uid in self.life.observed], node
+        seen = tuple(self.known(uid) for uid in self.requests | self.deleted if uid in self.life.observed)
+        return Observation(pod, seen, node, self.now)
 
     def known(self, uid: str) -> ObservedRequest:
         """Return what the daemon knows of a request that it has seen in this life."""
@@ -192,8 +194,8 @@ class World:
         """Let the daemon do one step: plan a round, or carry out one action of its planned round."""
         if not self.life.plan:
             observed = self.observe()
-            decision = decide(*observed, self.now)
-            assert not check(decision, *observed, self.now)
+            decision = decide(observed)
+            assert not check(decision, observed)
             self.life.plan = [action for action in decision.actions if not isinstance(action, EmitEvent)]
             return bool(self.life.plan)
         action = self.life.plan.pop(0)

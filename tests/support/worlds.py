@@ -21,6 +21,7 @@ from crrd.core.recreate.invariants import check
 from crrd.core.recreate.observation import (
     HookResult,
     Instance,
+    Observation,
     ObservedNode,
     ObservedPod,
     ObservedRequest,
@@ -146,7 +147,7 @@ class Scene:
     ended: tuple[Request, ...] = ()  # Requests that have left the selection
 
     def known(self, request: Request, now: float) -> ObservedRequest:
-        """Return what is known of a request. One of which nothing else is said was first seen now."""
+        """Return what is known of a request. Without a time in `first_seen`, it was first seen now."""
         uid = request.uid
         return ObservedRequest(
             request,
@@ -185,6 +186,7 @@ def decided(requests: Iterable[Request], scene: Scene, now: float) -> Decision:
     gone = tuple(request(uid=uid) for uid in dict.fromkeys(uid for uid, _ in scene.works) if uid not in all_of_them)
     scene = replace(scene, ended=(*scene.ended, *gone))
     known = [scene.known(each, now) for each in (*all_of_them.values(), *gone)]
-    decision = decide(scene.pod, known, scene.node, now)
-    assert not check(decision, scene.pod, known, scene.node, now)
+    observation = Observation(scene.pod, tuple(known), scene.node, now)
+    decision = decide(observation)
+    assert not check(decision, observation)
     return decision

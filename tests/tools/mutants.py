@@ -52,7 +52,7 @@ EQUIVALENT: dict[str, str] = {
     "core/explain/request.py: Lt -> LtE: before = sorted((other for other in served if serving_order(":
         "no two requests of a namespace have one name",
     "core/lifecycle/steps.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
-    "core/recreate/draft.py: statement left out: check_move(self.request.status, status)":
+    "core/recreate/request_view.py: statement left out: check_move(self.request.status, status)":
         "it raises only for a bug",
     "core/rollout/plan.py: Lt -> LtE: return first if first is not None and _age(first) < _age(run":
         "another run has another name",
@@ -61,8 +61,6 @@ EQUIVALENT: dict[str, str] = {
     "core/rollout/state.py: False -> True: ready: bool = False": "who reads a pod always says it",
     "core/rollout/state.py: 0 -> 1: desired: int = 0": "who reads a workload always says it",
     "core/rollout/preview.py: 0 -> 1: pause_after: int = 0": "preview always says it",
-    "core/recreate/draft.py: Lt -> LtE: if self.wake_at is None or at < self.wake_at:":
-        "the same time once more",
     "core/recreate/stop.py: 1000 -> 1001: return base * (1 + RETRY_JITTER * (crc32(f'{salt}/{attempts}":
         "a thousandth of a jitter",
     "core/recreate/actions.py: False -> True: warning: bool = False": "whoever makes an event says it",

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from crrd.core.api.types import Request
 from crrd.core.recreate.decide import in_serving_order
-from crrd.core.recreate.draft import QUIET
-from crrd.core.recreate.observation import ApiAnswer, Ending, Instance, ObservedNode, ObservedPod, ObservedRequest
+from crrd.core.recreate.observation import ApiAnswer, Ending, Instance, Observation, ObservedNode, ObservedPod
+from crrd.core.recreate.request_view import QUIET
 from crrd.kubelet.runtime_status import ContainerState, newest
 from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
 from crrd.node.execute import Executor
@@ -22,9 +22,6 @@ restarted daemon would run the hook again or start the grace period again."""
 WAITED_SECONDS = 0.01  # A wait longer than this makes the runtime's earlier response too old
 
 
-Observed = tuple[ObservedPod, tuple[ObservedRequest, ...], ObservedNode]
-
-
 class PodInspector:
     """Observes one pod at a time."""
 
@@ -34,7 +31,7 @@ class PodInspector:
         self._pods = pods
         self._executor = executor
 
-    async def observe(self, pod_record: PodRecord, answer: ApiAnswer | None = None) -> Observed:
+    async def observe(self, pod_record: PodRecord, answer: ApiAnswer | None = None) -> Observation:
         """Return what `decide` needs to know. Requests may change meanwhile: they are as they are at its return.
 
         The runtime is asked only if a request can be served, or if a stop after a hook is still due.
@@ -85,7 +82,7 @@ class PodInspector:
         )
         return self._observed(pod_record, pod, silent.result())
 
-    def _observed(self, pod_record: PodRecord, pod: ObservedPod, silent_since: float | None) -> Observed:
+    def _observed(self, pod_record: PodRecord, pod: ObservedPod, silent_since: float | None) -> Observation:
         """Return the pod with its requests and the node as they are now."""
         node = ObservedNode(
             name=self._node_name,
@@ -96,7 +93,8 @@ class PodInspector:
             prunes_is_killed=self._executor.writes.prunes_is_killed,
             draining=self._executor.draining,
         )
-        return pod, tuple(record.observed() for record in pod_record.requests.values()), node
+        requests = tuple(record.observed() for record in pod_record.requests.values())
+        return Observation(pod, requests, node, asyncio.get_running_loop().time())
 
     async def _list_current(
         self,

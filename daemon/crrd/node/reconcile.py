@@ -1,15 +1,14 @@
 """Handles one pod: observe, decide, execute."""
 
 import asyncio
-from collections.abc import Sequence
 
 import structlog
 
 from crrd.core.api.pod import Pod
-from crrd.core.recreate.actions import Decision
+from crrd.core.recreate.actions import Decision, earliest
 from crrd.core.recreate.decide import decide, without_work
 from crrd.core.recreate.invariants import check
-from crrd.core.recreate.observation import ApiAnswer, ObservedNode, ObservedPod, ObservedRequest
+from crrd.core.recreate.observation import ApiAnswer, Observation
 from crrd.lib.errors import ApiUnavailableError, CrrdError
 from crrd.node.execute import Executor
 from crrd.node.observe import PodInspector
@@ -60,38 +59,37 @@ class Reconciler:
 
     async def _round(self, pod_key: str) -> tuple[float | None, bool]:
         """Return the time of the next round, and whether a stop waits for a slot."""
-        loop, pod_record = asyncio.get_running_loop(), self._pods.ensure(pod_key)
+        loop = asyncio.get_running_loop()
+        pod_record = self._pods.ensure(pod_key)
         self._refresh(pod_record)
         if not pod_record.live and not pod_record.ended_before_stop(loop.time()):
             pod_record.forget_observations()
             return None, False
         observed = await self._inspector.observe(pod_record)
-        decision = self._decide(*observed)
+        decision = self._decide(observed)
         if decision.ask_api and loop.time() >= pod_record.api_retry.next_try:
             answer = await self._ask(pod_record)
             self._refresh(pod_record)  # requests may have changed meanwhile
             observed = await self._inspector.observe(pod_record, answer)
-            decision = self._decide(*observed)
+            decision = self._decide(observed)
         pod_record.runtime.awaited = decision.poll_runtime
         self._executor.carry_out(pod_key, decision.actions)
-        next_look = pod_record.runtime.retry.next_try if observed[0].runtime_error else None
+        next_look = pod_record.runtime.retry.next_try if observed.pod.runtime_error else None
         next_question = pod_record.api_retry.next_try if decision.ask_api and pod_record.api_retry.waiting else None
-        wakes = (decision.wake_at, self._executor.writes.wake_at(pod_key), next_look, next_question)
-        first = min((at for at in wakes if at is not None), default=None)
+        first = earliest(decision.wake_at, self._executor.writes.wake_at(pod_key), next_look, next_question)
         if first is None and not pod_record.live:
             pod_record.forget_observations()  # nothing of an ended request is awaited any more
         return None if first is None else max(first, loop.time() + ROUND_SECONDS), decision.waits_for_slot
 
-    def _decide(self, pod: ObservedPod, requests: Sequence[ObservedRequest], node: ObservedNode) -> Decision:
+    def _decide(self, observed: Observation) -> Decision:
         """Decide what to do now. If that breaks a rule, no hook and no stop starts, because it is a bug."""
-        now = asyncio.get_running_loop().time()
-        decision = decide(pod, requests, node, now)
-        violations = check(decision, pod, requests, node, now)
+        decision = decide(observed)
+        violations = check(decision, observed)
         for each in violations:
             what = {"action": type(each.action).__name__, "container": each.container or None}
             log.error("decision withheld", rule=each.rule.value, **what, **log_fields(each.action.request))
             self._edges.recorder.withheld(each.rule)
-        return without_work(decision, pod, requests, node, now) if violations else decision
+        return without_work(decision, observed) if violations else decision
 
     async def _ask(self, pod_record: PodRecord) -> ApiAnswer | None:
         """Read the pod from the API server. None if it does not respond."""

@@ -11,7 +11,7 @@ from crrd.core.api.types import Request, RequestPhase, StatePhase, Status, Strat
 from crrd.core.recreate.actions import Action, Decision, RunHook, StopContainer, WriteStatus
 from crrd.core.recreate.decide import WITHHELD_SECONDS, without_work
 from crrd.core.recreate.invariants import Rule, check
-from crrd.core.recreate.observation import Hook, HookKind, HookResult, ObservedRequest, Work, WorkKind
+from crrd.core.recreate.observation import Hook, HookKind, HookResult, Observation, ObservedRequest, Work, WorkKind
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from tests.support.worlds import Scene, exited, hooked, instance, killed, observed, pin, pod, recreating, request
@@ -43,9 +43,13 @@ def requests(scene: Scene, *, gone: bool = True) -> list[ObservedRequest]:
     return [scene.known(request(), NOW)] + [replace(scene.known(GONE, NOW), left=True)] * gone
 
 
+def observation(scene: Scene, known: list[ObservedRequest] | None = None) -> Observation:
+    return Observation(scene.pod, tuple(known or requests(scene)), scene.node, NOW)
+
+
 def broken(*actions: Action, known: list[ObservedRequest] | None = None, **changes: Any) -> set[Rule]:
     scene = observed(**{"instances": (OLD,), **changes})
-    found = check(Decision(actions), scene.pod, known or requests(scene), scene.node, NOW)
+    found = check(Decision(actions), observation(scene, known))
     return {violation.rule for violation in found}
 
 
@@ -146,7 +150,7 @@ class TestWithheld:
     def test_no_hook_and_no_stop_begins_and_the_request_waits(self) -> None:
         scene = observed(OLD, first_seen={"r1": 0.0})
         wrong = Decision((stop(), hook(GONE), WriteStatus(request(), recreating(killed()))))
-        left = without_work(wrong, scene.pod, requests(scene), scene.node, NOW)
+        left = without_work(wrong, observation(scene))
         (write,) = left.actions
         assert isinstance(write, WriteStatus)
         assert write.status.phase is RequestPhase.PENDING
@@ -159,4 +163,4 @@ class TestWithheld:
         scene = observed(OLD, first_seen={"r1": 0.0})
         waits = WriteStatus(request(uid="r2"), Status(RequestPhase.PENDING))
         wrong = Decision((waits, WriteStatus(DONE, recreating())))
-        assert without_work(wrong, scene.pod, requests(scene), scene.node, NOW).actions == (waits,)
+        assert without_work(wrong, observation(scene)).actions == (waits,)

@@ -110,7 +110,7 @@ class StartTimes:
     """When the hook of a pinned instance started and its stop was sent (RFC 3339, the node's clock); "" for not yet."""
 
     hook: str = ""
-    stop: str = ""  # If the CRD prunes isKilled, already set when the hook has ended (`Draft.note_hook_end`)
+    stop: str = ""  # If the CRD prunes isKilled, already set when the hook has ended (`RequestView.persist`)
 
     def after(self, earlier: "StartTimes") -> "StartTimes":
         """Return these times, but earlier ones if they are known, because a start is never later than recorded."""

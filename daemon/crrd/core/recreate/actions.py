@@ -1,9 +1,10 @@
-"""The actions for a pod's requests, which `decide` returns and the executor carries out.
+"""A decision: the actions that the executor carries out, and when to look again.
 
-An action has the version of its request that the decision was based on.
+An action has the version of its request that the decision was based on. What is decided about a container or a request
+is a value, too, and `joined` makes one decision of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from crrd.core.api.pod import Pod
@@ -67,12 +68,38 @@ class EmitEvent:
 Action = WriteStatus | PinContainers | RunHook | StopContainer | EmitEvent
 
 
+def earliest(*times: float | None) -> float | None:
+    """Return the first of these times, None if there is none."""
+    return min((at for at in times if at is not None), default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now, and when to look again if nothing happens before (monotonic seconds, None for never)."""
+    """What to do now, and when to look again if nothing happens before (monotonic seconds, None for never).
+
+    The decisions about parts of a request, and about the requests of a pod, add up to one: `a + b`, `joined`.
+    """
 
     actions: tuple[Action, ...] = ()
     wake_at: float | None = None
     poll_runtime: bool = False  # Whether the runtime must be polled, because the decision waits for a change there
     waits_for_slot: bool = False  # Whether a stop waits for a slot (`ObservedPod.may_stop`)
     ask_api: bool = False  # Whether the next decision needs `ObservedPod.answer`
+
+    def __add__(self, other: "Decision") -> "Decision":
+        return joined((self, other))
+
+
+NOTHING = Decision()
+
+
+def joined(decisions: Iterable[Decision]) -> Decision:
+    """Return one decision for all that was decided."""
+    made = tuple(decisions)
+    return Decision(
+        actions=tuple(action for each in made for action in each.actions),
+        wake_at=earliest(*(each.wake_at for each in made)),
+        poll_runtime=any(each.poll_runtime for each in made),
+        waits_for_slot=any(each.waits_for_slot for each in made),
+        ask_api=any(each.ask_api for each in made),
+    )

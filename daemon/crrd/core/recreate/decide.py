@@ -6,7 +6,8 @@ docs/contract.md.
 
 A round, file by file: here, which request is served, what it waits for as a whole, and each of its containers in
 order; `view` is what is known of a container; `stop`, then `outcome`, is its recreate; `settle` writes what came of it.
-What must hold for every decision is in `invariants`.
+Each of them returns what it decides as a value (a `Decision`, or a `Step` of a container), and `joined` puts them
+together. What must hold for every decision is in `invariants`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,12 +15,21 @@ from dataclasses import replace
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status
-from crrd.core.recreate.actions import Decision, PinContainers, RunHook, StopContainer, WriteStatus
-from crrd.core.recreate.draft import Draft, Gate, joined, recreating, with_message
+from crrd.core.recreate.actions import (
+    NOTHING,
+    Decision,
+    PinContainers,
+    RunHook,
+    StopContainer,
+    WriteStatus,
+    joined,
+)
 from crrd.core.recreate.messages import NO_MESSAGE, Message
-from crrd.core.recreate.observation import ObservedNode, ObservedPod, ObservedRequest
+from crrd.core.recreate.observation import Observation, ObservedRequest
 from crrd.core.recreate.outcome import await_ready, await_successor
-from crrd.core.recreate.settle import all_states, complete_as_failed, settle
+from crrd.core.recreate.request_view import RequestView, all_states
+from crrd.core.recreate.settle import complete_as_failed, settle
+from crrd.core.recreate.step import Step, fail, hold, recreating, with_message
 from crrd.core.recreate.stop import finish_hooked, stop
 from crrd.core.recreate.view import ContainerView
 from crrd.core.recreate.whole_pod import PodView
@@ -29,47 +39,30 @@ WITHHELD_SECONDS = 5.0  # Seconds until the next decision, after one that has br
 POD_PATIENCE = 60.0  # Seconds until a pod that this node has never had is looked up at the API server
 
 
-def decide(pod: ObservedPod, requests: Sequence[ObservedRequest], node: ObservedNode, now: float) -> Decision:
-    """Decide about all requests of one pod that are known, in any order.
+def decide(observation: Observation) -> Decision:
+    """Decide about all requests of one pod that are known.
 
-    For those that have ended, nothing is decided but a stop that is still due. `now`: monotonic seconds, the same clock
-    as in what was observed.
+    For those that have ended, nothing is decided but a stop that is still due.
     """
-    drafts = [Draft(known, pod, node, now) for known in requests if not known.servable and (known.live or known.works)]
-    for draft in drafts:
-        if draft.known.live:
-            complete_as_failed(draft, Message.of(Reason.INVALID_REQUEST, error=draft.request.error))
-        finish_hooked(draft, _others_than(draft.known, requests))
-    if any(isinstance(action, StopContainer) for draft in drafts for action in draft.actions):
-        return replace(joined(drafts), wake_at=now)  # the next round observes the stop and serves the others
-    queue = in_serving_order(requests)
-    if queue:
-        served = Draft(queue[0], pod, node, now)
-        _serve(served, _others_than(queue[0], requests))
-        # Of the others, only these have something new to write.
-        written = (known for known in queue[1:] if known.works or known.unpinned or not known.request.status.quiet)
-        waiting = [Draft(known, pod, node, now) for known in written]
-        for draft in waiting:
-            _wait_for_other_request(draft)
-        drafts += [served, *waiting]
-    return joined(drafts)
+    over = (known for known in observation.requests if not known.servable and (known.live or known.works))
+    ended = joined(_finish(RequestView(known, observation)) for known in over)
+    if any(isinstance(action, StopContainer) for action in ended.actions):
+        return replace(ended, wake_at=observation.now)  # the next round observes the stop and serves the others
+    queue = in_serving_order(observation.requests)
+    served = [_serve(RequestView(known, observation)) for known in queue[:1]]
+    # Of the others, only these have something new to write.
+    written = (known for known in queue[1:] if known.works or known.unpinned or not known.request.status.quiet)
+    return joined([ended, *served, *(_wait_for_other_request(RequestView(known, observation)) for known in written)])
 
 
-def without_work(
-    decision: Decision, pod: ObservedPod, requests: Iterable[ObservedRequest], node: ObservedNode, now: float
-) -> Decision:
+def without_work(decision: Decision, observation: Observation) -> Decision:
     """Return what is left of a decision that has broken a rule: its requests wait, and no hook or stop starts."""
     starting = {each.request.uid for each in decision.actions if isinstance(each, RunHook | StopContainer)}
-    drafts = [Draft(known, pod, node, now) for known in requests if known.servable and known.request.uid in starting]
-    for draft in drafts:
-        _wait(draft, Message.of(Reason.DECISION_WITHHELD))
+    held = (known for known in observation.requests if known.servable and known.request.uid in starting)
+    waits = joined(_wait(RequestView(known, observation), Message.of(Reason.DECISION_WITHHELD)) for known in held)
     others = (action for action in decision.actions if action.request.uid not in starting)
     kept = tuple(each for each in others if not (isinstance(each, WriteStatus) and each.request.completed))
-    return Decision((*kept, *joined(drafts).actions), now + WITHHELD_SECONDS, poll_runtime=True)
-
-
-def _others_than(known: ObservedRequest, requests: Iterable[ObservedRequest]) -> tuple[ObservedRequest, ...]:
-    return tuple(other for other in requests if other.request.uid != known.request.uid)
+    return Decision((*kept, *waits.actions), observation.now + WITHHELD_SECONDS, poll_runtime=True)
 
 
 def in_serving_order(requests: Iterable[ObservedRequest]) -> list[ObservedRequest]:
@@ -83,159 +76,136 @@ def serving_order(request: Request) -> tuple[bool, str, str]:
     return (request.status.phase is not RequestPhase.RECREATING, request.created, request.name)
 
 
-def _serve(draft: Draft, others: tuple[ObservedRequest, ...]) -> None:
+def _finish(view: RequestView) -> Decision:
+    """Complete a request that is invalid, and send the stops after its hooks."""
+    invalid = Message.of(Reason.INVALID_REQUEST, error=view.request.error)
+    completed = complete_as_failed(view, invalid) if view.known.live else NOTHING
+    return completed + finish_hooked(view)
+
+
+def _serve(view: RequestView) -> Decision:
     """Serve the pod's current request: the wait of the whole request, its pins, then each container."""
-    request, observed, pod = draft.request, draft.pod, draft.pod.pod
+    request, observed, pod = view.request, view.observed, view.observed.pod
     if pod is None or (request.pod_uid and pod.uid != request.pod_uid):
-        _await_pod(draft)
-    elif pod.deleting:
-        complete_as_failed(draft, Message.of(Reason.POD_DELETING))
-    elif observed.runtime_error:
-        _wait(draft, Message.of(Reason.RUNTIME_UNAVAILABLE, error=observed.runtime_error))
-    elif observed.listed_at < draft.known.first_seen:
-        draft.wake(draft.now)  # the list is older than this request: list again
-    else:
-        whole = PodView(draft.known, others, pod, observed, draft.node, draft.now)
-        views = [ContainerView.of(container, whole) for container in request.containers]
-        pins = {view.name: view.to_pin for view in views if view.to_pin is not None}
-        if pins:
-            draft.actions.append(PinContainers(request, {**request.pinned, **pins}, request.start_times))
-        if not pins or draft.known.pin_error:
-            draft.gate = _unready_gate(draft, pod_has_gate=pod.readiness_gate)
-            _recreate(draft, views)
+        return _await_pod(view)
+    if pod.deleting:
+        return complete_as_failed(view, Message.of(Reason.POD_DELETING))
+    if observed.runtime_error:
+        return _wait(view, Message.of(Reason.RUNTIME_UNAVAILABLE, error=observed.runtime_error))
+    if observed.listed_at < view.known.first_seen:
+        return Decision(wake_at=view.now)  # the list is older than this request: list again
+    whole = PodView(view.known, view.observation, pod)
+    views = [ContainerView.of(container, whole) for container in request.containers]
+    pins = {view.name: view.to_pin for view in views if view.to_pin is not None}
+    pinned = NOTHING
+    if pins:
+        pinned = Decision((PinContainers(request, {**request.pinned, **pins}, request.start_times),))
+        if not view.known.pin_error:
+            return pinned
+    return pinned + _recreate(whole, views)
 
 
-def _wait_for_other_request(draft: Draft) -> None:
+def _wait_for_other_request(view: RequestView) -> Decision:
     """Step 2: wait for another request of the pod. Write the result of work that began earlier for this one."""
-    request, done = draft.request, _work_done(draft)
+    request, (done, recorded) = view.request, _work_done(view)
     phase = RequestPhase.RECREATING if done else request.status.phase or RequestPhase.PENDING
     rewrite = done or request.status.phase is RequestPhase.EMPTY
     states = all_states(request, done) if rewrite else request.status.states
     waits_over = (with_message(state, NO_MESSAGE) if state.phase is StatePhase.PENDING else state for state in states)
-    draft.write(Status(phase, tuple(waits_over)))
+    return recorded + view.write(Status(phase, tuple(waits_over)))
 
 
-def _await_pod(draft: Draft) -> None:
+def _await_pod(view: RequestView) -> Decision:
     """Step 6: wait for a pod that was not seen yet. Complete the request if the API server has no such pod.
 
     If the watch reports that the pod has gone, was replaced or never came, ask the API server. A watch can be behind,
     and a verdict is final.
     """
-    observed = draft.pod
+    observed, until = view.observed, None
     missing = observed.gone or observed.pod is not None
     if not missing and observed.known_since is not None:
-        until = max(draft.known.first_seen, observed.known_since) + POD_PATIENCE
-        missing = draft.now >= until
-        if not missing:
-            draft.wake(until)
-    if missing:
-        lost = draft.pod_lost()
-        if lost:
-            complete_as_failed(draft, lost)
-            return
-        draft.ask_api = lost is None
-    why = Message.of(Reason.WAITING_FOR_POD, key=draft.request.pod_key, node=draft.node.name)
-    _wait(draft, why)
+        until = max(view.known.first_seen, observed.known_since) + POD_PATIENCE
+        missing = view.now >= until
+    lost = view.pod_lost() if missing else NO_MESSAGE
+    if lost:
+        return complete_as_failed(view, lost)
+    wait = _wait(view, Message.of(Reason.WAITING_FOR_POD, key=view.request.pod_key, node=view.node.name))
+    return wait + Decision(wake_at=None if missing else until, ask_api=lost is None)
 
 
-def _wait(draft: Draft, why: Message) -> None:
+def _wait(view: RequestView, why: Message) -> Decision:
     """Let the request wait. A longer wait is written to its status.
 
     The results of its hooks and stops are written anyway (step 12).
     """
-    request, moved = draft.request, _work_done(draft)
-    if draft.too_early_to_tell():
-        return
+    request, (moved, recorded) = view.request, _work_done(view)
+    quiet_until = view.quiet_until()
+    if quiet_until is not None:
+        return recorded + Decision(wake_at=quiet_until)
     states = all_states(request, moved)
     started = request.status.phase is RequestPhase.RECREATING or any(state.started for state in states)
     phase = RequestPhase.RECREATING if started else RequestPhase.PENDING
-    draft.write(Status(phase, states, why.text, reason=why.reason))
+    return recorded + view.write(Status(phase, states, why.text, reason=why.reason))
 
 
-def _work_done(draft: Draft) -> list[RecreateState]:
-    """Return states that record the end of a hook or that a stop was sent. Also persist when both began."""
-    request, done = draft.request, []
-    for work in draft.known.works.values():
-        draft.note_start_times(work)
+def _work_done(view: RequestView) -> tuple[list[RecreateState], Decision]:
+    """Return states that record the end of a hook or that a stop was sent, and what persists when both began."""
+    request, works = view.request, view.known.works.values()
+    hooked = [work for work in works if work.hook_result is not None and work.hook_unrecorded(request)]
+    done = list[RecreateState]()
+    for work in works:
         written = request.status.state(work.name)
-        state = recreating(written, work)
-        if work.hook_result is not None and work.hook_unrecorded(request):
-            done.append(draft.note_hook_end(state, work.pin))
-        elif work.stop_sent is not None and not (written.is_killed or written.phase.final):
-            done.append(replace(state, is_killed=True))
-    draft.persist_start_times()
-    return done
+        sent = work.stop_sent is not None and not (written.is_killed or written.phase.final)
+        if sent or work in hooked:
+            done.append(replace(recreating(written, work), is_killed=True))
+    return done, view.persist(works, {work.name: work.pin for work in hooked})
 
 
-def _unready_gate(draft: Draft, *, pod_has_gate: bool) -> Gate:
-    """Step 7: wait for the mark, then for the grace period, by this node's monotonic clock since the mark was seen.
-
-    If a hook or stop of the request has begun, its unready grace period is over.
-    """
-    known, request = draft.known, draft.request
-    grace = request.strategy.unready_grace_seconds
-    if grace is None:
-        return Gate(open=True)
-    if not pod_has_gate:
-        return Gate(open=True, message=Message.of(Reason.NO_READINESS_GATE))
-    begun = any(times.hook or times.stop for times in request.start_times.values())
-    work_begun = begun or any(state.is_killed for state in request.status.states)
-    if work_begun or known.works:
-        return Gate(open=True)
-    if not request.unready_acquired:
-        return Gate(open=False, message=Message.of(Reason.WAITING_FOR_UNREADY))
-    until = (draft.now if known.unready_seen is None else known.unready_seen) + grace
-    if draft.now < until:
-        draft.wake(until)
-        return Gate(open=False, message=Message.of(Reason.UNREADY_GRACE, grace=grace))
-    return Gate(open=True)
-
-
-def _recreate(draft: Draft, views: Sequence[ContainerView]) -> None:
+def _recreate(whole: PodView, views: Sequence[ContainerView]) -> Decision:
     """Handle each container in the order of the spec (step 8), then write the request's phase."""
-    strategy, states = draft.request.strategy, list[RecreateState]()
-    blocked = over = False
+    strategy, gate = whole.request.strategy, whole.gate
+    steps, still_to_stop = list[Step](), set[str]()
+    blocked, over = not gate.open, False
     for view in views:
         if over and not view.must_be_stopped:
-            states.append(view.written)
+            steps.append(Step(state=view.written))
             continue
-        state = _next_state(draft, view, blocked=blocked)
-        states.append(state)
-        blocked = blocked or (not state.phase.final and (strategy.ordered or not view.nothing_to_stop))
-        failed = state.phase is StatePhase.FAILED
-        over = over or (failed and strategy.failure_policy is FailurePolicy.FAIL)
-    still_to_stop = {view.name for view in views if view.must_be_stopped}
-    still_to_stop |= {action.instance.name for action in draft.actions if isinstance(action, RunHook)}
-    settle(draft, tuple(states), still_to_stop)
+        step = _next_step(view, blocked=blocked)
+        steps.append(step)
+        if view.must_be_stopped or any(isinstance(action, RunHook) for action in step.actions):
+            still_to_stop.add(view.name)
+        blocked = blocked or (not step.state.phase.final and (strategy.ordered or not view.nothing_to_stop))
+        over = over or (step.state.phase is StatePhase.FAILED and strategy.failure_policy is FailurePolicy.FAIL)
+    return joined([*steps, Decision(wake_at=gate.until), settle(whole, gate.message, steps, still_to_stop)])
 
 
-def _next_state(draft: Draft, view: ContainerView, *, blocked: bool) -> RecreateState:
-    """Return the next state of one container of the current request (step 4)."""
+def _next_step(view: ContainerView, *, blocked: bool) -> Step:
+    """Return what to do about one container of the current request (step 4)."""
     if view.written.phase.final:
-        return view.written
+        return Step(state=view.written)
     if view.problem:
-        return draft.fail(view.written, view.problem)
+        return fail(view, view.problem, view.written)
     if view.look_again_in is not None:
-        draft.wake(draft.now + view.look_again_in)
-        return view.written
+        return Step(state=view.written, wake_at=view.whole.now + view.look_again_in)
     if view.target is None:
-        return _without_target(draft, view)
+        return _without_target(view)
     if view.outgoing is not None:
-        return stop(draft, view, view.outgoing, blocked=blocked)
+        return stop(view, view.outgoing, blocked=blocked)
     if view.newest is None or view.newest.state is ContainerState.EXITED:
-        return await_successor(draft, view)
-    return await_ready(draft, view, view.newest)
+        return await_successor(view)
+    return await_ready(view, view.newest)
 
 
-def _without_target(draft: Draft, view: ContainerView) -> RecreateState:
-    """Return the state of a container without a target.
+def _without_target(view: ContainerView) -> Step:
+    """Return what to do about a container without a target.
 
     There is no instance yet, or its pin was removed after the work had begun.
     """
     if view.state.started:
-        return draft.fail(view.state, Message.of(Reason.PIN_LOST))
+        return fail(view, Message.of(Reason.PIN_LOST))
     if view.unfit:
-        return draft.fail(view.state, view.unfit)
-    error = draft.known.pin_error
-    why = Message.of(Reason.NOT_PINNED, error=error) if view.newest and error else Message.of(Reason.NOT_CREATED)
-    return draft.hold(view.state, why)
+        return fail(view, view.unfit)
+    error = view.whole.known.pin_error
+    return hold(
+        view, Message.of(Reason.NOT_PINNED, error=error) if view.newest and error else Message.of(Reason.NOT_CREATED)
+    )

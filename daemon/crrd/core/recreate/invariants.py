@@ -5,14 +5,21 @@ crrd, and starts no hook and no stop (`decide.without_work`).
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
 from crrd.core.api.types import DEFAULT_GRACE_SECONDS
 from crrd.core.recreate.actions import Decision, RunHook, StopContainer, WriteStatus
-from crrd.core.recreate.observation import NO_WORK, ObservedNode, ObservedPod, ObservedRequest, Work, WorkKind
+from crrd.core.recreate.observation import (
+    NO_WORK,
+    Observation,
+    ObservedNode,
+    ObservedPod,
+    ObservedRequest,
+    Work,
+    WorkKind,
+)
 from crrd.kubelet.restart_rules import comes_back, restart_all_code
 from crrd.kubelet.runtime_status import ContainerState
 
@@ -40,11 +47,10 @@ class Violation:
         return "" if isinstance(self.action, WriteStatus) else self.action.instance.name
 
 
-def check(
-    decision: Decision, pod: ObservedPod, requests: Iterable[ObservedRequest], node: ObservedNode, now: float
-) -> tuple[Violation, ...]:
+def check(decision: Decision, observation: Observation) -> tuple[Violation, ...]:
     """Return how a decision on these values breaks the rules; empty if it breaks none."""
-    known = {each.request.uid: each for each in requests}
+    pod, node, now = observation.pod, observation.node, observation.now
+    known = {each.request.uid: each for each in observation.requests}
     begun = Counter(each.instance.id for each in decision.actions if isinstance(each, RunHook | StopContainer))
     found = []
     for action in decision.actions:

@@ -78,6 +78,24 @@ def held_back(status: PodContainer) -> str:
     return f"{status.waiting_reason}: {status.waiting_message}".removesuffix(": ")
 
 
+def kubelet_message(status: PodContainer) -> Message:
+    """Return what kubelet says that the container waits for."""
+    details = held_back(status)
+    return Message.of(Reason.HELD_BACK, details=details) if details else NO_MESSAGE
+
+
+def not_ready(status: PodContainer, newest: Instance, running_since: float, now: float) -> tuple[Message, float | None]:
+    """Step 10: return the message about an instance that is not ready, and the time of the next one."""
+    seconds, more_at = waited(running_since, now, LATER_STEPS)
+    if not seconds:
+        return NO_MESSAGE, more_at
+    if status.container_id != newest.pin.container_id or not status.running:
+        why = "kubelet has not reported it yet"
+    else:
+        why = f"its {'readiness' if status.started else 'startup'} probe has not succeeded yet"
+    return Message.of(Reason.NOT_READY, seconds=seconds, why=why), more_at
+
+
 def not_started_again(ending: Ending | None, last: Instance | None, now: float) -> tuple[Message, float | None]:
     """Step 10: return the message about a container that kubelet has not started again, and the time of the next one.
 

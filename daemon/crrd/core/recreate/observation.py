@@ -279,3 +279,13 @@ class ObservedNode:
     def utc(self) -> str:
         """Its wall clock, RFC 3339 in UTC."""
         return rfc3339(datetime.fromtimestamp(self.wall, UTC))
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Everything that `decide` knows about one pod."""
+
+    pod: ObservedPod
+    requests: tuple[ObservedRequest, ...]  # In any order
+    node: ObservedNode
+    now: float  # Monotonic seconds, the same clock as in the other values

@@ -7,10 +7,12 @@ containers of the request have ended, `settle` completes it.
 from dataclasses import replace
 
 from crrd.core.api.reasons import EventReason, Reason
-from crrd.core.api.types import RecreateState, StatePhase
-from crrd.core.recreate.draft import ASK_AGAIN, Draft, with_message
-from crrd.core.recreate.messages import LATER_STEPS, NO_MESSAGE, Message, held_back, not_started_again, waited
+from crrd.core.api.types import StatePhase
+from crrd.core.recreate.actions import earliest
+from crrd.core.recreate.messages import Message, kubelet_message, not_ready, not_started_again
 from crrd.core.recreate.observation import Instance
+from crrd.core.recreate.request_view import ASK_AGAIN
+from crrd.core.recreate.step import Step, event, fail, hold, recreating, with_message
 from crrd.core.recreate.view import ContainerView
 from crrd.kubelet.runtime_status import ContainerState
 
@@ -19,70 +21,50 @@ LOOK_AT_EXIT = 0.5  # Seconds between lists while a stopped instance is listed a
 LOOK_AT_UNREADY = 5.0  # Seconds between lists while an instance is not ready
 
 
-def await_exit(draft: Draft, view: ContainerView, stopped_at: float) -> RecreateState:
+def await_exit(view: ContainerView, stopped_at: float) -> Step:
     """The runtime has reported that the container stopped. A list that shows it running may be older than that."""
-    if draft.pod.listed_at >= stopped_at + STOP_SETTLE:
-        return draft.fail(view.state, Message.of(Reason.STILL_RUNS))
-    draft.wake(draft.now + (ASK_AGAIN if draft.pod.listed_at <= stopped_at else LOOK_AT_EXIT))
-    draft.poll_runtime = True
-    return replace(view.state, phase=StatePhase.RECREATING)
+    listed_at = view.whole.observed.listed_at
+    if listed_at >= stopped_at + STOP_SETTLE:
+        return fail(view, Message.of(Reason.STILL_RUNS))
+    look_at = view.whole.now + (ASK_AGAIN if listed_at <= stopped_at else LOOK_AT_EXIT)
+    return Step(state=replace(view.state, phase=StatePhase.RECREATING), wake_at=look_at, poll_runtime=True)
 
 
-def await_successor(draft: Draft, view: ContainerView) -> RecreateState:
+def await_successor(view: ContainerView) -> Step:
     """Steps 6 and 10: the instance has ended. Wait until kubelet creates the next one."""
     if view.left_down:
-        return draft.fail(view.state, view.left_down)
-    draft.poll_runtime = True
-    why, more_at = not_started_again(draft.pod.endings.get(view.name), view.newest, draft.now)
-    if more_at is not None:
-        draft.wake(more_at)
-    return view.recreating(_kubelet_says(view) or why)
+        return fail(view, view.left_down)
+    why, more_at = not_started_again(view.whole.observed.endings.get(view.name), view.newest, view.whole.now)
+    return Step(
+        state=recreating(view.state, view.work, kubelet_message(view.status) or why), wake_at=more_at, poll_runtime=True
+    )
 
 
-def await_ready(draft: Draft, view: ContainerView, newest: Instance) -> RecreateState:
+def await_ready(view: ContainerView, newest: Instance) -> Step:
     """Step 10: the next instance exists. Wait until the pod's status shows it as running and ready."""
+    whole, status = view.whole, view.status
     if newest.state is not ContainerState.RUNNING:
         if view.pod_ended:
-            return draft.fail(view.state, view.pod_ended)
-        draft.poll_runtime = True
-        return view.recreating(_kubelet_says(view))
-    waiting, status = view.recreating(), view.status
+            return fail(view, view.pod_ended)
+        return Step(state=recreating(view.state, view.work, kubelet_message(view.status)), poll_runtime=True)
+    running_since = whole.observed.running_since.get(newest.id, whole.now)
     if status.container_id != newest.pin.container_id or not (status.running and status.ready):
-        draft.wake(draft.now + LOOK_AT_UNREADY)  # it may end again while kubelet is down and cannot report it
-        return view.recreating(_not_ready(draft, view, newest))
-    runs_until = draft.pod.running_since.get(newest.id, draft.now) + view.request.strategy.min_started_seconds
-    if draft.now < runs_until:
-        draft.wake(runs_until)
-        return waiting
+        why, more_at = not_ready(status, newest, running_since, whole.now)
+        # It may end again while kubelet is down and cannot report it.
+        return Step(
+            state=recreating(view.state, view.work, why), wake_at=earliest(more_at, whole.now + LOOK_AT_UNREADY)
+        )
+    waiting, runs_until = recreating(view.state, view.work), running_since + view.request.strategy.min_started_seconds
+    if whole.now < runs_until:
+        return Step(state=waiting, wake_at=runs_until)
     missing = view.not_back
-    if down := view.whole.left_down(missing, view.work.last_stop):
-        return draft.fail(waiting, Message.of(Reason.REST_LEFT_DOWN, names=", ".join(down)))
-    if view.whole.pod.restarting or missing:
-        return draft.hold(waiting, Message.of(Reason.NOT_BACK, names=", ".join(missing) or "kubelet"))
+    if down := whole.left_down(missing, view.work.last_stop):
+        return fail(view, Message.of(Reason.REST_LEFT_DOWN, names=", ".join(down)), waiting)
+    if whole.pod.restarting or missing:
+        return hold(view, Message.of(Reason.NOT_BACK, names=", ".join(missing) or "kubelet"), waiting)
     message = f"Container {view.name} was recreated as {newest.pin.container_id}"
     if others := view.restarted_beside:
-        why = Message.of(Reason.POD_RESTARTED, names=", ".join(others))
-        waiting, message = with_message(waiting, why), f"{message}; {why.text}"
-    draft.emit(EventReason.RECREATED, message, view.name)
-    return replace(waiting, phase=StatePhase.SUCCEEDED)
-
-
-def _not_ready(draft: Draft, view: ContainerView, newest: Instance) -> Message:
-    """Return the message for an instance that is not ready: since when it runs, and what is missing."""
-    status = view.status
-    seconds, more_at = waited(draft.pod.running_since.get(newest.id, draft.now), draft.now, LATER_STEPS)
-    if more_at is not None:
-        draft.wake(more_at)
-    if not seconds:
-        return NO_MESSAGE
-    if status.container_id != newest.pin.container_id or not status.running:
-        why = "kubelet has not reported it yet"
-    else:
-        why = f"its {'readiness' if status.started else 'startup'} probe has not succeeded yet"
-    return Message.of(Reason.NOT_READY, seconds=seconds, why=why)
-
-
-def _kubelet_says(view: ContainerView) -> Message:
-    """Return kubelet's message about what the container waits for."""
-    details = held_back(view.status)
-    return Message.of(Reason.HELD_BACK, details=details) if details else NO_MESSAGE
+        rest = Message.of(Reason.POD_RESTARTED, names=", ".join(others))
+        waiting, message = with_message(waiting, rest), f"{message}; {rest.text}"
+    recreated = event(view, EventReason.RECREATED, message)
+    return Step((recreated,), state=replace(waiting, phase=StatePhase.SUCCEEDED))

@@ -5,15 +5,20 @@ from dataclasses import replace
 
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.types import FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status
-from crrd.core.recreate.draft import Draft, with_message
+from crrd.core.recreate.actions import Decision
 from crrd.core.recreate.messages import Message
+from crrd.core.recreate.request_view import RequestView, all_states
+from crrd.core.recreate.step import Step, failed
 
 
-def settle(draft: Draft, states: tuple[RecreateState, ...], still_to_stop: Collection[str]) -> None:
-    """Complete the request, or write its progress. `still_to_stop`: names of containers that must still be stopped."""
-    request, gate = draft.request, draft.gate.message
-    failed = [state for state in states if state.phase is StatePhase.FAILED]
-    causes = [state for state in failed if state.reason is not Reason.EARLIER_FAILURE] or failed
+def settle(view: RequestView, gate: Message, steps: Sequence[Step], still_to_stop: Collection[str]) -> Decision:
+    """Complete the request, or write its progress.
+
+    `gate`: the message of the unready grace period. `still_to_stop`: names of containers that must still be stopped.
+    """
+    request, states = view.request, tuple(step.state for step in steps)
+    failures = [state for state in states if state.phase is StatePhase.FAILED]
+    causes = [state for state in failures if state.reason is not Reason.EARLIER_FAILURE] or failures
     cause = causes[0] if causes else None
     if cause is not None and request.strategy.failure_policy is FailurePolicy.FAIL:
         awaited = Message.of(Reason.EARLIER_FAILURE, what="stopped waiting", name=cause.name)
@@ -21,43 +26,41 @@ def settle(draft: Draft, states: tuple[RecreateState, ...], still_to_stop: Colle
         states = _fail_rest(states, awaited, pending, still_to_stop)
     if all(state.phase.final for state in states):
         reason = cause.reason if cause is not None else Reason.NONE
-        status = Status(RequestPhase.COMPLETED, states, _summary(states, gate), draft.node.utc, reason)
-        draft.write(status)
-        return
+        return view.write(Status(RequestPhase.COMPLETED, states, _summary(states, gate), view.node.utc, reason))
     status = Status(RequestPhase.RECREATING, states, gate.text, reason=gate.reason)
-    draft.persist_start_times()
-    if not _only_started(request.status, status, draft.stops) or not draft.too_early_for_work():
-        draft.write(status)
+    works = [view.known.work_on(step.state.name) for step in steps if step.lasting]
+    persisted = view.persist(works, {step.state.name: step.hook_ended for step in steps if step.hook_ended is not None})
+    sent = {step.state.name: step.stop_sent for step in steps if step.stop_sent is not None}
+    if _only_started(request.status, status, sent):
+        until = view.started_until(hook_runs=any(step.hook_runs for step in steps), stops=sent.values())
+        if until is not None:
+            return persisted + Decision(wake_at=until)
+    return persisted + view.write(status)
 
 
-def complete_as_failed(draft: Draft, why: Message) -> None:
+def complete_as_failed(view: RequestView, why: Message) -> Decision:
     """Complete a request that cannot be served, for a reason that concerns all of its containers."""
-    draft.emit(EventReason.FAILED, f"Request {draft.request.name}: {why.text}", warning=True)
-    draft.write(failed_status(draft.request, why, draft.node.utc))
+    status = failed_status(view.request, why, view.node.utc)
+    event = view.event(EventReason.FAILED, f"Request {view.request.name}: {why.text}", warning=True)
+    return Decision((event,)) + view.write(status)
 
 
 def failed_status(request: Request, why: Message, at: str) -> Status:
     """Return the last status of a request that fails as a whole. `at` is an RFC 3339 time."""
-    return Status(RequestPhase.COMPLETED, _fail_rest(all_states(request), why, why), why.text, at, why.reason)
-
-
-def all_states(request: Request, moved: Iterable[RecreateState] = ()) -> tuple[RecreateState, ...]:
-    """Return a state for each container, in the order of the spec. `moved` replaces states of the status."""
-    by_name = {state.name: state for state in (*request.status.states, *moved)}
-    names = dict.fromkeys(container.name for container in request.containers)
-    return tuple(by_name.get(name, RecreateState(name)) for name in names)
+    states = _fail_rest(all_states(request), why, why)
+    return Status(RequestPhase.COMPLETED, states, why.text, at, why.reason)
 
 
 def _fail_rest(
     states: Iterable[RecreateState], recreating: Message, pending: Message, spared: Collection[str] = ()
 ) -> tuple[RecreateState, ...]:
     """Set every state that is not final to Failed, with the message for its phase, except for the names `spared`."""
-    rest = list(states)
-    for at, state in enumerate(rest):
-        if not state.phase.final and state.name not in spared:
-            message = pending if state.phase is StatePhase.PENDING else recreating
-            rest[at] = with_message(replace(state, phase=StatePhase.FAILED), message)
-    return tuple(rest)
+    return tuple(
+        state
+        if state.phase.final or state.name in spared
+        else failed(state, pending if state.phase is StatePhase.PENDING else recreating)
+        for state in states
+    )
 
 
 def _only_started(old: Status, new: Status, stops: Collection[str]) -> bool:
@@ -74,8 +77,8 @@ def _only_started(old: Status, new: Status, stops: Collection[str]) -> bool:
 
 def _summary(states: Sequence[RecreateState], gate: Message) -> str:
     """Return the message of the completed request."""
-    failed = [state.name for state in states if state.phase is StatePhase.FAILED]
-    count = f"{len(states) - len(failed)} of {len(states)} containers recreated"
+    failures = [state.name for state in states if state.phase is StatePhase.FAILED]
+    count = f"{len(states) - len(failures)} of {len(states)} containers recreated"
     restarted = [f"{state.name}: {state.message}" for state in states if state.reason is Reason.POD_RESTARTED]
-    parts = [count, f"failed: {', '.join(failed)}" if failed else "", *restarted, gate.text]
+    parts = [count, f"failed: {', '.join(failures)}" if failures else "", *restarted, gate.text]
     return "; ".join(filter(None, parts))

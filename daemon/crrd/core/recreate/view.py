@@ -18,11 +18,10 @@ from crrd.core.api.types import (
     Request,
     RequestedContainer,
     StartTimes,
-    StatePhase,
 )
-from crrd.core.recreate.draft import ASK_AGAIN, recreating, with_message
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import NO_WORK, Instance, Work
+from crrd.core.recreate.request_view import ASK_AGAIN
 from crrd.core.recreate.whole_pod import PodView
 from crrd.kubelet.restart_rules import RestartPolicy, comes_back, restart_all_code, stays_down
 from crrd.kubelet.runtime_status import ContainerState
@@ -81,15 +80,6 @@ class ContainerView:
         """The written state, with is_killed if a stop was sent: its write may have been lost."""
         sent = self.work.stop_sent is not None or bool(self.start_times.stop)
         return replace(self.written, is_killed=True) if sent else self.written
-
-    def recreating(self, why: Message = NO_MESSAGE) -> RecreateState:
-        """Return the state of a container that has its turn. `why`: what it waits for."""
-        return recreating(self.state, self.work, why)
-
-    def resting(self) -> RecreateState:
-        """Return the state of a container that does not have its turn, without the message of an earlier wait."""
-        started = self.state.phase is StatePhase.RECREATING
-        return self.recreating() if started else with_message(self.state, NO_MESSAGE)
 
     # May it be recreated, and is it what the request means?
 
@@ -229,7 +219,7 @@ class ContainerView:
     @cached_property
     def others(self) -> tuple[Work, ...]:
         """What this process has done to the outgoing instance for other requests, live or not."""
-        return () if self.outgoing is None else self.whole.works_of_others(self.outgoing.id)
+        return () if self.outgoing is None else tuple(work for _, work in self.whole.works_of_others(self.outgoing.id))
 
     @cached_property
     def hook_done(self) -> bool:

@@ -1,32 +1,65 @@
-"""The pod around a container that is recreated: its other containers, and what is done in it for other requests.
+"""The pod around a container that is recreated: its readiness, and its other containers.
 
 A restart rule of a container may make its stop restart the whole pod.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from crrd.core.api.pod import Pod, PodContainer
+from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RequestedContainer, StatePhase
-from crrd.core.recreate.observation import ObservedNode, ObservedPod, ObservedRequest, StopAttempt, Work
+from crrd.core.recreate.messages import NO_MESSAGE, Message
+from crrd.core.recreate.observation import StopAttempt
+from crrd.core.recreate.request_view import RequestView
 from crrd.kubelet.restart_rules import RESTART_ALL, matching_action, restart_all_code, stays_down
 from crrd.kubelet.runtime_status import ContainerState
 
 
 @dataclass(frozen=True, slots=True)
-class PodView:
+class Gate:
+    """Whether stops may begin, as far as the unready grace period is concerned."""
+
+    open: bool
+    message: Message = NO_MESSAGE
+    until: float | None = None  # When it opens, if that is known
+
+
+@dataclass(frozen=True)
+class PodView(RequestView):
     """The pod of the request that is served. It exists, and its runtime has answered."""
 
-    known: ObservedRequest  # The request that is served
-    others: tuple[ObservedRequest, ...]  # The pod's other requests, live or not
     pod: Pod
-    observed: ObservedPod
-    node: ObservedNode
-    now: float
 
-    def works_of_others(self, bare_id: str) -> tuple[Work, ...]:
-        """Return what this process has done to an instance for other requests."""
-        return tuple(work for other in self.others if (work := other.works.get(bare_id)) is not None)
+    @cached_property
+    def gate(self) -> Gate:
+        """Step 7: wait for the mark, then for the grace period, by this node's clock since the mark was seen.
+
+        If a hook or stop of the request has begun, its unready grace period is over.
+        """
+        known, request = self.known, self.request
+        grace = request.strategy.unready_grace_seconds
+        if grace is None:
+            return Gate(open=True)
+        if not self.pod.readiness_gate:
+            return Gate(open=True, message=Message.of(Reason.NO_READINESS_GATE))
+        begun = any(times.hook or times.stop for times in request.start_times.values())
+        work_begun = begun or any(state.is_killed for state in request.status.states)
+        if work_begun or known.works:
+            return Gate(open=True)
+        if not request.unready_acquired:
+            return Gate(open=False, message=Message.of(Reason.WAITING_FOR_UNREADY))
+        until = (self.now if known.unready_seen is None else known.unready_seen) + grace
+        if self.now < until:
+            return Gate(open=False, message=Message.of(Reason.UNREADY_GRACE, grace=grace), until=until)
+        return Gate(open=True)
+
+    @property
+    def pod_ip(self) -> str:
+        """The pod's IP from the watch, or else from the get at the API server."""
+        answer = self.observed.answer
+        return self.pod.pod_ip or (answer.pod.pod_ip if answer is not None and answer.pod is not None else "")
 
     def beside(self, container: PodContainer) -> Mapping[str, str]:
         """Return what the restart of the pod by a container's rule would replace without being named: name -> bare ID.

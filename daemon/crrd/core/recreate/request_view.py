@@ -1,0 +1,136 @@
+"""One request in a round: what is known of it, and the parts of a decision that every wait of a request has."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from crrd.core.api.phases import check_move
+from crrd.core.api.reasons import EventReason, Reason
+from crrd.core.api.time import parse_time, rfc3339
+from crrd.core.api.types import UNANSWERED_SECONDS, Pin, RecreateState, Request, RequestPhase, StartTimes, Status
+from crrd.core.recreate.actions import NOTHING, Decision, EmitEvent, PinContainers, WriteStatus, earliest
+from crrd.core.recreate.messages import NO_MESSAGE, Message
+from crrd.core.recreate.observation import Observation, ObservedNode, ObservedPod, ObservedRequest, Work
+
+QUIET = 1.0  # Seconds until a wait for the pod or a container is written to the status
+ASK_AGAIN = 0.05  # Seconds until a look that came too early is repeated
+PERSIST_SECONDS = 2.0
+"""Seconds until a hook's or stop's start is persisted. A restart before that may add up to them to the grace period."""
+
+
+@dataclass(frozen=True)
+class RequestView:
+    """A request, and everything that is known of its pod."""
+
+    known: ObservedRequest
+    observation: Observation
+
+    @property
+    def request(self) -> Request:
+        """The request."""
+        return self.known.request
+
+    @property
+    def observed(self) -> ObservedPod:
+        """Its pod, in the runtime and in the API."""
+        return self.observation.pod
+
+    @property
+    def node(self) -> ObservedNode:
+        """The node."""
+        return self.observation.node
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self.observation.now
+
+    def works_of_others(self, bare_id: str) -> list[tuple[ObservedRequest, Work]]:
+        """Return what this process has done to an instance for the pod's other requests, live or not."""
+        others = (each for each in self.observation.requests if each.request.uid != self.request.uid)
+        return [(other, work) for other in others if (work := other.works.get(bare_id)) is not None]
+
+    def quiet_until(self) -> float | None:
+        """Return until when a wait gets no message, because it may end soon. None if that time is over."""
+        return self._unless_over(self.known.first_seen + QUIET)
+
+    def started_until(self, *, hook_runs: bool, stops: Iterable[float]) -> float | None:
+        """Return until when work that has only started is not written, because it may end soon. None if it is over.
+
+        `stops`: when the pending stops were sent.
+        """
+        quiet = self.known.first_seen + QUIET if hook_runs else None
+        until = earliest(quiet, *(sent + PERSIST_SECONDS for sent in stops))
+        return None if until is None else self._unless_over(until)
+
+    def _unless_over(self, until: float) -> float | None:
+        """Return the time, or None if it is over, or if the request needs a status before UNANSWERED_SECONDS."""
+        created = parse_time(self.request.created) if self.request.status.phase is RequestPhase.EMPTY else None
+        if created is not None and self.node.wall - created.timestamp() > UNANSWERED_SECONDS / 2:
+            return None
+        return None if self.now >= until else until
+
+    def pod_lost(self) -> Message | None:
+        """Return why the request's pod is lost, from a get at the API server.
+
+        Return NO_MESSAGE if the pod exists, and None if there was no get since the request came.
+        """
+        request, answer, node = self.request, self.observed.answer, self.node.name
+        if answer is None or answer.asked_at < self.known.first_seen:
+            return None
+        key, found = request.pod_key, answer.pod
+        if found is None:
+            return Message.of(Reason.POD_GONE)
+        if request.pod_uid not in ("", found.uid):
+            return Message.of(Reason.POD_REPLACED, wanted=request.pod_uid, key=key, found=found.uid)
+        if found.node_name != node:
+            where = f"node {found.node_name}" if found.node_name else "no node (not scheduled yet)"
+            return Message.of(Reason.POD_ELSEWHERE, key=key, found=where, node=node)
+        return NO_MESSAGE
+
+    def persist(self, works: Iterable[Work], hooks_ended: Mapping[str, Pin]) -> Decision:
+        """Step 12: record for a restarted daemon when hooks and stops that last began, and which hooks have ended.
+
+        `hooks_ended`: instances by container name. The status records them as isKilled, unless the CRD prunes that.
+        """
+        request, wakes, due = self.request, list[float](), dict[str, tuple[Pin, StartTimes]]()
+        for work in works:
+            recorded = request.start_times_of(work.name, work.pin)
+            began = {"hook": None if recorded.hook else work.hook_began, "stop": work.stop_sent}
+            since = {what: at for what, at in began.items() if at is not None and not recorded.stop}
+            wakes += [at + PERSIST_SECONDS for at in since.values() if self.now < at + PERSIST_SECONDS]
+            lasting = {what: self._wall_time(at) for what, at in since.items() if self.now >= at + PERSIST_SECONDS}
+            if lasting:
+                due[work.name] = work.pin, replace(recorded, **lasting)
+        for name, pin in hooks_ended.items() if self.node.prunes_is_killed else ():
+            due[name] = pin, StartTimes(request.start_times.get(name, StartTimes()).hook, self.node.utc)
+        pins = {**request.pinned, **{name: pin for name, (pin, _) in due.items()}}
+        start_times = {**request.start_times, **{name: times for name, (_, times) in due.items()}}
+        persisted = (PinContainers(request, pins, start_times),) if due or self.known.unpinned else ()
+        return Decision(persisted, earliest(*wakes))
+
+    def _wall_time(self, at: float) -> str:
+        """Return a monotonic time as wall-clock time."""
+        return rfc3339(datetime.fromtimestamp(self.node.wall - (self.now - at), UTC))
+
+    def write(self, status: Status) -> Decision:
+        """Write a status if it differs from the request's."""
+        if self.node.prunes_is_killed:
+            status = replace(status, states=tuple(replace(state, is_killed=False) for state in status.states))
+        if status == self.request.status:
+            return NOTHING
+        check_move(self.request.status, status)
+        return Decision((WriteStatus(self.request, status),))
+
+    def event(self, reason: EventReason, message: str, container: str = "", *, warning: bool = False) -> EmitEvent:
+        """Return an event on the request and its pod."""
+        pod = self.observed.pod
+        own = pod if pod is not None and self.request.pod_uid in ("", pod.uid) else None
+        return EmitEvent(self.request, reason, message, container, warning, own)
+
+
+def all_states(request: Request, moved: Iterable[RecreateState] = ()) -> tuple[RecreateState, ...]:
+    """Return a state for each container, in the order of the spec. `moved` replaces states of the status."""
+    by_name = {state.name: state for state in (*request.status.states, *moved)}
+    names = dict.fromkeys(container.name for container in request.containers)
+    return tuple(by_name.get(name, RecreateState(name)) for name in names)
