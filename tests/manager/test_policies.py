@@ -27,8 +27,9 @@ from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
 from crrd.manager.policies import controller
 from crrd.manager.policies.controller import PolicyController
-from crrd.manager.policies.look import UNUSED_SECONDS, ConfigVersions, Memory, TargetObserver
+from crrd.manager.policies.look import UNUSED_SECONDS, Memory, TargetObserver
 from crrd.manager.policies.runs import CHECK_SECONDS, INTERRUPTED, Turns
+from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd_localnode.node import LocalAccess
 from tests.support.faulty_api import Call
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
@@ -201,10 +202,13 @@ async def test_an_edit_of_what_only_new_pods_use_goes_live_at_once(managed: Mana
 
 
 def test_an_unused_object_is_checked_now_and_then() -> None:
-    memory = Memory()
+    memory, policy = Memory(), read_policy({"spec": {"triggers": {"configChange": {"secrets": True}}}})
     times = (0.0, 1.0, UNUSED_SECONDS - 1, UNUSED_SECONDS, UNUSED_SECONDS + 1)
-    assert [memory.should_observe(Kind.CONFIG_MAP, "noisy", now) for now in times] == [True, False, False, True, False]
-    assert memory.should_observe(Kind.SECRET, "noisy", UNUSED_SECONDS + 1)
+    config_maps, secrets, pods = (Scope("", resource) for resource in (CONFIG_MAPS, SECRETS, PODS))
+    seen = [memory.should_observe(policy, config_maps, "noisy", now) for now in times]
+    assert seen == [True, False, False, True, False]
+    assert memory.should_observe(policy, secrets, "noisy", UNUSED_SECONDS + 1)
+    assert not memory.should_observe(policy, pods, "", 0.0), "it needs no watch of pods"
 
 
 async def test_metadata_and_a_change_that_is_taken_back_restart_nothing(managed: Managed) -> None:
@@ -305,9 +309,9 @@ class Looks:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self._changed, self._memory = asyncio.Event(), Memory()
-        self._versions = ConfigVersions(client, lambda *_: self._changed.set())
-        self._observer = TargetObserver(client, self._versions, "crrd-system:crrd-manager")
-        self._watching = asyncio.create_task(self._versions.run())
+        watches = NamespaceWatches(client, lambda *_: self._changed.set(), lambda *_: None)
+        self._observer = TargetObserver(client, watches, "crrd-system:crrd-manager")
+        self._watching = asyncio.create_task(watches.run())
 
     async def look(self) -> Observed | None:
         policy = read_policy(await self._client.get(POLICIES, NAMESPACE, "web"))
@@ -347,11 +351,16 @@ async def test_a_deleted_optional_object_is_a_change(managed: Managed) -> None:
 
 
 async def test_a_replaced_immutable_object_restarts_nothing_and_is_shown(tmp_path: Path) -> None:
+    """A new pod beside an old one gets the old data, too. Once no pod was there for a moment, new pods get the new."""
     ago = timedelta(hours=1)
     async with managing(tmp_path, clock=lambda: datetime.now(UTC) - ago) as managed:
-        client, immutable = managed.cluster.client, {"metadata": {"name": "cfg"}, "immutable": True}
+        cluster, immutable = managed.cluster, {"metadata": {"name": "cfg"}, "immutable": True}
+        client = cluster.client
+        for pod in await cluster.pods():
+            await client.delete(PODS, NAMESPACE, pod["metadata"]["name"], grace_seconds=0)
+        await cluster.pod("web-old", {"app": "agent"}, config={"envFrom": ENV_FROM})
         ago = timedelta()
-        await managed.policy()
+        await managed.policy(selector={"matchLabels": {"app": "agent"}}, targetRef=None)
         await managed.lead()
         await managed.until(is_idle)
         await client.merge_patch(CONFIG_MAPS, NAMESPACE, "cfg", immutable)
@@ -360,8 +369,33 @@ async def test_a_replaced_immutable_object_restarts_nothing_and_is_shown(tmp_pat
         await managed.until(lambda status: ready(status)["reason"] == "ConfigMissing")
         await client.create(CONFIG_MAPS, NAMESPACE, {**immutable, "data": {"LOG": "other"}})
         shown = await managed.until(lambda status: ready(status)["reason"] == "ImmutableReplaced")
-        assert shown["config"] == recorded["config"], "it is not recorded as done"
-        assert managed.cluster.stops == []
+        assert shown["config"][0]["done"] == recorded["config"][0]["done"], "it is not recorded as done"
+        created = shown["config"][0]["replaced"]
+        while rfc3339(cluster.api.now()) <= created:
+            await asyncio.sleep(0.05)
+        started = rfc3339(cluster.api.now())
+        await cluster.run(await cluster.pod("web-new", {"app": "agent"}, config={"envFrom": ENV_FROM}), started=started)
+        await client.delete(PODS, NAMESPACE, "web-old")
+        await client.delete(PODS, NAMESPACE, "web-old", grace_seconds=0)
+        await managed.die()
+        await managed.lead()  # it has only the status
+        await asyncio.sleep(1)
+        status = await managed.until(lambda status: bool(ready(status)))
+        assert (ready(status)["reason"], status["config"][0]["nodes"]) == ("ImmutableReplaced", ["node-a"])
+        await client.delete(PODS, NAMESPACE, "web-new", grace_seconds=0)
+        await cluster.pod("web-next", {"app": "agent"}, config={"envFrom": ENV_FROM})
+        await managed.until(is_idle)
+        assert cluster.stops == []
+
+
+async def test_a_target_that_comes_is_found_at_once(managed: Managed) -> None:
+    """No check by the clock: the first one would come after 15 s."""
+    cluster = managed.cluster
+    await managed.policy("late", targetRef={"apiVersion": "apps/v1", "kind": "Deployment", "name": "late"})
+    await managed.lead()
+    await managed.until(lambda status: ready(status)["reason"] == "TargetNotFound", "late")
+    await cluster.workload("Deployment", "late", 1, envFrom=ENV_FROM)
+    await managed.until(is_idle, "late")
 
 
 async def test_a_container_name_that_no_pod_has_is_shown(managed: Managed) -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crrd.core.config.kept import ObjectUses, UserPod
 from crrd.core.config.parts import Part, read_change
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.decide import decide, ended
@@ -72,6 +73,7 @@ class World:
         self.kept: dict[str, str | None] = {}
         """What kubelet keeps of immutable objects."""
         self.pods: dict[str, Pod] = {}
+        self.uses = ObjectUses()
         self.policy, self.restarts, self.reason = POLICY, 0, ""
         for name in WORKLOADS:
             self.create(name)
@@ -87,9 +89,18 @@ class World:
 
     def create(self, workload: str) -> None:
         uses = WORKLOADS[workload]
-        self.pods[f"{workload}-{len(self.pods)}-{self.now}"] = Pod(uses, self.now, self.now, self.read(uses))
+        name = f"{workload}-{len(self.pods)}-{self.now}"
+        self.pods[name] = Pod(uses, self.now, self.now, self.read(uses))
+        self.uses.change(name, None, self.user(name))
+
+    def user(self, name: str) -> UserPod:
+        pod = self.pods[name]
+        return UserPod(
+            "node", frozenset((Kind.CONFIG_MAP, each) for each in pod.uses), at(pod.created), at(pod.created)
+        )
 
     def delete(self) -> None:
+        self.uses.change(max(self.pods), self.user(max(self.pods)), None)
         del self.pods[max(self.pods)]
         for name in NAMES:
             if not any(name in pod.uses for pod in self.pods.values()):
@@ -113,12 +124,12 @@ class World:
     def observed(self) -> Observed:
         pods = self.pods.items()
         running = tuple(
-            Running(name, "app", at(pod.started), tuple(USES[each] for each in pod.uses), created=at(pod.created))
-            for name, pod in pods
+            Running(name, "app", at(pod.started), tuple(USES[each] for each in pod.uses)) for name, pod in pods
         )
         used = {each for pod in self.pods.values() for each in pod.uses}
         data = {("app", Part(Kind.CONFIG_MAP, name, ("data.*",))): self.objects[name].data() for name in sorted(used)}
-        return Observed(running, data, names=frozenset({"app"} if running else ()))
+        uses = {(Kind.CONFIG_MAP, name): self.uses.of((Kind.CONFIG_MAP, name)) for name in used}
+        return Observed(running, data, uses, names=frozenset({"app"} if running else ()))
 
     def look(self) -> bool:
         """One look of whoever leads; returns whether something is left to do."""
@@ -202,5 +213,5 @@ def test_each_container_ends_with_the_data_that_it_uses(steps: list[tuple[str, s
 def test_old_data_that_kubelet_keeps_is_shown(steps: list[tuple[str, str, int]]) -> None:
     world = play(steps)
     stale = [pod for pod in world.pods.values() if pod.values != {each: world.objects[each].value for each in pod.uses}]
-    if any(pod.created < world.objects[name].created for pod in stale for name in pod.uses):
+    if stale:
         assert world.reason == PolicyReason.IMMUTABLE

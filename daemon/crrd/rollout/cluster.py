@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from crrd.core.api.types import NODE_DAEMONS
+from crrd.core.config.kept import kept_of_pods
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.run import LABEL_RUN, FileRefresh, Options
@@ -57,7 +58,7 @@ class Cluster:
         self._workloads = Values(lambda obj: read_workload({**obj, **named}), notify)
         self._zones = bool(options.max_per_zone)
         config = ConfigObjects(client, namespace, strict=options.stale)
-        self._config = config if options.reads_config else None
+        self._config, self._stale = config if options.reads_config else None, options.stale
         self._watched_daemons = daemons
         self._daemons = daemons or NodeDaemons(notify)
         self._down: frozenset[str] = frozenset()  # Nodes that are not ready, of those that were read
@@ -112,7 +113,8 @@ class Cluster:
 
     def world(self) -> World:
         """Return the known state."""
-        loop_now = asyncio.get_running_loop().time()
+        loop_now, config = asyncio.get_running_loop().time(), self._config.known if self._config is not None else {}
+        users = (each.user for each in self._pods.values()) if self._stale else ()
         return World(
             members=tuple(sorted(filter(self._belongs, self._pods.values()), key=lambda each: each.pod.name)),
             requests=tuple(each for each in self._requests.values() if each is not None),
@@ -127,7 +129,8 @@ class Cluster:
             retried=self.retried,
             kubelets=dict(self._kubelets),
             probes=self._probes,
-            config=dict(self._config.known) if self._config is not None else {},
+            config=dict(config),
+            kept=kept_of_pods(users, config),
             refreshes={uid: replace(each, age=loop_now - at) for uid, (at, each) in self._refreshes.items()},
         )
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from crrd.core.api.pod import PodContainer
-from crrd.core.config.objects import Change, ConfigObject, changes, data_hash, kept, missing, read_object
+from crrd.core.config.objects import Change, ConfigObject, changes, data_hash, missing, read_object
 from crrd.core.config.references import Kind, Reference, Use
-from crrd.core.config.uses import OutOfReach, Unreached
 
 CREATED, EDITED, LATER = (f"2026-01-01T{hour}:00:00Z" for hour in ("10", "11", "12"))
 ALL = Reference(Kind.CONFIG_MAP, "web", Use.ENV_FROM)
@@ -102,32 +101,13 @@ class TestStale:
         container = PodContainer("app", started_at=CREATED)
         assert changes((ALL,), container, {}) == changes((ALL,), container, {ALL.object: None}) == ()
 
-
-class TestKept:
-    """kubelet keeps an immutable object while a pod on the node uses it, even if it was replaced."""
-
-    REPLACED = read_object(web(immutable=True))
-
-    @pytest.mark.parametrize(
-        ("started", "obj", "expected"),
-        [
-            ("2026-01-01T09:00:00Z", REPLACED, True),
-            ("2026-01-01T09:59:57Z", REPLACED, True),
-            ("2026-01-01T09:59:58Z", REPLACED, False),
-            ("", REPLACED, False),
-            ("2026-01-01T09:00:00Z", read_object(web()), False),
-            ("2026-01-01T09:00:00Z", replace(REPLACED, created=None), False),
-            ("2026-01-01T09:00:00Z", None, False),
-        ],
-    )
-    def test_what_is_newer_than_the_container_does_not_reach_it(
-        self, started: str, obj: ConfigObject | None, *, expected: bool
-    ) -> None:
-        container = PodContainer("app", started_at=started)
-        lost = Unreached("app", "ConfigMap", "web", OutOfReach.IMMUTABLE)
-        assert kept((ALL, key("a")), container, {ALL.object: obj}) == ((lost,) if expected else ())
-        if expected:
-            assert changes((ALL,), container, {ALL.object: obj}) == ()
+    def test_objects_of_which_the_node_keeps_older_data_have_not_changed(self) -> None:
+        container, known = (
+            PodContainer("app", started_at=CREATED),
+            {ALL.object: read_object(web(entry(LATER, data="a")))},
+        )
+        assert changes((ALL,), container, known)
+        assert changes((ALL,), container, known, {ALL.object}) == ()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from crrd.core.config.kept import NodeUse
 from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.config import due
@@ -376,59 +377,122 @@ class TestConfigChange:
 class TestImmutable:
     """kubelet keeps an immutable object while a pod uses it, even after it was deleted and created again."""
 
+    OLD = NodeUse(at(-3600), at(-3600), whole=True)
+
     @staticmethod
     def known(value: str, uid: str, created: float, *, immutable: bool = True) -> dict[UseKey, Data]:
         return {KEY: Data(value, at(created), uid, at(created), immutable)}
 
     @staticmethod
-    def pod(created: float, started: float) -> Running:
-        return replace(app(started), created=at(created))
+    def look(
+        history: History, seconds: float, known: Mapping[UseKey, Data], *pods: Running, **uses: NodeUse
+    ) -> Decision:
+        nodes = {(Kind.CONFIG_MAP, "cfg"): uses}
+        return history.look(seconds, known, *pods, names=frozenset({"app"}), uses=nodes)
+
+    def replaced(self, **uses: NodeUse) -> History:
+        """The object was replaced, and pods use it on these nodes."""
+        history = History()
+        self.look(history, 1, self.known("a", "u1", -7200), **uses)
+        self.look(history, 100, self.known("b", "u2", 99), **uses)
+        return history
 
     def test_a_replaced_object_restarts_nothing_and_is_not_done(self) -> None:
-        history, old = History(), self.pod(-3600, -3600)
-        history.look(1, self.known("a", "u1", -7200), old, names=frozenset({"app"}))
-        for seconds, started in ((100, -3600), (200, -3600), (300, 250)):
-            found = history.look(seconds, self.known("b", "u2", 99), self.pod(-3600, started), names=frozenset({"app"}))
+        history = self.replaced(a=self.OLD)
+        for seconds, started in ((150, -3600), (200, -3600), (300, 250)):
+            found = self.look(history, seconds, self.known("b", "u2", 99), app(started), a=self.OLD)
             assert (found.run, reason(found)) == (None, PolicyReason.IMMUTABLE)
-            assert message(found).startswith("ConfigMap cfg is immutable and was replaced under its name; a restart ")
-            assert [(each.hash, each.immutable) for each in found.status.config] == [("a", "u1")]
+            assert message(found).startswith(
+                "ConfigMap cfg is immutable and was replaced under its name; kubelet on a may keep the old data while "
+            )
+            (record,) = found.status.config
+            assert (record.done, record.nodes, record.is_kept) == ("a", ("a",), True)
             assert {each["type"]: each["status"] for each in found.conditions}["Effective"] == "False"
-        found = history.look(400, self.known("b", "u2", 99), self.pod(350, 360), names=frozenset({"app"}))
+        gap = NodeUse(at(350), at(360), whole=True)
+        found = self.look(history, 400, self.known("b", "u2", 99), app(360), a=gap)
         assert (found.run, reason(found)) == (None, PolicyReason.IDLE), "the new pod has the new data"
-        assert [(each.hash, each.immutable) for each in found.status.config] == [("b", "u2")]
+        assert found.status.config[0].replaced == ""
 
-    def test_it_also_keeps_the_data_of_one_that_is_mutable_now(self) -> None:
-        history, old = History(), self.pod(-3600, -3600)
-        history.look(1, self.known("a", "u1", -7200), old)
-        history.look(100, self.known("a", "u2", 99, immutable=False), old)
-        history.look(200, self.known("b", "u2", 99, immutable=False), old)
-        assert history.look(300, self.known("b", "u2", 99, immutable=False), old).run is None
+    def test_a_pod_of_a_rollout_gets_the_old_data_where_an_old_pod_runs(self) -> None:
+        history, new = self.replaced(a=self.OLD), NodeUse(at(200), at(210), whole=True)
+        found = self.look(history, 300, self.known("b", "u2", 99), app(210), app(211, "web-1"), a=self.OLD, b=new)
+        assert (found.run, found.status.config[0].nodes) == (None, ("a",))
 
-    def test_an_optional_one_that_was_deleted_is_kept_too(self) -> None:
-        history, old = History(), self.pod(-3600, -3600)
-        history.look(1, self.known("a", "u1", -7200), old)
-        gone = {KEY: Data("", None)}
-        assert history.look(100, gone, old, names=frozenset({"app"})).run is None
-        assert reason(history.look(200, gone, old, names=frozenset({"app"}))) == PolicyReason.IMMUTABLE
+    def test_another_leader_does_not_know_of_older_pods(self) -> None:
+        listed, pods = NodeUse(at(200), at(210)), (app(210), app(211, "web-1"))
+        history = self.replaced(a=self.OLD)
+        found = self.look(history, 300, self.known("b", "u2", 99), *pods, a=listed, b=listed)
+        assert found.status.config[0].nodes == ("a",), "it is recorded where there were old pods"
+        history = History()
+        self.look(history, 1, self.known("a", "u1", -7200), a=self.OLD)
+        found = self.look(history, 300, self.known("b", "u2", 99), *pods, a=listed, b=listed)
+        assert found.status.config[0].nodes == ("a", "b"), "nobody has looked in between"
+
+    def test_a_watch_that_lags_behind(self) -> None:
+        history = self.replaced()
+        assert history.policy.status.config[0].nodes == ()
+        late = NodeUse(at(98), at(99), whole=True)
+        found = self.look(history, 110, self.known("b", "u2", 99), app(99), a=late)
+        assert (found.run, found.status.config[0].nodes) == (None, ("a",))
+
+    def test_the_same_data_again_is_no_problem(self) -> None:
+        history = History()
+        self.look(history, 1, self.known("a", "u1", -7200), a=self.OLD)
+        again = self.look(history, 100, self.known("a", "u2", 99, immutable=False), a=self.OLD)
+        assert (again.run, reason(again)) == (None, PolicyReason.IDLE)
+        self.look(history, 200, self.known("b", "u2", 99, immutable=False), a=self.OLD)
+        edited = self.look(history, 300, self.known("b", "u2", 99, immutable=False), a=self.OLD)
+        assert (edited.run, reason(edited)) == (None, PolicyReason.IMMUTABLE), "kubelet does not see the edit"
+
+    def test_after_two_replacements_the_nodes_have_different_data(self) -> None:
+        history = self.replaced(a=self.OLD)
+        found = self.look(history, 300, self.known("a", "u3", 299), a=self.OLD, b=NodeUse(at(200), at(200), whole=True))
+        assert (reason(found), found.status.config[0].nodes) == (PolicyReason.IMMUTABLE, ("a", "b"))
+
+    def test_an_object_that_was_deleted_is_kept_too(self) -> None:
+        history = History()
+        self.look(history, 1, self.known("a", "u1", -7200), a=self.OLD)
+        gone = {KEY: Data("nothing", None)}
+        assert self.look(history, 100, gone, a=self.OLD).run is None
+        assert reason(self.look(history, 200, gone, a=self.OLD)) == PolicyReason.IMMUTABLE
+
+    def test_a_pod_that_waits_for_a_deleted_object_gets_the_next_one(self) -> None:
+        history, waits = History(), NodeUse(at(150), whole=True)
+        self.look(history, 1, self.known("a", "u1", -7200), a=self.OLD)
+        self.look(history, 100, {KEY: Data("", None)}, a=self.OLD)
+        self.look(history, 151, {KEY: Data("", None)}, a=waits)
+        found = self.look(history, 300, self.known("b", "u2", 299), app(300), a=waits)
+        assert reason(found) == PolicyReason.SETTLING
+        assert found.status.config[0].nodes == ()
+
+    def test_a_part_that_nodes_keep_is_not_done_by_a_run_for_another_one(self) -> None:
+        history, two = self.replaced(a=self.OLD), app(-3600, "web-0", "app", USE, replace(USE, name="other"))
+        self.look(history, 150, self.known("b", "u2", 99) | data("x", None, OTHER), two, a=self.OLD)
+        now = self.known("b", "u2", 99) | data("y", 199, OTHER)
+        self.look(history, 200, now, two, a=self.OLD)
+        run = self.look(history, 209, now, two, a=self.OLD).run
+        assert run is not None
+        assert run.objects == (f"ConfigMap other (data.*) {text(209)}",)
+        history.end(220)
+        assert [each.done for each in history.policy.status.config] == ["a", "y"]
 
     def test_what_replaces_a_mutable_one_is_read_again(self) -> None:
-        history, old = History(), self.pod(-3600, -3600)
-        history.look(1, self.known("a", "u1", -7200, immutable=False), old)
-        history.look(100, self.known("b", "u2", 99), old)
-        assert history.look(110, self.known("b", "u2", 99), old).run is not None
+        history = History()
+        self.look(history, 1, self.known("a", "u1", -7200, immutable=False), a=self.OLD)
+        self.look(history, 100, self.known("b", "u2", 99), a=self.OLD)
+        assert self.look(history, 110, self.known("b", "u2", 99), a=self.OLD).run is not None
 
     def test_one_that_is_edited_to_be_immutable_is_read_before(self) -> None:
-        history, old = History(), self.pod(-3600, -3600)
-        history.look(1, self.known("a", "u1", -7200, immutable=False), old)
-        history.look(100, self.known("a", "u1", -7200), old)
-        found = history.look(200, self.known("b", "u2", 150), old, names=frozenset({"app"}))
-        assert reason(found) == PolicyReason.IMMUTABLE
+        history = History()
+        self.look(history, 1, self.known("a", "u1", -7200, immutable=False), a=self.OLD)
+        self.look(history, 100, self.known("a", "u1", -7200), a=self.OLD)
+        assert reason(self.look(history, 200, self.known("b", "u2", 150), a=self.OLD)) == PolicyReason.IMMUTABLE
 
-    def test_without_a_record_it_counts_as_kept_for_containers_that_ran_before(self) -> None:
-        old = self.pod(-3600, 20)
-        found = History().look(100, self.known("b", "u2", 50), old, names=frozenset({"app"}))
-        assert (found.run, found.status.config, reason(found)) == (None, (), PolicyReason.IMMUTABLE)
-        waited = History().look(100, self.known("b", "u2", 50), self.pod(45, 52), names=frozenset({"app"}))
+    def test_without_a_record_it_counts_as_kept_for_pods_that_ran_before(self) -> None:
+        """A container that has crashed since started after the object was created, and has the old data."""
+        found = self.look(History(), 100, self.known("b", "u2", 50), app(60), a=NodeUse(at(-3600), at(-3600)))
+        assert (found.run, found.status.config[0].nodes, reason(found)) == (None, ("a",), PolicyReason.IMMUTABLE)
+        waited = self.look(History(), 100, self.known("b", "u2", 50), app(52), a=NodeUse(at(45), at(52)))
         assert (waited.run, reason(waited)) == (None, PolicyReason.IDLE), "its pod waited for the object"
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from crrd.core.config.references import Kind
 from crrd.core.policy.observed import Observed, observe, read_pod
-from crrd.core.policy.problems import PolicyReason, problem_of_nodes, problems
-from crrd.core.policy.types import Policy, UsedObject
+from crrd.core.policy.problems import PolicyReason, problems
+from crrd.core.policy.types import Policy, PolicyStatus, UsedObject
 from crrd.core.policy.v1alpha1 import read_policy
 
 NOW = datetime(2026, 1, 1, 13, tzinfo=UTC)
@@ -106,7 +106,7 @@ AGE = {"maxAge": "10m"}
 def test_what_has_no_effect(
     chosen: Policy, seen: dict[str, Any], expected: list[tuple[PolicyReason, bool]], words: str
 ) -> None:
-    every = problems(chosen, found(chosen, seen))
+    every = problems(chosen, found(chosen, seen), NOW)
     assert [(each.reason, each.blocking) for each in every] == expected
     assert words in "".join(each.message for each in every)
 
@@ -114,53 +114,53 @@ def test_what_has_no_effect(
 def test_the_fastest_pod_shows_how_long_a_restart_takes() -> None:
     """The others may have been unready for other reasons since."""
     pods = (pod({}, ready="2026-01-01T12:30:00Z"), pod({}, ready="2026-01-01T12:00:10Z"))
-    assert problems(policy(AGE), found(policy(AGE), *pods)) == ()
+    assert problems(policy(AGE), found(policy(AGE), *pods), NOW) == ()
 
 
 def test_without_pods_nothing_is_known() -> None:
     gone = {"metadata": {"name": "web-0", "deletionTimestamp": "2026-01-01T12:00:00Z"}, "spec": {"containers": [{}]}}
     named = policy(containers=["ap"])
-    assert problems(named, found(named)) == problems(named, found(named, gone)) == ()
+    assert problems(named, found(named), NOW) == problems(named, found(named, gone), NOW) == ()
 
 
 def test_a_selector_without_pods_is_shown() -> None:
     """Pods may come later, as those of a nightly Job. Of a workload, which may be scaled to 0, nothing is said."""
     chosen = policy(targetRef=None, selector={"matchLabels": {"app": "wbe"}})
-    (only,) = problems(chosen, found(chosen))
+    (only,) = problems(chosen, found(chosen), NOW)
     assert (only.reason, only.blocking) == (PolicyReason.NO_PODS, False)
-    assert problems(chosen, found(chosen, pod(CONFIG_MAP))) == ()
+    assert problems(chosen, found(chosen, pod(CONFIG_MAP)), NOW) == ()
 
 
 def test_a_target_whose_pods_are_owned_by_others_is_shown() -> None:
     """For example a Service."""
-    (only,) = problems(policy(), replace(found(policy()), not_owned=2))
+    (only,) = problems(policy(), replace(found(policy()), not_owned=2), NOW)
     assert (only.reason, only.blocking) == (PolicyReason.NOT_OWNED, True)
     assert "Deployment web owns no pods; 2 pods match its selector" in only.message
-    assert problems(policy(), replace(found(policy(), pod(CONFIG_MAP)), not_owned=2)) == (), "a canary"
+    assert problems(policy(), replace(found(policy(), pod(CONFIG_MAP)), not_owned=2), NOW) == (), "a canary"
 
 
 def test_a_long_list_is_cut() -> None:
     sources = [{"secretRef": {"name": f"s{number}"}} for number in range(7)]
-    (only,) = problems(policy(), found(policy(), pod({"envFrom": sources})))
+    (only,) = problems(policy(), found(policy(), pod({"envFrom": sources})), NOW)
     assert "(s0, s1, s2, s3, s4 and 2 more)" in only.message
 
 
 def test_what_blocks_comes_first() -> None:
     chosen = policy({"configChange": {}}, containers=["app", "ap"])
-    every = problems(chosen, found(chosen, pod(SECRET)))
+    every = problems(chosen, found(chosen, pod(SECRET)), NOW)
     assert [each.reason for each in every] == [PolicyReason.SECRETS, PolicyReason.CONTAINER]
-    assert problems(replace(chosen, containers=()), found(chosen, pod(CONFIG_MAP))) == ()
+    assert problems(replace(chosen, containers=()), found(chosen, pod(CONFIG_MAP)), NOW) == ()
 
 
 def test_pods_of_nodes_that_are_down() -> None:
     """They count as soon as a restart is due, and start no run."""
     config = UsedObject("app", Kind.CONFIG_MAP, "web", "new", "2026-01-01T12:30:00Z", keys=("data.*",))
     chosen = policy({"configChange": {}, "maxAge": "72h"})
-    seen = found(chosen, pod(CONFIG_MAP))
+    seen = found(chosen, pod(CONFIG_MAP, ready="2026-01-01T12:00:05Z"))
     down = replace(seen, down={"": "node x is not ready"})
     for record, age, due in ((config, 259_200, 1), (replace(config, done="new"), 259_200, 0), (config, 600, 1)):
-        one = replace(chosen, max_age=age)
-        told = list(problem_of_nodes(one, [record], down, NOW))
-        assert [(each.reason, each.blocking) for each in told] == [(PolicyReason.NODES, True)] * due
-        assert list(problem_of_nodes(one, [record], seen, NOW)) == []
-    assert told[0].message.startswith("not restarted yet: web-0 (node x is not ready): ")
+        one = replace(chosen, max_age=age, status=PolicyStatus((record,)))
+        waiting = problems(one, down, NOW)
+        assert [(each.reason, each.blocking) for each in waiting] == [(PolicyReason.NODES, True)] * due
+        assert problems(one, seen, NOW) == ()
+    assert waiting[0].message.startswith("not restarted yet: web-0 (node x is not ready): ")

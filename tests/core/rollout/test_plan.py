@@ -7,6 +7,7 @@ import pytest
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RecreateState, RequestedContainer, RequestPhase, StatePhase
+from crrd.core.config.kept import kept_of_pods
 from crrd.core.config.objects import Change, ConfigObject
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.config.uses import OutOfReach, Unreached
@@ -86,7 +87,9 @@ class TestStaleContainers:
         replaced = replace(EDITED[USES.object], immutable=True, created=CHANGED)
         lost = Unreached("setup", "ConfigMap", "init", OutOfReach.INIT_CONTAINER)
         old = member("web-0", config={"app": (USES,)}, unreached=(lost,))
-        world = World((old, replace(old, pod=replace(old.pod, uid="other"))), config={USES.object: replaced})
+        pods = (old, replace(old, pod=replace(old.pod, uid="other")))
+        config = {USES.object: replaced}
+        world = World(pods, config=config, kept=kept_of_pods([each.user for each in pods], config))
         of = run(containers=(), stale=True)
         assert planned(world, of).create == ()
         kept = Unreached("app", "ConfigMap", "web", OutOfReach.IMMUTABLE)

@@ -16,7 +16,6 @@ from typing import Any
 from crrd.core.api.pod import PodContainer
 from crrd.core.api.time import parse_time
 from crrd.core.config.references import Kind, Reference
-from crrd.core.config.uses import OutOfReach, Unreached
 from crrd.lib.jsonfields import items, mapping, text
 
 _TEXT_FIELDS = ("data", "stringData")  # stringData is write-only: the API server adds it to data
@@ -97,39 +96,21 @@ def changes(
     uses: Iterable[Reference],
     container: PodContainer,
     known: Mapping[tuple[Kind, str], ConfigObject | None],
+    kept: Collection[tuple[Kind, str]] = (),
 ) -> tuple[Change, ...]:
     """Return the changes since the container's start to the objects that it uses, the latest change first.
 
-    Objects that are not in `known`, or that do not exist (None), count as unchanged. So do those that kubelet keeps.
+    Objects that are not in `known`, or that do not exist (None), count as unchanged. So do those of which the node
+    keeps older data.
     """
     started = parse_time(container.started_at)
     found = []
     for reference in uses:
         obj = known.get(reference.object)
-        at = obj.changed_at(reference) if obj is not None and not _is_kept(obj, started) else None
+        at = obj.changed_at(reference) if obj is not None and reference.object not in kept else None
         if started is not None and at is not None and at >= started - timedelta(seconds=START_MARGIN):
             found.append(Change(reference, at))
     return tuple(sorted(found, key=lambda change: change.at, reverse=True))
-
-
-def kept(
-    uses: Iterable[Reference], container: PodContainer, known: Mapping[tuple[Kind, str], ConfigObject | None]
-) -> tuple[Unreached, ...]:
-    """Return the objects that were replaced, while kubelet keeps their old data for the container."""
-    started = parse_time(container.started_at)
-    found = {use.object: known.get(use.object) for use in uses}
-    lost = [each for each, obj in found.items() if obj is not None and _is_kept(obj, started)]
-    return tuple(Unreached(container.name, *each, OutOfReach.IMMUTABLE) for each in lost)
-
-
-def _is_kept(obj: ConfigObject, started: datetime | None) -> bool:
-    """Whether an immutable object is newer than a container, which so has the data of the one before.
-
-    kubelet reads such an object again only when no pod on its node uses it any more.
-    """
-    if not obj.immutable or started is None or obj.created is None:
-        return False
-    return started + timedelta(seconds=START_MARGIN) < obj.created
 
 
 def data_hash(obj: Mapping[str, Any], uses: Collection[Reference]) -> str:

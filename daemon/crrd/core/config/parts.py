@@ -22,6 +22,11 @@ class Part:
     keys: tuple[str, ...] = ()  # () for all, in both `data` and `binaryData`
 
     @property
+    def object_name(self) -> tuple[Kind, str]:
+        """The object's kind and name."""
+        return self.kind, self.name
+
+    @property
     def object(self) -> str:
         """The object in messages: `ConfigMap web-cfg`."""
         return f"{self.kind} {self.name}"

@@ -35,8 +35,8 @@ class OutOfReach(StrEnum):
         "use schedule or maxAge, or let the driver sync it to a Secret that the container uses"
     )
     IMMUTABLE = (
-        "it is immutable and was replaced under its name, and kubelet keeps the old data while a pod on the node uses "
-        "it: use another name for new data, or delete all pods that use it"
+        "it is immutable and was replaced under its name, and kubelet may keep the old data while any pod on the node "
+        "uses it: use another name for new data, or scale the pods to 0 and back"
     )
 
 

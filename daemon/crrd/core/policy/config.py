@@ -12,34 +12,50 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from crrd.core.api.time import parse_time, rfc3339
+from crrd.core.config.kept import NodeUse, kept_nodes, ran_before
 from crrd.core.config.objects import START_MARGIN
 from crrd.core.config.parts import PartChange
-from crrd.core.policy.observed import Data, Running, UseKey
+from crrd.core.policy.observed import Data, Observed, Running, UseKey
 from crrd.core.policy.types import Policy, RunRecord, UsedObject
 
 _MARGIN = timedelta(seconds=START_MARGIN)
+_LAG = timedelta(minutes=1)
+"""How late the watch of pods may show one that was created before an object was replaced."""
+Uses = Mapping[str, NodeUse]
 
 
-def remember(
-    policy: Policy, data: Mapping[UseKey, Data], running: Sequence[Running], now: datetime
-) -> tuple[UsedObject, ...]:
-    """Return the new records. Objects that cannot be read now keep their old records.
+def remember(policy: Policy, found: Observed, now: datetime) -> tuple[UsedObject, ...]:
+    """Return the new records. Objects that cannot be read now keep their old records."""
+    known, users_of = {each.key: each for each in policy.status.config}, _users(found.running)
+    for key, data in found.data.items():
+        old, users, uses = known.get(key), users_of.get(key, ()), found.uses.get(key[1].object_name, {})
+        if old is not None:
+            old = _with_kept(old, data, uses, now)
+            if old.left and not _pending(policy, old, users, now):
+                old = replace(old, left="")
+            known[key] = _changed(old, data, now) if data.exists and old.hash != data.hash else old
+        elif data.exists:
+            known[key] = _with_older(_first(policy, key, data, users, now), data, uses)
+    return tuple(known[key] for key in sorted(known) if key in users_of or key in found.data)
 
-    So do objects whose old data kubelet keeps: a restart now would bring that data, and count as done.
+
+def _with_kept(old: UsedObject, data: Data, uses: Uses, now: datetime) -> UsedObject:
+    """Return the record with the nodes that keep the data of an object that was replaced or deleted.
+
+    An object with the same data that takes its place is kept, too, but does no harm until its data differs.
     """
-    known, users_of = {each.key: each for each in policy.status.config}, _users(running)
-    for key, found in data.items():
-        old, users = known.get(key), users_of.get(key, ())
-        if _kept(old, found, users):
-            continue
-        if old is None:
-            known[key] = _first(policy, key, found, users, now)
-            continue
-        if old.left and not _pending(policy, old, users, now):
-            old = replace(old, left="")
-        old = replace(old, immutable=found.uid if found.immutable else "")
-        known[key] = _changed(old, found, now) if old.hash != found.hash else old
-    return tuple(known[key] for key in sorted(known) if key in users_of or key in data)
+    if old.immutable not in ("", data.uid):
+        at = data.created or now
+        nodes = kept_nodes(uses, at, None)
+        kept = "" if old.is_kept else old.hash
+        return replace(old, immutable=data.immutable_uid, nodes=nodes, kept=kept, replaced=rfc3339(at))
+    old, since = replace(old, immutable=data.immutable_uid), parse_time(old.replaced)
+    if since is None:
+        return old
+    nodes = kept_nodes(uses, since, old.nodes)
+    if nodes or now < since + _LAG:
+        return replace(old, nodes=nodes)
+    return replace(old, nodes=(), kept="", replaced="")
 
 
 def _users(running: Iterable[Running]) -> dict[UseKey, list[Running]]:
@@ -51,37 +67,6 @@ def _users(running: Iterable[Running]) -> dict[UseKey, list[Running]]:
     return found
 
 
-def kept_objects(policy: Policy, data: Mapping[UseKey, Data], running: Sequence[Running]) -> list[str]:
-    """Return the immutable objects that were replaced under their names, while kubelet keeps their old data for pods.
-
-    kubelet stops its watch of an immutable object, and reads it again only when no pod on its node uses it any more
-    (`objectCacheItem` in pkg/kubelet/util/manager/watch_based_manager.go).
-    """
-    known, users_of = {each.key: each for each in policy.status.config}, _users(running)
-    found = set()
-    for key, each in data.items():
-        old, users = known.get(key), users_of.get(key, ())
-        if _kept(old, each, users) and (old is None or old.hash != each.hash):
-            found.add(key[1].object)
-    return sorted(found)
-
-
-def _kept(old: UsedObject | None, found: Data, users: Iterable[Running]) -> bool:
-    """Whether a container's kubelet keeps the data of an immutable object that was deleted.
-
-    Without a record it is only known that the object was replaced, and not whether the one before was immutable. It is
-    assumed of a container that ran before: to restart it without need is worse than to say so.
-    """
-    if old is not None:
-        replaced = old.immutable not in ("", found.uid)
-        return replaced and any(_is_before(each.created, found.created) for each in users)
-    return found.immutable and any(_is_before(each.started + _MARGIN, found.created) for each in users)
-
-
-def _is_before(moment: datetime | None, created: datetime | None) -> bool:
-    return moment is None or created is None or moment < created
-
-
 def _first(policy: Policy, key: UseKey, found: Data, users: Iterable[Running], now: datetime) -> UsedObject:
     """Make the record of a newly used part. A change is open only if a container started before it.
 
@@ -90,9 +75,20 @@ def _first(policy: Policy, key: UseKey, found: Data, users: Iterable[Running], n
     created, changed, (name, part) = parse_time(policy.created), found.changed, key
     stale = changed is not None and (created is None or changed > created)
     stale = stale and changed is not None and any(each.started < changed - _MARGIN for each in users)
-    since = rfc3339(now if changed is None else min(changed, now))
-    done, immutable = "" if stale else found.hash, found.uid if found.immutable else ""
-    return UsedObject(name, part.kind, part.name, found.hash, since, done, keys=part.keys, immutable=immutable)
+    since, done = rfc3339(now if changed is None else min(changed, now)), "" if stale else found.hash
+    return UsedObject(
+        name, part.kind, part.name, found.hash, since, done, keys=part.keys, immutable=found.immutable_uid
+    )
+
+
+def _with_older(record: UsedObject, data: Data, uses: Uses) -> UsedObject:
+    """Return the first record of an object, with the nodes that may keep the data of an older one of its name.
+
+    It is unknown whether there was one. Where pods are older than an immutable object, it is assumed.
+    """
+    if not data.immutable or data.created is None or not (nodes := ran_before(uses, data.created)):
+        return record
+    return replace(record, nodes=nodes, replaced=rfc3339(data.created))
 
 
 def _pending(policy: Policy, old: UsedObject, users: Iterable[Running], now: datetime) -> bool:
@@ -170,7 +166,7 @@ def due(
 def _open_change(policy: Policy, record: UsedObject) -> PartChange | None:
     """Return the change that not all containers have, None if there is none."""
     since, left = parse_time(record.since), parse_time(record.left)
-    if since is None or (record.hash == record.done and left is None):
+    if since is None or record.is_kept or (record.hash == record.done and left is None):
         return None
     reverted = record.hash == record.done and left is not None
     return PartChange(record.part, _limit(policy, since), left - _MARGIN if reverted and left is not None else None)
@@ -184,5 +180,6 @@ def covered(policy: Policy, remembered: Iterable[UsedObject], run: RunRecord, *,
         since = parse_time(each.since)
         settled = since is not None and limit is not None and _limit(policy, since) <= limit
         meant = settled and each.container in run.containers and (each.hash != each.done or each.left)
+        meant = meant and not each.is_kept
         found.append(replace(each, done=each.hash if done else "", left="") if meant else each)
     return tuple(found)

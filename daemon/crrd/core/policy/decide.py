@@ -11,7 +11,7 @@ from crrd.core.api.time import format_duration, parse_time, rfc3339
 from crrd.core.config.parts import read_change
 from crrd.core.policy.config import Due, covered, due, remember
 from crrd.core.policy.observed import Observed
-from crrd.core.policy.problems import PolicyReason, problem_of_nodes, problems
+from crrd.core.policy.problems import PolicyReason, problems
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, Window
 from crrd.core.rollout.run import Options, Run, Target
 
@@ -64,7 +64,7 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
         if message:
             status = _forget_schedule(policy) if policy.suspended else policy.status
             return _Round(policy, found, now, status).rest(reason, message)
-    status = replace(_note_schedule(policy, now), config=remember(policy, found.data, found.running, now))
+    status = replace(_note_schedule(policy, now), config=remember(policy, found, now))
     return _Round(policy, found, now, status).decide()
 
 
@@ -126,7 +126,7 @@ class _Round:
 
     def __init__(self, policy: Policy, found: Observed, now: datetime, status: PolicyStatus) -> None:
         self._policy, self._observed, self._now, self._status = policy, found, now, status
-        self._problems = (*problem_of_nodes(policy, status.config, found, now), *problems(policy, found))
+        self._problems = problems(replace(policy, status=status), found, now)
         self._running = tuple(each for each in found.running if each.node not in found.down)
         self._wakes: list[datetime] = []
         self._settling: Due | None = None

@@ -6,8 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from crrd.core.api.time import parse_time
+from crrd.core.config.kept import NodeUse
 from crrd.core.config.parts import Part, parts_of
-from crrd.core.config.references import Reference
+from crrd.core.config.references import Kind, Reference
 from crrd.core.config.uses import Unreached
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.state import Owner, read_member
@@ -17,14 +18,24 @@ UseKey = tuple[str, Part]  # The container's name, and the part that it uses
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The data of the part of an object that one container uses. An optional object that does not exist has no UID."""
+    """The data of the part of an object that one container uses. An object that does not exist has no UID."""
 
-    hash: str
+    hash: str  # "" if an object or key is missing without which the container does not start
     changed: datetime | None
     """When it last changed, from managedFields: may be too late. None if unknown, as after a key was removed."""
     uid: str = ""
     created: datetime | None = None  # When the object was created
     immutable: bool = False
+
+    @property
+    def exists(self) -> bool:
+        """Whether a container can start with it. Otherwise a required object or key is missing."""
+        return bool(self.hash)
+
+    @property
+    def immutable_uid(self) -> str:
+        """The object's UID if it is immutable, else ""."""
+        return self.uid if self.immutable else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +47,6 @@ class Running:
     started: datetime  # Now, if it does not run: it will start later than this
     uses: tuple[Reference, ...] = ()
     ready: bool = False
-    created: datetime | None = None  # When the pod was created
     ready_after: float | None = None
     """Seconds from the start of the pod's newest container until the pod was ready; None if it is not ready."""
     node: str = ""
@@ -63,6 +73,8 @@ class Observed:
 
     running: tuple[Running, ...] = ()  # Those that the policy names, with the uses that count for it
     data: Mapping[UseKey, Data] = field(default_factory=dict)
+    uses: Mapping[tuple[Kind, str], Mapping[str, NodeUse]] = field(default_factory=dict)
+    """By object and node: the pods of the namespace that use it. Only objects that are immutable, or were."""
     missing: tuple[str, ...] = ()  # Messages about missing objects and keys that containers need to start
     problem: str = ""  # Why there is no target, "" if there is one
     unreadable: str = ""  # Why configuration cannot be read, and what to do about it
@@ -100,12 +112,12 @@ def read_pod(pod: Mapping[str, Any], now: datetime) -> SeenPod:
         return SeenPod(member.owner)
     there = {name: each for name, each in found.containers.items() if each.kind.recreatable}
     started = {name: parse_time(each.started_at) for name, each in there.items()}
-    created, uses = parse_time(member.created), member.config
+    uses = member.config
     newest = max((at for at in started.values() if at is not None), default=None)
     ready = member.ready_since if member.ready and None not in started.values() else None
     ready_after = None if ready is None or newest is None else max(0.0, (ready - newest).total_seconds())
     running = (
-        Running(found.name, name, at or now, uses[name], there[name].ready, created, ready_after, found.node_name)
+        Running(found.name, name, at or now, uses[name], there[name].ready, ready_after, found.node_name)
         for name, at in started.items()
     )
     return SeenPod(member.owner, tuple(running), member.unreached)

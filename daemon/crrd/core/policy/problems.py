@@ -1,15 +1,15 @@
 """What a policy asks for that has no effect on its target, and what to do about it. Silence would look like health."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from crrd.core.api.reason_table import ReasonTable
 from crrd.core.api.time import format_duration
 from crrd.core.config.references import Kind
-from crrd.core.policy.config import due, kept_objects
+from crrd.core.policy.config import due
 from crrd.core.policy.observed import Observed
-from crrd.core.policy.types import Policy, UsedObject
+from crrd.core.policy.types import Policy
 
 _NAMED = 5  # Most objects that a message names
 
@@ -36,10 +36,13 @@ class PolicyReason(ReasonTable):
     IMMUTABLE = (
         "ImmutableReplaced",
         (
-            "{objects} is immutable and was replaced under its name; a restart in place would bring the old data, "
-            "because kubelet keeps it while a pod on the node uses it"
+            "{objects} is immutable and was replaced under its name; kubelet on {nodes} may keep the old data while "
+            "any pod there uses it, and gives it to new pods, too"
         ),
-        "use another name for new data, or delete all pods that use the object",
+        (
+            "use another name for new data, or let no pod on these nodes use the object for a moment, for example by "
+            "scaling to 0 and back"
+        ),
     )
     NO_PODS = "NoPods", "no pod matches spec.selector", "check its labels, if there should be pods now"
     NOT_OWNED = (
@@ -79,27 +82,37 @@ class Problem:
     blocking: bool  # Whether the policy can do nothing at all, or leaves containers with old data
 
 
-def problems(policy: Policy, found: Observed) -> tuple[Problem, ...]:
-    """Return the problems, those first because of which the policy is not ready."""
-    if not found.names:
-        return tuple(_of_no_pods(policy, found))
-    every = [*_of_containers(policy, found), *_of_configuration(policy, found), *_of_age(policy, found)]
+def problems(policy: Policy, found: Observed, now: datetime) -> tuple[Problem, ...]:
+    """Return the problems of a policy with up-to-date records, those first because of which it is not ready."""
+    every = [*_of_nodes(policy, found, now), *_of_records(policy)]
+    if found.names:
+        every += [*_of_containers(policy, found), *_of_configuration(policy, found), *_of_age(policy, found)]
+    else:
+        every += _of_no_pods(policy, found)
     return tuple(sorted(every, key=lambda each: not each.blocking))
 
 
-def problem_of_nodes(
-    policy: Policy, remembered: Iterable[UsedObject], found: Observed, now: datetime
-) -> Iterator[Problem]:
+def _of_nodes(policy: Policy, found: Observed, now: datetime) -> Iterator[Problem]:
     """Yield the pods that should be restarted now, but whose nodes cannot do it."""
     pods: dict[str, set[str]] = {}
     for each in found.running:
         if each.node in found.down:
             old = policy.max_age is not None and each.started <= now - timedelta(seconds=policy.max_age)
-            if old or due(policy, remembered, [each], now)[0]:
+            if old or due(policy, policy.status.config, [each], now)[0]:
                 pods.setdefault(found.down[each.node], set()).add(each.pod)
     if pods:
         shown = "; ".join(f"{_some(sorted(names))} ({why})" for why, names in sorted(pods.items()))
         yield _problem(PolicyReason.NODES, blocking=True, pods=shown)
+
+
+def _of_records(policy: Policy) -> Iterator[Problem]:
+    """Yield the immutable objects whose old data nodes may keep."""
+    kept = [each for each in policy.status.config if each.is_kept]
+    if policy.config is not None and kept:
+        objects, nodes = {each.part.object for each in kept}, {node for each in kept for node in each.nodes}
+        yield _problem(
+            PolicyReason.IMMUTABLE, blocking=True, objects=_some(sorted(objects)), nodes=_some(sorted(nodes))
+        )
 
 
 def _problem(reason: PolicyReason, *, blocking: bool, **values: object) -> Problem:
@@ -126,8 +139,6 @@ def _of_containers(policy: Policy, found: Observed) -> Iterator[Problem]:
 def _of_configuration(policy: Policy, found: Observed) -> Iterator[Problem]:
     if policy.config is None or not found.running:
         return
-    if kept := kept_objects(policy, found.data, found.running):
-        yield _problem(PolicyReason.IMMUTABLE, blocking=True, objects=_some(kept))
     nothing = not any(each.uses for each in found.running)
     alone = nothing and policy.schedule is None and policy.max_age is None
     for each in found.unreached:

@@ -122,11 +122,21 @@ class UsedObject:
         tuple[str, ...], "The keys that the container uses. Empty for all, data.* for all but those of binaryData."
     ] = ()
     immutable: Annotated[str, "The object's UID if it is immutable. Kubelet keeps its data."] = ""
+    nodes: Annotated[
+        tuple[str, ...], "Nodes that may keep the data of an immutable object that was replaced or deleted."
+    ] = ()
+    kept: Annotated[str, "Hash of the data that these nodes keep. Empty if it is unknown."] = ""
+    replaced: Annotated[str, "When that object was replaced or deleted. Older pods have its data."] = ""
 
     @property
     def part(self) -> Part:
         """The part of the object that the container uses."""
         return Part(self.kind, self.name, self.keys)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether nodes keep other data than the object has now. Then a restart there would not bring its data."""
+        return bool(self.nodes) and self.kept != self.hash
 
     @property
     def key(self) -> tuple[str, Part]:

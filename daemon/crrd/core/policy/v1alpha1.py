@@ -140,10 +140,7 @@ def _status(status: Mapping[str, Any]) -> PolicyStatus:
 def write_status(status: PolicyStatus) -> dict[str, Any]:
     """Return the status without conditions as JSON for a merge patch: null clears empty fields."""
     used, run = map(asdict, status.config), status.run
-    config = [
-        {key: value for key, value in each.items() if value or key not in ("done", "left", "keys", "immutable")}
-        for each in used
-    ]
+    config = [{key: value for key, value in each.items() if value} for each in used]
     record = run and {**asdict(run), "finished": run.finished or None, "message": run.message or None}
     times = {"schedule": status.schedule, "lastScheduleTime": status.scheduled, "lastSkipped": status.skipped}
     return {"config": config or None, "run": record, **{key: value or None for key, value in times.items()}}

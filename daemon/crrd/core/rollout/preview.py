@@ -6,8 +6,8 @@ from datetime import datetime
 
 from crrd.core.api.pod import Pod
 from crrd.core.api.types import RecreateState, Request, RequestedContainer, RequestPhase, StatePhase, Status
-from crrd.core.config.objects import Change, changes, kept
-from crrd.core.config.uses import Unreached
+from crrd.core.config.objects import Change, changes
+from crrd.core.config.uses import OutOfReach, Unreached
 from crrd.core.recreate.messages import EARLY_LIVENESS, PULLS_IMAGE, STARTUP_FORGOTTEN, may_fail_early, may_stay_down
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
@@ -70,8 +70,10 @@ def out_of_reach(world: World, run: Run) -> tuple[Unreached, ...]:
     found: list[Unreached] = []
     for member in world.members if run.options.stale else ():
         found += member.unreached
-        for name, container in recreatable(member.pod).items():
-            found += kept(member.config.get(name, ()), container, world.config)
+        kept = world.kept_on(member)
+        for name in recreatable(member.pod):
+            lost = dict.fromkeys(use.object for use in member.config.get(name, ()) if use.object in kept)
+            found += (Unreached(name, *each, OutOfReach.IMMUTABLE) for each in lost)
     return tuple(dict.fromkeys(found))
 
 
@@ -103,8 +105,8 @@ def _stale(world: World, plan: Plan) -> Iterator[Stale]:
         if row.stage not in (Stage.WAITING, Stage.PUT_OFF) or row.member is None:
             continue
         for name in row.containers:
-            container = row.member.pod.containers[name]
-            if found := changes(row.member.config.get(name, ()), container, world.config):
+            container, kept = row.member.pod.containers[name], world.kept_on(row.member)
+            if found := changes(row.member.config.get(name, ()), container, world.config, kept):
                 yield Stale(row.pod, name, found, container.started_at)
 
 

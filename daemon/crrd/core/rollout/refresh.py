@@ -69,5 +69,6 @@ def _changed_files(world: World, run: Run, containers: Iterable[str], member: Me
         uses = member.config.get(name, ())
         found = [use for part, same in parts_of(uses).items() if part in changed for use in same]
         if run.options.stale:
-            found += (each.reference for each in changes(uses, member.pod.containers[name], world.config))
+            container, kept = member.pod.containers[name], world.kept_on(member)
+            found += (each.reference for each in changes(uses, container, world.config, kept))
         yield from (use for use in found if use.use.mounted)

@@ -185,7 +185,7 @@ def _skip_reason(
         if started is not None and since is not None and started > since:
             return Skip.RECENT
         uses = member.config.get(container.name, ())
-        if run.options.stale and not changes(uses, container, world.config):
+        if run.options.stale and not changes(uses, container, world.config, world.kept_on(member)):
             return Skip.FRESH
         if run.options.objects and started is not None:
             missed = filter(None, map(read_change, run.options.objects))

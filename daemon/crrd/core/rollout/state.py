@@ -1,13 +1,14 @@
 """The objects that a run needs, parsed from JSON. Nothing here raises for invalid input."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.time import parse_time
+from crrd.core.config.kept import UserPod, user_of
 from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import Kind, Reference
 from crrd.core.config.uses import Unreached, references, unreached
@@ -51,6 +52,12 @@ class Member:
         started = (parse_time(each.started_at) for each in self.pod.containers.values() if each.running)
         known = [moment for moment in (self.ready_since, *started) if moment is not None]
         return max(known) + timedelta(seconds=min_ready) if self.ready and known else None
+
+    @property
+    def user(self) -> UserPod:
+        """The pod as a user of ConfigMaps and Secrets."""
+        uses = frozenset(use.object for some in self.config.values() for use in some)
+        return user_of(self.pod, self.created, uses)
 
     @property
     def ordinal(self) -> int:
@@ -145,8 +152,14 @@ class World:
     """By pod (UID) and container: the last failure of a probe that an event reported."""
     config: Mapping[tuple[Kind, str], ConfigObject | None] = field(default_factory=dict)
     """ConfigMaps and Secrets that pods use (None: does not exist). Empty if the run does not need them."""
+    kept: Mapping[str, frozenset[tuple[Kind, str]]] = field(default_factory=dict)
+    """By node: immutable objects of which kubelet may keep older data."""
     refreshes: Mapping[str, FileRefresh] | None = None
     """By pod (UID): the last refresh of its files. None if pods start without refreshes."""
+
+    def kept_on(self, member: Member) -> Collection[tuple[Kind, str]]:
+        """Return the objects of which a pod may have older data that kubelet keeps."""
+        return self.kept.get(member.pod.node_name, ())
 
     def min_ready(self, run: Run) -> int:
         """Return how many seconds a pod must be ready to count as done: as the run has it, or else the workload."""

@@ -8,25 +8,28 @@ import asyncio
 from dataclasses import replace
 from typing import NoReturn
 
-from crrd.core.config.references import Kind
+from crrd.core.config.kept import ObjectName
 from crrd.core.policy.decide import decide
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.waits import unserved
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.events import KubeEventSink
+from crrd.lib.backoff import Backoff
 from crrd.lib.controller import Controller
 from crrd.lib.health import Health
 from crrd.lib.supervise import Loop
-from crrd.manager.policies.look import ConfigVersions, Memory, TargetObserver
+from crrd.manager.policies.look import Memory, TargetObserver
 from crrd.manager.policies.runs import REFUSED, PolicyRuns, RunObserver
 from crrd.manager.policies.statuses import Policies
+from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd.rollout.daemons import NodeDaemons, daemon_informer
 from crrd.rollout.display import FILES_NOT_REFRESHED
 
 RESYNC_SECONDS = 300.0  # Interval of observations without a change, because new pods may use other objects
-OBSTACLE_SECONDS = 15.0
-"""Interval of checks for a missing target or right, which no watch reports."""
+OBSTACLE_SECONDS = 15.0  # Interval of checks for a missing right, which no watch reports
+NO_TARGET = Backoff(initial=15.0, factor=2.0, maximum=RESYNC_SECONDS, jitter=0.2)
+"""Before the next check for a target of a kind that the API server does not have, or that the manager may not watch."""
 LOOK_SECONDS = 300.0  # Longest time between two answers while a policy is observed
 
 
@@ -53,11 +56,11 @@ class PolicyController(Controller):
         self._runs = PolicyRuns(*parts, on_run=on_run, on_refresh=self._refreshed, wake_at=wake_at)
         self._waiting: dict[str, set[str]] = {}  # Policy -> nodes of its pods that were down at the last look
         self._memories: dict[str, Memory] = {}
-        self._versions = ConfigVersions(client, self._config_changed)
-        self._observer = TargetObserver(client, self._versions, account)
+        self._watches = NamespaceWatches(client, self._object_changed, self._object_freed)
+        self._observer = TargetObserver(client, self._watches, account)
         # A namespace whose configuration may not be read is no reason to be unready: the policies' status reports it.
         self.sources = [
-            Loop("configuration", self._versions.run, (self._versions,)),
+            Loop("configuration", self._watches.run, (self._watches,)),
             self._policies.informer.loop("policies"),
             daemon_informer(client, self._daemons, strict=False).loop("node daemons"),
         ]
@@ -82,21 +85,27 @@ class PolicyController(Controller):
             self._forget_unwatched(policy.namespace)
             self.queue.wake(policy.key)
 
-    def _forget_unwatched(self, namespace: str) -> None:
-        """End the watches of a namespace if no policy needs them any more."""
-        rest = [each.config for each in self._policies.objects if each.namespace == namespace]
-        if not any(rest):
-            self._versions.forget(namespace, Kind.CONFIG_MAP)
-        if not any(config is not None and config.secrets for config in rest):
-            self._versions.forget(namespace, Kind.SECRET)
+    def _in(self, namespace: str) -> list[Policy]:
+        return [each for each in self._policies.objects if each.namespace == namespace]
 
-    def _config_changed(self, namespace: str, kind: Kind, name: str) -> None:
+    def _forget_unwatched(self, namespace: str) -> None:
+        """End the watches of a namespace that no policy needs any more."""
+        needed = (self._memories.get(each.key, Memory()).resources(each) for each in self._in(namespace))
+        self._watches.keep_only(namespace, set().union(*needed))
+
+    def _object_changed(self, scope: Scope, name: str) -> None:
+        """Look at the policies that use an object, or whose target it may be."""
         now = asyncio.get_running_loop().time()
-        for policy in self._policies.objects:
-            if policy.namespace == namespace and policy.config is not None:
-                memory = self._memories.get(policy.key)
-                if not name or memory is None or memory.should_observe(kind, name, now):
-                    self.queue.wake(policy.key)
+        for policy in self._in(scope.namespace):
+            memory = self._memories.get(policy.key)
+            if memory is None or memory.should_observe(policy, scope, name, now):
+                self.queue.wake(policy.key)
+
+    def _object_freed(self, namespace: str, name: ObjectName) -> None:
+        """Look at the policies that wait until no pod on a node uses an object."""
+        for policy in self._in(namespace):
+            if any(each.nodes and each.part.object_name == name for each in policy.status.config):
+                self.queue.wake(policy.key)
 
     def _daemons_changed(self) -> None:
         """Look at the policies that wait for a node which is back."""
@@ -112,8 +121,9 @@ class PolicyController(Controller):
             return None
         now = asyncio.get_running_loop().time()
         memory = self._memories.setdefault(key, Memory())
+        absent = memory.absent
         aim, found = await self._observer.look(policy, memory, self._clock.now())
-        if self._policies.get(key) is not policy:
+        if self._policies.get(key) is not policy or memory.absent != absent:
             self._forget_unwatched(policy.namespace)  # the look may have begun a watch that is not needed any more
         if found is None:
             return now + OBSTACLE_SECONDS  # a list wakes it before that, but a watch that goes on makes none
@@ -125,7 +135,9 @@ class PolicyController(Controller):
         if not await self._policies.write(policy, decision.status, decision.conditions):
             return now + 1.0
         self._runs.follow(policy, decision.run, aim, decision.run_until)
-        wait = OBSTACLE_SECONDS if found.problem or found.unreadable else RESYNC_SECONDS
+        wait = OBSTACLE_SECONDS if found.unreadable else RESYNC_SECONDS
+        if found.problem and memory.absent is None:
+            wait = NO_TARGET.delay(max(1, memory.fruitless))
         if decision.wake_at is not None:
             wait = min(wait, max(0.0, (decision.wake_at - self._clock.now()).total_seconds()) + 0.01)
         return asyncio.get_running_loop().time() + wait

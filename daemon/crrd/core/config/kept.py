@@ -1,0 +1,171 @@
+"""Which nodes keep the data of an immutable object after it was deleted and created again under its name.
+
+kubelet reads an immutable object once, and again only after no pod on its node has used it (`objectCacheItem` in
+pkg/kubelet/util/manager/watch_based_manager.go). Until then a restarted container gets the old data, and so does a new
+pod. So it matters when the first of the pods was created that have used the object on the node without a gap.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from crrd.core.api.pod import Pod, parse_pod
+from crrd.core.api.time import parse_time
+from crrd.core.config.objects import ConfigObject
+from crrd.core.config.references import Kind
+from crrd.lib.jsonfields import items, mapping, text, value_at
+
+ObjectName = tuple[Kind, str]
+_FIELDS = {
+    "configMap": Kind.CONFIG_MAP,
+    "configMapRef": Kind.CONFIG_MAP,
+    "configMapKeyRef": Kind.CONFIG_MAP,
+    "secret": Kind.SECRET,
+    "secretRef": Kind.SECRET,
+    "secretKeyRef": Kind.SECRET,
+    "nodePublishSecretRef": Kind.SECRET,
+    "azureFile": Kind.SECRET,
+}
+"""The fields of a pod's spec that name an object, by `VisitPodConfigmapNames` and `VisitPodSecretNames`."""
+_LONG_AGO, _NOT_YET = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_SKEW = timedelta(seconds=2)
+"""A node's clock may be ahead or behind by this much, and its times are whole seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserPod:
+    """A pod, as far as it decides what its kubelet keeps."""
+
+    node: str  # "" if it uses nothing there: it is not scheduled, or has ended
+    objects: frozenset[ObjectName]
+    created: datetime
+    started: datetime = _NOT_YET
+    """When its first container started, or its creation if a container has started more than once."""
+
+
+def read_user(obj: Mapping[str, Any]) -> UserPod:
+    """Parse a pod from its JSON."""
+    pod, spec = parse_pod(obj), mapping(obj.get("spec"))
+    pulls = (text(mapping(each).get("name")) for each in items(spec.get("imagePullSecrets")))
+    objects = frozenset([*_named(spec), *((Kind.SECRET, name) for name in pulls)])
+    return user_of(pod, text(value_at(obj, "metadata.creationTimestamp")), objects)
+
+
+def user_of(pod: Pod, created: str, objects: frozenset[ObjectName]) -> UserPod:
+    """Return a pod that uses these objects. `created` is its creationTimestamp."""
+    at, containers = parse_time(created) or _LONG_AGO, pod.containers.values()
+    starts = [moment for each in containers if (moment := parse_time(each.started_at)) is not None]
+    started = at if any(each.restart_count for each in containers) else min(starts, default=_NOT_YET)
+    return UserPod("" if pod.ended else pod.node_name, objects, at, started)
+
+
+def _named(value: object) -> Iterator[ObjectName]:
+    """Yield the objects that a part of a pod's spec names."""
+    for each in items(value):
+        yield from _named(each)
+    for key, inner in mapping(value).items():
+        found = mapping(inner)
+        if key in _FIELDS and (name := text(found.get("name")) or text(found.get("secretName"))):
+            yield _FIELDS[key], name
+        yield from _named(inner)
+
+
+@dataclass(slots=True)
+class NodeUse:
+    """The pods on one node that have used an object without a gap, those that are gone included."""
+
+    created: datetime  # When the first of them was created, as far as is known
+    started: datetime = _NOT_YET  # The same for `UserPod.started`
+    whole: bool = False  # Whether no pod on the node used the object before these
+    pods: set[str] = field(default_factory=set)  # UIDs of those that are there
+
+
+class ObjectUses:
+    """The uses of objects on nodes, from the changes of pods in their order.
+
+    `freed` is called with an object that no pod on a node uses any more.
+    """
+
+    def __init__(self, freed: Callable[[ObjectName], None] = lambda _: None) -> None:
+        self._freed = freed
+        self._uses: dict[ObjectName, dict[str, NodeUse]] = {}
+        self._listing = False
+
+    def of(self, name: ObjectName) -> Mapping[str, NodeUse]:
+        """Return the uses of an object, by node."""
+        return self._uses.get(name, {})
+
+    def change(self, uid: str, before: UserPod | None, after: UserPod | None) -> None:
+        """Record a change of a pod: None before its creation, and after its deletion."""
+        for node, name in _places(before) - _places(after):
+            self._uses[name][node].pods.discard(uid)
+            if not self._listing:
+                self._free(name, node)
+        for node, name in _places(after):
+            assert after is not None  # noqa: S101 - it has places
+            uses = self._uses.setdefault(name, {})
+            use = uses.setdefault(node, NodeUse(after.created, whole=not self._listing))
+            use.created = min(use.created, after.created)
+            if before is None or before.started == _NOT_YET or uid not in use.pods:
+                use.started = min(use.started, after.started)
+            use.pods.add(uid)
+
+    @contextmanager
+    def listing(self) -> Iterator[None]:
+        """Record the changes inside the block as those between two lists, whose order is unknown."""
+        self._listing = True
+        try:
+            yield
+        finally:
+            self._listing = False
+            for name, node in [(name, node) for name, uses in self._uses.items() for node in uses]:
+                self._free(name, node)
+
+    def _free(self, name: ObjectName, node: str) -> None:
+        if not self._uses[name][node].pods:
+            del self._uses[name][node]
+            self._freed(name)
+
+
+def _places(pod: UserPod | None) -> set[tuple[str, ObjectName]]:
+    return {(pod.node, name) for name in pod.objects} if pod is not None and pod.node else set()
+
+
+def kept_nodes(uses: Mapping[str, NodeUse], replaced: datetime, known: Collection[str] | None) -> tuple[str, ...]:
+    """Return the nodes that may keep the data of an object that was replaced or deleted at this time.
+
+    `known` are those that kept it at the last look; None at the first one. Where no gap was seen, there may have been
+    older pods.
+    """
+    found = (
+        node
+        for node, use in uses.items()
+        if use.created < replaced or (not use.whole and (known is None or node in known))
+    )
+    return tuple(sorted(found))
+
+
+def ran_before(uses: Mapping[str, NodeUse], created: datetime) -> tuple[str, ...]:
+    """Return the nodes where a pod ran before an object was created, and so did not only wait for it."""
+    return tuple(sorted(node for node, use in uses.items() if use.started < created - _SKEW))
+
+
+def kept_of_pods(
+    pods: Iterable[UserPod], known: Mapping[ObjectName, ConfigObject | None]
+) -> dict[str, frozenset[ObjectName]]:
+    """Return the objects of which older data may be kept, by node, if no more is known than the pods that are there.
+
+    Then an immutable object that is newer than pods on the node counts as replaced, although there may have been none
+    before it.
+    """
+    uses = ObjectUses()
+    for number, pod in enumerate(pods):
+        uses.change(str(number), None, pod)
+    found: dict[str, set[ObjectName]] = {}
+    for name, obj in known.items():
+        if obj is not None and obj.immutable and obj.created is not None:
+            for node in ran_before(uses.of(name), obj.created):
+                found.setdefault(node, set()).add(name)
+    return {node: frozenset(names) for node, names in found.items()}
