@@ -3,12 +3,13 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from multidict import CIMultiDict
 
 from tests.support.faulty_api import FaultyApiServer
 
@@ -26,7 +27,7 @@ class Reply:
 
     status: int
     body: Any
-    headers: Mapping[str, str]
+    headers: CIMultiDict[str]
 
     @property
     def version(self) -> str:

@@ -32,6 +32,10 @@ def _as_it_is(obj: Object) -> Object:
     return obj
 
 
+def _no_warnings(_obj: Object) -> list[str]:
+    return []
+
+
 def _no_rules(_obj: Object, _old: Object | None) -> list[Cause]:
     return []
 
@@ -68,6 +72,7 @@ class Kind:
     complete: Callable[[Object], Object] = _as_it_is  # Sets defaults, on create and update
     on_create: Callable[[Object], Object] = _as_it_is  # Sets fields on create only, after the status was dropped
     rules: Callable[[Object, Object | None], list[Cause]] = _no_rules  # Returns the faults of an object (new, old)
+    warnings: Callable[[Object], list[str]] = _no_warnings  # Returns what of an object is not enforced
 
     @property
     def api_version(self) -> str:

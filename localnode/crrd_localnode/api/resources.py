@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from crrd_localnode.api import crds, defaults, printers
+from crrd_localnode.api import crds, defaults, printers, unenforced
 from crrd_localnode.api.kinds import Kind
 from crrd_localnode.api.selectors import FieldLabels
 
@@ -21,10 +21,14 @@ def _kind(group: str, kind: str, *short_names: str, **special: Any) -> Kind:
 _APPS, _LEASES = "apps", "coordination.k8s.io"
 _RBAC, _REGISTRATION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
 _WORKLOAD: dict[str, Any] = {"categories": ("all",), "status": True, "generation": True}
-_ROLE: dict[str, Any] = {"path_names": True, "columns": (printers.CREATED,)}
+_ROLE: dict[str, Any] = {
+    "path_names": True, "columns": (printers.CREATED,), "warnings": unenforced.always(unenforced.ROLES),
+}  # fmt: skip
 _ADMISSION: dict[str, Any] = {
     "categories": ("api-extensions",), "namespaced": False, "generation": True, "unconditional_update": False,
 }  # fmt: skip
+_UNENFORCED_POLICY: dict[str, Any] = {"warnings": unenforced.always(unenforced.POLICIES)}
+_CONTROLLED: dict[str, Any] = {**_WORKLOAD, "warnings": unenforced.always(unenforced.WORKLOADS)}
 
 POD = _kind(
     "", "Pod", "po", graceful=True, logs=True, returns_deleted=True, columns=printers.POD,
@@ -41,7 +45,8 @@ NAMESPACE = _kind(
 )  # fmt: skip
 CRD = _kind(
     "apiextensions.k8s.io", "CustomResourceDefinition", "crd", "crds", status=True, columns=(printers.CREATED,),
-    on_create=crds.established, guard="customresourcecleanup.apiextensions.k8s.io", rules=crds.crd_rules, **_ADMISSION,
+    on_create=crds.established, guard="customresourcecleanup.apiextensions.k8s.io", rules=crds.crd_rules,
+    warnings=unenforced.of_crd, **_ADMISSION,
 )  # fmt: skip
 BUILTIN: tuple[Kind, ...] = (
     POD,
@@ -67,16 +72,22 @@ BUILTIN: tuple[Kind, ...] = (
     _kind("", "Service", "svc", categories=("all",), status=True, returns_deleted=True, columns=printers.SERVICE),
     _kind("", "ServiceAccount", "sa"),
     _kind(_LEASES, "Lease", unconditional_update=False, columns=printers.LEASE, rules=defaults.lease_rules),
-    _kind(_APPS, "DaemonSet", "ds", **_WORKLOAD),
-    _kind(_APPS, "Deployment", "deploy", **_WORKLOAD),
-    _kind(_APPS, "ReplicaSet", "rs", **_WORKLOAD),
-    _kind(_APPS, "StatefulSet", "sts", **_WORKLOAD),
-    _kind("batch", "Job", **_WORKLOAD),
-    _kind("policy", "PodDisruptionBudget", "pdb", status=True, generation=True),
-    _kind("networking.k8s.io", "NetworkPolicy", "netpol", generation=True),
-    _kind(_REGISTRATION, "MutatingWebhookConfiguration", **_ADMISSION),
-    _kind(_REGISTRATION, "ValidatingAdmissionPolicy", **_ADMISSION),
-    _kind(_REGISTRATION, "ValidatingAdmissionPolicyBinding", **_ADMISSION),
+    _kind(_APPS, "DaemonSet", "ds", **_CONTROLLED),
+    _kind(_APPS, "Deployment", "deploy", **_CONTROLLED),
+    _kind(_APPS, "ReplicaSet", "rs", **_CONTROLLED),
+    _kind(_APPS, "StatefulSet", "sts", **_CONTROLLED),
+    _kind("batch", "Job", **_CONTROLLED),
+    _kind(
+        "policy", "PodDisruptionBudget", "pdb", status=True, generation=True,
+        warnings=unenforced.always(unenforced.BUDGETS),
+    ),
+    _kind(
+        "networking.k8s.io", "NetworkPolicy", "netpol", generation=True,
+        warnings=unenforced.always(unenforced.NETWORK_POLICIES),
+    ),
+    _kind(_REGISTRATION, "MutatingWebhookConfiguration", warnings=unenforced.of_webhooks, **_ADMISSION),
+    _kind(_REGISTRATION, "ValidatingAdmissionPolicy", **_ADMISSION, **_UNENFORCED_POLICY),
+    _kind(_REGISTRATION, "ValidatingAdmissionPolicyBinding", **_ADMISSION, **_UNENFORCED_POLICY),
     _kind(_RBAC, "Role", **_ROLE),
     _kind(_RBAC, "RoleBinding", **_ROLE),
     _kind(_RBAC, "ClusterRole", namespaced=False, **_ROLE),

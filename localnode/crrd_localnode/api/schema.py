@@ -173,10 +173,14 @@ def _complete(value: Any, schema: Mapping[str, Any], path: str, dropped: list[st
     return result
 
 
+def _is_immutability(rule: str) -> bool:
+    return "".join(rule.split()) in ("self==oldSelf", "oldSelf==self")
+
+
 def _immutable(schema: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the paths (outside of lists) with the rule `self == oldSelf`, and its message."""
     for rule in schema.get("x-kubernetes-validations", ()):
-        if "".join(rule.get("rule", "").split()) in ("self==oldSelf", "oldSelf==self"):
+        if _is_immutability(rule.get("rule", "")):
             yield path, rule.get("message") or f"failed rule: {rule['rule']}"
     for name, inner in schema.get("properties", {}).items():
         yield from _immutable(inner, (*path, name))
@@ -216,6 +220,22 @@ def _broken(schema: Mapping[str, Any], value: Any, path: str) -> Iterator[Cause]
     elif isinstance(value, list):
         for at, item in enumerate(value):
             yield from _broken(schema.get("items", {}), item, f"{path}[{at}]")
+
+
+def unenforced_rules(schema: Mapping[str, Any], *, root: bool = True, in_list: bool = False) -> Iterator[str]:
+    """Yield the CEL rules of a schema that are not enforced."""
+    rules = [str(each.get("rule", "")) for each in schema.get("x-kubernetes-validations", ())]
+    fixed = not in_list and any(map(_is_immutability, rules))
+    for rule in rules:
+        of_order = fixed and rule.startswith("self != oldSelf || ")  # lists are compared with their order anyway
+        known = _is_immutability(rule) and not in_list
+        known = known or (not root and any(pattern.fullmatch(rule) for pattern in _RULES))
+        if not known and not of_order:
+            yield rule
+    for inner in schema.get("properties", {}).values():
+        yield from unenforced_rules(inner, root=False, in_list=in_list)
+    if isinstance(items := schema.get("items"), dict):
+        yield from unenforced_rules(items, root=False, in_list=True)
 
 
 _SHOULD = "Invalid value: {shown}: {field} in body should be"

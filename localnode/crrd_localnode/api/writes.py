@@ -178,6 +178,7 @@ class Writes:
         if texts and asking.strict:
             name, why = target.kind.kind, f"strict decoding error: {', '.join(texts)}"
             raise bad_request(f'{name} in version "{target.kind.version}" cannot be handled as a {name}: {why}')
+        texts += target.kind.warnings(obj)
         asking.warnings += [text for text in texts if text not in asking.warnings]
         return obj
 
