@@ -15,7 +15,7 @@ from tests.simulation.schedule import Event, Schedule
 from tests.simulation.shrink import shrink, story
 from tests.simulation.world import World, collect, run
 
-SCHEDULES = 2000  # Number of seeds in `make test`, two of them with a full node. `make soak` runs more
+SCHEDULES = 1000  # Number of seeds in `make test`, one of them with a full node. `make soak` runs more
 CHUNK = 50
 
 
@@ -42,7 +42,7 @@ def test_schedules(first: int) -> None:
 
 
 @pytest.mark.usefixtures("_untraced")
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2])
 def test_a_day_leaves_no_more_than_a_minute(seed: int) -> None:
     """Hundreds of requests: anything that grows with them would be found at the end."""
     outcome = run(day(seed))
