@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -16,7 +15,6 @@ from crrd.core.policy.v1alpha1 import read_policy
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.run import Target
 from crrd.kube.client import KubeClient
-from crrd.kube.clock import ServerClock
 from crrd.kube.events import KubeEventSink
 from crrd.kube.lanes import FEW_PLACES
 from crrd.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, POLICIES, REQUESTS
@@ -30,23 +28,11 @@ from crrd.rollout.daemons import NodeDaemons
 from crrd.rollout.target import Aim
 from tests.support.laned_api import LanedApi
 from tests.support.lifecycle_cluster import Events
+from tests.support.virtual_time import LoopClock
 
 pytestmark = pytest.mark.virtual_time
 
 OTHERS = [f"team-{number}" for number in range(6)]
-
-
-class LoopClock(ServerClock):
-    """The API server's time goes with the loop's."""
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def now(self) -> datetime:
-        return self.at(self.monotonic())
-
-    def at(self, moment: float) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=moment)
 
 
 class Cluster:

@@ -63,6 +63,7 @@ class Recorded:
     """The records of refreshes in a Cluster."""
 
     def __init__(self) -> None:
+        self.changed = asyncio.Event()
         self.records: list[tuple[str, str, str]] = []
 
     def refreshed(self, pod_uid: str, token: str, problem: str = "") -> None:
@@ -71,7 +72,9 @@ class Recorded:
 
 async def refreshed(api: Api, display: Lines, plan: Plan = PLAN) -> list[tuple[str, str, str]]:
     cluster = Recorded()
-    await FileRefresher(cast("KubeClient", api), cast("Cluster", cluster), display).refresh(plan)
+    refresher = FileRefresher(cast("KubeClient", api), cast("Cluster", cluster), display)
+    refresher.begin(plan)
+    await cluster.changed.wait()
     return cluster.records
 
 

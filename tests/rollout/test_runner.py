@@ -1,71 +1,173 @@
-"""What a runner does where its watches lag behind the API server."""
+"""A run of many pods, in virtual time: many starts from one plan, side by side, and never more than the budget."""
 
 import asyncio
-from datetime import datetime
-from typing import Any, cast
+from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
-from crrd.core.rollout.plan import End, Plan
-from crrd.core.rollout.state import Budget, Member, World
-from crrd.kube.client import KubeClient
-from crrd.kube.clock import ServerClock
+from crrd.core.api.time import rfc3339
+from crrd.core.rollout.plan import End
+from crrd.core.rollout.run import Amount
+from crrd.core.rollout.standing import Stage
+from crrd.kube.lanes import PLACES
+from crrd.kube.resources import PODS
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
+from crrd.lib.supervise import cancel
 from crrd.rollout import runner
-from crrd.rollout.cluster import Cluster
-from crrd.rollout.remedies import FLAGS
-from crrd.rollout.runner import Runner
-from crrd.rollout.text import TextLines
-from tests.support.rollouts import NOW, budget, member, recreated, run
+from tests.support.run_cluster import RunCluster
+
+pytestmark = pytest.mark.virtual_time
+
+TENTH, ALL = Amount(10, percent=True), Amount(100, percent=True)
 
 
-class LateCluster:
-    """Shows the pods as they were, until one is asked for."""
-
-    def __init__(self, shown: Member, real: Member, *budgets: Budget) -> None:
-        self.changed = asyncio.Event()
-        self._shown, self._real, self._budgets = shown, real, budgets
-
-    async def refresh(self) -> str:
-        return ""
-
-    async def learn_probes(self, plan: Plan) -> bool:
-        return False
-
-    async def look_again(self, name: str) -> None:
-        assert name == self._real.pod.name
-        self._shown = self._real
-
-    def world(self) -> World:
-        return World((self._shown,), budgets=self._budgets)
+def once(api: RunCluster) -> bool:
+    """Whether each pod was restarted, and none twice."""
+    return {*api.restarts} == {name for name in api.objects["pods"] if name.startswith("web")} and {
+        *api.restarts.values()
+    } == {1}
 
 
-class Clock:
-    def now(self) -> datetime:
-        return NOW
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until this holds."""
+    while not holds():
+        await asyncio.sleep(0.001)
 
 
-class NoCreation:
-    async def create(self, *_: Any) -> Any:
-        raise AssertionError("the pod gets another request")
+@pytest.mark.parametrize("pods", [100, 400])
+async def test_the_number_of_plans_does_not_grow_with_the_number_of_pods(pods: int) -> None:
+    api = RunCluster(pods)
+    plan, _ = await api.carry_out(api.run_of(max_unavailable=ALL))
+    assert (plan.end, once(api), len(api.created)) == (End.DONE, True, pods)
+    assert len(api.plans) <= 100
 
 
-async def test_a_pod_that_was_restarted_unseen_gets_no_other_request() -> None:
+async def test_a_run_is_as_fast_as_its_budget_and_never_over_it() -> None:
+    """Ten times a tenth of the pods, two seconds each."""
+    api, loop = RunCluster(400), asyncio.get_running_loop()
+    run, began = api.run_of(max_unavailable=TENTH), loop.time()
+    plan, _ = await api.carry_out(run)
+    assert (plan.end, once(api), api.most_away) == (End.DONE, True, 40)
+    assert loop.time() - began <= 1.5 * 20
+    assert len(api.plans) < 400, "fewer than starts"
+
+
+async def test_creations_that_hang_delay_no_other() -> None:
+    api = RunCluster(60)
+    api.slow = {f"web-{number:04}": 9.0 for number in range(2 * PLACES)}
+    running = asyncio.create_task(api.carry_out(api.run_of(max_unavailable=Amount(20))))
+    await asyncio.sleep(9.0)
+    assert len(api.restarts) >= 24, "eight at once, for at least six seconds"
+    assert (await running)[0].end is End.DONE
+    assert (once(api), api.most_away) == (True, 20)
+
+
+async def test_a_failure_stops_the_starts_that_are_still_to_come() -> None:
+    api = RunCluster(50)
+    api.slow = dict.fromkeys(api.objects["pods"], 0.4)
+    api.fails = {"web-0000"}
+    plan, _ = await api.carry_out(api.run_of(max_unavailable=ALL))
+    assert plan.end is End.FAILED
+    assert len(api.created) <= 3 * PLACES, "it fails half a second after its creation"
+    assert {row.pod for row in plan.rows if row.stage is Stage.FAILED} == {"web-0000"}
+    assert api.requests().keys() == {*api.created}
+
+
+async def test_what_is_refused_to_all_is_not_asked_for_all() -> None:
+    api = RunCluster(50)
+    asked: list[str] = []
+
+    def quota(pod: str) -> Exception:
+        asked.append(pod)
+        return ApiRefusedError("exceeded quota: requests", status=403)
+
+    api.refuse = quota
+    plan, _ = await api.carry_out(api.run_of(max_unavailable=ALL))
+    assert plan.end is End.FAILED
+    assert 1 <= len(asked) <= PLACES
+    assert {row.wait.why for row in plan.rows if row.stage is Stage.FAILED} == {"exceeded quota: requests"}
+
+
+async def test_those_in_order_start_one_after_the_other() -> None:
+    """Also if the creation for one of them takes long."""
+    api = RunCluster(12)
+    aim = api.stateful_set(12)
+    api.slow = {"web-0010": 5.0, "web-0004": 1.0}
+    run = api.run_of(aim, max_unavailable=Amount(4))
+    plan, _ = await api.carry_out(run, aim)
+    assert (plan.end, once(api), api.most_away) == (End.DONE, True, 4)
+    assert api.created == sorted(api.created, reverse=True)
+
+
+async def test_one_that_is_refused_is_the_last_of_those_in_order() -> None:
+    api = RunCluster(12)
+    aim = api.stateful_set(12)
+    api.refuse = lambda pod: ApiRefusedError("not this one", status=403) if pod == "web-0009" else None
+    plan, _ = await api.carry_out(api.run_of(aim, max_unavailable=ALL), aim)
+    assert (plan.end, api.created) == (End.FAILED, ["web-0011", "web-0010"])
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+async def test_killed_after_any_creation_and_continued(*, in_order: bool) -> None:
+    for moment in range(12):
+        api = RunCluster(12)
+        aim = api.stateful_set(12 if in_order else 0)
+        run = api.run_of(aim, max_unavailable=Amount(4))
+        killed = asyncio.create_task(api.carry_out(run, aim))
+        await until(lambda moment=moment, api=api: len(api.created) > moment)  # type: ignore[misc]
+        await cancel([killed])
+        plan, _ = await api.carry_out(run, aim)
+        assert (plan.end, once(api), len(api.created)) == (End.DONE, True, 12)
+        assert api.most_away <= 4
+
+
+async def test_responses_that_are_lost_cost_no_budget_and_no_second_restart() -> None:
+    api = RunCluster(40)
+    api.lost = {f"web-{number:04}" for number in range(0, 40, 2)}
+    plan, _ = await api.carry_out(api.run_of(max_unavailable=Amount(8)))
+    assert (plan.end, once(api), len(api.created)) == (End.DONE, True, 40)
+    assert api.most_away == 8
+
+
+async def test_creations_that_fail_for_a_while_are_tried_again_less_and_less_often() -> None:
+    api, loop = RunCluster(8), asyncio.get_running_loop()
+    tried: list[str] = []
+    until_then = loop.time() + 60
+
+    def down(pod: str) -> Exception | None:
+        tried.append(pod)
+        return ApiUnavailableError("a webhook does not answer") if loop.time() < until_then else None
+
+    api.refuse = down
+    plan, _ = await api.carry_out(api.run_of(max_unavailable=Amount(4)))
+    assert (plan.end, once(api)) == (End.DONE, True)
+    assert api.most_away <= 4
+    assert len(tried) <= 8 + 4 * 12
+    why = "cannot create the ContainerRecreateRequest, retrying: a webhook does not answer"
+    assert why in {plan.wait.why for plan in api.plans}
+
+
+async def test_a_pod_that_was_restarted_unseen_gets_no_request() -> None:
     """Its request has ended and was deleted, and the watch of pods has yet to show the new container."""
-    before = member("web-0")
-    cluster = cast("Cluster", LateCluster(before, recreated(before)))
-    client, clock = cast("KubeClient", NoCreation()), cast("ServerClock", Clock())
-    plan, _ = await Runner(client, cluster, clock, TextLines(), timeout=5, confirmed=True, remedies=FLAGS).run(run())
-    assert plan.end is End.DONE
-    assert [row.wait.why for row in plan.rows] == ["container app was already restarted"]
+    api = RunCluster(2)
+    run = api.run_of(max_unavailable=ALL)
+    running = asyncio.create_task(api.carry_out(run))
+    await asyncio.sleep(0.5)  # everything is listed, and a run begins in the second after its start
+    pod = RunCluster(1).pod("web-0000", "node-0", instance=1)
+    started = {"running": {"startedAt": rfc3339(api.clock.now() + timedelta(seconds=1))}}
+    pod["status"]["containerStatuses"][0]["state"] = started
+    api.objects["pods"]["web-0000"] = {**pod, "metadata": {**pod["metadata"], "resourceVersion": "9999"}}
+    plan, _ = await running
+    assert (plan.end, api.created) == (End.DONE, ["web-0001"])
 
 
 async def test_a_run_that_gets_nowhere_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "PATIENCE_SECONDS", 0.05)
-    pod = member("web-0")
-    cluster = cast("Cluster", LateCluster(pod, pod, budget(0)))
-    client, clock = cast("KubeClient", NoCreation()), cast("ServerClock", Clock())
-    given = run(pod_timeout=0)
-    plan, timed_out = await Runner(
-        client, cluster, clock, TextLines(), timeout=None, confirmed=True, remedies=FLAGS
-    ).run(given)
-    assert (timed_out, plan.wait.why) == (True, "PodDisruptionBudget guard allows no disruption now")
+    monkeypatch.setattr(runner, "PATIENCE_SECONDS", 30.0)
+    api, loop = RunCluster(2), asyncio.get_running_loop()
+    api.pod("web-0000", "node-0", ready=False, labels={"app": "web"})
+    api.put(PODS, {**api.objects["pods"]["web-0000"], "spec": {"nodeName": "node-0", "containers": [{"name": "side"}]}})
+    began = loop.time()
+    plan, timed_out = await api.carry_out(api.run_of(pod_timeout=0))
+    assert (timed_out, plan.wait.why) == (True, "1 pod is unready, the limit is 1: web-0000")
+    assert 30 <= loop.time() - began < 40

@@ -2,7 +2,10 @@
 
 import asyncio
 import selectors
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from crrd.kube.clock import ServerClock
 
 
 class _Jump(selectors.DefaultSelector):
@@ -28,3 +31,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return 1000.0 + self._jump.now
+
+
+class LoopClock(ServerClock):
+    """The API server's time goes with the loop's."""
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def now(self) -> datetime:
+        return self.at(self.monotonic())
+
+    def at(self, moment: float) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=moment)

@@ -114,8 +114,14 @@ class Objects(Generic[V]):
 class Values(Objects[Version[T]], Generic[T]):
     """Objects that are kept as values. `changed` is called after each change and each list."""
 
-    def __init__(self, read: Callable[[Mapping[str, Any]], T], changed: Callable[[], None]) -> None:
-        super().__init__(lambda *_: changed(), listed=changed)
+    def __init__(
+        self,
+        read: Callable[[Mapping[str, Any]], T],
+        changed: Callable[[], None],
+        *,
+        group: Callable[[Version[T]], str] = lambda obj: obj.uid,
+    ) -> None:
+        super().__init__(lambda *_: changed(), listed=changed, group=group)
         self.parse = versioned(read)
 
     def values(self) -> Iterator[T]:

@@ -1,7 +1,6 @@
 """Watches the objects that a run needs, one watch for each kind, and keeps them as values for `core.rollout`."""
 
 import asyncio
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -10,28 +9,28 @@ from typing import Any, Self, TypeVar
 from crrd.core.api.types import NODE_DAEMONS
 from crrd.core.config.kept import kept_of_pods
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.requests import read_run_request
+from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.run import LABEL_RUN, FileRefresh, Options
 from crrd.core.rollout.state import ZONE, Member, ProbeFailure, World, read_budget, read_member
 from crrd.core.rollout.waits import read_probe_failure
 from crrd.core.rollout.workload import read_workload
 from crrd.kube.client import KubeClient
-from crrd.kube.informer import Informer, Values
+from crrd.kube.informer import Informer, Objects, Values, Version, versioned
 from crrd.kube.reflector import Reflector, Selection
 from crrd.kube.resources import BUDGETS, EVENTS, NODES, PODS, REQUESTS, Resource, Where
-from crrd.kubelet.version import reported_version
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
-from crrd.lib.jsonfields import condition, mapping, text
+from crrd.lib.jsonfields import mapping, text
 from crrd.rollout.config import ConfigObjects
 from crrd.rollout.daemons import NodeDaemons, daemon_informer
+from crrd.rollout.nodes import Nodes
 from crrd.rollout.owners import Owners
 from crrd.rollout.target import Aim
 
 T = TypeVar("T")
 Json = Mapping[str, Any]
 _RETRY_SECONDS = 0.5
-_NODES_SECONDS = 10.0  # Interval of reading a node that may be down
-_NODES_AT_ONCE = 10
+PAUSE_PER_POD = 0.0001
+"""Seconds between two plans, for each pod. Plans then take about a third of one core, however many pods there are."""
 _PROBES_SECONDS = 10.0  # Interval of reading kubelet's events on failed probes while a recreated pod is not ready
 
 
@@ -48,11 +47,14 @@ class Cluster:
         self._client, self._namespace, self._aim = client, namespace, aim
         self.changed = asyncio.Event()  # Set after every change; the reader clears it
         self.retried: frozenset[str] = frozenset()  # As `World.retried`, set once by the user of this class
+        self.starting: dict[str, str] = {}  # As `World.starting`, kept by the user of this class
         notify = self.changed.set
-        self._pods = Values(read_member, notify)
-        self._requests = Values(read_run_request, self._requests_changed)
+        self._pods = Values(read_member, notify, group=lambda found: found.value.pod.name)
+        self._parse_request = versioned(read_run_request)
+        self._requests = Objects[Version[RunRequest | None]](self._request_changed, listed=notify)
         self._budgets = Values(read_budget, notify)
-        self._nodes = Values(_zone, notify)
+        self._labelled_nodes = Values(_zone, notify)
+        self._nodes = Nodes(client, notify)
         # The items of a list do not contain their kind.
         named = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}
         self._workloads = Values(lambda obj: read_workload({**obj, **named}), notify)
@@ -61,12 +63,8 @@ class Cluster:
         self._config, self._stale = config if options.reads_config else None, options.stale
         self._watched_daemons = daemons
         self._daemons = daemons or NodeDaemons(notify)
-        self._down: frozenset[str] = frozenset()  # Nodes that are not ready, of those that were read
-        self._nodes_read_at: dict[str, float] = {}  # Monotonic, for nodes that may be down
         self._aborted: set[str] = set()
         self._labels: dict[str, Mapping[str, str]] = {}  # By UID: labels of pods with a request that are not watched
-        self._kubelets: dict[str, str] = {}
-        """By node: the version of its kubelet, if it matters. "" if it cannot be read."""
         self._owners = Owners(client, namespace, aim)
         self._probes: dict[tuple[str, str], ProbeFailure] = {}
         self._probes_read_at = float("-inf")  # Monotonic
@@ -80,13 +78,14 @@ class Cluster:
         try:
             if self._watched_daemons is None and await self._may_list_daemons():
                 self._begin(daemon_informer(self._client, self._daemons, strict=True))
-            self._watch(self._requests, REQUESTS, labels=LABEL_RUN)
+            selection = Selection(REQUESTS, self._parse_request, self._namespace, LABEL_RUN)
+            self._begin(Informer(self._client, selection, self._requests, strict=True))
             self._watch(self._pods, PODS, labels=self._aim.pods_query, fields=self._aim.pods_fields)
             self._watch(self._budgets, BUDGETS)
             if self._aim.resource is not None:
                 self._watch(self._workloads, self._aim.resource, fields=f"metadata.name={self._aim.target.name}")
             if self._zones:
-                self._watch(self._nodes, NODES, namespace="")
+                self._watch(self._labelled_nodes, NODES, namespace="")
             await self._all_listed()
             await self.learn()
         except BaseException:
@@ -113,21 +112,22 @@ class Cluster:
 
     def world(self) -> World:
         """Return the known state."""
-        loop_now, config = asyncio.get_running_loop().time(), self._config.known if self._config is not None else {}
+        loop_now, config = _now(), self._config.known if self._config is not None else {}
         users = (each.user for each in self._pods.values()) if self._stale else ()
         return World(
             members=tuple(sorted(filter(self._belongs, self._pods.values()), key=lambda each: each.pod.name)),
-            requests=tuple(each for each in self._requests.values() if each is not None),
+            requests=tuple(each.value for each in self._requests if each.value is not None),
             labels=self._labels | {each.pod.uid: each.labels for each in self._pods.values()},
             workload=next((each for each in self._workloads.values() if each.uid == self._aim.target.uid), None),
             budgets=tuple(self._budgets.values()),
-            zones={name: zone for name, zone in self._nodes.values() if zone},
+            zones={name: zone for name, zone in self._labelled_nodes.values() if zone},
             daemons=self._daemons.by_node,
-            down=self._down,
+            down=self._nodes.down,
             aborted=frozenset(self._aborted),
             refused=dict(self._refused),
             retried=self.retried,
-            kubelets=dict(self._kubelets),
+            starting=dict(self.starting),
+            kubelets=dict(self._nodes.kubelets),
             probes=self._probes,
             config=dict(config),
             kept=kept_of_pods(users, config),
@@ -136,7 +136,7 @@ class Cluster:
 
     def written(self, obj: Json) -> None:
         """Record a request that the API server has just returned to this process."""
-        self._requests.put(self._requests.parse(obj))
+        self._requests.put(self._parse_request(obj))
 
     def refused(self, pod_uid: str, message: str) -> None:
         """Record that the API server rejected the run's request for a pod."""
@@ -147,7 +147,7 @@ class Cluster:
         """Record that a pod has the annotation for which kubelet refreshes its files, or why it could not be set."""
         _, before = self._refreshes.get(pod_uid, (0.0, FileRefresh("", 0.0, 0)))
         made = FileRefresh(token, 0.0, before.count + 1, problem)
-        self._refreshes[pod_uid] = asyncio.get_running_loop().time(), made
+        self._refreshes[pod_uid] = _now(), made
 
     async def look_again(self, name: str) -> None:
         """Read one pod, because the watch may lag, and the version of its kubelet, which may have changed."""
@@ -156,12 +156,34 @@ class Cluster:
             found = self._pods.parse(await self._client.get(PODS, self._namespace, name))
             self._pods.put(found)
             uid = found.uid
-            if _kubelet_matters(found.value) or not found.value.ready:
-                await self._read_node(found.value.pod.node_name)
+            await self._nodes.look_again(found.value)
             if self._config is not None:
                 await self._config.learn([found.value], max_age=0.0)
-        for known in [each for each in self._pods if each.value.pod.name == name and each.uid != uid]:
+        for known in [each for each in self._pods.of(name) if each.uid != uid]:
             self._pods.delete(known)
+
+    def is_as_in(self, world: World, member: Member | None) -> bool:
+        """Whether a pod, its node and its configuration are as in this world, in which the pod is `member`."""
+        if member is None or member not in [each.value for each in self._pods.of(member.pod.name)]:
+            return False
+        node = member.pod.node_name
+        same_daemon = (self._daemons.by_node or {}).get(node) == (world.daemons or {}).get(node)
+        if not same_daemon or not self._nodes.is_as_in(world, node):
+            return False
+        known = self._config.known if self._config is not None else {}
+        used = [use.object for uses in member.config.values() for use in uses]
+        return all(known.get(each) == world.config.get(each) for each in used)
+
+    async def wait(self, seconds: float) -> None:
+        """Return after a change, but after `seconds` at the latest.
+
+        With many pods, this waits a moment first, because a plan takes long, and the next changes can share one.
+        """
+        pause = min(seconds, PAUSE_PER_POD * sum(1 for _ in self._pods))
+        await asyncio.sleep(pause)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds - pause):
+                await self.changed.wait()
 
     async def learn(self) -> None:
         """Read the objects that no watch reports, each one once: owners, nodes, and pods of other targets.
@@ -169,12 +191,12 @@ class Cluster:
         Raises ConfigurationError, ApiUnavailableError.
         """
         await self._owners.learn([member.owner for member in self._pods.values()])
-        nodes = {each.pod.node_name for each in self._pods.values() if _kubelet_matters(each) and self._belongs(each)}
-        await asyncio.gather(*map(self._read_node, (nodes - self._kubelets.keys() - {""}) | self._doubtful_nodes()))
+        members = tuple(filter(self._belongs, self._pods.values()))
+        await self._nodes.learn(members, self._daemons.by_node)
         if self._config is not None:
-            await self._config.learn(filter(self._belongs, self._pods.values()))
+            await self._config.learn(members)
         watched = {each.pod.uid for each in self._pods.values()}
-        for found in tuple(self._requests.values()):
+        for found in [each.value for each in self._requests]:
             if found is None or found.request.completed:
                 continue
             uid = found.request.pod_uid
@@ -187,42 +209,15 @@ class Cluster:
 
         They are read every few seconds at most. Without the right to list events, none are known.
         """
-        due = time.monotonic() >= self._probes_read_at + _PROBES_SECONDS
+        due = _now() >= self._probes_read_at + _PROBES_SECONDS
         if not due or not any(row.wait.topic for row in plan.rows):
             return False
-        self._probes_read_at = time.monotonic()
+        self._probes_read_at = _now()
         with suppress(ApiRefusedError, ApiUnavailableError):
             where = Where(namespace=self._namespace, field_selector="reason=Unhealthy")
             listing = await self._client.list_all(EVENTS, read_probe_failure, **where)
             self._probes = dict(sorted(filter(None, listing.items), key=lambda found: found[1].at))
         return True
-
-    async def _read_node(self, node: str) -> None:
-        """Read a node's kubelet version and condition Ready. They are unknown after a refusal.
-
-        Raises ApiUnavailableError.
-        """
-        self._nodes_read_at[node] = time.monotonic()
-        down, self._kubelets[node] = False, ""
-        with suppress(ApiRefusedError):
-            found = await self._client.get(NODES, "", node)
-            down = condition(found, "Ready").get("status", "True") != "True"  # unknown without the condition
-            self._kubelets[node] = reported_version(found)
-        if down != (node in self._down):
-            self._down ^= {node}
-            self.changed.set()
-
-    def _doubtful_nodes(self) -> set[str]:
-        """Return nodes that may be down, or were, and have not been read lately: some of them, if they are many."""
-        daemons, late = self._daemons.by_node, time.monotonic() - _NODES_SECONDS
-        doubtful = set(self._down)
-        for each in self._pods.values():
-            daemon, node = (daemons or {}).get(each.pod.node_name), each.pod.node_name
-            unserved = not daemon.ready if daemon is not None else daemons is None and not each.ready
-            if unserved and self._belongs(each):
-                doubtful.add(node)
-        due = [(at, node) for node in doubtful - {""} if (at := self._nodes_read_at.get(node, float("-inf"))) < late]
-        return {node for _, node in sorted(due)[:_NODES_AT_ONCE]}
 
     async def _get(self, resource: Resource, name: str, uid: str) -> Json | None:
         """Return an object, or None if it was deleted or replaced by another one with its name."""
@@ -235,9 +230,10 @@ class Cluster:
         """Whether a pod belongs to the target. If the target is a workload, owner references decide."""
         return self._owners.lead_to_target(member.owner)
 
-    def _requests_changed(self) -> None:
-        """Update the aborted runs. A run stays aborted even after the request with the annotation was deleted."""
-        self._aborted |= {each.run.name for each in self._requests.values() if each is not None and each.aborted}
+    def _request_changed(self, _: object, after: Version[RunRequest | None] | None) -> None:
+        """Note aborted runs. A run stays aborted even after the request with the annotation was deleted."""
+        if after is not None and after.value is not None and after.value.aborted:
+            self._aborted.add(after.value.run.name)
         self.changed.set()
 
     def _watch(
@@ -279,8 +275,8 @@ class Cluster:
         return True
 
 
-def _kubelet_matters(member: Member) -> bool:
-    return member.pod.kubelet_matters or member.pod.has_startup_probe
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _zone(node: Json) -> tuple[str, str]:

@@ -96,6 +96,8 @@ class Changes:
         for row in plan.rows:
             if row.stage.under_way:
                 self._since.setdefault(row.uid, time.monotonic())
+            if row.stage is Stage.REQUESTED and row.request is None:
+                continue  # shown once its request exists
             tells_why = row.stage in (Stage.PUT_OFF, Stage.RECREATING, Stage.SKIPPED, Stage.FAILED)
             why = row.wait.topic or (row.wait.why if tells_why else "")
             stage, why_before = self._shown.get(row.uid, (None, ""))

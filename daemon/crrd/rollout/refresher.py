@@ -1,6 +1,7 @@
 """Sets the annotation of a pod for which kubelet refreshes the pod's files. `core.rollout.refresh` says when."""
 
 import asyncio
+from functools import partial
 
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import ANNOTATION_REFRESH
@@ -11,11 +12,11 @@ from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
+from crrd.rollout.side_by_side import SideBySide
 
 _RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
 _ATTEMPTS = 5
 """Most attempts while the API server fails. A webhook for pods that is down must not keep the run from its work."""
-_PARALLEL = 16
 
 
 def lacks_right(error: ApiRefusedError) -> bool:
@@ -28,10 +29,17 @@ class FileRefresher:
 
     def __init__(self, client: KubeClient, cluster: Cluster, display: RunDisplay) -> None:
         self._client, self._cluster, self._display = client, cluster, display
+        self._work = SideBySide(cluster.changed.set)
 
-    async def refresh(self, plan: Plan) -> None:
-        """Set the annotation of the plan's first pods. Return when it is known whether they have it."""
-        await asyncio.gather(*(self._refresh(row, token) for row, token in plan.refresh[:_PARALLEL]))
+    def begin(self, plan: Plan) -> None:
+        """Begin to set the annotations of a plan's pods. Raises the error that has ended this for one of them."""
+        self._work.raise_error()
+        for row, token in plan.refresh:
+            self._work.begin(row.uid, partial(self._refresh, row, token))
+
+    async def cancel(self) -> None:
+        """Stop at once."""
+        await self._work.stop()
 
     async def _refresh(self, row: Row, token: str) -> None:
         problem, no_right = "", False

@@ -688,8 +688,8 @@ class TestReplacedRuns:
         world = World((self.BAD, TWO, THREE), (asked(self.OLD, ONE, RequestPhase.RECREATING),))
         plan = planned(world, self.NEW)
         assert (plan.end, [row.pod for row in plan.create]) == (None, ["web-0"]), "it is down, and counts once"
-        assert taken_over(world, self.NEW, ONE.pod.uid) == list(world.requests)
-        assert taken_over(world, self.NEW, TWO.pod.uid) == taken_over(world, self.OLD, ONE.pod.uid) == []
+        assert taken_over(world, self.NEW) == {ONE.pod.uid: list(world.requests)}
+        assert taken_over(world, self.OLD) == {}
 
     def test_its_request_takes_the_place_of_the_other(self) -> None:
         world = World((self.BAD, TWO, THREE), (asked(self.NEW, ONE), asked(self.OLD, ONE, RequestPhase.RECREATING)))
@@ -701,12 +701,12 @@ class TestReplacedRuns:
     def test_others_are_left_alone(self, other: Run) -> None:
         world = World((self.BAD, TWO), (asked(other, ONE, RequestPhase.RECREATING),))
         assert planned(world, self.NEW).end is End.RIVAL
-        assert taken_over(world, self.NEW, ONE.pod.uid) == []
+        assert taken_over(world, self.NEW) == {}
         assert planned(world, replace(self.NEW, options=replace(self.NEW.options, policy=""))).end is End.RIVAL
 
     def test_a_request_that_is_done_stays(self) -> None:
         world = World((ONE, TWO), (succeeded(self.OLD, ONE),))
-        assert taken_over(world, self.NEW, ONE.pod.uid) == []
+        assert taken_over(world, self.NEW) == {}
 
 
 class TestRivals:

@@ -57,7 +57,9 @@ class Plan:
 
     def worded(self, remedies: Remedies) -> "Plan":
         """Return the plan with remedies in what the run and its pods wait for."""
-        rows = tuple(replace(row, wait=row.wait.worded(remedies)) for row in self.rows)
+        rows = tuple(
+            replace(row, wait=row.wait.worded(remedies)) if row.wait.reason in remedies else row for row in self.rows
+        )
         return replace(self, rows=rows, wait=self.wait.worded(remedies))
 
 

@@ -1,5 +1,7 @@
 """The other runs beside a run: those that it must wait for, and those that it replaces."""
 
+from collections.abc import Mapping
+
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import World
@@ -11,10 +13,16 @@ def first_rival(world: World, run: Run) -> Run | None:
     return first if first is not None and age_of(first) < age_of(run) else None
 
 
-def taken_over(world: World, run: Run, pod_uid: str) -> list[RunRequest]:
-    """Return the open requests for a pod of runs that this run replaces. They must be deleted before it has its own."""
-    mine = (each for each in world.requests if each.request.pod_uid == pod_uid and run.replaces(each.run))
-    return [each for each in mine if not each.request.completed]
+def taken_over(world: World, run: Run) -> Mapping[str, list[RunRequest]]:
+    """Return, by pod (UID), the open requests of runs that this run replaces.
+
+    They must be deleted before the pod has a request of this run.
+    """
+    found: dict[str, list[RunRequest]] = {}
+    for each in world.requests:
+        if run.replaces(each.run) and not each.request.completed:
+            found.setdefault(each.request.pod_uid, []).append(each)
+    return found
 
 
 def with_open_requests(world: World, run: Run) -> list[Run]:

@@ -107,6 +107,9 @@ def _with_silent_node(rows: list[Row]) -> list[Row]:
 
 
 def _row(world: World, run: Run, member: Member, asked: RunRequest | None, now: datetime) -> Row:
+    name = world.starting.get(member.pod.uid)
+    if name is not None and (asked is None or asked.request.name != name):
+        return Row(member.pod.name, member.pod.uid, Stage.REQUESTED, node=member.pod.node_name, member=member)
     if asked is None:
         return _candidate(world, run, member)
     row = _requested(world, run, member, asked, now)

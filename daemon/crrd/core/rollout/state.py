@@ -144,6 +144,8 @@ class World:
     refused: Mapping[str, str] = field(default_factory=dict)
     """Pods (UID) whose request the API server rejected, and its message."""
     retried: frozenset[str] = frozenset()  # Failed requests (UID) whose pods are restarted again
+    starting: Mapping[str, str] = field(default_factory=dict)
+    """By pod (UID): the name of the request that is being created, and may exist already. The pod counts as started."""
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By UID: known pods that are not the target's and have a request of another run."""
     kubelets: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,71 @@
+"""Reads the nodes of a run's pods: whether they are down, and the version of their kubelet where that matters."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+
+from crrd.core.rollout.nodes import NodeDaemon
+from crrd.core.rollout.state import Member, World
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import NODES
+from crrd.kubelet.version import reported_version
+from crrd.lib.errors import ApiRefusedError
+from crrd.lib.jsonfields import condition
+
+_SECONDS = 10.0  # Interval of reading a node that may be down
+_AT_ONCE = 10
+
+
+class Nodes:
+    """The known nodes. The constructor reads nothing."""
+
+    def __init__(self, client: KubeClient, changed: Callable[[], None]) -> None:
+        """`changed` is called when a node goes down, or comes back."""
+        self._client, self._changed = client, changed
+        self.down: frozenset[str] = frozenset()  # Nodes that are not ready, of those that were read
+        self.kubelets: dict[str, str] = {}  # By node: the version of its kubelet, "" if it cannot be read
+        self._read_at: dict[str, float] = {}  # The loop's time
+
+    async def learn(self, members: Iterable[Member], daemons: Mapping[str, NodeDaemon] | None) -> None:
+        """Read the nodes of these pods that must be read now, some of them if they are many.
+
+        These are nodes whose kubelet matters, once, and nodes that may be down or were, every few seconds. Raises
+        ApiUnavailableError.
+        """
+        matter, doubtful = set[str](), set(self.down)
+        for each in members:
+            node, daemon = each.pod.node_name, (daemons or {}).get(each.pod.node_name)
+            if _kubelet_matters(each):
+                matter.add(node)
+            if not daemon.ready if daemon is not None else daemons is None and not each.ready:
+                doubtful.add(node)
+        late = asyncio.get_running_loop().time() - _SECONDS
+        due = [(at, node) for node in doubtful - {""} if (at := self._read_at.get(node, float("-inf"))) < late]
+        await asyncio.gather(
+            *map(self._read, (matter - self.kubelets.keys() - {""}) | {node for _, node in sorted(due)[:_AT_ONCE]})
+        )
+
+    async def look_again(self, member: Member) -> None:
+        """Read the node of a pod that is about to start, if its kubelet matters or it may be down."""
+        if _kubelet_matters(member) or not member.ready:
+            await self._read(member.pod.node_name)
+
+    def is_as_in(self, world: World, node: str) -> bool:
+        """Whether a node is as in this world."""
+        return (node in self.down, self.kubelets.get(node)) == (node in world.down, world.kubelets.get(node))
+
+    async def _read(self, node: str) -> None:
+        """Read a node. Its version and condition Ready are unknown after a refusal."""
+        self._read_at[node] = asyncio.get_running_loop().time()
+        down, self.kubelets[node] = False, ""
+        with suppress(ApiRefusedError):
+            found = await self._client.get(NODES, "", node)
+            down = condition(found, "Ready").get("status", "True") != "True"  # unknown without the condition
+            self.kubelets[node] = reported_version(found)
+        if down != (node in self.down):
+            self.down ^= {node}
+            self._changed()
+
+
+def _kubelet_matters(member: Member) -> bool:
+    return member.pod.kubelet_matters or member.pod.has_startup_probe

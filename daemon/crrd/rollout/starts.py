@@ -1,0 +1,192 @@
+"""Starts the pods that the newest plan has chosen: creates their requests, side by side.
+
+A pod is read again before its request is created, because the watch may lag. Otherwise a pod could be restarted twice
+if its first request has ended and was deleted. The request is created only if the newest plan has chosen the pod, and
+has seen it as it is now; otherwise the next plan decides. While its request is being created, a pod counts as started.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from crrd.core.api.types import LABEL_ACTIVE
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.requests import RunRequest, read_run_request
+from crrd.core.rollout.rivals import taken_over
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.standing import Row, Stage, make_rows
+from crrd.core.rollout.state import World
+from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.resources import REQUESTS
+from crrd.lib.backoff import Backoff
+from crrd.lib.errors import (
+    ApiRefusedError,
+    ApiUnavailableError,
+    ConfigurationError,
+    ConflictError,
+    CrrdError,
+    GoneError,
+)
+from crrd.lib.jsonfields import mapping
+from crrd.rollout.cluster import Cluster
+from crrd.rollout.refresher import lacks_right
+from crrd.rollout.side_by_side import SideBySide
+
+_RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
+_VALID_SECONDS = 2.0  # How long a plan is used. Usually the next one is there after a second
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The pods that the newest plan has chosen and that have not started, and what the plan is based on."""
+
+    run: Run
+    world: World
+    rows: dict[str, Row]  # By UID, in the plan's order
+    progress: Mapping[str, str]
+    created: Callable[[], None]
+    until: float  # The loop's time after which the plan is too old
+    taken_over: Mapping[str, list[RunRequest]]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether a pod starts only when the request of the one before exists."""
+        return self.world.workload is not None and self.world.workload.in_order
+
+
+class Starts:
+    """The starts of one run. The constructor starts nothing."""
+
+    def __init__(self, client: KubeClient, cluster: Cluster, clock: ServerClock) -> None:
+        self._client, self._cluster, self._clock = client, cluster, clock
+        self._choice: _Choice | None = None
+        self._work = SideBySide(cluster.changed.set)
+        self._failures: dict[str, int] = {}  # By pod (UID): attempts that have failed in a row
+        self._ending = asyncio.Event()
+        self.problems: dict[str, str] = {}  # By pod (UID): why its last attempt has failed, until the next one
+
+    def choose(
+        self, run: Run, world: World, plan: Plan, progress: Mapping[str, str], created: Callable[[], None]
+    ) -> None:
+        """Start the pods that this plan has chosen, and no others.
+
+        Requests get the annotations `progress`; `created` is called when one was created. Raises the error that has
+        ended a start.
+        """
+        self._work.raise_error()
+        rows, until = {row.uid: row for row in plan.create}, asyncio.get_running_loop().time() + _VALID_SECONDS
+        self._choice = _Choice(run, world, rows, progress, created, until, taken_over(world, run))
+        self._begin()
+
+    async def finish(self) -> None:
+        """Start no more pods. Return when it is known which requests were created."""
+        self._choice = None
+        self._ending.set()
+        await self._work.stop(but=self._cluster.starting)
+
+    async def cancel(self) -> None:
+        """Stop at once, even if it is not known whether the last requests were created."""
+        await self._work.stop()
+
+    def _begin(self) -> None:
+        choice = self._choice
+        if choice is not None and not (choice.in_order and self._cluster.starting):
+            for uid in tuple(choice.rows)[: 1 if choice.in_order else None]:
+                self._work.begin(uid, partial(self._start, uid))
+
+    def _chosen(self, uid: str) -> tuple[_Choice, Row] | None:
+        """Return the newest plan and its row of a pod. None if the pod may not start."""
+        choice = self._choice
+        if choice is None or uid not in choice.rows or asyncio.get_running_loop().time() > choice.until:
+            return None
+        may_start = not choice.in_order or (uid == next(iter(choice.rows)) and not self._cluster.starting)
+        return (choice, choice.rows[uid]) if may_start else None
+
+    async def _start(self, uid: str) -> None:
+        """Start a pod, or leave it to the next plan."""
+        try:
+            if (found := self._chosen(uid)) is None:
+                return
+            await self._cluster.look_again(found[1].pod)
+            if (found := self._chosen(uid)) is not None and self._cluster.is_as_in(found[0].world, found[1].member):
+                await self._create(*found)
+            self._failures.pop(uid, None)
+        except ApiUnavailableError as error:
+            await self._back_off(uid, error)
+        except ApiRefusedError as error:
+            self._choice = None
+            raise ConfigurationError(str(error)) from error
+        finally:
+            self._cluster.starting.pop(uid, None)
+        self._begin()  # the next one of those that start in order
+
+    async def _back_off(self, uid: str, error: ApiUnavailableError) -> None:
+        """Wait before the next attempt. The pod counts as started, because its request may have been created."""
+        failures = self._failures[uid] = self._failures.get(uid, 0) + 1
+        self.problems[uid] = f"cannot create the ContainerRecreateRequest, retrying: {error}"
+        self._cluster.changed.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(_RETRY.delay(failures), error.retry_after)):
+                await self._ending.wait()
+        del self.problems[uid]
+
+    async def _create(self, choice: _Choice, row: Row) -> None:
+        """Create the request. Return when it is known whether it exists, or that it was refused."""
+        run, name = choice.run, choice.run.request_name(row.uid, row.failed)
+        body = run.request(row.pod, row.uid, row.containers, row.failed)
+        body["metadata"]["annotations"] |= choice.progress
+        self._cluster.starting[row.uid] = name
+        del choice.rows[row.uid]
+        try:
+            for old in choice.taken_over.get(row.uid, ()):
+                with suppress(GoneError):
+                    await self._client.delete(REQUESTS, run.namespace, old.request.name, uid=old.request.uid)
+            made = await self._client.create(REQUESTS, run.namespace, body)
+        except ConflictError:
+            await self._take_over(run, row, name)
+        except ApiRefusedError as error:
+            await self._handle_denial(run, row, error)
+        else:
+            choice.created()
+            await self._check_admission_labels(run, made)
+            self._cluster.written(made)
+
+    async def _take_over(self, run: Run, row: Row, name: str) -> None:
+        """Handle a request that already exists: a response was lost, or another process created it."""
+        with suppress(GoneError):  # it was deleted meanwhile, so the next plan decides
+            found = await self._client.get(REQUESTS, run.namespace, name)
+            request = read_run_request(found)
+            if request is None or request.run.name != run.name:
+                why = f"request {name} exists, but does not belong to this run; delete it and resume the run"
+                self._cluster.refused(row.uid, why)
+            self._cluster.written(found)
+
+    async def _handle_denial(self, run: Run, row: Row, error: ApiRefusedError) -> None:
+        """Handle a rejection by admission: the pod was deleted (which is normal), or the rejection is final."""
+        self._choice = None  # the rejection may end the run
+        if error.status in (401, 404) or lacks_right(error):
+            raise error
+        await self._cluster.look_again(row.pod)
+        self._cluster.starting.pop(row.uid)
+        again = make_rows(self._cluster.world(), run, self._clock.now())
+        if any(each.uid == row.uid and each.stage is Stage.WAITING for each in again):
+            self._cluster.refused(row.uid, str(error))
+
+    async def _check_admission_labels(self, run: Run, made: object) -> None:
+        """Check that admission has set its labels. Without them no daemon would serve the request."""
+        meta = mapping(mapping(made).get("metadata"))
+        if mapping(meta.get("labels")).get(LABEL_ACTIVE) == "true":
+            return
+        self._choice = None
+        name, outcome = str(meta.get("name")), "so it was deleted again"
+        try:
+            await self._client.delete(REQUESTS, run.namespace, name)
+        except CrrdError as error:
+            outcome = f"and {name} could not be deleted again ({error})"
+        raise ConfigurationError(
+            f"admission did not handle the request, {outcome}: check that the manager is running and that "
+            "its webhook exists (kubectl get mutatingwebhookconfigurations crrd)"
+        )
