@@ -31,6 +31,7 @@ from crrd.lib.errors import (
     ApiRefusedError,
     ApiUnavailableError,
     ConflictError,
+    CrrdError,
     RuntimeCallError,
     RuntimeUnavailableError,
 )
@@ -1637,13 +1638,14 @@ async def test_the_runtime_restarts_during_the_stop() -> None:
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
 
 
-async def test_a_bug_in_a_watch_ends_its_loop_and_says_so() -> None:
+@pytest.mark.parametrize("bug", [ValueError("bug"), CrrdError("bug")])
+async def test_a_bug_in_a_watch_ends_its_loop_and_says_so(bug: Exception) -> None:
     async def broken() -> None:
-        raise ValueError("bug")
+        raise bug
 
     async with MemoryNode() as node:
         node.post(request())
-        with pytest.raises(ValueError, match="bug"):
+        with pytest.raises(type(bug), match="bug"):
             await node.controller.watch_pods(broken)
 
 

@@ -4,13 +4,12 @@ The watch of requests, which is always open, is in `watches`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
 
 import structlog
 
-from crrd.lib.backoff import Backoff
 from crrd.lib.controller import Controller
-from crrd.lib.errors import CrrdError
 from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
 from crrd.lib.supervise import cancel
 from crrd.node.execute import Executor
@@ -25,7 +24,6 @@ POLL_SECONDS = 0.5
 sends each event to all clients in turn, and waits for slow ones. A frozen daemon would block others: in containerd
 (2.0 on, internal/eventq) every start and end of a container on the node, in CRI-O (server/container_events.go) the
 events of kubelet (feature gate EventedPLEG)."""
-WATCH_RETRY = Backoff(initial=0.2, factor=2.0, maximum=5.0, jitter=0.2)
 FLUSH_SECONDS = 10.0  # Time limit of a drain for the last statuses, after the last stop has ended
 
 
@@ -46,15 +44,23 @@ class NodeController(Controller):
         """Run one round for a pod."""
         return await self.reconciler.handle(key)
 
-    async def watch_pods(self, watch: Callable[[], Awaitable[None]]) -> None:
-        """Run `watch` (see `PodWatches`) while at least one request is live."""
+    async def watch_pods(self, watch: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
+        """Run `watch` (see `PodWatches`) while at least one request is live. It retries itself: an error is a bug."""
         while True:
             self.pods_heartbeat.until(self.pods.any_live, "waiting for a request")
             await self.pods.any_live.wait()
-            await self._while_any_live(watch)
+            self.pods_heartbeat.until(self.pods.none_live, "waiting for all requests to end")
+            running = asyncio.create_task(watch()), asyncio.create_task(self.pods.none_live.wait())
+            try:
+                ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in ended:
+                    task.result()
+            finally:
+                self.pods_heartbeat.within(LATE_SECONDS, "ending")
+                await cancel(running)
             self.pods.forget_pods()
 
-    async def poll_runtime(self) -> None:
+    async def poll_runtime(self) -> NoReturn:
         """While at least one request is live, wake the pods that wait for the runtime every POLL_SECONDS."""
         while True:
             self.runtime_heartbeat.until(self.pods.any_live, "waiting for a request")
@@ -92,26 +98,3 @@ class NodeController(Controller):
         """Cancel everything that still runs."""
         await self.queue.close()
         await self.executor.close()
-
-    async def _while_any_live(self, watch: Callable[[], Awaitable[None]]) -> None:
-        """Run until no request is live. A watch that ends earlier is restarted."""
-
-        async def forever() -> None:
-            delays = WATCH_RETRY.delays()
-            while True:
-                try:
-                    await watch()
-                except CrrdError as error:
-                    log.debug("watch ended", of="pods", error=str(error))
-                await asyncio.sleep(next(delays))
-
-        task = asyncio.create_task(forever())
-        none_live = asyncio.create_task(self.pods.none_live.wait())
-        self.pods_heartbeat.until(self.pods.none_live, "waiting for all requests to end")
-        try:
-            await asyncio.wait((task, none_live), return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                task.result()
-        finally:
-            self.pods_heartbeat.within(LATE_SECONDS, "ending")
-            await cancel((task, none_live))
