@@ -3,7 +3,7 @@
 `cri`, `kube` and `node` implement them, and so do stand-ins in the tests. The errors are those of `lib.errors`.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,34 +76,6 @@ class EventSink(Protocol):
 
     def emit(self, event: EmitEvent) -> None:
         """Queue one event for the request and its pod."""
-
-
-class Observer(Protocol):
-    """Receives what the watches report. Calls are synchronous and quick."""
-
-    def request_changed(self, request: Request) -> None:
-        """A request was added or modified (or listed)."""
-
-    def request_deleted(self, request: Request) -> None:
-        """A request was deleted, or is no longer active or of this node."""
-
-    def expect_requests(self) -> None:
-        """The newest list of requests is requested now. It overrules earlier events."""
-
-    def requests_listed(self, requests: Iterable[Request], version: str) -> None:
-        """A whole list of this resourceVersion. Requests that are not in it are deleted."""
-
-    def pod_listed(self, pod_key: str, pod: Pod | None) -> None:
-        """The node's pod of this `namespace/name`, or None if there is none."""
-
-    def pod_changed(self, pod: Pod) -> None:
-        """A pod of this node was added or modified."""
-
-    def pod_deleted(self, pod: Pod) -> None:
-        """A pod of this node was deleted."""
-
-    def pods_listed(self, pods: Iterable[Pod], version: str) -> None:
-        """A whole list of this node's pods of this resourceVersion. Other pods are not on this node."""
 
 
 class Recorder:

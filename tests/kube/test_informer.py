@@ -64,3 +64,24 @@ def test_groups_follow_their_objects() -> None:
     objects.delete(Version("a", "6", "y1"))
     assert (list(objects.groups), list(objects.of("x"))) == ([], [])
     assert changes == [("", "x1"), ("", "x2"), ("x1", "y1"), ("x2", ""), ("y1", "")]
+
+
+def test_a_late_version_that_is_not_wanted_deletes_nothing() -> None:
+    known = Objects[Version[str]](lambda *_: None, wanted=lambda each: each.value != "done")
+    known.put(Version("a", "5", "open again"))
+    known.put(Version("a", "4", "done"))
+    assert [each.value for each in known] == ["open again"]
+    known.put(Version("a", "6", "done"))
+    assert list(known) == []
+
+
+def test_the_owner_decides_what_of_an_older_version_is_kept() -> None:
+    def merge(before: Version[str], new: Version[str], own: bool) -> Version[str]:
+        return new if own else Version(new.uid, new.resource_version, before.value)
+
+    known = Objects[Version[str]](lambda *_: None, merge=merge)
+    known.put(Version("a", "1", "first"))
+    known.put(Version("a", "2", "of another client"))
+    assert [(each.resource_version, each.value) for each in known] == [("2", "first")]
+    known.put(Version("a", "3", "ours"), own=True)
+    assert [each.value for each in known] == ["ours"]

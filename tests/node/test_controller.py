@@ -285,7 +285,7 @@ async def test_pins_that_somebody_removes_are_remembered() -> None:
         assert node.status().state("app").phase is StatePhase.RECREATING
         assert set(node.requests["r1"].pinned) == {"app", "side"}
         node.requests["r1"] = replace(node.requests["r1"], pinned={}, resource_version="1000")
-        node.controller.pods.request_changed(node.requests["r1"])
+        node.controller.pods.requests.put(node.requests["r1"])
         await asyncio.sleep(3)
         assert set(node.requests["r1"].pinned) == {"app", "side"}, "and written again"
         node._create("app", "app-new")
@@ -434,7 +434,7 @@ async def test_a_request_that_loses_its_label_during_its_hook_does_not_run_it_ag
     async with MemoryNode(hook=HOOK) as node:
         node.post(request(strategy=Strategy(grace_seconds=5)))
         await node.until(lambda: bool(node.hooks_run))
-        node.controller.pods.request_deleted(replace(node.requests["r1"], resource_version="50"))
+        node.controller.pods.requests.delete(replace(node.requests["r1"], resource_version="50"))
         await asyncio.sleep(40)
         node.post(replace(node.requests["r1"], resource_version="51"))
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
@@ -762,12 +762,8 @@ async def test_nothing_is_remembered_of_what_has_ended() -> None:
         await asyncio.sleep(120)
         executor = node.controller.executor
         assert list(node.controller.pods) == []
-        for memory in (
-            executor._tasks,
-            executor._awaited,
-            executor.writes._tasks,
-            node.controller.pods._requests._objects,
-        ):
+        assert list(node.controller.pods.requests) == []
+        for memory in (executor._tasks, executor._awaited, executor.writes._tasks):
             assert len(memory) == 0
 
 
@@ -797,7 +793,7 @@ async def test_no_more_stops_than_slots_at_once_and_each_pod_in_its_turn() -> No
             node.known[name] = instance(name)
             assert executor.slots.may_stop(name)
             asked = request(uid=f"r-{name}", pod_name=name)
-            cache.request_changed(asked)
+            cache.requests.put(asked)
             executor.carry_out(asked.pod_key, [StopContainer(asked, node.known[name], 5.0, 0.0)])
             executor.slots.end_round(f"default/{name}", wanted=False)
         for waits in ("default/a", "default/b", "default/c", "default/a", "default/d"):
@@ -1516,7 +1512,7 @@ async def test_leaving_the_selection_and_coming_back() -> None:
         node.post(request())
         await node.until(lambda: node.status().phase is RequestPhase.PENDING)
         current = node.requests["r1"]
-        node.controller.pods.request_deleted(replace(current, resource_version="50"))
+        node.controller.pods.requests.delete(replace(current, resource_version="50"))
         node.post(replace(current, resource_version="51"))
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
 
@@ -1539,7 +1535,7 @@ async def test_a_pin_that_is_changed_while_the_request_is_away_holds_nothing_up(
         node.post(request(strategy=Strategy(force=True)))
         await node.until(lambda: bool(node.hooks_run))
         left = replace(node.requests["r1"], resource_version="50")
-        node.controller.pods.request_deleted(left)
+        node.controller.pods.requests.delete(left)
         await asyncio.sleep(1)
         node.post(replace(left, resource_version="51", pinned={"app": pin("an-earlier-one")}, start_times={}))
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
@@ -1615,7 +1611,7 @@ async def test_what_was_stopped_for_a_request_that_comes_back_without_its_pin_st
         node.post(request(strategy=Strategy(force=True)))
         await node.until(lambda: bool(node.stops))
         left = replace(node.requests["r1"], resource_version="50")
-        node.controller.pods.request_deleted(left)
+        node.controller.pods.requests.delete(left)
         await asyncio.sleep(30)
         node.known["old"] = replace(node.known["old"], state=ContainerState.EXITED)
         node._create("app", "new")

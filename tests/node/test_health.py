@@ -236,15 +236,15 @@ async def test_memory_is_given_back_after_the_start_and_after_every_busy_time(mo
     cache, wanted = Pods(lambda _: None, asyncio.get_running_loop().time), []
     tidy = asyncio.create_task(node_daemon._tidy(cache, Heartbeat()))
     for number in range(CODE_TIMES + 2):
-        cache.request_deleted(request())
+        cache.requests.delete(request())
         await asyncio.sleep(TIDY_SECONDS + 1)
         wanted += ["memory", "code"] if number < CODE_TIMES else ["memory"]
         assert done == wanted
-        cache.request_changed(replace(request(), resource_version=str(20 + number)))
+        cache.requests.put(replace(request(), resource_version=str(20 + number)))
         await asyncio.sleep(3600)
-    cache.request_deleted(replace(request(), resource_version="100"))
+    cache.requests.delete(replace(request(), resource_version="100"))
     await asyncio.sleep(TIDY_SECONDS / 2)
-    cache.request_changed(replace(request(), resource_version="101"))
+    cache.requests.put(replace(request(), resource_version="101"))
     await asyncio.sleep(TIDY_SECONDS)
     assert done == wanted  # it was busy again by then
     tidy.cancel()

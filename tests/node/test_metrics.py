@@ -69,7 +69,7 @@ def book(registry: CollectorRegistry) -> Book:
 
 async def forgotten(node: MemoryNode, uid: str = "r1") -> None:
     """Let the manager take the active label, as it does with what has ended."""
-    node.controller.pods.request_changed(replace(node.requests[uid], active=False, resource_version="999999"))
+    node.controller.pods.requests.put(replace(node.requests[uid], active=False, resource_version="999999"))
     await node.until(lambda: not node.controller.queue.depth)
 
 
@@ -165,7 +165,7 @@ async def test_what_ends_elsewhere_is_told_apart(metrics: NodeMetrics, book: Boo
         served = node.requests["r1"]
         states = tuple(replace(state, phase=StatePhase.FAILED) for state in served.status.states)
         ended = replace(served.status, phase=RequestPhase.COMPLETED, states=states, completion_time="now")
-        node.controller.pods.request_changed(replace(served, status=ended, resource_version="999998"))
+        node.controller.pods.requests.put(replace(served, status=ended, resource_version="999998"))
         await node.until(lambda: bool(book.nonzero("crrd_requests_total")))
         node.post(request(uid="r2", resource_version="999999"))
         await node.until(lambda: node.status("r2").phase is not RequestPhase.EMPTY)

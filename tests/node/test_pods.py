@@ -30,7 +30,7 @@ def gone(made: Pods, pod_key: str) -> bool:
 
 
 def unpinned(made: Pods) -> set[str]:
-    return {each.request.uid for pod in made for each in pod.present if each.unpinned}
+    return {each.request.uid for pod in made for each in pod.present if each.request.unpinned}
 
 
 def first_seen(made: Pods) -> dict[str, float]:
@@ -43,7 +43,7 @@ def unready_seen(made: Pods) -> dict[str, float | None]:
 
 async def test_a_new_request_wakes_its_pod() -> None:
     made, woken = cache()
-    made.request_changed(request())
+    made.requests.put(request())
     assert woken == ["default/web"]
     assert requests(made, "default/web") == [request()]
     assert made.any_live.is_set()
@@ -54,7 +54,7 @@ async def test_a_new_request_wakes_its_pod() -> None:
 
 async def test_what_becomes_of_a_pod_wakes_its_requests() -> None:
     made, woken = cache()
-    made.request_changed(request())
+    made.requests.put(request())
     made.pod_changed(pod())
     made.pod_deleted(replace(pod(), uid="another"))
     assert woken == ["default/web"] * 2, "the deleted pod is an earlier one of that name"
@@ -67,25 +67,25 @@ async def test_a_changed_request_keeps_its_times() -> None:
     """Waits count from them, and would not end while the request changes again and again."""
     times = iter((1.0, 2.0, 3.0))
     made = Pods(lambda _: None, lambda: next(times))
-    made.request_changed(request(unready_acquired=True))
-    made.request_changed(request(unready_acquired=True, resource_version="11", status=recreating()))
+    made.requests.put(request(unready_acquired=True))
+    made.requests.put(request(unready_acquired=True, resource_version="11", status=recreating()))
     assert (first_seen(made), unready_seen(made)) == ({"r1": 1.0}, {"r1": 1.0})
 
 
 async def test_the_same_version_wakes_nobody() -> None:
     made, woken = cache()
-    made.request_changed(request())
-    made.request_changed(request())
+    made.requests.put(request())
+    made.requests.put(request())
     assert woken == ["default/web"]
 
 
 async def test_a_request_that_is_for_another_pod_now_is_none_of_the_first_ones() -> None:
     made, woken = cache()
-    made.request_changed(request())
-    made.request_changed(request(resource_version="11", pod_name="other"))
+    made.requests.put(request())
+    made.requests.put(request(resource_version="11", pod_name="other"))
     assert requests(made, "default/web") == []
     assert woken == ["default/web", "default/web", "default/other"]
-    made.request_deleted(request(resource_version="12", pod_name="other"))
+    made.requests.delete(request(resource_version="12", pod_name="other"))
     assert requests(made, "default/other") == []
     assert made.none_live.is_set()
 
@@ -93,8 +93,8 @@ async def test_a_request_that_is_for_another_pod_now_is_none_of_the_first_ones()
 async def test_an_older_version_is_dropped() -> None:
     made, _ = cache()
     newer = request(resource_version="11", status=recreating())
-    made.request_changed(newer)
-    made.request_changed(request(resource_version="9"))
+    made.requests.put(newer)
+    made.requests.put(request(resource_version="9"))
     assert requests(made)[0] == newer
 
 
@@ -105,16 +105,16 @@ async def test_pins_stay_whoever_changes_them() -> None:
         {"app": pin("old"), "side": pin("one")},
         {"app": StartTimes(hook=first), "side": StartTimes(stop=first)},
     )
-    made.request_changed(request(pinned=pins, start_times=start_times))
+    made.requests.put(request(pinned=pins, start_times=start_times))
     said = {"app": StartTimes(changed, then), "side": StartTimes(stop=changed)}
-    made.request_changed(request(resource_version="11", pinned={"app": pin("new")}, start_times=said))
+    made.requests.put(request(resource_version="11", pinned={"app": pin("new")}, start_times=said))
     (known,) = requests(made, "default/web")
     assert (known.pinned, known.start_times) == (pins, start_times), "times of another instance are not this one's"
     assert unpinned(made) == {"r1"}
-    made.request_changed(request(resource_version="12", pinned=pins, start_times=said))
+    made.requests.put(request(resource_version="12", pinned=pins, start_times=said))
     (known,) = requests(made, "default/web")
     assert (known.pinned, known.start_times) == (pins, {"app": StartTimes(first, then), "side": StartTimes(stop=first)})
-    made.request_changed(request(resource_version="13", pinned={"app": pin("new")}, start_times=said), own_pins=True)
+    made.requests.put(request(resource_version="13", pinned={"app": pin("new")}, start_times=said), own=True)
     (known,) = requests(made, "default/web")
     assert (known.pinned, known.start_times) == ({"app": pin("new")}, said)
     assert unpinned(made) == set()
@@ -123,34 +123,34 @@ async def test_pins_stay_whoever_changes_them() -> None:
 async def test_pins_stay_whoever_removes_them() -> None:
     made, woken = cache()
     pins, start_times = {"app": pin("old")}, {"app": StartTimes(stop="2026-01-01T00:00:00Z")}
-    made.request_changed(request(pinned=pins, start_times=start_times))
-    made.request_changed(request(resource_version="11"))
+    made.requests.put(request(pinned=pins, start_times=start_times))
+    made.requests.put(request(resource_version="11"))
     (known,) = requests(made, "default/web")
     assert (known.pinned, known.start_times, known.resource_version) == (pins, start_times, "11")
     assert unpinned(made) == {"r1"}
-    made.request_changed(request(resource_version="12", pinned={"side": pin("other")}))
+    made.requests.put(request(resource_version="12", pinned={"side": pin("other")}))
     (known,) = requests(made, "default/web")
     assert known.pinned == {**pins, "side": pin("other")}
     assert len(woken) == 3
-    made.request_changed(replace(known, resource_version="13"))
+    made.requests.put(replace(known, resource_version="13"))
     assert unpinned(made) == set(), "they were written again"
-    made.request_changed(request(resource_version="14"))
-    made.request_deleted(request(resource_version="15"))
+    made.requests.put(request(resource_version="14"))
+    made.requests.delete(request(resource_version="15"))
     assert unpinned(made) == set()
 
 
 async def test_versions_that_are_no_numbers_all_count() -> None:
     made, _ = cache()
-    made.request_changed(request(resource_version="b"))
-    made.request_changed(request(resource_version="a", status=recreating()))
+    made.requests.put(request(resource_version="b"))
+    made.requests.put(request(resource_version="a", status=recreating()))
     assert requests(made)[0] == request(resource_version="a", status=recreating())
 
 
 async def test_a_late_answer_does_not_revive_a_deleted_request() -> None:
     made, woken = cache()
-    made.request_changed(request())
-    made.request_deleted(request(resource_version="100"))
-    made.request_changed(request(resource_version="99"))
+    made.requests.put(request())
+    made.requests.delete(request(resource_version="100"))
+    made.requests.put(request(resource_version="99"))
     assert requests(made, "default/web") == []
     assert made.none_live.is_set()
     assert woken == ["default/web"] * 2
@@ -158,28 +158,28 @@ async def test_a_late_answer_does_not_revive_a_deleted_request() -> None:
 
 async def test_a_late_answer_does_not_revive_what_a_list_lacks() -> None:
     made, _ = cache()
-    made.request_changed(request())
-    made.requests_listed([], "100")
-    made.request_changed(request(resource_version="99"))
+    made.requests.put(request())
+    made.requests.replace([], "100")
+    made.requests.put(request(resource_version="99"))
     assert requests(made, "default/web") == []
 
 
 async def test_a_request_that_left_the_selection_may_come_back() -> None:
     made, _ = cache()
-    made.request_changed(request())
-    made.request_deleted(request(resource_version="11"))
-    made.request_changed(request(resource_version="12"))
+    made.requests.put(request())
+    made.requests.delete(request(resource_version="11"))
+    made.requests.put(request(resource_version="12"))
     assert requests(made, "default/web") == [request(resource_version="12")]
     assert made.any_live.is_set()
 
 
 async def test_a_request_without_its_label_may_get_it_back() -> None:
     made, _ = cache()
-    made.request_changed(request())
-    made.request_changed(request(resource_version="11", active=False))
-    made.request_changed(request(resource_version="11", active=True))
+    made.requests.put(request())
+    made.requests.put(request(resource_version="11", active=False))
+    made.requests.put(request(resource_version="11", active=True))
     assert requests(made, "default/web") == []
-    made.request_changed(request(resource_version="12"))
+    made.requests.put(request(resource_version="12"))
     assert made.live_pods() == {"default/web"}
 
 
@@ -194,48 +194,48 @@ async def test_the_deletion_of_an_earlier_pod_of_the_name_changes_nothing() -> N
 async def test_of_requests_that_went_only_so_many_are_remembered() -> None:
     made, _ = cache()
     for number in range(TOMBSTONES + 1):
-        made.request_deleted(request(uid=f"r{number}", resource_version="50"))
-    made.request_changed(request(uid="r0", resource_version="40"))
-    made.request_changed(request(uid="r1", resource_version="40"))
+        made.requests.delete(request(uid=f"r{number}", resource_version="50"))
+    made.requests.put(request(uid="r0", resource_version="40"))
+    made.requests.put(request(uid="r1", resource_version="40"))
     assert [known.uid for known in requests(made, "default/web")] == ["r0"]
 
 
 async def test_deleting_what_was_never_seen_wakes_nobody() -> None:
     made, woken = cache()
-    made.request_deleted(request())
+    made.requests.delete(request())
     assert woken == []
 
 
 async def test_losing_the_active_label_takes_a_request_down() -> None:
     made, _ = cache()
-    made.request_changed(request())
-    made.request_changed(request(resource_version="11", active=False))
+    made.requests.put(request())
+    made.requests.put(request(resource_version="11", active=False))
     assert requests(made, "default/web") == []
 
 
 async def test_a_list_replaces_everything() -> None:
     made, woken = cache()
-    made.request_changed(request())
-    made.requests_listed([request(uid="r2")], "12")
+    made.requests.put(request())
+    made.requests.replace([request(uid="r2")], "12")
     assert [known.uid for known in requests(made, "default/web")] == ["r2"]
     assert woken == ["default/web"] * 3
 
 
 async def test_completed_requests_do_not_keep_the_node_awake() -> None:
     made, _ = cache()
-    made.request_changed(request())
-    made.request_changed(request(resource_version="11", status=DONE))
+    made.requests.put(request())
+    made.requests.put(request(resource_version="11", status=DONE))
     assert made.none_live.is_set()
     assert requests(made, "default/web")
 
 
 async def test_the_mark_is_dated_when_it_is_first_seen() -> None:
     made, _ = cache()
-    made.request_changed(request(unready_acquired=True))
+    made.requests.put(request(unready_acquired=True))
     assert unready_seen(made) == {"r1": 7.0}
-    made.request_changed(request(resource_version="11"))
+    made.requests.put(request(resource_version="11"))
     assert unready_seen(made) == {}, "taken away: the grace period begins anew with the next one"
-    made.request_deleted(request(resource_version="11"))
+    made.requests.delete(request(resource_version="11"))
     assert unready_seen(made) == {}
     assert first_seen(made) == {}
 
@@ -244,7 +244,7 @@ async def test_pods_wake_only_whoever_has_a_request() -> None:
     made, woken = cache()
     made.pod_changed(pod())
     assert woken == []
-    made.request_changed(request())
+    made.requests.put(request())
     made.pod_changed(pod())
     made.pod_changed(pod(deleting=True))
     assert woken == ["default/web"] * 2
@@ -252,7 +252,7 @@ async def test_pods_wake_only_whoever_has_a_request() -> None:
 
 async def test_a_pod_that_goes_is_remembered_as_gone_until_it_comes_back() -> None:
     made, _ = cache()
-    made.request_changed(request())
+    made.requests.put(request())
     made.pods_listed([pod(), replace(pod(), name="other")], "12")
     assert made.known_since("default/web") == made.known_since("default/other") == 7.0
     made.pods_listed([], "13")
@@ -264,9 +264,9 @@ async def test_a_pod_that_goes_is_remembered_as_gone_until_it_comes_back() -> No
     made.pod_deleted(pod())
     made.pod_deleted(pod())
     assert gone(made, "default/web")
-    made.request_deleted(request())
+    made.requests.delete(request())
     assert not gone(made, "default/web")
-    made.request_changed(request())
+    made.requests.put(request())
     made.pod_changed(pod())
     made.pod_deleted(pod())
     made.forget_pods()
@@ -276,9 +276,9 @@ async def test_a_pod_that_goes_is_remembered_as_gone_until_it_comes_back() -> No
 
 async def test_two_requests_of_one_pod_leave_one_by_one() -> None:
     made, _ = cache()
-    made.request_changed(request())
-    made.request_changed(replace(request(), uid="r2"))
-    made.request_deleted(request())
+    made.requests.put(request())
+    made.requests.put(replace(request(), uid="r2"))
+    made.requests.delete(request())
     assert len(requests(made, "default/web")) == 1
     assert made.any_live.is_set()
 
@@ -293,8 +293,8 @@ async def test_who_waits_in_vain_for_a_pod_leaves_nothing_behind() -> None:
 
 async def test_what_has_gone_does_not_come_back_by_a_deletion_that_is_told_late() -> None:
     made, _ = cache()
-    made.request_changed(request())
-    made.request_deleted(request(resource_version="120"))
-    made.request_deleted(request(resource_version="100"))
-    made.request_changed(request(resource_version="110"))
+    made.requests.put(request())
+    made.requests.delete(request(resource_version="120"))
+    made.requests.delete(request(resource_version="100"))
+    made.requests.put(request(resource_version="110"))
     assert requests(made, "default/web") == []

@@ -542,14 +542,14 @@ ALL = ("/api/v1/pods", "spec.nodeName=node-1")
 async def test_only_the_pod_of_a_request_is_watched_and_only_while_it_is_live() -> None:
     async with watching(listing("5", obj("a", "3"))) as here:
         assert here.cache.known_since("n/a") is None
-        here.cache.request_changed(live("a", "1"))
+        here.cache.requests.put(live("a", "1"))
         await here.cache.wait_until_known("n/a")
         await here.asked(one("a"), one("a"))
         known = here.cache.peek("n/a").state.pod
         assert known is not None
         assert here.cache.known_since("n/b") is None
         await here.api.silent.wait()
-        here.cache.request_deleted(live("a", "2"))
+        here.cache.requests.delete(live("a", "2"))
         while here.cache.known_since("n/a") is not None:
             await asyncio.sleep(0.001)
         assert here.cache.peek("n/a").state.pod is None
@@ -580,7 +580,7 @@ async def test_a_pod_is_asked_for_by_its_name_and_as_it_is_now() -> None:
 
 async def test_a_pod_that_is_not_there_is_known_not_to_be() -> None:
     async with watching(listing("5"), stream(event("ADDED", obj("a", "6")), end="silent")) as here:
-        here.cache.request_changed(live("a", "1"))
+        here.cache.requests.put(live("a", "1"))
         await here.cache.wait_until_known("n/a")
         while here.cache.peek("n/a").state.pod is None:
             await asyncio.sleep(0.001)
@@ -589,37 +589,37 @@ async def test_a_pod_that_is_not_there_is_known_not_to_be() -> None:
 async def test_a_pod_watched_again_is_not_older_than_what_was_seen() -> None:
     script = (listing("5", obj("a", "3")), stream(bookmark("9"), end="silent"))
     async with watching(*script) as here:
-        here.cache.request_changed(live("a", "1"))
+        here.cache.requests.put(live("a", "1"))
         while not (here.cache.known_since("n/a") and _versions(here) == {"9"}):
             await asyncio.sleep(0.001)
-        here.cache.request_deleted(live("a", "2"))
+        here.cache.requests.delete(live("a", "2"))
         here.api.then(listing("12"))
-        here.cache.request_changed(live("b", "3"))
+        here.cache.requests.put(live("b", "3"))
         await here.cache.wait_until_known("n/b")
         assert lists(here.api) == [{"resourceVersion": "0"}, {"resourceVersion": "9"}]
 
 
 async def test_of_several_watches_the_newest_counts() -> None:
     async with watching(listing("9", obj("a", "3"))) as here:
-        here.cache.request_changed(live("a", "1"))
+        here.cache.requests.put(live("a", "1"))
         await here.api.silent.wait()
         listed, heard = here.watches.last_list_time, here.watches.last_activity
         assert listed is not None
         assert heard is not None
         here.api.then(listing("7", obj("b", "4")))
-        here.cache.request_changed(live("b", "2"))
+        here.cache.requests.put(live("b", "2"))
         await here.cache.wait_until_known("n/b")
         newer = here.watches.last_list_time
         assert newer is not None
         assert newer > listed
         assert (here.watches.last_activity or 0.0) > heard
         for pod, version in (("a", "5"), ("b", "6")):  # the one that had the older version ends last
-            here.cache.request_deleted(live(pod, version))
+            here.cache.requests.delete(live(pod, version))
             while here.cache.known_since(f"n/{pod}") is not None:
                 await asyncio.sleep(0.001)
         assert here.watches.last_list_time == newer
         here.api.then(listing("12"))
-        here.cache.request_changed(live("c", "7"))
+        here.cache.requests.put(live("c", "7"))
         await here.cache.wait_until_known("n/c")
         assert lists(here.api)[-1] == {"resourceVersion": "9"}
 
@@ -632,17 +632,17 @@ def _versions(here: Watched) -> set[str]:
 async def test_where_a_version_was_lost_the_newest_is_asked_for(lost: Reply) -> None:
     script = (listing("5", obj("a", "3")), lost)
     async with watching(*script) as here:
-        here.cache.request_changed(live("a", "1"))
+        here.cache.requests.put(live("a", "1"))
         await here.asked(one("a"), one("a"), one("a"))
         assert _versions(here) == {""}
-        here.cache.request_deleted(live("a", "2"))
+        here.cache.requests.delete(live("a", "2"))
         here.api.then(listing("7"))
-        here.cache.request_changed(live("b", "3"))
+        here.cache.requests.put(live("b", "3"))
         await here.cache.wait_until_known("n/b")
         assert lists(here.api)[-1] == NEWEST_PODS
-        here.cache.request_deleted(live("b", "4"))
+        here.cache.requests.delete(live("b", "4"))
         here.api.then(listing("9"))
-        here.cache.request_changed(live("c", "5"))
+        here.cache.requests.put(live("c", "5"))
         await here.cache.wait_until_known("n/c")
         assert lists(here.api)[-1] == {"resourceVersion": "7"}, "from there on it is known again"
 
@@ -675,7 +675,7 @@ async def test_more_than_eight_pods_have_one_watch() -> None:
         for number in range(9):
             here.api.silent.clear()
             here.api.then(listing("5"))
-            here.cache.request_changed(live(f"p{number}", "1"))
+            here.cache.requests.put(live(f"p{number}", "1"))
             await here.api.silent.wait()
         asked = [(call.path, call.query["fieldSelector"]) for call in here.api.seen if "watch" not in call.query]
         assert asked == [*(one(f"p{number}") for number in range(8)), ALL]
@@ -684,16 +684,16 @@ async def test_more_than_eight_pods_have_one_watch() -> None:
 async def test_many_pods_have_one_watch_until_no_request_is_live(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watches, "SINGLE_WATCHES", 1)
     async with watching(listing("5", obj("a", "3"))) as here:
-        here.cache.request_changed(live("a", "1"))
+        here.cache.requests.put(live("a", "1"))
         await here.api.silent.wait()
         here.api.silent.clear()
         here.api.then(listing("6", obj("a", "3"), obj("b", "4"), obj("c", "4")))
-        here.cache.request_changed(live("b", "2"))
+        here.cache.requests.put(live("b", "2"))
         while len(here.watches.keys) != 1 or here.cache.known_since("n/b") is None:
             assert here.cache.peek("n/a").state.pod  # all the while
             await asyncio.sleep(0)
         assert here.cache.known_since("n/c") == here.cache.known_since("n/b")
-        here.cache.request_deleted(live("b", "9"))
+        here.cache.requests.delete(live("b", "9"))
         await here.api.silent.wait()
         await here.asked(one("a"), one("a"), ALL, ALL)
         assert lists(here.api)[-1] == {"resourceVersion": "5"}

@@ -1,20 +1,24 @@
-"""An Observer that tests can wait on."""
+"""Records of a node that tests can wait on."""
 
 import asyncio
 from collections.abc import Iterable
 
-from crrd.core.api.pod import Pod
+from crrd.core.api.pod import Pod, PodMeta
 from crrd.core.api.types import Request
+from crrd.kube.informer import Objects
+from crrd.node.pods import Pods
 
 
-class Notes:
-    """An Observer that records its calls."""
+class Notes(Pods):
+    """Records the calls of watches, and keeps nothing."""
 
     def __init__(self) -> None:
+        super().__init__(lambda _: None, lambda: 0.0)
+        self.requests = _Requests(self)
         self.received: list[str] = []
         self._changed = asyncio.Event()
 
-    def _note(self, what: str) -> None:
+    def note(self, what: str) -> None:
         self.received.append(what)
         self._changed.set()
 
@@ -25,28 +29,31 @@ class Notes:
             await self._changed.wait()
         assert self.received == list(received)
 
-    def request_changed(self, request: Request) -> None:
-        self._note(f"changed {request.name}")
-
-    def request_deleted(self, request: Request) -> None:
-        self._note(f"deleted {request.name}")
-
-    def expect_requests(self) -> None:
-        pass
-
-    def requests_listed(self, requests: Iterable[Request], version: str) -> None:
-        assert version
-        self._note(f"listed {' '.join(request.name for request in requests)}".strip())
-
     def pod_listed(self, pod_key: str, pod: Pod | None) -> None:
-        self._note(f"found {pod.key if pod else f'no {pod_key}'}")
+        self.note(f"found {pod.key if pod else f'no {pod_key}'}")
 
     def pod_changed(self, pod: Pod) -> None:
-        self._note(f"changed {pod.name}")
+        self.note(f"changed {pod.name}")
 
-    def pod_deleted(self, pod: Pod) -> None:
-        self._note(f"deleted {pod.name}")
+    def pod_deleted(self, pod: PodMeta) -> None:
+        self.note(f"deleted {pod.name}")
 
     def pods_listed(self, pods: Iterable[Pod], version: str) -> None:
         assert version
-        self._note(f"listed {' '.join(pod.key for pod in pods)}".strip())
+        self.note(f"listed {' '.join(pod.key for pod in pods)}".strip())
+
+
+class _Requests(Objects[Request]):
+    def __init__(self, notes: Notes) -> None:
+        super().__init__(lambda *_: None)
+        self._notes = notes
+
+    def put(self, obj: Request, *, own: bool = False) -> None:
+        self._notes.note(f"changed {obj.name}")
+
+    def delete(self, obj: Request) -> None:
+        self._notes.note(f"deleted {obj.name}")
+
+    def replace(self, listed: Iterable[Request], version: str) -> None:
+        assert version
+        self._notes.note(f"listed {' '.join(request.name for request in listed)}".strip())

@@ -107,11 +107,11 @@ class MemoryNode:
     def post(self, request: Request) -> None:
         """Create a request."""
         self.requests[request.uid] = request
-        self.controller.pods.request_changed(request)
+        self.controller.pods.requests.put(request)
 
     def delete(self, uid: str) -> None:
         """Delete a request."""
-        self.controller.pods.request_deleted(self.requests.pop(uid))
+        self.controller.pods.requests.delete(self.requests.pop(uid))
 
     def status(self, uid: str = "r1") -> Status:
         """Return a request's status in the API."""
@@ -282,7 +282,7 @@ class MemoryNode:
         written = replace(current, resource_version=str(int(current.resource_version) + 1), **changes)
         self.requests[request.uid] = written
         if self.answer_seconds or self.lost_answers:
-            self.controller.pods.request_changed(written)
+            self.controller.pods.requests.put(written)
             await asyncio.sleep(self.answer_seconds)
         if self.lost_answers:
             self.lost_answers -= 1

@@ -142,7 +142,6 @@ class Scene:
     works: Mapping[tuple[str, str], Work] = field(default_factory=dict)
     first_seen: Mapping[str, float] = field(default_factory=dict)
     unready_seen: Mapping[str, float] = field(default_factory=dict)
-    unpinned: frozenset[str] = frozenset()
     pin_errors: Mapping[str, str] = field(default_factory=dict)
     ended: tuple[Request, ...] = ()  # Requests that have left the selection
 
@@ -154,7 +153,6 @@ class Scene:
             self.first_seen.get(uid, min(now, self.pod.listed_at)),
             self.unready_seen.get(uid),
             left=request in self.ended,
-            unpinned=uid in self.unpinned,
             pin_error=self.pin_errors.get(uid, ""),
             works={container_id: work for (of, container_id), work in self.works.items() if of == uid},
         )

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from crrd.kube.client import KubeClient
 from crrd.kube.reflector import Handler, Reflector, RestartObserver, Selection
-from crrd.kube.store import Versioned, VersionedStore
+from crrd.kube.store import Versioned, VersionedStore, older
 from crrd.lib.jsonfields import mapping, text
 
 T = TypeVar("T")
@@ -46,12 +46,15 @@ class Objects(Generic[V]):
         listed: Callable[[], None] = lambda: None,
         group: Callable[[V], str] = lambda obj: obj.uid,
         wanted: Callable[[V], bool] = lambda _: True,
+        merge: Callable[[V, V, bool], V] = lambda _, obj, own: obj,
     ) -> None:
         """`changed` gets the versions before and after, None where there is none; `listed` is called after a list.
 
-        `of` finds objects by `group`. An object that is not `wanted` counts as deleted.
+        `of` finds objects by `group`. An object that is not `wanted` counts as deleted. `merge` gets the known version
+        and a new one, and returns what is kept; `own` is that of `put`.
         """
         self._changed, self._listed, self._group, self._wanted = changed, listed, group, wanted
+        self._merge = merge
         self._store: VersionedStore[V] = VersionedStore()
         self._groups: dict[str, dict[str, V]] = {}  # Group -> UID -> object
 
@@ -67,11 +70,13 @@ class Objects(Generic[V]):
         """Return the objects of a group, the newest known one last."""
         return self._groups.get(group, {}).values()
 
-    def put(self, obj: V) -> None:
-        """Record a version from a watch or a write."""
+    def put(self, obj: V, *, own: bool = False) -> None:
+        """Record a version from a watch or a write. `own`: this process has just written the fields that are merged."""
         before = self._store.get(obj.uid)
+        if before is not None:
+            obj = self._merge(before, obj, own)
         if not self._wanted(obj):
-            if before is not None:
+            if before is not None and not older(obj.resource_version, before.resource_version):
                 self.delete(obj)
         elif self._store.put(obj):
             self._regroup(before, obj)

@@ -8,7 +8,7 @@ from typing import Any
 from crrd.core.api.pod import Pod, PodMeta
 from crrd.core.api.types import Request
 from crrd.core.recreate.observation import NO_WORK, Work
-from crrd.kube.store import VersionedStore, older
+from crrd.kube.informer import Objects
 from crrd.node.records import PodRecord, PodState, RequestRecord
 
 LEFT_SECONDS = 60.0
@@ -16,9 +16,7 @@ LEFT_SECONDS = 60.0
 
 
 class Pods:
-    """The records by pod. Implements `ports.Observer`, which the watches call.
-
-    A request never goes back to a version before this process' own writes (see VersionedStore).
+    """The records by pod. The watches call the methods that report what they see.
 
     `on_change` is called with a pod's `namespace/name` when something about it has changed. `clock`: monotonic.
     """
@@ -27,7 +25,7 @@ class Pods:
         self._on_change = on_change
         self._clock = clock
         self._records: dict[str, PodRecord] = {}
-        self._requests: VersionedStore[Request] = VersionedStore()
+        self.requests = Objects(self._request_changed, wanted=lambda request: request.active, merge=_merged)
         self._live = 0
         self._all_known_since: float | None = None  # Like `PodState.known_since`, for every pod of the node
         self.live_changed = asyncio.Event()  # Set when a request becomes live or ends. The reader clears it.
@@ -82,52 +80,32 @@ class Pods:
 
     # What the watches and this process' own writes report of requests.
 
-    def request_changed(self, request: Request, *, own_pins: bool = False) -> None:
-        """Record that a request was added, modified or written. Its pins stay, even if another client changes them.
-
-        A request without the active label is not this node's. `own_pins`: this process has just written the pins.
-        """
-        previous = self._requests.get(request.uid)
-        if not request.active:
-            if previous is None or not older(request.resource_version, previous.resource_version):
-                self.request_deleted(request)
-            return
-        if previous is not None and not previous.error and request.spoilt:
-            request = replace(request, error="", spoilt=False)  # a valid version is known
-        kept = request if previous is None or own_pins else request.with_pins_of(previous)
-        if not self._requests.put(kept):
-            return
-        # Only a CRD without crrd's rules lets a request change its pod.
-        moved = self._leave(previous) if previous is not None and previous.pod_key != kept.pod_key else None
-        self._keep(kept, unpinned=kept != request, moved=moved)
-        was_live = previous is not None and previous.live
-        self._live += kept.live - was_live
-        if previous != kept:
-            self._on_change(kept.pod_key)
-        if kept.live != was_live or moved is not None:
+    def _request_changed(self, before: Request | None, after: Request | None) -> None:
+        """Record a change of a request, and wake its pod."""
+        left = None
+        if before is not None and (after is None or after.pod_key != before.pod_key):
+            left = self._leave(before)  # only a CRD without crrd's rules lets a request change its pod
+        if after is not None:
+            self._keep(after, left)
+        was_live, is_live = (each is not None and each.live for each in (before, after))
+        self._live += is_live - was_live
+        if is_live != was_live or (left is not None and after is not None):
             self._signal()
 
-    def _keep(self, request: Request, *, unpinned: bool, moved: RequestRecord | None) -> None:
+    def _keep(self, request: Request, moved: RequestRecord | None) -> None:
+        """Record a version of a request. `moved`: its record, if it was in another pod before."""
         requests, now = self.ensure(request.pod_key).requests, self._clock()
         record = requests.get(request.uid)
         if record is None:
             record = requests[request.uid] = RequestRecord(request, moved.first_seen if moved else now)
         elif record.left:
             record.left, record.first_seen, record.unready_seen = False, now, None
-        record.request, record.unpinned = request, unpinned
+        record.request = request
         if not request.unready_acquired:
             record.unready_seen = None
         elif record.unready_seen is None:
             record.unready_seen = moved.unready_seen if moved and moved.unready_seen is not None else now
-
-    def request_deleted(self, request: Request) -> None:
-        """Record that a request was deleted or has left the selection. Only a later version brings it back."""
-        previous = self._requests.drop(request.uid, request.resource_version)
-        if previous is not None:
-            self._live -= previous.live
-            self._leave(previous)
-            if previous.live:
-                self._signal()
+        self._on_change(request.pod_key)
 
     def _leave(self, request: Request) -> RequestRecord:
         """Remove the request from its pod, and wake the pod so that its next request is served."""
@@ -140,18 +118,6 @@ class Pods:
         self._on_change(request.pod_key)
         self.tidy(pod_record)
         return record
-
-    def expect_requests(self) -> None:
-        """See Observer."""
-        self._requests.expect_list()
-
-    def requests_listed(self, requests: Iterable[Request], version: str) -> None:
-        """Record a whole list of this resourceVersion. Requests that are not in it are deleted."""
-        listed = tuple(requests)
-        for previous in self._requests.absent(listed, version):
-            self.request_deleted(replace(previous, resource_version=version))
-        for request in listed:
-            self.request_changed(request)
 
     def drop_if_done(self, pod_record: PodRecord, record: RequestRecord) -> None:
         """Drop the record of a request that has left the node's selection, unless something still needs it."""
@@ -239,6 +205,13 @@ class Pods:
         came.set()
         went.clear()
         self.live_changed.set()
+
+
+def _merged(previous: Request, request: Request, own_pins: bool) -> Request:
+    """Return a new version of a request. Its pins stay, even if another client changes them."""
+    if request.spoilt and not previous.error:
+        request = replace(request, error="", spoilt=False)  # a valid version is known
+    return request if own_pins else request.with_pins_of(previous)
 
 
 def note_work(pods: Pods, record: RequestRecord, bare_id: str, **changes: Any) -> None:

@@ -42,7 +42,6 @@ class RequestRecord:
     request: Request
     first_seen: float  # Monotonic time at which this process first saw it, or saw it again
     unready_seen: float | None = None  # Monotonic time at which this process first saw the annotation unready-acquired
-    unpinned: bool = False  # Whether another client removed or changed its pins or start times: write them again
     left: bool = False  # Whether it was deleted or is not active any more; see `Pods.drop_if_done`
     recorder: RequestRecorder | None = None  # From the first round in which it is live until its end
     works: dict[str, Work] = field(default_factory=dict)  # Bare container ID -> the hook and stop of this process
@@ -72,7 +71,6 @@ class RequestRecord:
             first_seen=self.first_seen,
             unready_seen=self.unready_seen,
             left=self.left,
-            unpinned=self.unpinned,
             pin_error=self.pin_retry.error,
             works=dict(self.works),
         )

@@ -1,6 +1,6 @@
 """Watches the node's active requests (always) and the pods of live requests, and reads single pods.
 
-Watches parse objects at once and pass them to the Observer. They keep no objects.
+Watches parse objects at once and pass them to `Pods`. They keep no objects.
 """
 
 import asyncio
@@ -10,13 +10,13 @@ from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.types import LABEL_ACTIVE, LABEL_NODE_NAME, Request
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.kube.client import KubeClient
+from crrd.kube.informer import Informer
 from crrd.kube.reflector import Handler, Reflector, RestartObserver, Selection
 from crrd.kube.resources import PODS, REQUESTS
 from crrd.kube.watchset import ALL_OBJECTS, WatchSet
 from crrd.lib.errors import ApiUnavailableError
 from crrd.lib.heartbeat import Heartbeat
 from crrd.node.pods import Pods
-from crrd.ports import Observer
 
 SINGLE_WATCHES = 8
 """Largest number of pods with a watch each. For more pods, one watch covers all pods of the node. Each watch has its
@@ -29,22 +29,21 @@ FIND_SECONDS = 20.0  # Time limit for reading one pod, well below the time after
 
 
 def request_source(
-    client: KubeClient, node_name: str, observer: Observer, on_restart: RestartObserver | None = None
-) -> Reflector[Request]:
+    client: KubeClient, node_name: str, pods: Pods, on_restart: RestartObserver | None = None
+) -> Informer[Request]:
     """Return the watch of the node's active requests. `run` it for the daemon's whole life.
 
     A request that loses its label `active` is reported as deleted, because it leaves the selection.
     """
     selector = f"{LABEL_NODE_NAME}={node_name},{LABEL_ACTIVE}=true"
     selection = Selection(REQUESTS, parse_request, label_selector=selector)
-    callbacks = (observer.requests_listed, observer.request_changed, observer.request_deleted, observer.expect_requests)
-    return Reflector(client, selection, Handler(*callbacks), strict=True, on_restart=on_restart)
+    return Informer(client, selection, pods.requests, strict=True, on_restart=on_restart)
 
 
 def pod_source(
     client: KubeClient,
     node_name: str,
-    observer: Observer,
+    observed: Pods,
     on_restart: RestartObserver | None = None,
     *,
     key: str = ALL_OBJECTS,
@@ -68,11 +67,11 @@ def pod_source(
 
     def listed(pods: tuple[Pod, ...], version: str) -> None:
         if name:
-            observer.pod_listed(key, next((pod for pod in pods if pod.key == key), None))
+            observed.pod_listed(key, next((pod for pod in pods if pod.key == key), None))
         else:
-            observer.pods_listed(pods, version)
+            observed.pods_listed(pods, version)
 
-    handler = Handler(listed, observer.pod_changed, observer.pod_deleted)
+    handler = Handler(listed, observed.pod_changed, observed.pod_deleted)
     return Reflector(client, selection, handler, strict=False, on_restart=on_restart)
 
 

@@ -92,7 +92,7 @@ class RequestWrites:
                 raise CrrdError(why)  # noqa: TRY301 - handled like any failure
             self._written(write, record, written, ineffective)
         except GoneError:
-            self._pods.request_deleted(request)
+            self._pods.requests.delete(request)
         except Exception as error:  # noqa: BLE001 - a write is retried after any failure, with a growing back-off
             _retry_later(write, record, error)
         finally:
@@ -124,7 +124,7 @@ class RequestWrites:
             after = replace(written, status=write.status) if meant else written  # type: ignore[union-attr]
             record.recorder.written(request, after)
         _log_moves(request, written)
-        self._pods.request_changed(written, own_pins=pins and not ineffective)
+        self._pods.requests.put(written, own=pins and not ineffective)
         if record.completing and not ineffective:  # the request may already have left the selection
             drop_unneeded(self._pods, record, completed=True)
 

@@ -201,6 +201,7 @@ class Request:
     pinned: Mapping[str, Pin] = field(default_factory=lambda: NO_PINS)
     start_times: Mapping[str, StartTimes] = field(default_factory=lambda: NO_START_TIMES)
     """Start times of the instances in `pinned`, for a daemon that restarts."""
+    unpinned: bool = False  # Whether another client removed or changed pins or start times: write them again
     unready_acquired: bool = False
     deadline_seconds: int | None = None  # activeDeadlineSeconds
     ttl_seconds: int | None = None  # ttlSecondsAfterFinished
@@ -263,7 +264,8 @@ class Request:
             pin = self.pinned.get(name)
             if pin is not None and pin.bare_id == pinned[name].bare_id:  # times count with the instance they are of
                 start_times[name] = times.after(previous.start_times.get(name, StartTimes()))
-        return replace(self, pinned=pinned, start_times=start_times)
+        unpinned = (pinned, start_times) != (self.pinned, self.start_times)
+        return replace(self, pinned=pinned, start_times=start_times, unpinned=unpinned)
 
     def slimmed(self) -> "Request":
         """Return a completed request without the fields that are not needed any more, to save memory."""

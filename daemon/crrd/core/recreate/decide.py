@@ -51,7 +51,7 @@ def decide(observation: Observation) -> Decision:
     queue = in_serving_order(observation.requests)
     served = [_serve(RequestView(known, observation)) for known in queue[:1]]
     # Of the others, only these have something new to write.
-    written = (known for known in queue[1:] if known.works or known.unpinned or not known.request.status.quiet)
+    written = (known for known in queue[1:] if known.works or known.request.unpinned or not known.request.status.quiet)
     return joined([ended, *served, *(_wait_for_other_request(RequestView(known, observation)) for known in written)])
 
 

@@ -204,7 +204,6 @@ class ObservedRequest:
     first_seen: float  # When this process first saw it
     unready_seen: float | None = None  # The same for its mark unready-acquired
     left: bool = False  # Whether it was deleted, or is not active any more
-    unpinned: bool = False  # Whether another client removed or changed its pins
     pin_error: str = ""  # Why the last write of its pins failed
     works: Mapping[str, Work] = field(default_factory=dict)  # By bare container ID, in the order in which they began
 

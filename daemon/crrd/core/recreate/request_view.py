@@ -106,7 +106,7 @@ class RequestView:
             due[name] = pin, StartTimes(request.start_times.get(name, StartTimes()).hook, self.node.utc)
         pins = {**request.pinned, **{name: pin for name, (pin, _) in due.items()}}
         start_times = {**request.start_times, **{name: times for name, (_, times) in due.items()}}
-        persisted = (PinContainers(request, pins, start_times),) if due or self.known.unpinned else ()
+        persisted = (PinContainers(request, pins, start_times),) if due or request.unpinned else ()
         return Decision(persisted, earliest(*wakes))
 
     def _wall_time(self, at: float) -> str:
