@@ -9,7 +9,7 @@ import pytest
 
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import API_VERSION, KIND, READINESS_GATE
-from crrd.core.policy.decide import make_run
+from crrd.core.policy.runs import make_run
 from crrd.core.policy.types import RunRecord
 from crrd.core.policy.v1alpha1 import read_policy
 from crrd.core.rollout.plan import End, Plan

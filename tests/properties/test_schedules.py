@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crrd.core.api.time import rfc3339
-from crrd.core.policy.decide import decide, ended
+from crrd.core.policy.decide import decide
 from crrd.core.policy.observed import Observed, Running
+from crrd.core.policy.runs import ended
 from crrd.core.policy.types import Policy, Schedule, TargetRef
 
 CREATED = datetime(2026, 1, 1, 12, tzinfo=UTC)

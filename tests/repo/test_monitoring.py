@@ -15,7 +15,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from crrd.core.policy.decide import READY
+from crrd.core.policy.conditions import READY
 from crrd.core.policy.problems import PolicyReason
 from crrd.lib.metrics import new_registry
 from crrd.lib.workqueue import QueueState

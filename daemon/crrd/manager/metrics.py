@@ -11,8 +11,8 @@ from prometheus_client.registry import Collector
 
 from crrd.core.admission.rules import DenialReason
 from crrd.core.lifecycle import steps as lc
-from crrd.core.policy.decide import Trigger
 from crrd.core.policy.problems import PolicyReason
+from crrd.core.policy.runs import Trigger
 from crrd.core.recreate.actions import EmitEvent
 from crrd.lib.connections import CROWDED, SILENT, CloseObserver
 from crrd.lib.metrics import (

@@ -11,9 +11,10 @@ from crrd.core.config.kept import NodeUse
 from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.config import due
-from crrd.core.policy.decide import Decision, decide, ended, make_run
-from crrd.core.policy.observed import Data, Observed, Running, UseKey, used_parts
+from crrd.core.policy.decide import Decision, decide
+from crrd.core.policy.observed import Data, Look, Observed, Running, UseKey, used_parts
 from crrd.core.policy.problems import PolicyReason
+from crrd.core.policy.runs import ended, make_run
 from crrd.core.policy.types import (
     Budget,
     ConfigChange,
@@ -913,7 +914,7 @@ def test_uses_of_equal_parts_are_taken_together() -> None:
 
 
 def test_without_the_trigger_no_change_is_due() -> None:
-    assert due(replace(PLAIN, config=None), (), (), at(1)) == ([], None)
+    assert due(Look(replace(PLAIN, config=None), Observed(), at(1)), ()) == ([], None)
 
 
 def test_why_files_may_be_old_is_a_condition_until_a_run_knows_more() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from crrd.core.config.references import Kind
-from crrd.core.policy.observed import Observed, observe, read_pod
-from crrd.core.policy.problems import PolicyReason, problems
+from crrd.core.policy.observed import Look, Observed, observe, read_pod
+from crrd.core.policy.problems import PolicyReason, Problem, problems
 from crrd.core.policy.types import Policy, PolicyStatus, UsedObject
 from crrd.core.policy.v1alpha1 import read_policy
 
@@ -39,6 +39,10 @@ def pod(
 
 def found(chosen: Policy, *pods: dict[str, Any]) -> Observed:
     return observe(chosen, [read_pod(each, NOW) for each in pods])
+
+
+def problems_of(chosen: Policy, seen: Observed) -> tuple[Problem, ...]:
+    return problems(Look(chosen, seen, NOW))
 
 
 AGE = {"maxAge": "10m"}
@@ -106,7 +110,7 @@ AGE = {"maxAge": "10m"}
 def test_what_has_no_effect(
     chosen: Policy, seen: dict[str, Any], expected: list[tuple[PolicyReason, bool]], words: str
 ) -> None:
-    every = problems(chosen, found(chosen, seen), NOW)
+    every = problems_of(chosen, found(chosen, seen))
     assert [(each.reason, each.blocking) for each in every] == expected
     assert words in "".join(each.message for each in every)
 
@@ -114,42 +118,42 @@ def test_what_has_no_effect(
 def test_the_fastest_pod_shows_how_long_a_restart_takes() -> None:
     """The others may have been unready for other reasons since."""
     pods = (pod({}, ready="2026-01-01T12:30:00Z"), pod({}, ready="2026-01-01T12:00:10Z"))
-    assert problems(policy(AGE), found(policy(AGE), *pods), NOW) == ()
+    assert problems_of(policy(AGE), found(policy(AGE), *pods)) == ()
 
 
 def test_without_pods_nothing_is_known() -> None:
     gone = {"metadata": {"name": "web-0", "deletionTimestamp": "2026-01-01T12:00:00Z"}, "spec": {"containers": [{}]}}
     named = policy(containers=["ap"])
-    assert problems(named, found(named), NOW) == problems(named, found(named, gone), NOW) == ()
+    assert problems_of(named, found(named)) == problems_of(named, found(named, gone)) == ()
 
 
 def test_a_selector_without_pods_is_shown() -> None:
     """Pods may come later, as those of a nightly Job. Of a workload, which may be scaled to 0, nothing is said."""
     chosen = policy(targetRef=None, selector={"matchLabels": {"app": "wbe"}})
-    (only,) = problems(chosen, found(chosen), NOW)
+    (only,) = problems_of(chosen, found(chosen))
     assert (only.reason, only.blocking) == (PolicyReason.NO_PODS, False)
-    assert problems(chosen, found(chosen, pod(CONFIG_MAP)), NOW) == ()
+    assert problems_of(chosen, found(chosen, pod(CONFIG_MAP))) == ()
 
 
 def test_a_target_whose_pods_are_owned_by_others_is_shown() -> None:
     """For example a Service."""
-    (only,) = problems(policy(), replace(found(policy()), not_owned=2), NOW)
+    (only,) = problems_of(policy(), replace(found(policy()), not_owned=2))
     assert (only.reason, only.blocking) == (PolicyReason.NOT_OWNED, True)
     assert "Deployment web owns no pods; 2 pods match its selector" in only.message
-    assert problems(policy(), replace(found(policy(), pod(CONFIG_MAP)), not_owned=2), NOW) == (), "a canary"
+    assert problems_of(policy(), replace(found(policy(), pod(CONFIG_MAP)), not_owned=2)) == (), "a canary"
 
 
 def test_a_long_list_is_cut() -> None:
     sources = [{"secretRef": {"name": f"s{number}"}} for number in range(7)]
-    (only,) = problems(policy(), found(policy(), pod({"envFrom": sources})), NOW)
+    (only,) = problems_of(policy(), found(policy(), pod({"envFrom": sources})))
     assert "(s0, s1, s2, s3, s4 and 2 more)" in only.message
 
 
 def test_what_blocks_comes_first() -> None:
     chosen = policy({"configChange": {}}, containers=["app", "ap"])
-    every = problems(chosen, found(chosen, pod(SECRET)), NOW)
+    every = problems_of(chosen, found(chosen, pod(SECRET)))
     assert [each.reason for each in every] == [PolicyReason.SECRETS, PolicyReason.CONTAINER]
-    assert problems(replace(chosen, containers=()), found(chosen, pod(CONFIG_MAP)), NOW) == ()
+    assert problems_of(replace(chosen, containers=()), found(chosen, pod(CONFIG_MAP))) == ()
 
 
 def test_pods_of_nodes_that_are_down() -> None:
@@ -160,7 +164,7 @@ def test_pods_of_nodes_that_are_down() -> None:
     down = replace(seen, down={"": "node x is not ready"})
     for record, age, due in ((config, 259_200, 1), (replace(config, done="new"), 259_200, 0), (config, 600, 1)):
         one = replace(chosen, max_age=age, status=PolicyStatus((record,)))
-        waiting = problems(one, down, NOW)
+        waiting = problems_of(one, down)
         assert [(each.reason, each.blocking) for each in waiting] == [(PolicyReason.NODES, True)] * due
-        assert problems(one, seen, NOW) == ()
+        assert problems_of(one, seen) == ()
     assert waiting[0].message.startswith("not restarted yet: web-0 (node x is not ready): ")

@@ -15,7 +15,7 @@ from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.config.kept import NodeUse, kept_nodes, ran_before
 from crrd.core.config.objects import START_MARGIN
 from crrd.core.config.parts import PartChange
-from crrd.core.policy.observed import Data, Observed, Running, UseKey
+from crrd.core.policy.observed import Data, Look, Running, UseKey
 from crrd.core.policy.types import Policy, RunRecord, UsedObject
 
 _MARGIN = timedelta(seconds=START_MARGIN)
@@ -24,18 +24,19 @@ _LAG = timedelta(minutes=1)
 Uses = Mapping[str, NodeUse]
 
 
-def remember(policy: Policy, found: Observed, now: datetime) -> tuple[UsedObject, ...]:
+def remember(look: Look) -> tuple[UsedObject, ...]:
     """Return the new records. Objects that cannot be read now keep their old records."""
-    known, users_of = {each.key: each for each in policy.status.config}, _users(found.running)
+    found, now = look.found, look.now
+    known, users_of = {each.key: each for each in look.status.config}, _users(found.running)
     for key, data in found.data.items():
         old, users, uses = known.get(key), users_of.get(key, ()), found.uses.get(key[1].object_name, {})
         if old is not None:
             old = _with_kept(old, data, uses, now)
-            if old.left and not _pending(policy, old, users, now):
+            if old.left and not _pending(look, old, users):
                 old = replace(old, left="")
             known[key] = _changed(old, data, now) if data.exists and old.hash != data.hash else old
         elif data.exists:
-            known[key] = _with_older(_first(policy, key, data, users, now), data, uses)
+            known[key] = _with_older(_first(look, key, data, users), data, uses)
     return tuple(known[key] for key in sorted(known) if key in users_of or key in found.data)
 
 
@@ -67,15 +68,15 @@ def _users(running: Iterable[Running]) -> dict[UseKey, list[Running]]:
     return found
 
 
-def _first(policy: Policy, key: UseKey, found: Data, users: Iterable[Running], now: datetime) -> UsedObject:
+def _first(look: Look, key: UseKey, found: Data, users: Iterable[Running]) -> UsedObject:
     """Make the record of a newly used part. A change is open only if a container started before it.
 
     Changes before the policy's creation do not count.
     """
-    created, changed, (name, part) = parse_time(policy.created), found.changed, key
+    created, changed, (name, part) = parse_time(look.policy.created), found.changed, key
     stale = changed is not None and (created is None or changed > created)
     stale = stale and changed is not None and any(each.started < changed - _MARGIN for each in users)
-    since, done = rfc3339(now if changed is None else min(changed, now)), "" if stale else found.hash
+    since, done = rfc3339(look.now if changed is None else min(changed, look.now)), "" if stale else found.hash
     return UsedObject(
         name, part.kind, part.name, found.hash, since, done, keys=part.keys, immutable=found.immutable_uid
     )
@@ -91,10 +92,10 @@ def _with_older(record: UsedObject, data: Data, uses: Uses) -> UsedObject:
     return replace(record, nodes=nodes, replaced=rfc3339(data.created))
 
 
-def _pending(policy: Policy, old: UsedObject, users: Iterable[Running], now: datetime) -> bool:
+def _pending(look: Look, old: UsedObject, users: Iterable[Running]) -> bool:
     """Whether a container may still have the data of a change that was reverted."""
     since, left = parse_time(old.since), parse_time(old.left)
-    if old.hash != old.done or since is None or left is None or (limit := _limit(policy, since)) > now:
+    if old.hash != old.done or since is None or left is None or (limit := _limit(look.policy, since)) > look.now:
         return True
     return any(left - _MARGIN <= each.started <= limit for each in users)
 
@@ -129,17 +130,16 @@ class Due:
         return ", ".join(sorted({each.part.object for each in self.changes}))
 
 
-def due(
-    policy: Policy, remembered: Iterable[UsedObject], running: Sequence[Running], now: datetime
-) -> tuple[list[Due], Due | None]:
-    """Return the containers to recreate for settled changes, the earliest first, and what settles next.
+def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], Due | None]:
+    """Return which of these containers to recreate for settled changes, the earliest first, and what settles next.
 
     A container waits until the last change of anything that it uses has settled, so that it restarts once for all.
     """
+    policy = look.policy
     if policy.config is None:
         return [], None
     by_container: dict[str, list[PartChange]] = {}
-    for each in remembered:
+    for each in look.status.config:
         change = _open_change(policy, each)
         if change is not None and (not policy.containers or each.container in policy.containers):
             by_container.setdefault(each.container, []).append(change)
@@ -147,7 +147,7 @@ def due(
     settling = []
     for name, changes in by_container.items():
         limit = max(change.until for change in changes)
-        if limit > now:
+        if limit > look.now:
             settling.append(Due((name,), limit, tuple(changes)))
             continue
         parts = [(each.started, part) for each in running if each.name == name for _, part in each.keys]
@@ -172,11 +172,11 @@ def _open_change(policy: Policy, record: UsedObject) -> PartChange | None:
     return PartChange(record.part, _limit(policy, since), left - _MARGIN if reverted and left is not None else None)
 
 
-def covered(policy: Policy, remembered: Iterable[UsedObject], run: RunRecord, *, done: bool) -> tuple[UsedObject, ...]:
+def covered(policy: Policy, run: RunRecord, *, done: bool) -> tuple[UsedObject, ...]:
     """Return the records after a run has started, or is done. It covers all changes that had settled at its start."""
     limit = parse_time(run.since)
     found = []
-    for each in remembered:
+    for each in policy.status.config:
         since = parse_time(each.since)
         settled = since is not None and limit is not None and _limit(policy, since) <= limit
         meant = settled and each.container in run.containers and (each.hash != each.done or each.left)

@@ -10,7 +10,7 @@ from crrd.core.config.kept import NodeUse
 from crrd.core.config.parts import Part, parts_of
 from crrd.core.config.references import Kind, Reference
 from crrd.core.config.uses import Unreached
-from crrd.core.policy.types import Policy
+from crrd.core.policy.types import Policy, PolicyStatus
 from crrd.core.rollout.state import Owner, read_member
 
 UseKey = tuple[str, Part]  # The container's name, and the part that it uses
@@ -89,10 +89,30 @@ class Observed:
     unreached: tuple[Unreached, ...] = ()
     workload_min_ready: int = 0  # The workload's minReadySeconds
 
-    def min_ready(self, policy: Policy) -> int:
-        """Return how many seconds a pod must be ready: as the policy has it, or else the workload."""
-        own = policy.budget.min_ready
-        return self.workload_min_ready if own is None else own
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A policy, what was observed for it, and when: the input of every part of a decision."""
+
+    policy: Policy
+    found: Observed
+    now: datetime  # The API server's time
+
+    @property
+    def status(self) -> PolicyStatus:
+        """The policy's status."""
+        return self.policy.status
+
+    @property
+    def served(self) -> tuple[Running, ...]:
+        """The running containers whose nodes can restart them now."""
+        return tuple(each for each in self.found.running if each.node not in self.found.down)
+
+    @property
+    def min_ready(self) -> int:
+        """How many seconds a pod must be ready: as the policy has it, or else the workload."""
+        own = self.policy.budget.min_ready
+        return self.found.workload_min_ready if own is None else own
 
 
 @dataclass(frozen=True, slots=True)

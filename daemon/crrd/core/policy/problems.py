@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from crrd.core.api.reason_table import ReasonTable
 from crrd.core.api.time import format_duration
 from crrd.core.config.references import Kind
 from crrd.core.policy.config import due
-from crrd.core.policy.observed import Observed
+from crrd.core.policy.observed import Look
 from crrd.core.policy.types import Policy
 
 _NAMED = 5  # Most objects that a message names
@@ -82,24 +82,25 @@ class Problem:
     blocking: bool  # Whether the policy can do nothing at all, or leaves containers with old data
 
 
-def problems(policy: Policy, found: Observed, now: datetime) -> tuple[Problem, ...]:
+def problems(look: Look) -> tuple[Problem, ...]:
     """Return the problems of a policy with up-to-date records, those first because of which it is not ready."""
-    every = [*_of_nodes(policy, found, now), *_of_records(policy)]
-    if found.names:
-        every += [*_of_containers(policy, found), *_of_configuration(policy, found), *_of_age(policy, found)]
+    every = [*_of_nodes(look), *_of_records(look.policy)]
+    if look.found.names:
+        every += [*_of_containers(look), *_of_configuration(look), *_of_age(look)]
     else:
-        every += _of_no_pods(policy, found)
+        every += _of_no_pods(look)
     return tuple(sorted(every, key=lambda each: not each.blocking))
 
 
-def _of_nodes(policy: Policy, found: Observed, now: datetime) -> Iterator[Problem]:
+def _of_nodes(look: Look) -> Iterator[Problem]:
     """Yield the pods that should be restarted now, but whose nodes cannot do it."""
     pods: dict[str, set[str]] = {}
-    for each in found.running:
-        if each.node in found.down:
-            old = policy.max_age is not None and each.started <= now - timedelta(seconds=policy.max_age)
-            if old or due(policy, policy.status.config, [each], now)[0]:
-                pods.setdefault(found.down[each.node], set()).add(each.pod)
+    max_age, down = look.policy.max_age, look.found.down
+    for each in look.found.running:
+        if each.node in down:
+            old = max_age is not None and each.started <= look.now - timedelta(seconds=max_age)
+            if old or due(look, [each])[0]:
+                pods.setdefault(down[each.node], set()).add(each.pod)
     if pods:
         shown = "; ".join(f"{_some(sorted(names))} ({why})" for why, names in sorted(pods.items()))
         yield _problem(PolicyReason.NODES, blocking=True, pods=shown)
@@ -109,18 +110,18 @@ def _of_records(policy: Policy) -> Iterator[Problem]:
     """Yield the immutable objects whose old data nodes may keep."""
     kept = [each for each in policy.status.config if each.is_kept]
     if policy.config is not None and kept:
-        objects, nodes = {each.part.object for each in kept}, {node for each in kept for node in each.nodes}
-        yield _problem(
-            PolicyReason.IMMUTABLE, blocking=True, objects=_some(sorted(objects)), nodes=_some(sorted(nodes))
-        )
+        objects = _some(sorted({each.part.object for each in kept}))
+        nodes = _some(sorted({node for each in kept for node in each.nodes}))
+        yield _problem(PolicyReason.IMMUTABLE, blocking=True, objects=objects, nodes=nodes)
 
 
 def _problem(reason: PolicyReason, *, blocking: bool, **values: object) -> Problem:
     return Problem(reason, ": ".join([reason.say(**values), *reason.advise(**values)]), blocking)
 
 
-def _of_no_pods(policy: Policy, found: Observed) -> Iterator[Problem]:
+def _of_no_pods(look: Look) -> Iterator[Problem]:
     """Yield why there is no pod, unless the target may just have none now."""
+    policy, found = look.policy, look.found
     if policy.target is None:
         yield _problem(PolicyReason.NO_PODS, blocking=False)
     elif found.not_owned:
@@ -128,7 +129,8 @@ def _of_no_pods(policy: Policy, found: Observed) -> Iterator[Problem]:
         yield _problem(PolicyReason.NOT_OWNED, blocking=True, target=target, count=found.not_owned)
 
 
-def _of_containers(policy: Policy, found: Observed) -> Iterator[Problem]:
+def _of_containers(look: Look) -> Iterator[Problem]:
+    policy, found = look.policy, look.found
     absent = [name for name in policy.containers if name not in found.names]
     if absent:
         names, there = " or ".join(absent), ", ".join(sorted(found.names))
@@ -136,7 +138,8 @@ def _of_containers(policy: Policy, found: Observed) -> Iterator[Problem]:
         yield _problem(PolicyReason.CONTAINER, blocking=every, names=names, there=there)
 
 
-def _of_configuration(policy: Policy, found: Observed) -> Iterator[Problem]:
+def _of_configuration(look: Look) -> Iterator[Problem]:
+    policy, found = look.policy, look.found
     if policy.config is None or not found.running:
         return
     nothing = not any(each.uses for each in found.running)
@@ -154,10 +157,10 @@ def _of_configuration(policy: Policy, found: Observed) -> Iterator[Problem]:
         yield _problem(PolicyReason.NO_CONFIG, blocking=alone, others=others)
 
 
-def _of_age(policy: Policy, found: Observed) -> Iterator[Problem]:
+def _of_age(look: Look) -> Iterator[Problem]:
     """Yield a `maxAge` that is over before a restarted pod is available. The fastest pod shows how long it takes."""
-    needed = min((each.ready_after for each in found.running if each.ready_after is not None), default=0)
-    age, least = policy.max_age, found.min_ready(policy)
+    needed = min((each.ready_after for each in look.found.running if each.ready_after is not None), default=0)
+    age, least = look.policy.max_age, look.min_ready
     if age is not None and needed + least >= age:
         words = {"age": format_duration(age), "needed": format_duration(needed)}
         more = f" and minReady is {format_duration(least)}" if least else ""
