@@ -30,6 +30,9 @@ class Runtime(Protocol):
     async def find(self, pin: Pin) -> Instance | None:
         """Return the instance with exactly this ID, of any pod, or None if the runtime does not have it."""
 
+    async def has_image(self, pod_uid: str, image: str) -> bool:
+        """Whether the pod's runtime has this image, so that kubelet could start a container without a pull."""
+
     async def stop(self, instance: Instance, seconds: float) -> None:
         """CRI StopContainer with this timeout; returns when the container has stopped. An unknown ID counts as stopped.
 

@@ -29,6 +29,7 @@ def container(**annotations: str) -> api_pb2.Container:
 def test_the_whole_of_a_container() -> None:
     message = container()
     message.annotations["io.kubernetes.container.hash"] = "8aef3f0a"
+    message.image.CopyFrom(api_pb2.ImageSpec(image="sha256:1f", user_specified_image="shop/app:1"))
     message.annotations["io.kubernetes.container.restartCount"] = "4"
     message.annotations["io.kubernetes.pod.terminationGracePeriod"] = "45"
     message.annotations[HOOK] = '{"exec":{"command":["sh","-c","sleep 5"]}}'
@@ -49,6 +50,8 @@ def test_the_whole_of_a_container() -> None:
         grace_seconds=45,
         hook=Hook(HookKind.EXEC, command=("sh", "-c", "sleep 5")),
         ports=(("web", 8080),),
+        image="shop/app:1",
+        hash="8aef3f0a",
     )
 
 

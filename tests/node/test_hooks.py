@@ -63,6 +63,9 @@ class ExecRuntime:
     async def find(self, pin: Pin) -> Instance | None:
         raise AssertionError(pin)
 
+    async def has_image(self, pod_uid: str, image: str) -> bool:
+        raise AssertionError(pod_uid, image)
+
     async def stop(self, instance: Instance, seconds: float) -> None:
         raise AssertionError(instance, seconds)
 

@@ -74,6 +74,7 @@ class MemoryNode:
         self.runtime_down = False
         self.kubelet_silent: float | None = None
         self.kubelet_minor: int | None = 36
+        self.images: set[str] = set()  # Those that the runtime has
         self.deleting = False  # Whether the API server's own answer reports the pod as being deleted
         self.pod_lost = False  # Whether the API server does not have a pod of that name any more
         self.earlier_pod = False  # Whether the watch begins with the earlier pod of that name
@@ -209,6 +210,10 @@ class MemoryNode:
     async def find(self, pin: Pin) -> Instance | None:
         self._reach()
         return self.known.get(pin.bare_id)
+
+    async def has_image(self, pod_uid: str, image: str) -> bool:
+        self._reach()
+        return image in self.images
 
     async def stop(self, instance: Instance, seconds: float) -> None:
         self._reach()

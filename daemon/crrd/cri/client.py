@@ -41,7 +41,7 @@ OUTPUT_BYTES = 64 * 1024  # How much of each output stream of a command is kept
 OnCall = Callable[[str, str, float], None]
 """Called after each call with its method, the name of gRPC's status code, and its seconds. Must be quick."""
 
-_SERVICE = "runtime.v1.RuntimeService"
+_SERVICE, _IMAGE_SERVICE = "runtime.v1.RuntimeService", "runtime.v1.ImageService"
 _EXEC_LIMIT = {"name": [{"service": _SERVICE, "method": "ExecSync"}], "maxResponseMessageBytes": MAX_EXEC_BYTES}
 _OPTIONS: Sequence[tuple[str, str | int]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -79,12 +79,13 @@ class CriClient:
 
         # made once, because every millisecond counts before a stop
         def unary(
-            method: str, request: type[_RequestMessage], response: type[_ResponseMessage]
+            method: str, request: type[_RequestMessage], response: type[_ResponseMessage], service: str = _SERVICE
         ) -> UnaryUnaryMultiCallable[_RequestMessage, _ResponseMessage]:
-            return channel.unary_unary(f"/{_SERVICE}/{method}", request.SerializeToString, response.FromString)
+            return channel.unary_unary(f"/{service}/{method}", request.SerializeToString, response.FromString)
 
         self._version = unary("Version", api_pb2.VersionRequest, api_pb2.VersionResponse)
         self._list = unary("ListContainers", api_pb2.ListContainersRequest, api_pb2.ListContainersResponse)
+        self._image = unary("ImageStatus", api_pb2.ImageStatusRequest, api_pb2.ImageStatusResponse, _IMAGE_SERVICE)
         self._stop = unary("StopContainer", api_pb2.StopContainerRequest, api_pb2.StopContainerResponse)
         # a stream of one message, so that we decide when to receive the response, which can be large
         self._exec: UnaryStreamMultiCallable[api_pb2.ExecSyncRequest, tuple[ExecResult, int]] = channel.unary_stream(
@@ -108,6 +109,12 @@ class CriClient:
             wanted = api_pb2.ContainerFilter(id=container_id, label_selector=selector)
         request = api_pb2.ListContainersRequest(filter=wanted)
         return (await self._call("ListContainers", self._list, request, CALL_SECONDS)).containers
+
+    async def has_image(self, image: str) -> bool:
+        """Whether the runtime has an image, by the name in a pod's spec. Kubelet asks the same before a pull."""
+        with _translating_encoding_errors():
+            request = api_pb2.ImageStatusRequest(image=api_pb2.ImageSpec(image=image))
+        return bool((await self._call("ImageStatus", self._image, request, CALL_SECONDS)).image.id)
 
     async def stop_container(self, container_id: str, seconds: float) -> None:
         """SIGTERM now, SIGKILL after `seconds` (rounded up to whole ones); returns when the container has stopped.

@@ -42,6 +42,8 @@ def instance(container: api_pb2.Container, runtime: str) -> Instance:
         grace_seconds=_number(annotations.get(labels.ANNOTATION_GRACE, ""), INT64_MAX),
         hook=None if handler is None else hook(handler),
         ports=named_ports(annotations.get(labels.ANNOTATION_PORTS, "")),
+        image=container.image.user_specified_image,
+        hash=annotations.get(labels.ANNOTATION_HASH, ""),
     )
 
 

@@ -171,6 +171,12 @@ class NodeRuntime:
                         return convert.instance(container, connection.name)
         return None
 
+    async def has_image(self, pod_uid: str, image: str) -> bool:
+        """Whether the pod's runtime has this image; each runtime, if the pod's is not known."""
+        home, found = self._runtimes_by_pod.get(pod_uid), self._found()
+        asked = (each.client.has_image(image) for each in ([home] if home in found else found))
+        return all(await asyncio.gather(*asked))
+
     async def stop(self, instance: Instance, seconds: float) -> None:
         """CRI StopContainer with this timeout; returns when the container has stopped. Not found counts as stopped."""
         try:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from crrd.core.api.reasons import Reason
 from crrd.core.api.types import Request
 from crrd.core.recreate.decide import in_serving_order
 from crrd.core.recreate.observation import ApiAnswer, Ending, Instance, Observation, ObservedNode, ObservedPod
@@ -48,10 +49,12 @@ class PodInspector:
         silent = asyncio.ensure_future(self._edges.kubelet.silent_since())
         listed_at = loop.time()
         instances: tuple[Instance, ...] = ()
+        images: dict[str, bool] = {}
         if listed_at >= runtime_state.retry.next_try:
             runtime_state.error = ""
             try:
                 async with asyncio.timeout(_patience(pod_record)):
+                    images = await self._find_images(pod_record, current)
                     requests = [known.request for known in served]
                     listed_at, instances = await self._list_current(pod_record, requests, current, silent)
             except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:  # reset by time alone
@@ -71,6 +74,7 @@ class PodInspector:
             foreign=dict(runtime_state.foreign),
             running_since=dict(runtime_state.running_since),
             endings=dict(runtime_state.endings),
+            images=images,
             pod=pod_record.state.pod,
             pod_at=pod_record.state.at,
             gone=pod_record.state.gone_at is not None,
@@ -131,12 +135,25 @@ class PodInspector:
                 async with asyncio.timeout(QUIET):
                     await self._pods.wait_until_known(pod_record.key)
         pod = pod_record.state.pod
-        if pod is not None and pod.kubelet_matters:
+        by_hash = any(request.for_image for request in requests)
+        if pod is not None and (pod.kubelet_matters or by_hash):
             pod_record.runtime.kubelet_minor = await self._edges.kubelet.minor()
         if loop.time() > answered + WAITED_SECONDS:
             asked = loop.time()
             instances = await self._edges.runtime.instances(uid, urgent=urgent)
         return uid, asked, instances
+
+    async def _find_images(self, pod_record: PodRecord, request: Request) -> dict[str, bool]:
+        """Return whether the node has the image that the request waits for, unless its status says so already."""
+        pod = pod_record.state.pod
+        wanted = [
+            each.image
+            for each in request.containers
+            if each.image and request.status.state(each.name).reason is not Reason.IMAGE_PRESENT
+        ]
+        if pod is None:
+            return {}
+        return {image: await self._edges.runtime.has_image(pod.runtime_uid, image) for image in wanted}
 
     async def _find_foreign(self, request: Request, instances: Sequence[Instance], runtime_state: RuntimeState) -> None:
         """Look up the request's container IDs that are not among the pod's instances: of other pods, or removed."""

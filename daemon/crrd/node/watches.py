@@ -7,7 +7,7 @@ import asyncio
 from typing import NoReturn
 
 from crrd.core.api.pod import Pod, parse_pod
-from crrd.core.api.types import LABEL_ACTIVE, LABEL_NODE_NAME, Request
+from crrd.core.api.types import ACTIVE_REQUESTS, LABEL_NODE_NAME, Request
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.kube.client import KubeClient
 from crrd.kube.informer import Informer
@@ -35,7 +35,7 @@ def request_source(
 
     A request that loses its label `active` is reported as deleted, because it leaves the selection.
     """
-    selector = f"{LABEL_NODE_NAME}={node_name},{LABEL_ACTIVE}=true"
+    selector = f"{LABEL_NODE_NAME}={node_name},{ACTIVE_REQUESTS}"
     selection = Selection(REQUESTS, parse_request, label_selector=selector)
     return Informer(client, selection, pods.requests, strict=True, on_restart=on_restart)
 

@@ -25,6 +25,7 @@ FINAL = {
     "StopFailed",
     "StillRuns",
     "PinLost",
+    "ImageMissing",
     "PodGone",
     "PodReplaced",
     "PodElsewhere",

@@ -74,6 +74,9 @@ class Reason(ReasonTable):
     PIN_LOST = ("PinLost", _ENDS,
         "the annotation pinned-containers was removed, so crrd cannot tell which instance was stopped",
         "do not remove the annotation crr.apps.kruise.io/pinned-containers", _AGAIN)
+    IMAGE_MISSING = ("ImageMissing", _ENDS,
+        "the image {image} is not on node {node}, and the container was not stopped",
+        "pull the image to the node first; kubectl recreate --image does this")
     POD_GONE = "PodGone", _ENDS, "the pod no longer exists", f"use the name of the pod that replaced it: {_PODS}"
     POD_REPLACED = ("PodReplaced", _ENDS,
         "the pod was replaced: the request is for UID {wanted}, but {key} now has UID {found}",
@@ -118,6 +121,12 @@ class Reason(ReasonTable):
         ("the container is still running {seconds}s after the end of its grace period; either its process cannot be "
         "killed, or the container runtime hangs"),
         *_RUNTIME)
+    IMAGE_PRESENT = ("ImagePresent", _WAITS, "the image {image} is on the node; waiting until the pod has it",
+        "continue the run that has created this request: kubectl recreate status -n {namespace}",
+        ("or set the image yourself: kubectl -n {namespace} set image pod/{pod} CONTAINER=IMAGE"))
+    IMAGE_NOT_APPLIED = ("WaitingForNewImage", _WAITS,
+        "the pod has the image {image}; kubelet has not replaced the container yet",
+        "check kubelet on node {node}")
     HOOK_FAILED = "PreStopHookFailed", _WAITS, "preStop hook failed: {error}"
     HELD_BACK = "HeldBackByKubelet", _WAITS, "{details}"
     NOT_STARTED_AGAIN = "WaitingForKubelet", _WAITS, "kubelet has not restarted the container for {seconds}s{before}"

@@ -24,6 +24,7 @@ from crrd.core.recreate.actions import (
     WriteStatus,
     joined,
 )
+from crrd.core.recreate.image import await_image
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import Observation, ObservedRequest
 from crrd.core.recreate.outcome import await_ready, await_successor
@@ -187,6 +188,8 @@ def _next_step(view: ContainerView, *, blocked: bool) -> Step:
         return fail(view, view.problem, view.written)
     if view.look_again_in is not None:
         return Step(state=view.written, wake_at=view.whole.now + view.look_again_in)
+    if view.image:
+        return await_image(view, blocked=blocked)
     if view.target is None:
         return _without_target(view)
     if view.outgoing is not None:

@@ -94,7 +94,11 @@ class _Start:
     @property
     def meant(self) -> bool:
         instance = self.pod.instance(self.action.instance.id)
-        if instance is None or instance.state not in (ContainerState.RUNNING, ContainerState.UNKNOWN):
+        if (
+            instance is None
+            or self.known.request.for_image
+            or instance.state not in (ContainerState.RUNNING, ContainerState.UNKNOWN)
+        ):
             return False
         return self.work is not NO_WORK or self.known.is_target(instance)
 

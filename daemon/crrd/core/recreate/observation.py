@@ -64,6 +64,8 @@ class Instance:
     grace_seconds: int | None = None  # The pod's terminationGracePeriodSeconds as kubelet wrote it on the container
     hook: Hook | None = None
     ports: tuple[tuple[str, int], ...] = ()  # Named ports of the container: (name, number)
+    image: str = ""  # As in the pod's spec; "" if the runtime does not tell it (`user_specified_image`)
+    hash: str = ""  # Kubelet's hash of the container for which it started the instance
 
     @property
     def pin(self) -> Pin:
@@ -251,6 +253,8 @@ class ObservedPod:
     answer: ApiAnswer | None = None  # Requested if `decide` needs it before it completes a request
     api_silent: bool = False  # Whether the last lookup failed
     deleting_uid: str = ""  # UID of the pod that was last seen in deletion, even if no watch reports it any more
+    images: Mapping[str, bool] = field(default_factory=dict)
+    """Images that requests wait for, and whether the node has each, as far as the runtime was asked."""
     may_stop: bool = True  # Whether this pod has a stop slot; the number of stops at once on a node is limited
 
     def instance(self, bare_id: str) -> Instance | None:

@@ -34,6 +34,7 @@ class ContainerView:
     whole: PodView  # The pod, and the request
     name: str
     status: PodContainer  # In the pod's spec and status; empty if the pod has no such container
+    image: str  # The image that it is to get; "" if it is to be stopped
     named: tuple[Pin, ...]  # The instances that the request names
     newest: Instance | None
     work: Work  # What this process has done to it for this request
@@ -49,7 +50,7 @@ class ContainerView:
         target = request.target(container) if work is NO_WORK else work.pin
         status, current = whole.pod.containers.get(name, PodContainer(name)), whole.observed.newest(name)
         times, written = request.start_times_of(name, target), request.status.state(name)
-        return cls(whole, name, status, named, current, work, target, times, written)
+        return cls(whole, name, status, container.image, named, current, work, target, times, written)
 
     @property
     def request(self) -> Request:

@@ -1,0 +1,68 @@
+"""Step 14: another program gives the container another image, and kubelet replaces it. Nothing is stopped here.
+
+Before that, the node says whether it has the image, because kubelet stops the container first, and pulls then. After
+that, the newest instance must have been started for this image. Its image ID is never compared: one image may have
+several, and two tags the same.
+"""
+
+from crrd.core.api.reasons import Reason
+from crrd.core.recreate.messages import Message, kubelet_message
+from crrd.core.recreate.observation import Instance
+from crrd.core.recreate.outcome import await_ready, await_successor
+from crrd.core.recreate.step import Step, fail, recreating, resting, with_message
+from crrd.core.recreate.view import ContainerView
+from crrd.kubelet.hash.name_and_image import SINCE, hash_of_name_and_image
+from crrd.kubelet.runtime_status import ContainerState
+
+SHOWN_SECONDS = 2.0  # From the change of the pod until the status says that kubelet has not replaced the container yet
+
+
+def await_image(view: ContainerView, *, blocked: bool) -> Step:
+    """Return what to do about a container that gets another image."""
+    if view.status.image != view.image:
+        return _await_change(view, blocked=blocked)
+    if view.newest is None or view.newest.state is ContainerState.EXITED:
+        return await_successor(view)
+    if not _started_for_image(view, view.newest):
+        return _await_kubelet(view)
+    return await_ready(view, view.newest)
+
+
+def _await_kubelet(view: ContainerView) -> Step:
+    """Wait until kubelet replaces the container. It does so within a second after the pod has changed."""
+    state, shown_at = recreating(view.state, view.work), view.whole.observed.pod_at + SHOWN_SECONDS
+    if view.whole.now < shown_at:
+        return Step(state=state, wake_at=shown_at, poll_runtime=True)
+    why = kubelet_message(view.status) or Message.of(Reason.IMAGE_NOT_APPLIED, image=view.image)
+    return Step(state=recreating(view.state, view.work, why), poll_runtime=True)
+
+
+def _await_change(view: ContainerView, *, blocked: bool) -> Step:
+    """Say that the node has the image, once the unready grace period is over, so that the pod may get it."""
+    if view.unfit:
+        return fail(view, view.unfit)
+    if blocked:
+        return Step(state=resting(view))
+    if view.written.reason is Reason.IMAGE_PRESENT:
+        return Step(state=view.written)
+    present = view.whole.observed.images.get(view.image)
+    if present is None:  # the pod came after the runtime was asked
+        return Step(state=view.written, wake_at=view.whole.now)
+    if not present:
+        return fail(view, Message.of(Reason.IMAGE_MISSING, image=view.image, node=view.whole.node.name))
+    return Step(state=with_message(view.state, Message.of(Reason.IMAGE_PRESENT, image=view.image)))
+
+
+def _started_for_image(view: ContainerView, newest: Instance) -> bool:
+    """Whether kubelet started the instance with the image that the pod has now.
+
+    The runtime tells it, or else kubelet's hash of the container. Before 1.31 that is a hash of all of its spec: then
+    it must differ from that of the instance that ran before.
+    """
+    if newest.image:
+        return newest.image == view.image
+    minor = view.whole.node.kubelet_minor
+    if minor is None or minor >= SINCE:
+        return newest.hash == hash_of_name_and_image(view.name, view.image)
+    before = view.whole.observed.instance(view.target.bare_id) if view.target is not None else None
+    return before is not None and newest.hash != before.hash

@@ -1,0 +1,196 @@
+"""Step 14: a request for another image is a witness. It stops nothing, whatever the pod, the runtime and kubelet do."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crrd.core.api.pod import Pod, PodContainer
+from crrd.core.api.reasons import Reason
+from crrd.core.api.types import (
+    RecreateState,
+    Request,
+    RequestedContainer,
+    RequestPhase,
+    StatePhase,
+    Status,
+    Strategy,
+)
+from crrd.core.recreate.actions import Decision, PinContainers, RunHook, StopContainer, WriteStatus
+from crrd.core.recreate.image import SHOWN_SECONDS
+from crrd.core.recreate.invariants import Rule, check
+from crrd.core.recreate.observation import Hook, HookKind, Instance, Observation
+from crrd.kubelet.hash.name_and_image import hash_of_name_and_image
+from crrd.kubelet.restart_rules import RestartPolicy
+from tests.support.worlds import decided, exited, instance, observed, pin, pod, request
+
+NOW = 100.0
+OLD, NEW, OTHER = "app:1", "app:2", "app:3"
+
+
+def asked(status: Status | None = None, **strategy: Any) -> Request:
+    wanted = RequestedContainer("app", pin("old"), NEW)
+    return request(containers=(wanted,), status=status or Status(), strategy=Strategy(**strategy))
+
+
+def shown(image: str, container_id: str = "old", **changes: Any) -> Pod:
+    """The pod in the API: the image of its spec, and the instance in its status."""
+    plain = PodContainer("app", image=image, container_id=f"containerd://{container_id}", running=True, ready=True)
+    return pod(replace(plain, **changes))
+
+
+def one(req: Request, view: Pod, *instances: Instance, now: float = NOW, **changes: Any) -> Decision:
+    return decided([req], observed(*instances, pod=view, **changes), now)
+
+
+def state(decision: Decision) -> RecreateState:
+    (write,) = [each for each in decision.actions if isinstance(each, WriteStatus)]
+    return write.status.states[0]
+
+
+def test_the_node_says_that_it_has_the_image_and_waits_for_the_pod() -> None:
+    decision = one(asked(), shown(OLD), instance("old"), images={NEW: True})
+    assert state(decision) == RecreateState(
+        "app", StatePhase.PENDING, "the image app:2 is on the node; waiting until the pod has it"
+    )
+    assert state(decision).reason is Reason.IMAGE_PRESENT
+    present = Status(RequestPhase.RECREATING, (state(decision),))
+    again = one(asked(present), shown(OLD), instance("old"))
+    assert (again.actions, again.poll_runtime) == ((), False), "the runtime is not asked again"
+
+
+def test_without_the_image_nothing_is_to_come() -> None:
+    decision = one(asked(), shown(OLD), instance("old"), images={NEW: False})
+    assert (state(decision).phase, state(decision).reason) == (StatePhase.FAILED, Reason.IMAGE_MISSING)
+    assert state(decision).message == "the image app:2 is not on node node-a, and the container was not stopped"
+
+
+def test_a_pod_that_came_after_the_runtime_was_asked_is_looked_at_again() -> None:
+    assert one(asked(), shown(OLD), instance("old")).wake_at == NOW
+
+
+def test_the_unready_grace_period_comes_first() -> None:
+    view = replace(shown(OLD), readiness_gate=True)
+    closed = one(asked(unready_grace_seconds=5), view, instance("old"), images={NEW: True})
+    assert state(closed) == RecreateState("app")
+    req = replace(asked(unready_grace_seconds=5), unready_acquired=True)
+    opened = one(req, view, instance("old"), images={NEW: True}, unready_seen={"r1": NOW - 5})
+    assert state(opened).reason is Reason.IMAGE_PRESENT
+
+
+def test_kubelet_gets_its_time() -> None:
+    present = RecreateState("app", message="the image is here", reason=Reason.IMAGE_PRESENT)
+    req = asked(Status(RequestPhase.RECREATING, (present,)))
+    early = one(req, shown(NEW), instance("old", image=OLD), pod_at=NOW)
+    assert state(early) == RecreateState("app", StatePhase.RECREATING)
+    assert (early.wake_at, early.poll_runtime) == (NOW + SHOWN_SECONDS, True)
+    late = one(req, shown(NEW), instance("old", image=OLD), pod_at=NOW - SHOWN_SECONDS)
+    assert state(late).message == "the pod has the image app:2; kubelet has not replaced the container yet"
+
+
+def test_kubelets_words_are_passed_on() -> None:
+    waiting = shown(NEW, running=False, ready=False, waiting_reason="ErrImagePull", waiting_message="no such tag")
+    decision = one(asked(), waiting, exited("old", image=OLD))
+    assert state(decision).message == "ErrImagePull: no such tag"
+
+
+def test_it_is_done_when_the_next_instance_has_the_image_and_is_ready() -> None:
+    view = shown(NEW, "new")
+    decision = one(asked(), view, exited("old", image=OLD), instance("new", image=NEW, created_at=2))
+    assert state(decision).phase is StatePhase.SUCCEEDED
+    unready = one(asked(), shown(NEW, "new", ready=False), instance("new", image=NEW, created_at=2))
+    assert state(unready).phase is StatePhase.RECREATING
+
+
+def test_an_instance_of_the_old_image_is_not_the_one() -> None:
+    """The old instance has crashed after the patch, and kubelet had the old spec still when it started the next one."""
+    decision = one(asked(), shown(NEW, "new"), instance("new", image=OLD, created_at=2))
+    assert state(decision).phase is StatePhase.RECREATING
+
+
+@pytest.mark.parametrize(
+    ("minor", "found", "before", "phase"),
+    [
+        (36, hash_of_name_and_image("app", NEW), "1", StatePhase.SUCCEEDED),
+        (None, hash_of_name_and_image("app", NEW), "1", StatePhase.SUCCEEDED),
+        (36, hash_of_name_and_image("app", OLD), "1", StatePhase.RECREATING),
+        (30, "2", "1", StatePhase.SUCCEEDED),
+        (30, "1", "1", StatePhase.RECREATING),
+        (30, "2", None, StatePhase.RECREATING),
+    ],
+)
+def test_where_the_runtime_has_no_name_kubelets_hash_tells(
+    minor: int | None, found: str, before: str | None, phase: StatePhase
+) -> None:
+    """CRI-O and containerd 1.x. Before 1.31 the hash is of the whole container, and only compared with the last one."""
+    earlier = [] if before is None else [exited("old", hash=before)]
+    new = instance("new", hash=found, created_at=2)
+    assert state(one(asked(), shown(NEW, "new"), *earlier, new, kubelet_minor=minor)).phase is phase
+
+
+def test_the_hash_is_kubelets() -> None:
+    """As kubelet 1.36.2 wrote it on a container (`crictl inspect`, annotation io.kubernetes.container.hash)."""
+    assert hash_of_name_and_image("mesh", "localhost/busybox:2") == "265c6fab"
+
+
+@pytest.mark.parametrize("image", [OLD, OTHER])
+def test_a_pod_whose_image_was_put_back_waits_again(image: str) -> None:
+    req = asked(Status(RequestPhase.RECREATING, (RecreateState("app", StatePhase.RECREATING),)))
+    decision = one(req, shown(image, "new"), instance("new", image=image, created_at=2), images={NEW: True})
+    assert (state(decision).phase, state(decision).reason) == (StatePhase.RECREATING, Reason.IMAGE_PRESENT)
+
+
+def test_a_container_that_may_stay_down_fails_before_it_gets_the_image() -> None:
+    decision = one(asked(), shown(OLD, restart_policy=RestartPolicy.NEVER), instance("old"), images={NEW: True})
+    assert state(decision).reason is Reason.NOT_RESTARTABLE
+
+
+def test_the_safety_check_withholds_every_stop_for_such_a_request() -> None:
+    scene = observed(instance("old"), pod=shown(OLD))
+    observation = Observation(scene.pod, (scene.known(asked(), NOW),), scene.node, NOW)
+    stop = StopContainer(asked(), instance("old"), 30.0, 0.0)
+    assert {each.rule for each in check(Decision((stop,)), observation)} == {Rule.TARGET}
+
+
+IMAGES = st.sampled_from((OLD, NEW, OTHER, ""))
+STATES = st.sampled_from(
+    (
+        Status(),
+        Status(RequestPhase.PENDING),
+        Status(RequestPhase.RECREATING, (RecreateState("app", reason=Reason.IMAGE_PRESENT, message="x"),)),
+        Status(RequestPhase.RECREATING, (RecreateState("app", StatePhase.RECREATING),)),
+        Status(RequestPhase.RECREATING, (RecreateState("app", StatePhase.RECREATING, is_killed=True),)),
+    )
+)
+
+
+@st.composite
+def sights(draw: st.DrawFn) -> tuple[Request, Pod, list[Instance], dict[str, Any]]:
+    """Any request, pod, instances of its container, and what else is known of the node."""
+    old, new, grace = draw(st.sampled_from((None, "running", "exited"))), draw(st.none() | IMAGES), draw(st.booleans())
+    hook = Hook(HookKind.EXEC, command=("true",))
+    found = [instance("old", image=OLD, hook=hook)] if old == "running" else []
+    found += [exited("old", image=OLD, hook=hook)] if old == "exited" else []
+    found += [instance("new", image=new, hook=hook, created_at=2)] if new is not None else []
+    ready, container_id = draw(st.booleans()), draw(st.sampled_from(("old", "new")))
+    view = replace(shown(draw(IMAGES), container_id, ready=ready, running=ready), readiness_gate=grace)
+    req = asked(draw(STATES), unready_grace_seconds=5 if grace else None)
+    images = draw(st.dictionaries(st.just(NEW), st.booleans()))
+    return req, view, found, {"images": images, "kubelet_minor": draw(st.sampled_from((None, 30, 36)))}
+
+
+@given(sights())
+def test_nothing_is_ever_stopped_and_done_means_the_image(
+    sight: tuple[Request, Pod, list[Instance], dict[str, Any]],
+) -> None:
+    req, view, found, known = sight
+    decision = one(req, view, *found, **known)
+    assert not [each for each in decision.actions if isinstance(each, RunHook | StopContainer | PinContainers)]
+    for write in (each for each in decision.actions if isinstance(each, WriteStatus)):
+        if write.status.states[0].phase is StatePhase.SUCCEEDED:
+            app = view.containers["app"]
+            newest = max(found, key=lambda each: each.created_at)
+            assert (app.image, newest.image, app.ready) == (NEW, NEW, True)
+            assert app.container_id == newest.pin.container_id
