@@ -11,7 +11,7 @@ import pytest
 from crrd.core.api.types import FINALIZER
 from crrd.kube.client import Deadlines
 from crrd.kube.resources import PODS, REQUESTS
-from crrd.lib import workqueue as queue_module
+from crrd.lib import backoff
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import GoneError
 from crrd.manager import lifecycle as controller_module
@@ -150,13 +150,17 @@ TROUBLES: dict[str, Trouble] = {
 }
 
 
+def retry_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FAILED", "REFUSED"):
+        monkeypatch.setattr(backoff, name, Backoff(initial=0.02, factor=2.0, maximum=0.2, jitter=0.1))
+
+
 @pytest.mark.parametrize("number", range(1, len(WRITES) + 1))
 @pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
 async def test_trouble_before_each_write(
     cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch, trouble: Trouble, number: int
 ) -> None:
-    monkeypatch.setattr(controller_module, "REFUSED_SECONDS", 0.2)
-    monkeypatch.setattr(queue_module, "RETRY", Backoff(initial=0.02, factor=2.0, maximum=0.1, jitter=0.1))
+    retry_soon(monkeypatch)
     manager = cluster.manager()
     pod = await cluster.ready_pod()
     manager.client.writes.clear()
@@ -291,7 +295,7 @@ async def test_time_goes_on_for_a_pod_that_cannot_be_looked_up(
     cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """Deadline and TTL need no pod; the finalizer that guards its readiness waits. Nobody asks without a pause."""
-    monkeypatch.setattr(queue_module, "RETRY", Backoff(initial=0.02, factor=2.0, maximum=0.1, jitter=0.1))
+    retry_soon(monkeypatch)
     await cluster.label_namespace(None)
     manager = cluster.manager()
     await cluster.later()
@@ -340,7 +344,7 @@ async def test_one_request_that_is_refused_does_not_stop_the_others(cluster: Lif
 
 async def test_a_pod_that_must_not_be_patched(cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mark is not set before the pod is unready; what else is to be done goes on."""
-    monkeypatch.setattr(controller_module, "REFUSED_SECONDS", 0.2)
+    retry_soon(monkeypatch)
     manager = cluster.manager()
     pod = await cluster.ready_pod()
     cluster.server.fail_next(

@@ -150,7 +150,7 @@ async def test_a_pods_watch_follows_its_list_soon() -> None:
     api, notes = SilentApi(), Notes()
     task = asyncio.create_task(run(pod_source(cast("KubeClient", api), "node-1", notes)))
     await asyncio.sleep(0.1)
-    api.put(PODS, obj("a", "6"))  # told where a watch is open
+    api.put(PODS, {**obj("a", "6"), "spec": {"nodeName": "node-1"}})  # told where a watch is open
     await asyncio.sleep(10)
     assert notes.received == ["listed", "changed a"]
     task.cancel()

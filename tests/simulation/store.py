@@ -234,13 +234,17 @@ def merged(old: Any, patch: Any) -> Any:
 
 
 def selector(labels: str, fields: str, namespace: str) -> Passes:
-    """Return the predicate of a list or watch, from its path and two selectors. Only `=` is supported."""
-    wanted_labels = dict(part.split("=", 1) for part in labels.replace("==", "=").split(",") if part)
+    """Return the predicate of a list or watch, from its path and two selectors: `KEY=VALUE`, and `KEY` for labels."""
+    parts = [part for part in labels.replace("==", "=").split(",") if part]
+    wanted_labels = dict(part.split("=", 1) for part in parts if "=" in part)
+    needed = [part for part in parts if "=" not in part]
     wanted_fields = dict(part.split("=", 1) for part in fields.replace("==", "=").split(",") if part)
 
     def passes(obj: Object) -> bool:
         has = obj["metadata"].get("labels", {})
         if namespace and obj["metadata"].get("namespace") != namespace:
+            return False
+        if not all(key in has for key in needed):
             return False
         return all(has.get(key) == value for key, value in wanted_labels.items()) and all(
             _field(obj, path) == value for path, value in wanted_fields.items()

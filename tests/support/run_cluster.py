@@ -116,7 +116,8 @@ class RunCluster(LanedApi):
         target = Target("statefulset.apps/web", "apps/v1", "StatefulSet", "web", "web")
         selector = {"matchLabels": {"app": "web"}}
         status = {"observedGeneration": 1, "updatedReplicas": replicas}
-        body = {"metadata": {"name": "web", "uid": "web", "generation": 1}, "status": status}
+        meta = {"name": "web", "namespace": NAMESPACE, "uid": "web", "generation": 1}
+        body = {"metadata": meta, "status": status}
         self.put(STATEFUL_SETS, {**body, "spec": {"replicas": replicas, "selector": selector}})
         return Aim(target, STATEFUL_SETS, "app=web")
 

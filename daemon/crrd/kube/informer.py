@@ -66,6 +66,10 @@ class Objects(Generic[V]):
         """The groups that have objects."""
         return self._groups.keys()
 
+    def get(self, uid: str) -> V | None:
+        """Return the object with this UID, or None."""
+        return self._store.get(uid)
+
     def of(self, group: str) -> Collection[V]:
         """Return the objects of a group, the newest known one last."""
         return self._groups.get(group, {}).values()

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import count
 from math import inf
 
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -24,6 +26,23 @@ class Backoff:
     def delays(self) -> Iterator[float]:
         """Yield the delays after the first, second, third ... failure in a row, without end."""
         return map(self.delay, count(1))
+
+
+FAILED = Backoff(initial=0.5, factor=2.0, maximum=10.0, jitter=0.2)
+"""After a call that the API server or the network has failed. They recover as a whole, and work goes on soon."""
+REFUSED = Backoff(initial=0.5, factor=2.0, maximum=40.0, jitter=0.2)
+"""After a call that the API server has refused. Roles, schemas and quotas get repaired, but not in seconds."""
+
+
+def retry_delay(error: Exception, failures: int) -> float:
+    """Return the seconds until a call is tried again after so many failures in a row, of which this error is the last.
+
+    Every loop uses this after a failed call, if it has no reason for another back-off.
+    """
+    if isinstance(error, ApiUnavailableError):
+        return max(FAILED.delay(failures), error.retry_after)
+    refused = isinstance(error, ApiRefusedError) and not isinstance(error, ConflictError)
+    return (REFUSED if refused else FAILED).delay(failures)
 
 
 @dataclass(slots=True)

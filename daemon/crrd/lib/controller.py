@@ -8,7 +8,6 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import NoReturn
 
-from crrd.lib.backoff import Backoff
 from crrd.lib.health import Health
 from crrd.lib.supervise import Loop, supervise
 from crrd.lib.workqueue import WorkQueue
@@ -18,11 +17,10 @@ class Controller(ABC):
     """Sources, a queue of keys, and rounds. A new leader makes a new one, so `run` is called once."""
 
     name = ""  # In log lines, metrics and on health pages
-    refused: Backoff | None = None  # Before a round whose call was refused runs again, instead of the usual one
     round_seconds = 60.0  # Longest time of a round without progress; every call has a deadline
 
     def __init__(self) -> None:
-        self.queue = WorkQueue(self.handle, self.name, refused=self.refused, round_seconds=self.round_seconds)
+        self.queue = WorkQueue(self.handle, self.name, round_seconds=self.round_seconds)
         self.sources: list[Loop] = []  # Watch objects and wake their keys; the owner fills the list before `run`
 
     @abstractmethod

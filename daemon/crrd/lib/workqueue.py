@@ -15,13 +15,11 @@ from typing import NamedTuple, NoReturn
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from crrd.lib.backoff import Backoff
-from crrd.lib.errors import ApiRefusedError, ConflictError, CrrdError
+from crrd.lib.backoff import retry_delay
+from crrd.lib.errors import ConflictError, CrrdError
 from crrd.lib.supervise import cancel
 
 log = structlog.get_logger(__name__)
-
-RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)  # Before a failed handler runs again
 
 
 class QueueState(NamedTuple):
@@ -59,8 +57,8 @@ class WorkQueue:
     """Runs `handler(key)` for woken keys.
 
     The handler returns the event loop's monotonic time at which to handle the key again, or None. An exception of a
-    handler is logged, and the key is handled again with back-off, `refused` if the API server refused a
-    call. `name` is the controller's, for log lines. `round_seconds` is the longest time of a round without progress.
+    handler is logged, and the key is handled again with back-off. `name` is the controller's, for log lines.
+    `round_seconds` is the longest time of a round without progress.
     """
 
     def __init__(
@@ -68,10 +66,9 @@ class WorkQueue:
         handler: Callable[[str], Awaitable[float | None]],
         name: str,
         *,
-        refused: Backoff | None = None,
         round_seconds: float = 60.0,
     ) -> None:
-        self._handler, self._name, self._refused, self._round_seconds = handler, name, refused, round_seconds
+        self._handler, self._name, self._round_seconds = handler, name, round_seconds
         self._rounds = count(1)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._dirty: dict[str, float] = {}
@@ -169,12 +166,12 @@ class WorkQueue:
         _round.set(current)
         try:
             wake_at = await self._handler(key)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a round runs again after any failure, with a growing back-off
             failures = self._failures[key] = self._failures.get(key, 0) + 1
-            refused = isinstance(error, ApiRefusedError) and not isinstance(error, ConflictError)
-            delay = ((self._refused if refused else None) or RETRY).delay(failures)
+            delay = retry_delay(error, failures)
             retry_in, bug = round(delay, 1), not isinstance(error, CrrdError)
-            log.warning("round failed", key=key, error=str(error), retry_in=retry_in, exc_info=bug)
+            report = log.debug if isinstance(error, ConflictError) and failures == 1 else log.warning
+            report("round failed", key=key, error=str(error), retry_in=retry_in, exc_info=bug)
             self.wake_at(key, asyncio.get_running_loop().time() + delay)
             return
         finally:

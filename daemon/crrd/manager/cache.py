@@ -29,6 +29,10 @@ class ManagerCache:
         """Return all known requests for a pod, the oldest first."""
         return sorted(self._requests.of(pod_key), key=lambda request: (request.created, request.name))
 
+    def knows(self, request: Request) -> bool:
+        """Whether a version of the request is known."""
+        return self._requests.get(request.uid) is not None
+
     def requested(self) -> tuple[str, ...]:
         """Return the pods (`namespace/name`) that have a request."""
         return tuple(self._requests.groups)

@@ -25,9 +25,8 @@ from crrd.kube.lanes import routine
 from crrd.kube.reflector import Handler, Reflector, Selection
 from crrd.kube.resources import PODS, REQUESTS
 from crrd.kube.writer import RequestWriter
-from crrd.lib.backoff import Backoff
 from crrd.lib.controller import Controller
-from crrd.lib.errors import ApiRefusedError, ConflictError, CrrdError, GoneError
+from crrd.lib.errors import ConflictError, CrrdError, GoneError
 from crrd.lib.health import Health
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.supervise import Loop
@@ -38,12 +37,14 @@ from crrd.manager.readiness import change_readiness
 from crrd.manager.state_times import StateTimes
 from crrd.ports import EventSink
 
-REFUSED_SECONDS = 30  # Time until a write that the API server refused is retried: roles and schemas get repaired
-READ_REFUSED = Backoff(initial=REFUSED_SECONDS, factor=1.0, maximum=REFUSED_SECONDS, jitter=0.0)
 POD_SECONDS = 30.0  # How long the result of getting a pod is used while a request waits for something
 PATIENCE_SECONDS = 30.0
 """Time until the first get of a pod whose readiness does not matter to its requests. Most have ended by then."""
 LOOK_SECONDS = 300.0  # Limit for the work on one request of a pod; every call has a deadline
+MANY = 100
+"""Requests of a pod that a round decides on before other rounds get a turn. A round on more is followed by a pause."""
+REST_SECONDS = 0.0002
+"""This pause, for each request of the pod: ten times what a decision takes. So events cost the same for any number."""
 _TIMER_DELAY_SECONDS = 0.05  # Delay added to every timer, so that it never fires just before its time
 
 log = structlog.get_logger(__name__)
@@ -78,9 +79,7 @@ class LifecycleController(Controller):
         self._listed = asyncio.Event()
         self._waiting = Heartbeat()  # For `_listed`
         self._gated = GatedPods(self._client, self._cache)
-        self._reads = WorkQueue(
-            self._read_routinely, "lifecycle-reads", refused=READ_REFUSED, round_seconds=LOOK_SECONDS
-        )
+        self._reads = WorkQueue(self._read_routinely, "lifecycle-reads", round_seconds=LOOK_SECONDS)
         self._gone: dict[str, frozenset[str]] = {}
         """Pods that the last routine read did not find -> the UIDs of the requests for which they were read."""
         self._asked: dict[str, float] = {}
@@ -117,7 +116,7 @@ class LifecycleController(Controller):
             log.info("lifecycle started", pods=len(self._cache.requested()))
 
     def _request_changed(self, request: Request) -> None:
-        if not request.completed and all(known.uid != request.uid for known in self._cache.requests(request.pod_key)):
+        if not request.completed and not self._cache.knows(request):
             self._ages.begin(request)
         self._cache.request_changed(request)
 
@@ -131,11 +130,18 @@ class LifecycleController(Controller):
 
     async def handle(self, key: str) -> float | None:
         """Handle one pod and its requests."""
-        seconds = await self._look(key)
-        return None if seconds is None else asyncio.get_running_loop().time() + max(0.0, seconds) + _TIMER_DELAY_SECONDS
+        seconds, failure = await self._look(key)
+        if (number := len(self._cache.requests(key))) > MANY:
+            await asyncio.sleep(number * REST_SECONDS)
+        due = None if seconds is None else asyncio.get_running_loop().time() + max(0.0, seconds) + _TIMER_DELAY_SECONDS
+        if failure is None:
+            return due
+        if due is not None:  # what is due for the pod's other requests does not wait for the back-off
+            self.queue.wake_at(key, due)
+        raise failure
 
-    async def _look(self, key: str) -> float | None:
-        """Decide and act. Return the seconds until the next round, or None if none is needed."""
+    async def _look(self, key: str) -> tuple[float | None, CrrdError | None]:
+        """Decide and act. Return the seconds until something is due, or None for nothing; and the first error."""
         requests, loop = self._cache.requests(key), asyncio.get_running_loop()
         pod: PodMeta | None = None
         failure: CrrdError | None = None
@@ -146,37 +152,40 @@ class LifecycleController(Controller):
         except CrrdError as error:  # actions that need no pod are still carried out
             failure, known = error, False
         ages = self._ages.of(key, requests)
-        wakes = []
-        for request in requests:
+        waits = [spare] if spare else []
+        for number, request in enumerate(requests, 1):
+            if number % MANY == 0:
+                await asyncio.sleep(0)
             found = ages.get((request.uid, request.completed))
             since = None if found is None else self._clock.at(found.moment)
             steps = lc.next_steps(request, pod, self._clock.now(), known=known, since=since, slack=self._slack)
             if steps.wake_at is not None:
-                wakes.append(steps.wake_at)
+                waits.append((steps.wake_at - self._clock.now()).total_seconds())
             try:
                 await self._carry_out(request, steps.actions)
             except CrrdError as error:  # continue with the pod's other requests
                 failure = failure or error
             progressed()
-        pod = self._cache.pod(key)
-        if known and pod is not None:
-            repairs = lc.pod_steps(pod, self._cache.requests(key)).actions
-            await self._carry_out(None, repairs)
-            if not self._gated.covers(pod.namespace):
-                if repairs:
-                    self._cache.remember_repair(key)
-                if key not in self._asked:
-                    self._cache.forget_pod(key)  # no request waits for it, and no watch would report its changes
-        waits = [spare] if spare else []
-        if isinstance(failure, ApiRefusedError) and not isinstance(failure, ConflictError):
-            log.warning("API server rejected a write", pod=key, error=str(failure), retry_in=REFUSED_SECONDS)
-            waits.append(REFUSED_SECONDS)
-        elif failure is not None:
-            raise failure
+        try:
+            await self._repair(key, known=known)
+        except CrrdError as error:
+            failure = failure or error
         if known and key in self._asked and (left := self._asked[key] + POD_SECONDS - loop.time()) > 0:
             waits.append(left)  # else a routine read is under way, and wakes the pod
-        waits += [(at - self._clock.now()).total_seconds() for at in wakes]
-        return min(waits, default=None)
+        return min(waits, default=None), failure
+
+    async def _repair(self, key: str, *, known: bool) -> None:
+        """Carry out what a known pod needs for no request."""
+        pod = self._cache.pod(key)
+        if not known or pod is None:
+            return
+        repairs = lc.pod_steps(pod, self._cache.requests(key)).actions
+        await self._carry_out(None, repairs)
+        if not self._gated.covers(pod.namespace):
+            if repairs:
+                self._cache.remember_repair(key)
+            if key not in self._asked:
+                self._cache.forget_pod(key)  # no request waits for it, and no watch would report its changes
 
     def _seconds_until_pod_needed(self, key: str, requests: Sequence[Request]) -> float:
         """Return for how many seconds a pod that is not known yet does not need to be read."""

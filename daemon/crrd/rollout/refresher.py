@@ -8,13 +8,12 @@ from crrd.core.rollout.run import ANNOTATION_REFRESH
 from crrd.core.rollout.standing import Row
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
-from crrd.lib.backoff import Backoff
+from crrd.lib.backoff import retry_delay
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
 from crrd.rollout.side_by_side import SideBySide
 
-_RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
 _ATTEMPTS = 5
 """Most attempts while the API server fails. A webhook for pods that is down must not keep the run from its work."""
 
@@ -62,6 +61,6 @@ class FileRefresher:
             except ApiUnavailableError as error:
                 if attempt == _ATTEMPTS:
                     raise
-                await asyncio.sleep(max(_RETRY.delay(attempt), error.retry_after))
+                await asyncio.sleep(retry_delay(error, attempt))
             else:
                 return

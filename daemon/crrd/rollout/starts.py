@@ -21,7 +21,7 @@ from crrd.core.rollout.state import World
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import REQUESTS
-from crrd.lib.backoff import Backoff
+from crrd.lib.backoff import retry_delay
 from crrd.lib.errors import (
     ApiRefusedError,
     ApiUnavailableError,
@@ -35,7 +35,6 @@ from crrd.rollout.cluster import Cluster
 from crrd.rollout.refresher import lacks_right
 from crrd.rollout.side_by_side import SideBySide
 
-_RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
 _VALID_SECONDS = 2.0  # How long a plan is used. Usually the next one is there after a second
 
 
@@ -114,7 +113,7 @@ class Starts:
             if (found := self._chosen(uid)) is not None and self._cluster.is_as_in(found[0].world, found[1].member):
                 await self._create(*found)
             self._failures.pop(uid, None)
-        except ApiUnavailableError as error:
+        except (ApiUnavailableError, ConflictError) as error:
             await self._back_off(uid, error)
         except ApiRefusedError as error:
             self._choice = None
@@ -123,13 +122,13 @@ class Starts:
             self._cluster.starting.pop(uid, None)
         self._begin()  # the next one of those that start in order
 
-    async def _back_off(self, uid: str, error: ApiUnavailableError) -> None:
+    async def _back_off(self, uid: str, error: ApiUnavailableError | ConflictError) -> None:
         """Wait before the next attempt. The pod counts as started, because its request may have been created."""
         failures = self._failures[uid] = self._failures.get(uid, 0) + 1
         self.problems[uid] = f"cannot create the ContainerRecreateRequest, retrying: {error}"
         self._cluster.changed.set()
         with suppress(TimeoutError):
-            async with asyncio.timeout(max(_RETRY.delay(failures), error.retry_after)):
+            async with asyncio.timeout(retry_delay(error, failures)):
                 await self._ending.wait()
         del self.problems[uid]
 
@@ -145,8 +144,8 @@ class Starts:
                 with suppress(GoneError):
                     await self._client.delete(REQUESTS, run.namespace, old.request.name, uid=old.request.uid)
             made = await self._client.create(REQUESTS, run.namespace, body)
-        except ConflictError:
-            await self._take_over(run, row, name)
+        except ConflictError as error:
+            await self._take_over(run, row, name, error)
         except ApiRefusedError as error:
             await self._handle_denial(run, row, error)
         else:
@@ -154,15 +153,20 @@ class Starts:
             await self._check_admission_labels(run, made)
             self._cluster.written(made)
 
-    async def _take_over(self, run: Run, row: Row, name: str) -> None:
-        """Handle a request that already exists: a response was lost, or another process created it."""
-        with suppress(GoneError):  # it was deleted meanwhile, so the next plan decides
+    async def _take_over(self, run: Run, row: Row, name: str, conflict: ConflictError) -> None:
+        """Handle a request that already exists: a response was lost, or another process created it.
+
+        Raises the conflict if it does not exist: it was deleted, or a quota was written at the same time.
+        """
+        try:
             found = await self._client.get(REQUESTS, run.namespace, name)
-            request = read_run_request(found)
-            if request is None or request.run.name != run.name:
-                why = f"request {name} exists, but does not belong to this run; delete it and resume the run"
-                self._cluster.refused(row.uid, why)
-            self._cluster.written(found)
+        except GoneError:
+            raise conflict from None
+        request = read_run_request(found)
+        if request is None or request.run.name != run.name:
+            why = f"request {name} exists, but does not belong to this run; delete it and resume the run"
+            self._cluster.refused(row.uid, why)
+        self._cluster.written(found)
 
     async def _handle_denial(self, run: Run, row: Row, error: ApiRefusedError) -> None:
         """Handle a rejection by admission: the pod was deleted (which is normal), or the rejection is final."""

@@ -20,7 +20,7 @@ from crrd.lib.controller import Controller
 from crrd.lib.health import Health
 from crrd.lib.supervise import Loop
 from crrd.manager.policies.look import Memory, TargetObserver
-from crrd.manager.policies.runs import REFUSED, PolicyRuns, RunObserver
+from crrd.manager.policies.runs import PolicyRuns, RunObserver
 from crrd.manager.policies.statuses import Policies
 from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd.rollout.daemons import NodeDaemons, daemon_informer
@@ -41,7 +41,6 @@ class PolicyController(Controller):
     """
 
     name = "policies"
-    refused = REFUSED
     round_seconds = LOOK_SECONDS
 
     def __init__(
@@ -132,8 +131,7 @@ class PolicyController(Controller):
         self._waiting[key] = {*down}
         found = replace(found, down=down, progress=self._runs.progress(key), old_files=memory.old_files)
         decision = decide(policy, found, self._clock.now())
-        if not await self._policies.write(policy, decision.status, decision.conditions):
-            return now + 1.0
+        await self._policies.write(policy, decision.status, decision.conditions)
         self._runs.follow(policy, decision.run, aim, decision.run_until)
         wait = OBSTACLE_SECONDS if found.unreadable else RESYNC_SECONDS
         if found.problem and memory.absent is None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -19,7 +19,7 @@ from crrd.core.rollout.waits import Remedies, Skip, WaitReason
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.events import KubeEventSink
-from crrd.lib.backoff import Backoff
+from crrd.lib.backoff import Backoff, retry_delay
 from crrd.lib.errors import CrrdError
 from crrd.manager.policies.statuses import Policies
 from crrd.rollout.cluster import Cluster
@@ -30,8 +30,6 @@ from crrd.rollout.runner import Runner
 from crrd.rollout.target import Aim
 
 RETRY_SECONDS = 5.0  # Pause of a run that waits for another one
-REFUSED = Backoff(initial=1.0, factor=2.0, maximum=60.0, jitter=0.2)
-"""Before a status that could not be written is written again. Roles and schemas get repaired, but not in seconds."""
 INTERRUPTED = Backoff(initial=5.0, factor=2.0, maximum=60.0, jitter=0.2)  # Before a run that failed begins again
 PROGRESS_SECONDS = 5.0  # Interval of status writes about what a run waits for
 PARALLEL_RUNS = 16
@@ -228,13 +226,16 @@ class PolicyRuns:
         reason = WorkloadEvent.RECREATED if complete else WorkloadEvent.INCOMPLETE
         self._record(active, WorkloadEvent.FAILED if failed else reason, message)
         self._on_run(record.trigger, "failed" if failed else "succeeded" if complete else "incomplete")
-        delays = REFUSED.delays()
+        tries = 0
         while (latest := self._policies.get(active.key)) is not None and latest.uid == uid:
             status = ended(latest, record, failed=failed, message=message, now=self._clock.now(), complete=complete)
-            with suppress(CrrdError):  # retried, because a new attempt of the run would repeat the event
-                if await self._policies.write(latest, status, latest.conditions):
-                    break
-            await asyncio.sleep(next(delays))
+            try:
+                await self._policies.write(latest, status, latest.conditions)
+            except CrrdError as error:  # retried here, because a new attempt of the run would repeat the event
+                tries += 1
+                await asyncio.sleep(retry_delay(error, tries))
+            else:
+                return
 
     def _record(self, active: ActiveRun, reason: WorkloadEvent, message: str) -> None:
         """Queue events on the workload and on the policy."""

@@ -9,7 +9,6 @@ from crrd.kube.client import KubeClient
 from crrd.kube.informer import Informer, Objects
 from crrd.kube.reflector import Selection
 from crrd.kube.resources import POLICIES
-from crrd.lib.errors import ConflictError, GoneError
 
 
 class Policies:
@@ -32,15 +31,11 @@ class Policies:
             counts[str(ready.get("reason") or "Unknown")] += 1
         return counts
 
-    async def write(self, policy: Policy, status: PolicyStatus, conditions: object) -> bool:
-        """Write the status if it has changed. Return False if the policy has changed meanwhile."""
+    async def write(self, policy: Policy, status: PolicyStatus, conditions: object) -> None:
+        """Write the status if it has changed. Raises ConflictError if the policy has changed meanwhile."""
         if status == policy.status and conditions == policy.conditions:
-            return True
+            return
         whole = {**write_status(status), "conditions": conditions, "observedGeneration": policy.generation}
         body = {"metadata": {"resourceVersion": policy.resource_version}, "status": whole}
-        try:
-            name = policy.namespace, policy.name
-            self.objects.put(read_policy(await self._client.merge_patch(POLICIES, *name, body, subresource="status")))
-        except (ConflictError, GoneError):
-            return False
-        return True
+        name = policy.namespace, policy.name
+        self.objects.put(read_policy(await self._client.merge_patch(POLICIES, *name, body, subresource="status")))
