@@ -11,6 +11,7 @@ import struct
 import sys
 import termios
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -27,17 +28,22 @@ from crrd_localnode.api.errors import Cause, invalid
 from tests.support.command import crrd
 from tests.support.faulty_api import Call, Match
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
-from tests.support.signals import ignoring
+from tests.support.warm import Started, begun
 
 CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 pytestmark = pytest.mark.timeout(300)  # many processes, one after the other
 JOBS = Resource("jobs", "batch")
 
 
+_begun = AsyncExitStack()
+"""The commands that `begin` has started in the current test."""
+
+
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[PlayedCluster]:
     async with played(tmp_path) as found:
         yield found
+        await _begun.aclose()
 
 
 def on(verb: str, resource: str) -> Match:
@@ -47,38 +53,27 @@ def on(verb: str, resource: str) -> Match:
 class Begun:
     """A run in a process of its own, read line by line."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Started) -> None:
         self.process = process
         self.lines: list[str] = []
 
     async def until(self, words: str) -> str:
         """The next line that has these words in it."""
-        assert self.process.stdout is not None
-        async with asyncio.timeout(60):
-            async for line in self.process.stdout:
-                self.lines.append(line.decode())
-                if words in self.lines[-1]:
-                    return self.lines[-1]
+        async for line in self.process.stdout:
+            self.lines.append(line.decode())
+            if words in self.lines[-1]:
+                return self.lines[-1]
         raise AssertionError(f"it ended without {words!r}: {self.lines}")
 
     async def end(self) -> tuple[int, str]:
         """Its exit code, and all that it said."""
-        async with asyncio.timeout(60):
-            out, _ = await self.process.communicate()
-        assert self.process.returncode is not None
-        return self.process.returncode, "".join(self.lines) + out.decode()
+        code, out = await self.process.ended()
+        return code, "".join(self.lines) + out
 
 
 async def begin(cluster: PlayedCluster, *words: str, ignores: tuple[signal.Signals, ...] = ()) -> Begun:
-    command = (sys.executable, "-u", "-m", "crrd", "recreate", *words, "--kubeconfig", str(cluster.kubeconfig))
-    with ignoring(*ignores):
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-    return Begun(process)
+    arguments = ["recreate", *words, "--kubeconfig", str(cluster.kubeconfig)]
+    return Begun(await _begun.enter_async_context(begun(arguments, os.environ, ignores=ignores)))
 
 
 async def the_run(cluster: PlayedCluster) -> str:
@@ -973,8 +968,8 @@ async def killed(cluster: PlayedCluster, moment: int, *words: str) -> int:
     def note(call: Call) -> None:
         nonlocal writes
         writes += call.writes
-        if call.writes and writes == moment and run.process.returncode is None:  # at that write, not at a later GET
-            run.process.kill()
+        if call.writes and writes == moment and run.process.runs:  # at that write, not at a later GET
+            run.process.send_signal(signal.SIGKILL)
 
     cluster.api.front.note = note
     code, _ = await run.end()

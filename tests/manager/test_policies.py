@@ -792,28 +792,35 @@ async def test_a_policy_by_age_and_one_that_is_deleted(managed: Managed) -> None
 
 
 async def test_a_change_that_settles_while_its_watch_reconnects_goes_live_soon(
-    managed: Managed, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The watch continues where it ended, so nothing but the controller itself looks at the policy again."""
     monkeypatch.setattr(controller, "OBSTACLE_SECONDS", 0.2)
-    api = managed.cluster.api
-    await managed.policy(triggers={"configChange": {"settle": "1s"}})
-    await managed.lead()
-    await managed.until(is_idle)
-    await managed.config(LOG="debug")
-    await managed.until(lambda status: ready(status).get("reason") == "Settling")
-    refused: list[Call] = []
+    ahead = timedelta()
+    async with managing(tmp_path, clock=lambda: datetime.now(UTC) + ahead) as managed:
+        api, seen = managed.cluster.api, list[str]()
+        await managed.policy(triggers={"configChange": {"settle": "1h"}})
+        await managed.lead()
+        await managed.until(is_idle)
+        await managed.config(LOG="debug")
+        await managed.until(lambda status: ready(status).get("reason") == "Settling")
 
-    def watch(call: Call) -> bool:
-        if call.verb == "watch" and call.resource == "configmaps":
-            refused.append(call)
-        return call.verb == "watch" and call.resource == "configmaps"
+        def is_watch(call: Call) -> bool:
+            seen.extend([call.verb] * (call.resource == "configmaps"))
+            return call.verb == "watch" and call.resource == "configmaps"
 
-    api.fail_next(1000, status=500, match=watch)
-    api.end_watches()  # the API server restarts
-    while len(refused) < 3:  # the third try comes after the change has settled
-        await asyncio.sleep(0.05)
-    api.clear_faults()
-    await managed.until(is_done)
+        api.fail_next(1000, status=500, match=is_watch)
+        api.end_watches()  # the API server restarts
+        async with asyncio.timeout(20):
+            while "watch" not in seen:
+                await asyncio.sleep(0.01)
+            ahead = timedelta(hours=2)
+            assert managed.controller is not None
+            managed.controller.queue.wake(f"{NAMESPACE}/web")
+            while "list" not in seen:  # the controller looks at the policy, and the watch has not reconnected
+                await asyncio.sleep(0.01)
+        api.clear_faults()
+        await managed.until(is_done)
 
 
 ROLLOUT = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "canary", "uid": "rollout-1"}

@@ -40,7 +40,7 @@ CRD_FILE = Path(__file__).parents[2] / "manifests" / "base" / "crd.yaml"
 VARIABLES = ("CRRD_TEST_KUBECONFIG", "CRRD_TEST_CRI_ENDPOINT", "CRRD_TEST_NODE", "CRRD_TEST_IMAGE")
 SECOND_IMAGE = "CRRD_TEST_IMAGE_2"
 """Another image with a shell, for in-place updates on an existing cluster. Without it, those tests are skipped."""
-PATIENCE = 60.0  # Seconds until a test fails because a condition is not met
+PATIENCE = 100.0  # Seconds until a test fails because a condition is not met; a loaded machine needs some
 WAITING_SCRIPT = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
 """A main process that ends at once on SIGTERM, even as PID 1."""
 

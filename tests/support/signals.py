@@ -8,13 +8,13 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_OF_TERMINALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)  # What nohup and shells make jobs ignore
+OF_TERMINALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)  # What nohup and shells make jobs ignore
 
 
 @contextmanager
 def ignoring(*numbers: signal.Signals) -> Iterator[None]:
     """Processes that are started here ignore these of a terminal's signals, and no other."""
-    ways = {number: signal.SIG_IGN if number in numbers else signal.SIG_DFL for number in _OF_TERMINALS}
+    ways = {number: signal.SIG_IGN if number in numbers else signal.SIG_DFL for number in OF_TERMINALS}
     before = {number: signal.signal(number, way) for number, way in ways.items()}
     try:
         yield

@@ -9,7 +9,6 @@ import asyncio
 import atexit
 import gc
 import importlib
-import io
 import json
 import os
 import pkgutil
@@ -19,13 +18,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, NoReturn
 
 from coverage import Coverage
+
+from tests.support.signals import OF_TERMINALS
 
 _LENGTH = 8  # Size of the length field of a message, in bytes
 
@@ -44,15 +45,71 @@ async def run(arguments: list[str], environment: Mapping[str, str], stdin: bytes
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(stdin)
         given.seek(0)
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(_address())
-            asked = json.dumps([arguments, dict(environment), str(Path.cwd())]).encode()
-            streams = [stream.fileno() for stream in (given, out, err)]
-            socket.send_fds(connection, [len(asked).to_bytes(_LENGTH, "big")], streams)
-            connection.sendall(asked)
-            connection.setblocking(False)
-            code = int(await asyncio.get_running_loop().sock_recv(connection, 100))
+        async with _asked(arguments, environment, [stream.fileno() for stream in (given, out, err)]) as answer:
+            await answer.readline()
+            code = int(await answer.readline())
         return code, _all_of(out), _all_of(err)
+
+
+class Started:
+    """A command that runs, without input. Its stdout and stderr are one stream. `begun` yields it."""
+
+    def __init__(self, pid: int, answer: asyncio.StreamReader, stdout: asyncio.StreamReader) -> None:
+        self.stdout = stdout
+        self._pid = pid
+        self._code = asyncio.create_task(self._read(answer))
+
+    async def _read(self, answer: asyncio.StreamReader) -> int:
+        return int(await answer.readline() or -signal.SIGKILL)
+
+    @property
+    def runs(self) -> bool:
+        """Whether its end is not known yet."""
+        return not self._code.done()
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self._pid, number)
+
+    async def ended(self) -> tuple[int, str]:
+        """Wait for its end, and return its exit code (negative for a signal), and its output that is not read yet."""
+        out = await self.stdout.read()
+        return await self._code, out.decode()
+
+
+@asynccontextmanager
+async def begun(
+    arguments: list[str], environment: Mapping[str, str], *, ignores: Collection[int] = ()
+) -> AsyncIterator[Started]:
+    """Run a command while the block lasts, and kill it then. It ignores these of a terminal's signals."""
+    reading, writing = os.pipe()
+    with tempfile.TemporaryFile() as nothing, os.fdopen(reading, "rb") as output:
+        async with _asked(arguments, environment, [nothing.fileno(), writing, writing], ignores) as answer:
+            os.close(writing)
+            stdout = asyncio.StreamReader()
+            protocol = asyncio.StreamReaderProtocol(stdout)
+            pipe, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, output)
+            try:
+                yield Started(int(await answer.readline()), answer, stdout)
+            finally:
+                pipe.close()
+
+
+@asynccontextmanager
+async def _asked(
+    arguments: list[str], environment: Mapping[str, str], streams: list[int], ignores: Collection[int] = ()
+) -> AsyncIterator[asyncio.StreamReader]:
+    """Start a command, and yield two lines: its PID, and at its end its exit code. Afterwards, it is killed."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(_address())
+    asked = json.dumps([arguments, dict(environment), str(Path.cwd()), list(ignores)]).encode()
+    socket.send_fds(connection, [len(asked).to_bytes(_LENGTH, "big")], streams)
+    connection.sendall(asked)
+    answer, writer = await asyncio.open_unix_connection(sock=connection)
+    try:
+        yield answer
+    finally:
+        writer.close()
 
 
 def _all_of(stream: IO[bytes]) -> bytes:
@@ -104,15 +161,20 @@ def _wait_for(connection: socket.socket) -> None:
     pid = os.fork()
     if pid == 0:
         connection.close()
-        arguments, environment, folder = json.loads(asked)
+        arguments, environment, folder, ignores = json.loads(asked)
+        for number in OF_TERMINALS:
+            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, signal.SIG_IGN if number in ignores else usual)
         _become(arguments, environment, folder, streams)
+    with suppress(OSError):
+        connection.sendall(f"{pid}\n".encode())
     process = os.pidfd_open(pid)
     ready, _, _ = select.select([process, connection.fileno()], [], [])
     if process not in ready:
         os.kill(pid, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     with suppress(OSError):
-        connection.sendall(str(code).encode())
+        connection.sendall(f"{code}\n".encode())
     os._exit(0)
 
 
@@ -126,8 +188,9 @@ def _become(arguments: list[str], environment: dict[str, str], folder: str, stre
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    if encoding := environment.get("PYTHONIOENCODING"):
-        sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding)
+    encoding = environment.get("PYTHONIOENCODING") or sys.stdout.encoding
+    sys.stdout = open(1, "w", encoding=encoding, closefd=False)  # noqa: SIM115 - may be a pipe now
+    sys.stderr = open(2, "w", encoding=encoding, errors="backslashreplace", closefd=False)  # noqa: SIM115
     sys.argv = ["crrd", *arguments]
     main()
 
