@@ -5,6 +5,7 @@ without effect has no version; an object that leaves a selection is reported as 
 """
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 
 Object = Mapping[str, Any]
 Passes = Callable[[Object], bool]
+_PART = re.compile(r"[^,(]+(?:\([^)]*\))?")  # Of a label selector
 BUMP = 1_000_000  # Increase of the version by a restored etcd, so that no version is used twice
 
 
@@ -234,21 +236,23 @@ def merged(old: Any, patch: Any) -> Any:
 
 
 def selector(labels: str, fields: str, namespace: str) -> Passes:
-    """Return the predicate of a list or watch, from its path and two selectors: `KEY=VALUE`, and `KEY` for labels."""
-    parts = [part for part in labels.replace("==", "=").split(",") if part]
-    wanted_labels = dict(part.split("=", 1) for part in parts if "=" in part)
-    needed = [part for part in parts if "=" not in part]
+    """Return the predicate of a list or watch, from its path and two selectors.
+
+    Of the forms of selectors, `KEY=VALUE`, `KEY in (VALUE,VALUE)` and `KEY` are known.
+    """
+    wanted: dict[str, tuple[str, ...] | None] = {}  # Label -> the wanted values, None for any
+    for part in _PART.findall(labels.replace("==", "=")):
+        key, _, values = part.partition(" in ") if " in " in part else part.partition("=")
+        wanted[key] = tuple(values.strip("()").split(",")) if values else None
     wanted_fields = dict(part.split("=", 1) for part in fields.replace("==", "=").split(",") if part)
 
     def passes(obj: Object) -> bool:
         has = obj["metadata"].get("labels", {})
         if namespace and obj["metadata"].get("namespace") != namespace:
             return False
-        if not all(key in has for key in needed):
+        if not all(key in has and (not values or has[key] in values) for key, values in wanted.items()):
             return False
-        return all(has.get(key) == value for key, value in wanted_labels.items()) and all(
-            _field(obj, path) == value for path, value in wanted_fields.items()
-        )
+        return all(_field(obj, path) == value for path, value in wanted_fields.items())
 
     return passes
 
