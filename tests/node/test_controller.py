@@ -794,7 +794,7 @@ async def test_no_more_stops_than_slots_at_once_and_each_pod_in_its_turn() -> No
             assert executor.slots.may_stop(name)
             asked = request(uid=f"r-{name}", pod_name=name)
             cache.requests.put(asked)
-            executor.carry_out(asked.pod_key, [StopContainer(asked, node.known[name], 5.0, 0.0)])
+            executor.carry_out([StopContainer(asked, node.known[name], 5.0, 0.0)])
             executor.slots.end_round(f"default/{name}", wanted=False)
         for waits in ("default/a", "default/b", "default/c", "default/a", "default/d"):
             assert not executor.slots.may_stop(waits)
@@ -1056,9 +1056,12 @@ async def test_a_wait_for_kubelet_counts_from_the_end_of_one_that_nobody_saw_run
 
 async def test_the_next_try_of_a_write_that_falls_due_during_a_look_is_woken_for() -> None:
     async with MemoryNode() as node:
-        due = asyncio.get_running_loop().time() - 1e-5
-        note(node, request()).status_retry.next_try = due
-        assert node.controller.executor.writes.wake_at("default/web") == due
+        node.list_seconds, node.stop_seconds = 1.0, 3600.0
+        node.post(request())
+        await asyncio.sleep(60)
+        node.write_errors = [ApiUnavailableError("no")] * 3
+        node.post(request(uid="r2", created="2099-01-01T00:00:01Z"))
+        await node.until(lambda: node.status("r2").phase is RequestPhase.PENDING, seconds=10)
 
 
 async def test_failures_of_writes_are_forgotten_once_one_succeeds() -> None:
@@ -1156,9 +1159,7 @@ async def test_a_crd_that_prunes_is_killed_is_warned_of_once() -> None:
         for each in both:
             note(node, each)
         with capture_logs() as logs:
-            node.controller.executor.carry_out(
-                "default/web", [WriteStatus(each, recreating(killed())) for each in both]
-            )
+            node.controller.executor.carry_out([WriteStatus(each, recreating(killed())) for each in both])
             await asyncio.sleep(1)
         assert node.writes == 2
     assert [line["log_level"] for line in logs if line["event"] == "CRD too old, field isKilled missing"] == ["warning"]
@@ -1169,7 +1170,7 @@ async def test_an_event_is_sent_once_while_its_request_is_live() -> None:
         events = [EmitEvent(each, EventReason.RECREATING, "told") for each in (request(), request(uid="gone"))]
         note(node, events[0].request)
         for _ in range(2):
-            node.controller.executor.carry_out("default/web", events)
+            node.controller.executor.carry_out(events)
         assert node.emitted == [*events, events[1]]
 
 
@@ -1475,8 +1476,8 @@ async def test_nothing_is_begun_for_a_request_whose_end_is_being_written() -> No
         executor, req = node.controller.executor, request()
         node.requests["r1"] = req
         note(node, req)
-        executor.carry_out("default/web", [WriteStatus(req, Status(RequestPhase.COMPLETED))])
-        executor.carry_out("default/web", [StopContainer(req, node.known["old"], 5.0, 0.0)])
+        executor.carry_out([WriteStatus(req, Status(RequestPhase.COMPLETED))])
+        executor.carry_out([StopContainer(req, node.known["old"], 5.0, 0.0)])
         await asyncio.sleep(2)
         assert node.stops == []
 
@@ -1596,7 +1597,7 @@ async def test_the_answer_to_a_status_changes_no_pin() -> None:
         await asyncio.sleep(60)
         assert node.refused > 0
         assert node.writes > writes
-        (known,) = [each.request for each in node.controller.pods.peek("default/web").present]
+        (known,) = [each.request for each in node.controller.pods.peek("default/web").live.values()]
         assert known.pinned == {"app": pin("old")}
         assert node.stops == [("old", 30)]
 
@@ -1914,7 +1915,7 @@ async def test_a_write_that_fails_after_its_request_has_gone_is_not_tried_again(
         await node.until(lambda: not node.write_errors)
         await node.until(lambda: not node.controller.queue.depth)
         assert node.controller.executor.writes.pending == 0
-        assert node.controller.pods.peek("default/web").present == []
+        assert node.controller.pods.peek("default/web").present == 0
         await node.controller.drain()
 
 

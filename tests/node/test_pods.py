@@ -8,6 +8,7 @@ import pytest
 from crrd.core.api.types import Request, RequestPhase, StartTimes, Status
 from crrd.kube.store import TOMBSTONES
 from crrd.node.pods import Pods
+from crrd.node.records import RequestRecord
 from tests.support.worlds import pin, pod, recreating, request
 
 pytestmark = pytest.mark.virtual_time
@@ -17,7 +18,7 @@ DONE = Status(RequestPhase.COMPLETED, completion_time="2026-01-01T00:00:30Z")
 
 def requests(made: Pods, pod_key: str = "default/web") -> list[Request]:
     """The requests of a pod that are there."""
-    return [each.request for each in made.peek(pod_key).present]
+    return [each.request for each in made.peek(pod_key).requests.values() if not each.left]
 
 
 def cache() -> tuple[Pods, list[str]]:
@@ -29,16 +30,20 @@ def gone(made: Pods, pod_key: str) -> bool:
     return made.peek(pod_key).state.gone_at is not None
 
 
+def there(made: Pods) -> list[RequestRecord]:
+    return [each for pod in made for each in pod.requests.values() if not each.left]
+
+
 def unpinned(made: Pods) -> set[str]:
-    return {each.request.uid for pod in made for each in pod.present if each.request.unpinned}
+    return {each.request.uid for each in there(made) if each.request.unpinned}
 
 
 def first_seen(made: Pods) -> dict[str, float]:
-    return {each.request.uid: each.first_seen for pod in made for each in pod.present}
+    return {each.request.uid: each.first_seen for each in there(made)}
 
 
 def unready_seen(made: Pods) -> dict[str, float | None]:
-    return {each.request.uid: each.unready_seen for pod in made for each in pod.present if each.unready_seen}
+    return {each.request.uid: each.unready_seen for each in there(made) if each.unready_seen}
 
 
 async def test_a_new_request_wakes_its_pod() -> None:

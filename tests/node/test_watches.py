@@ -478,7 +478,7 @@ async def test_requests_of_a_restored_api_server_count(ends: Reply, version: str
         await api.silent.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        found = {each.request.uid: each.request.resource_version for pod in known for each in pod.live}
+        found = {each.request.uid: each.request.resource_version for pod in known for each in pod.live.values()}
         assert found == {"r-a": "4", "r-b": "5"}
 
 

@@ -187,7 +187,7 @@ class NodeDaemon:
         """Add the daemon's current state to the metrics."""
         pods = controller.pods
         state = NodeState(
-            live=lambda: [(each.request, each.first_seen) for pod_record in pods for each in pod_record.live],
+            live=lambda: [(each.request, each.first_seen) for pod_record in pods for each in pod_record.live.values()],
             queue=controller.queue.state,
             watches=lambda: [WatchState(one.plural, one.last_list_time, one.last_activity) for one in watches],
         )

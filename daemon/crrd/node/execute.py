@@ -17,7 +17,7 @@ from crrd.lib.supervise import cancel
 from crrd.node.pods import Pods, note_work
 from crrd.node.records import RequestRecord
 from crrd.node.slots import StopSlots
-from crrd.node.writes import RequestWrites, Write, log_fields
+from crrd.node.writes import RequestWrites, log_fields
 from crrd.ports import Edges, RequestRecorder
 
 log = structlog.get_logger(__name__)
@@ -55,12 +55,11 @@ class Executor:
         await cancel(self._tasks)
         await self.writes.close()
 
-    def carry_out(self, pod_key: str, actions: Sequence[Action]) -> None:
+    def carry_out(self, actions: Sequence[Action]) -> None:
         """Start the actions on a pod's requests, hooks and stops first.
 
         Skips a write while another write of the request is running or backs off. The next round decides on it again.
         """
-        self.writes.release_unwanted(pod_key, [each for each in actions if isinstance(each, Write)])
         for action in sorted(actions, key=lambda action: not isinstance(action, StopContainer | RunHook)):
             match action:
                 case StopContainer() | RunHook():
@@ -155,7 +154,7 @@ class Executor:
 
     def _other_stop_answered_first(self, action: StopContainer) -> bool:
         """Whether another request's stop of the same instance returned earlier. Only the first one is counted."""
-        others = self._pods.peek(action.request.pod_key).requests.items()
+        others = self._pods.peek(action.request.pod_key).worked.items()
         works = (each.works.get(action.instance.id, NO_WORK) for uid, each in others if uid != action.request.uid)
         return any(work.stopped for work in works)
 

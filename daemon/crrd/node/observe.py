@@ -38,7 +38,7 @@ class PodInspector:
         The runtime is asked only if a request can be served, or if a stop after a hook is still due.
         """
         loop, runtime_state = asyncio.get_running_loop(), pod_record.runtime
-        served = in_serving_order(record.observed() for record in pod_record.live)
+        served = in_serving_order(record.observed() for record in pod_record.to_look_at(loop.time()))
         served += [record.observed() for record in pod_record.ended_before_stop(loop.time())]
         if not served:
             return self._observed(pod_record, ObservedPod(), None)
@@ -97,8 +97,8 @@ class PodInspector:
             prunes_is_killed=self._executor.writes.prunes_is_killed,
             draining=self._executor.draining,
         )
-        requests = tuple(record.observed() for record in pod_record.requests.values())
-        return Observation(pod, requests, node, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        return Observation(pod, tuple(record.observed() for record in pod_record.to_look_at(now)), node, now)
 
     async def _list_current(
         self,
@@ -177,8 +177,8 @@ def _runtime_uid(pod_record: PodRecord, otherwise: str) -> str:
 
 def _patience(pod_record: PodRecord) -> float | None:
     """Return the time limit in seconds for observing the pod, or None if only its calls have limits."""
-    now, live = asyncio.get_running_loop().time(), pod_record.live
-    own = [(record.request, work) for record in live for work in record.works.values()]
+    now, worked = asyncio.get_running_loop().time(), pod_record.worked.values()
+    own = [(record.request, work) for record in worked if record.live for work in record.works.values()]
     unrecorded = (work.hook_unrecorded(request) or work.stop_unrecorded(request, now) for request, work in own)
     return SHORT_TIMEOUT_SECONDS if any(unrecorded) else None
 

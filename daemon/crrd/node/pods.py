@@ -94,10 +94,11 @@ class Pods:
 
     def _keep(self, request: Request, moved: RequestRecord | None) -> None:
         """Record a version of a request. `moved`: its record, if it was in another pod before."""
-        requests, now = self.ensure(request.pod_key).requests, self._clock()
-        record = requests.get(request.uid)
+        pod_record, now = self.ensure(request.pod_key), self._clock()
+        record = pod_record.requests.get(request.uid)
+        pod_record.present += record is None or record.left
         if record is None:
-            record = requests[request.uid] = RequestRecord(request, moved.first_seen if moved else now)
+            record = pod_record.requests[request.uid] = RequestRecord(request, moved.first_seen if moved else now)
         elif record.left:
             record.left, record.first_seen, record.unready_seen = False, now, None
         record.request = request
@@ -105,6 +106,7 @@ class Pods:
             record.unready_seen = None
         elif record.unready_seen is None:
             record.unready_seen = moved.unready_seen if moved and moved.unready_seen is not None else now
+        pod_record.note_change(record)
         self._on_change(request.pod_key)
 
     def _leave(self, request: Request) -> RequestRecord:
@@ -112,6 +114,8 @@ class Pods:
         pod_record = self._records[request.pod_key]
         record = pod_record.requests[request.uid]
         record.left = True
+        pod_record.present -= 1
+        pod_record.note_change(record)
         self.drop_if_done(pod_record, record)
         if not pod_record.present:
             pod_record.state.gone_at = None  # no request needs it any more, so the record can be dropped
@@ -217,6 +221,7 @@ def _merged(previous: Request, request: Request, own_pins: bool) -> Request:
 def note_work(pods: Pods, record: RequestRecord, bare_id: str, **changes: Any) -> None:
     """Record a change of the work on an instance."""
     record.works[bare_id] = replace(record.works.get(bare_id, NO_WORK), **changes)
+    pods.peek(record.request.pod_key).worked[record.request.uid] = record
     drop_unneeded(pods, record)
 
 
@@ -229,9 +234,10 @@ def drop_unneeded(pods: Pods, record: RequestRecord, *, completed: bool = False)
     if record.live:
         return
     pod_record = pods.peek(record.request.pod_key)
+    live = pod_record.live.values()
     for bare_id, work in [each for each in record.works.items() if each[1].under_way is None]:
         ended = work.hook_ended
-        if ended is not None and not work.stopped and any(each.first_seen <= ended for each in pod_record.live):
+        if ended is not None and not work.stopped and any(each.first_seen <= ended for each in live):
             continue  # that request must not run the hook again
         if timer := record.expiries.pop(bare_id, None):
             timer.cancel()
@@ -240,6 +246,8 @@ def drop_unneeded(pods: Pods, record: RequestRecord, *, completed: bool = False)
             record.expiries[bare_id] = loop.call_at(kept_until, drop_unneeded, pods, record)
         else:
             del record.works[bare_id]
+            if not record.works:
+                pod_record.worked.pop(record.request.uid, None)
     pods.drop_if_done(pod_record, record)
     pods.tidy(pod_record)
 

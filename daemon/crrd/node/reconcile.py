@@ -51,7 +51,8 @@ class Reconciler:
         """
         now = asyncio.get_running_loop().time()
         for pod_record in self._pods:
-            works = [work for record in pod_record.live for work in record.works.values() if pod_record.runtime.error]
+            failed = [record for record in pod_record.worked.values() if record.live and pod_record.runtime.error]
+            works = [work for record in failed for work in record.works.values()]
             hooked = any(work.hook_result is not None and work.stop_sent is None for work in works)
             if hooked or pod_record.ended_before_stop(now):
                 return True
@@ -64,7 +65,7 @@ class Reconciler:
         self._refresh(pod_record)
         if not pod_record.live and not pod_record.ended_before_stop(loop.time()):
             pod_record.forget_observations()
-            return None, False
+            return pod_record.agenda.next_at, False
         observed = await self._inspector.observe(pod_record)
         decision = self._decide(observed)
         if decision.ask_api and loop.time() >= pod_record.api_retry.next_try:
@@ -73,10 +74,14 @@ class Reconciler:
             observed = await self._inspector.observe(pod_record, answer)
             decision = self._decide(observed)
         pod_record.runtime.awaited = decision.poll_runtime
-        self._executor.carry_out(pod_key, decision.actions)
+        looked_at = {known.request.uid: pod_record.requests[known.request.uid] for known in observed.requests}
+        # Requests that came or ended while the pod was observed are first refreshed, in the next round.
+        pod_record.agenda.done(uid for uid, each in looked_at.items() if each.live and each.recorder is not None)
+        self._executor.writes.release_unwanted(looked_at.values(), decision.actions)
+        self._executor.carry_out(decision.actions)
         next_look = pod_record.runtime.retry.next_try if observed.pod.runtime_error else None
         next_question = pod_record.api_retry.next_try if decision.ask_api and pod_record.api_retry.waiting else None
-        first = earliest(decision.wake_at, self._executor.writes.wake_at(pod_key), next_look, next_question)
+        first = earliest(decision.wake_at, pod_record.agenda.next_at, next_look, next_question)
         if first is None and not pod_record.live:
             pod_record.forget_observations()  # nothing of an ended request is awaited any more
         return None if first is None else max(first, loop.time() + ROUND_SECONDS), decision.waits_for_slot
@@ -136,12 +141,14 @@ class Reconciler:
         Requests with a running write are skipped, because the watch may report their end before the write returns, and
         the write's result must be recorded first.
         """
-        for ended in [each for each in pod_record.requests.values() if not each.live and not each.writing]:
-            if ended.recorder is not None:
-                ended.recorder.forgotten(ended.request)
-            ended.recorder, ended.emitted = None, set()
-            ended.status_retry, ended.pin_retry = WriteRetry(), WriteRetry()
-            drop_unneeded(self._pods, ended)  # a hook may have been kept for a request that was deleted meanwhile
-        for each in pod_record.live:
-            if each.recorder is None:
-                each.recorder = self._edges.recorder.begin(each.request)
+        for each in pod_record.to_look_at(asyncio.get_running_loop().time()):
+            if each.live:
+                each.recorder = each.recorder or self._edges.recorder.begin(each.request)
+                continue
+            pod_record.agenda.done((each.request.uid,))
+            if not each.writing:
+                if each.recorder is not None:
+                    each.recorder.forgotten(each.request)
+                each.recorder, each.emitted = None, set()
+                each.status_retry, each.pin_retry = WriteRetry(), WriteRetry()
+                drop_unneeded(self._pods, each)  # a hook may have been kept for a request that was deleted meanwhile

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 
 from crrd.core.api.pod import Pod
 from crrd.core.api.types import Request, Status
+from crrd.core.recreate.decide import serving_order
 from crrd.core.recreate.observation import Ending, Instance, ObservedRequest, Work
 from crrd.lib.backoff import Backoff, Retry
+from crrd.node.agenda import Agenda
 from crrd.ports import RequestRecorder
 
 RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
@@ -105,6 +107,10 @@ class PodRecord:
 
     key: str  # `namespace/name`
     requests: dict[str, RequestRecord] = field(default_factory=dict)  # By request UID
+    present: int = 0  # How many of them still exist
+    live: dict[str, RequestRecord] = field(default_factory=dict)  # Those of them that are live
+    worked: dict[str, RequestRecord] = field(default_factory=dict)  # Those of them with work
+    agenda: Agenda = field(default_factory=Agenda)
     state: PodState = field(default_factory=PodState)
     pod_known: asyncio.Event | None = None  # Set when it is known whether the pod exists; None if nothing waits
     runtime: RuntimeState = field(default_factory=RuntimeState)
@@ -116,30 +122,35 @@ class PodRecord:
         if pod.deleting and not pod.static_uid:
             self.deleting_uid = pod.uid
 
-    @property
-    def present(self) -> list[RequestRecord]:
-        """The requests that still exist."""
-        return [record for record in self.requests.values() if not record.left]
+    def note_change(self, record: RequestRecord) -> None:
+        """Record whether a request that has changed is live, and its place in the order of step 2."""
+        request = record.request
+        if record.live:
+            self.live[request.uid] = record
+        else:
+            self.live.pop(request.uid, None)
+        self.agenda.change(request.uid, serving_order(request) if record.live and not request.error else None)
 
-    @property
-    def live(self) -> list[RequestRecord]:
-        """The live requests."""
-        return [record for record in self.requests.values() if record.live]
+    def to_look_at(self, now: float) -> list[RequestRecord]:
+        """Return the requests that matter in a round. The others wait, and nothing has changed for them."""
+        uids = dict.fromkeys((*self.worked, *self.agenda.due(now)))
+        self.agenda.done(uid for uid in uids if uid not in self.requests)
+        return [self.requests[uid] for uid in uids if uid in self.requests]
 
     def ended_before_stop(self, now: float) -> list[RequestRecord]:
         """Return the requests that have ended, were deleted or are invalid while a stop after their hook is due."""
-        ended = (record for record in self.requests.values() if not record.live or record.request.error)
+        ended = (record for record in self.worked.values() if not record.live or record.request.error)
         return [record for record in ended if record.stop_due(now)]
 
     @property
     def works(self) -> list[Work]:
         """The hooks and stops of this process, for all requests."""
-        return [work for record in self.requests.values() for work in record.works.values()]
+        return [work for record in self.worked.values() for work in record.works.values()]
 
     @property
     def under_way(self) -> set[tuple[str, str]]:
         """The running hooks and stops: request UID, bare container ID."""
-        records = self.requests.items()
+        records = self.worked.items()
         return {(uid, key) for uid, each in records for key, work in each.works.items() if work.under_way is not None}
 
     def forget_observations(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import structlog
 
 from crrd.core.api.types import Request, RequestPhase, Status
-from crrd.core.recreate.actions import PinContainers, WriteStatus
+from crrd.core.recreate.actions import Action, PinContainers, WriteStatus
 from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
 from crrd.lib.supervise import cancel
 from crrd.node.pods import Pods, drop_unneeded
@@ -32,10 +32,10 @@ class RequestWrites:
         self._tasks: set[asyncio.Task[None]] = set()
         self.prunes_is_killed = False  # Whether the cluster's CRD was seen to drop the field isKilled
 
-    def release_unwanted(self, pod_key: str, wanted: Iterable[Write]) -> None:
+    def release_unwanted(self, looked_at: Iterable[RequestRecord], actions: Iterable[Action]) -> None:
         """Clear the back-off of a failed write that is not wanted any more. Perhaps only its response was lost."""
-        still = {(write.request.uid, type(write)) for write in wanted}
-        for record in self._pods.peek(pod_key).present:
+        still = {(action.request.uid, type(action)) for action in actions}
+        for record in looked_at:
             for kind, retry in ((WriteStatus, record.status_retry), (PinContainers, record.pin_retry)):
                 if retry.waiting and (record.request.uid, kind) not in still:
                     retry.release()
@@ -58,10 +58,6 @@ class RequestWrites:
         task = asyncio.get_running_loop().create_task(self._run(write, record), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def wake_at(self, pod_key: str) -> float | None:
-        """Return the time (monotonic) of the next attempt of a failed write of the pod's requests, or None."""
-        return _next_try(each for each in self._pods.peek(pod_key).present if not each.writing)
 
     @property
     def pending(self) -> int:
@@ -97,6 +93,11 @@ class RequestWrites:
             _retry_later(write, record, error)
         finally:
             record.writing = record.completing = False
+            agenda = self._pods.peek(request.pod_key).agenda
+            agenda.add(request.uid)
+            for retry in (record.status_retry, record.pin_retry, record.overwrite_retry):
+                if retry.waiting:
+                    agenda.add_later(request.uid, retry.next_try)
             self._wake(request.pod_key)
 
     async def _send(self, write: Write) -> tuple[Request, str]:
