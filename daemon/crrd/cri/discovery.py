@@ -139,16 +139,14 @@ async def discover(
         if not down and (broken or not wait_for_socket):
             raise _explain(broken) if broken else _nothing(endpoints, root)
         delay = next(delays)
-        nothing, retry_seconds = str(_nothing(endpoints, root)), round(delay, 1)
+        nothing, retry_in = str(_nothing(endpoints, root)), round(delay, 1)
         troubles = [f"the container runtime at {each.endpoint} is down: {each.reason}" for each in down]
         if on_down is not None:
             on_down("; ".join(troubles) or nothing)
         if not down:
-            log.warning("no container runtime found", error=nothing, retry_seconds=retry_seconds)
+            log.warning("no container runtime found", error=nothing, retry_in=retry_in)
         for each in down:
-            log.warning(
-                "container runtime down", endpoint=each.endpoint, reason=each.reason, retry_seconds=retry_seconds
-            )
+            log.warning("container runtime down", endpoint=each.endpoint, reason=each.reason, retry_in=retry_in)
         await asyncio.sleep(delay)
 
 

@@ -1,4 +1,4 @@
-"""Makes untrusted text safe for a terminal and for a status."""
+"""Texts for people: untrusted text made safe for a terminal and a status, lists of names, and tables."""
 
 from collections.abc import Sequence
 
@@ -11,6 +11,11 @@ def plain(text: str) -> str:
     Otherwise a user who can write a status or an event could control the terminal of the reader.
     """
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+
+
+def and_more(names: Sequence[str], others: int) -> str:
+    """Return names as a list that ends with the number of others, if there are any."""
+    return ", ".join(names) + (f" and {others} more" if others > 0 else "")
 
 
 def columns(rows: Sequence[Sequence[str]], gap: int = 2) -> list[str]:

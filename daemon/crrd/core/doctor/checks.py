@@ -15,7 +15,7 @@ from crrd.core.api.types import GROUP, PLURAL, VERSIONS, RequestPhase, StatePhas
 from crrd.core.doctor.facts import Facts, Hook, Json, PodSeen, Trial
 from crrd.core.doctor.findings import Check, Finding, State, Topic
 from crrd.lib.jsonfields import items, mapping, text, value_at
-from crrd.lib.plain import plain
+from crrd.lib.plain import and_more, plain
 
 HOOK = "mutate-crr.apps.kruise.io"  # The webhook of crrd's manager that requests need
 POLICIES_OF_NODE = ("crrd-node", "crrd-requests")
@@ -61,8 +61,7 @@ def _unread(facts: Facts, *names: str) -> Iterator[Result]:
 def _listed(names: Iterable[str]) -> dict[str, Any]:
     """Return the values for a message that lists names."""
     ordered = sorted(names)
-    more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
-    return {"names": ", ".join(ordered[:_SHOWN]) + more, "count": len(ordered)}
+    return {"names": and_more(ordered[:_SHOWN], len(ordered) - _SHOWN), "count": len(ordered)}
 
 
 def _if_any(topic: Topic, names: Collection[str]) -> Iterator[Result]:

@@ -10,6 +10,7 @@ from crrd.core.config.references import Kind
 from crrd.core.policy.config import due
 from crrd.core.policy.observed import Look
 from crrd.core.policy.types import Policy
+from crrd.lib.plain import and_more
 
 _NAMED = 5  # Most objects that a message names
 
@@ -168,5 +169,4 @@ def _of_age(look: Look) -> Iterator[Problem]:
 
 
 def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    return and_more(names[:_NAMED], len(names) - _NAMED)

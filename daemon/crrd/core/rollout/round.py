@@ -13,6 +13,7 @@ from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import Budget, Member, World
 from crrd.core.rollout.waits import NO_WAIT, Wait, WaitReason, describe_pod
+from crrd.lib.plain import and_more
 
 _NAMED = 3  # Most pods that a message names; the others are counted
 
@@ -159,9 +160,9 @@ class Round:
         """
         waits = {row.uid: row.wait for row in self._rows if row.stage is Stage.PUT_OFF}
         by_name = sorted(self._down.values(), key=lambda each: each.pod.name)
-        more, down = len(by_name) - _NAMED, len(by_name) + self._missing
+        down = len(by_name) + self._missing
         names = [_with_reason(each, waits.get(each.pod.uid, NO_WAIT)) for each in by_name[:_NAMED]]
-        named = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+        named = and_more(names, len(by_name) - _NAMED)
         missing_pods = f"{self._missing} not created yet" if self._missing else ""
         named = ", ".join(filter(None, (named, missing_pods)))
         state = "unready or in progress" if any(each.ready for each in by_name) else "unready"

@@ -268,7 +268,7 @@ async def _repeat(
         except (ApiUnavailableError, ApiRefusedError, ConfigurationError) as error:
             failures += 1
             pause = min(seconds, _RETRIES.delay(failures))
-            log.warning("certificate renewal failed", error=str(error), retry_seconds=round(pause, 1))
+            log.warning("certificate renewal failed", error=str(error), retry_in=round(pause, 1))
         heartbeat.within(pause + LATE_SECONDS, "waiting to check the certificate again")
         early = asyncio.Event() if wanted is None or failures else wanted
         with suppress(TimeoutError):
