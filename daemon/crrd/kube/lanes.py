@@ -22,7 +22,7 @@ SLOW_SECONDS = 0.5  # A call that takes longer gives up its place, and goes on w
 
 
 routine: ContextVar[bool] = ContextVar("routine", default=False)
-"""Whether the reads of this task are routine: nothing that is due waits for them."""
+"""Whether the reads of this task are routine. They take the lane ROUTINE, because no work waits for them."""
 
 
 class Lane(IntEnum):

@@ -1,5 +1,7 @@
 """The checks of `crrd doctor` and how their facts are read, where a whole installation does not show it."""
 
+import inspect
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,6 +10,7 @@ import pytest
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.schema import FIELDS
+from crrd.core.doctor import checks
 from crrd.core.doctor.checks import CREATE, dropped_fields, examine
 from crrd.core.doctor.facts import (
     Facts,
@@ -249,3 +252,9 @@ def test_a_reason_that_the_crd_has_pruned_is_read_from_its_message() -> None:
 )
 def test_the_version_of_an_image(image: str, version: str) -> None:
     assert read_pod({"spec": {"containers": [{"image": image}]}}).version == version
+
+
+def test_each_row_of_the_table_is_a_result_of_a_check() -> None:
+    """Each line of the checks is run by some test."""
+    source = inspect.getsource(checks)
+    assert [topic for topic in Topic if not re.search(rf"\bTopic\.{topic.name}\b", source)] == []

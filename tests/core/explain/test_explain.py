@@ -1457,6 +1457,7 @@ STAYS_DOWN = (
     "started, regular containers might stay down, because the pod has a sidecar with a startupProbe; "
     "if the container stays down, delete the pod: kubectl delete pod -n shop web"
 )
+AFFECTED = replace(READY, kubelet="v1.35.2")  # By both defects of kubelet
 TIMED_OUT = [state(phase="Failed", message=TOO_LATE, reason="DeadlineExceeded")]
 
 
@@ -1580,3 +1581,21 @@ def test_a_daemon_by_its_pod() -> None:
 )  # fmt: skip
 def test_times_in_words(seconds: float, said: str) -> None:
     assert format_duration(seconds) == said
+
+
+def test_each_row_of_the_table_is_found_for_some_request() -> None:
+    done = request(phase="Completed", states=[state(phase="Succeeded")], completed=5)
+    probed, pulled = pod(DOWN), pod()
+    probed["spec"]["containers"][0].update({probe: {"exec": {}} for probe in ("startupProbe", "livenessProbe")})
+    pulled["spec"]["containers"][0]["imagePullPolicy"] = "Always"
+    explained = [told(row.obj, row.pod, others=row.others, events=row.events, changes=row.changes) for row in ROWS]
+    explained += [told(obj) for _, obj, _ in NOTES]
+    explained += [told(done, pod(status(NEW, restarts))) for restarts in (3, 5)]
+    explained += [told(request(**KILLED), each, changes={"node": AFFECTED}) for each in (beside_sidecar(DOWN), probed)]
+    explained += [
+        told(request(**KILLED), pulled),
+        told(request(**KILLED), changes={"unread": {"the pod": "forbidden"}}),
+    ]
+    found = {each.topic for one in explained for each in (one.found.cause, *one.found.containers, *one.found.notes)}
+    found.add(explain(facts(request(**RECREATING), None)).found.cause.topic)
+    assert set(Topic) - found == set()
