@@ -6,7 +6,7 @@ server checks (`CRRD_TEST_KUBECONFIG`).
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -83,9 +83,17 @@ class Rules:
         )
 
     def refused(self, who: Who, write: Write) -> str:
-        """Return the message of the first policy that denies the write, or "". Policies need a binding."""
+        """Return the message of the first policy that denies the write, or ""."""
+        return next(self._failed("Deny", who, write), "")
+
+    def warnings(self, who: Who, write: Write) -> list[str]:
+        """Return the messages of the policies that warn of the write."""
+        return list(self._failed("Warn", who, write))
+
+    def _failed(self, action: str, who: Who, write: Write) -> Iterator[str]:
+        """Yield the messages of the policies that are bound with this action. Policies need a binding."""
         bound = {
-            each["spec"]["policyName"] for each in self._kind(_BINDING) if "Deny" in each["spec"]["validationActions"]
+            each["spec"]["policyName"] for each in self._kind(_BINDING) if action in each["spec"]["validationActions"]
         }
         for policy in self._kind(_POLICY):
             spec = policy["spec"]
@@ -96,8 +104,7 @@ class Rules:
                 continue
             for validation in spec["validations"]:
                 if not self._true(validation["expression"], variables, who, write):
-                    return str(validation["message"])
-        return ""
+                    yield str(validation["message"])
 
     def _kind(self, kind: str) -> Iterable[Json]:
         return (each for each in self.objects if each["kind"] == kind)
