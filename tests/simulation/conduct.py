@@ -22,6 +22,7 @@ TOLD = 20.0
 """Seconds after a stop's response within which a status reports it. Before, the runtime may take ten for a list."""
 TRIES = 30  # Stops of one container for one request
 TRIED_SECONDS = 300.0  # How long failing stops are retried, in addition to the grace period
+ROUNDING = 1e-6  # Seconds by which a difference of two times may be too small
 
 
 class Conduct(Promises):
@@ -70,7 +71,7 @@ class Conduct(Promises):
 
     def _stops_at_once(self, life: "Life") -> None:
         acts = (act for acts in self._stops.values() for act in acts if act.life is life and act.outcome is None)
-        sent = sum(self._now - act.at < SLOT_SECONDS for act in acts)
+        sent = sum(self._now - act.at < SLOT_SECONDS - ROUNDING for act in acts)
         if sent > self._world.setup.stops_at_once:  # in addition to one after the hook of an ended request
             self.broken(f"{sent + 1} stops at once, {self._world.setup.stops_at_once} are allowed")
 
