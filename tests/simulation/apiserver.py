@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from crrd.core.api.types import GROUP, PLURAL, VERSION
+from crrd.core.api.types import GROUP, PLURAL, POLICY_GROUP, VERSION
 from tests.simulation.answers import (
     FOREIGN,
     OLD_STATE_FIELDS,
@@ -25,6 +25,7 @@ from tests.simulation.answers import (
     status,
 )
 from tests.simulation.network import Reply, Response, Sent, refused
+from tests.simulation.schedule import is_own
 from tests.simulation.store import Object, Store, Watch, key_of, line, merged, selector
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 
 BOOKMARK_SECONDS = 60.0
 _SORTS = {"node": "read"}  # A kind of calls -> the kind that includes it
+_GROUPS = (
+    ["apis", GROUP, VERSION],
+    ["apis", POLICY_GROUP, "v1alpha1"],
+    ["apis", "apps", "v1"],
+    ["apis", "policy", "v1"],
+)
 PATIENCE_SECONDS = 3.0  # Time that a server waits for a future version before it returns an error
 
 
@@ -136,6 +143,8 @@ class ApiServer:
             self._world.judge.called(life, sort, sent)
         if life.judged and sort == "write":
             self._world.judge.sends(life, sent, reply)
+        if not life.judged and self._world.teams.hangs(sent):
+            return
         rule = self._fault("node" if "/nodes/" in sent.path else sort)
         kind = rule.kind if rule else ""
         if life.judged and self._world.trap(life, sent.method, "before"):
@@ -216,7 +225,8 @@ class ApiServer:
     def _target(sent: Sent) -> tuple[str, str, str, str]:
         """Return kind, namespace, name and subresource of a path."""
         parts = sent.path.strip("/").split("/")
-        parts = parts[3:] if parts[:3] == ["apis", GROUP, VERSION] else parts[2:] if parts[:2] == ["api", "v1"] else []
+        root = 3 if parts[:3] in _GROUPS else 2 if parts[:2] == ["api", "v1"] else len(parts)
+        parts = parts[root:]
         namespace = ""
         if parts[:1] == ["namespaces"] and len(parts) > 2:
             namespace, parts = parts[1], parts[2:]
@@ -232,6 +242,8 @@ class ApiServer:
             return 201, body
         if kind not in self.store.kinds:
             return 404, status(404, "NotFound", "the server could not find the requested resource")
+        if kind == PLURAL and sent.method == "POST" and not life.judged:
+            return self._create(namespace, json.loads(sent.body or b"{}"))
         if not name:
             return self._list(kind, namespace, sent.query)
         obj = self.store.get(kind, f"{namespace}/{name}")
@@ -259,6 +271,13 @@ class ApiServer:
         self._world.say("api", f"list {kind} at {at}: {', '.join(shown(obj) for obj in found) or 'none'}")
         return 200, {"kind": "List", "metadata": {"resourceVersion": str(at)}, "items": found}
 
+    def _create(self, namespace: str, body: Object) -> tuple[int, Object]:
+        """Create a request of a policy's run."""
+        name = body["metadata"]["name"]
+        if self.store.get(PLURAL, f"{namespace}/{name}") is not None:
+            return 409, status(409, "AlreadyExists", f'{PLURAL} "{name}" already exists', name)
+        return 201, self._world.teams.admit(body, namespace)
+
     def _patch(self, life: "Life", kind: str, obj: Object, sub: str, patch: Mapping[str, Any]) -> tuple[int, Object]:
         if kind == PLURAL:
             self._touch(obj)
@@ -282,7 +301,7 @@ class ApiServer:
             new = merged(obj, {key: value for key, value in patch.items() if key != "status"})
         if life.judged:
             self._world.judge.written(life, obj, new, sub)
-        elif sub == "status" and new["status"].get("phase") == "Completed":
+        elif sub == "status" and kind == PLURAL and is_own(new) and new["status"].get("phase") == "Completed":
             self._world.judge.ended_by_manager(new)
         return 200, self.store.update(kind, new)
 

@@ -32,6 +32,7 @@ from crrd.kube.events import KubeEventSink
 from crrd.lib.errors import ConfigurationError
 from crrd.lib.health import Check, Health
 from crrd.manager.lifecycle import LifecycleController
+from crrd.manager.policies.controller import PolicyController
 from crrd.node.daemon import NodeConfig, NodeDaemon
 from tests.simulation.channel import LIFE, Channel
 from tests.simulation.network import NETWORK, Reply, Sent, Session, open_connection
@@ -252,11 +253,14 @@ class Manager(Life):
     async def product(self) -> None:
         """See Life."""
         clock = ServerClock()
-        client = KubeClient(_Credentials(lambda: False), on_date=clock.observe)
+        client, other = (KubeClient(_Credentials(lambda: False), on_date=clock.observe, patient=True) for _ in range(2))
         events = KubeEventSink(client, "manager", "crrd-manager")
         async with asyncio.TaskGroup() as group:
             group.create_task(events.run())
             group.create_task(LifecycleController(client, events, clock).run(Health()))
+            if self.world.setup.policies:
+                policies = PolicyController(other, events, clock, account="crrd:manager", on_run=lambda *_: None)
+                group.create_task(policies.run(Health()))
 
 
 def _log(_: Any, method: str, event: MutableMapping[str, Any]) -> str:

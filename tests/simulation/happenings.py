@@ -16,6 +16,7 @@ from tests.simulation.manager import Cluster
 from tests.simulation.pod import Pod
 from tests.simulation.schedule import NAMESPACE, Event, Setup
 from tests.simulation.store import Store
+from tests.simulation.teams import Teams
 
 HALF_OPEN = 170.0  # Longest time in seconds until a connection whose other end has disappeared is given up
 
@@ -31,6 +32,7 @@ class Happenings:
     cri: Cri
     containers: Containers
     cluster: Cluster
+    teams: Teams
     api: ApiServer
     life: Life | None
     manager: Manager
@@ -291,6 +293,21 @@ class Happenings:
         life.stop.set()
         self._for(about["seconds"], lambda: self.kill(1.0) if self.life is life else None)
         return True
+
+    def _do_team_hang(self, about: Mapping[str, Any]) -> None:
+        self.teams.hang(about["calls"], about["seconds"])
+
+    def _do_team_crowd(self, about: Mapping[str, Any]) -> None:
+        self.teams.crowd(about["number"], policies=about["policies"])
+
+    def _do_team_join(self, about: Mapping[str, Any]) -> None:
+        self.teams.join(about["team"], labelled=about["labelled"], policy=about["policy"])
+
+    def _do_team_ask(self, about: Mapping[str, Any]) -> None:
+        self.teams.ask(about["team"], about["what"])
+
+    def _do_team_edit(self, about: Mapping[str, Any]) -> None:
+        self.teams.edit(about["team"])
 
     def _do_step(self, about: Mapping[str, Any]) -> None:
         self.loop.wall_offset += about["by"]

@@ -120,4 +120,28 @@ def refusals(maker: "Maker") -> Schedule:
     return maker.made(maker.setup((pod,)))
 
 
-_PLOTS: tuple[Callable[["Maker"], Schedule], ...] = (slots, silence, late_node, unheard, refusals)
+def one_team(maker: "Maker") -> Schedule:
+    """Calls for the objects of one team hang, which has many. Other teams need something meanwhile."""
+    random = maker.random
+    policies = random.random() < 0.5
+    pods = maker.pods(1)
+    maker.request(pods[0], at=FIRST)
+    teams = [f"team-{number}" for number in range(random.choice((1, 2, 4)))]
+    for team in ("noisy", *teams):
+        policy = policies and team != "noisy"
+        maker.add("team_join", 1.0, team=team, labelled=random.random() < 0.5, policy=policy)
+    seconds = maker.log(20.0, 120.0)
+    maker.add("team_hang", FIRST - 1.0, calls=random.choice(("writes", "workloads")), seconds=seconds)
+    maker.add("team_crowd", FIRST - 0.5, number=random.choice((3, 20, 60)), policies=policies)
+    for _ in range(random.choice((3, 6, 10))):
+        at = round(FIRST + random.random() * (seconds - 5.0), 3)
+        what = random.choice(("unready", "ended", "late"))
+        maker.add("team_ask", at, team=random.choice(teams), what=what, seconds=26.0)  # until it is checked
+    for team in teams if policies else ():
+        maker.add("team_edit", round(FIRST + random.random() * (seconds - 5.0), 3), team=team, seconds=12.0)
+    if random.random() < 0.3:
+        maker.add("leader", _some(maker, FIRST, 0.1, seconds), seconds=maker.log(0.5, 20.0))
+    return maker.made(replace(maker.setup(pods), policies=policies))
+
+
+_PLOTS: tuple[Callable[["Maker"], Schedule], ...] = (slots, silence, late_node, unheard, refusals, one_team)

@@ -4,6 +4,7 @@ Every event contains all that it needs, so that leaving one out does not change 
 Every fault ends, and after the last one the world is healthy.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +72,7 @@ class Setup:
     list_lag: float = 0.0  # Seconds for which ListContainers, and so kubelet, shows an ended container as running
     ignores_filters: bool = False  # Whether ListContainers returns all containers, whatever the filter
     late_ip: float = 0.0  # Seconds after which a pod's status has its IP
+    policies: bool = False  # Whether the manager also carries out policies
     in_pieces: bool = False  # Whether a watch's lines arrive in pieces
 
 
@@ -104,3 +106,8 @@ class Schedule:
     def end(self) -> float:
         """When the last fault is over."""
         return max((event.end for event in self.events), default=0.0)
+
+
+def is_own(obj: Mapping[str, Any]) -> bool:
+    """Whether an object is not of another team, see `teams`."""
+    return bool(obj["metadata"].get("namespace", NAMESPACE) == NAMESPACE)

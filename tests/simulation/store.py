@@ -14,6 +14,16 @@ from typing import Any
 Object = Mapping[str, Any]
 Passes = Callable[[Object], bool]
 _PART = re.compile(r"[^,(]+(?:\([^)]*\))?")  # Of a label selector
+KINDS = (
+    "pods",
+    "nodes",
+    "namespaces",
+    "configmaps",
+    "deployments",
+    "poddisruptionbudgets",
+    "containerrecreaterequests",
+    "containerrecreatepolicies",
+)
 BUMP = 1_000_000  # Increase of the version by a restored etcd, so that no version is used twice
 
 
@@ -57,7 +67,7 @@ class Store:
         self.version = 100
         self._clock = clock
         self._times: list[tuple[float, int]] = []
-        self.kinds = {name: Kind(name) for name in ("pods", "nodes", "namespaces", "containerrecreaterequests")}
+        self.kinds = {name: Kind(name) for name in KINDS}
         self._changed = changed
         self._now = now
 

@@ -26,8 +26,9 @@ from tests.simulation.kubelet import Kubelet
 from tests.simulation.manager import Cluster
 from tests.simulation.memory import remembered
 from tests.simulation.network import Reply, Response, Sent, refused
-from tests.simulation.schedule import LONG_GRACE, NAMESPACE, NODE, Schedule
+from tests.simulation.schedule import LONG_GRACE, NAMESPACE, NODE, Schedule, is_own
 from tests.simulation.store import Change, Store
+from tests.simulation.teams import Teams
 
 PATIENCE = 900.0
 """Seconds after the last fault within which every request has ended, besides its own waits. A half-open watch is given
@@ -67,6 +68,7 @@ class World(Happenings):
         self.cri = Cri(self)
         self.containers = Containers(self)
         self.cluster = Cluster(self)
+        self.teams = Teams(self)
         self.api = ApiServer(self)
         self.life: Life | None = None
         self.lives: list[Life] = []  # The lives that have not ended, sometimes two
@@ -121,6 +123,8 @@ class World(Happenings):
 
     def changed(self, kind: str, change: Change) -> None:
         """The store has changed."""
+        if (some := change.new or change.old) is not None and not is_own(some):
+            return
         if kind == "pods":
             self.judge.pod_changed(change.old, change.new)
         elif kind == PLURAL:
@@ -303,8 +307,7 @@ class World(Happenings):
         for container in list(self.containers.present.values()):
             if container.on_end:  # a stop that was given up, with a grace period of an hour
                 self.containers.end(container, KILLED)
-        for obj in self.store.all(PLURAL):
-            self.cluster.delete(obj["metadata"]["name"])
+        self.teams.leave()
         long = [event for event in self._plan.events if LONG_GRACE in event.about.get("strategy", {}).values()]
         # the hook of a deleted request counts until its grace period would have ended
         self.loop.call_later(IDLE - QUIET + (LONG_GRACE if long else 0.0), self._grow_quiet)
