@@ -13,11 +13,13 @@ from crrd.core.rollout.plan import End, make_plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Amount
+from crrd.core.rollout.standing import ATTEMPTS
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import unserved
 from tests.support.rollouts import (
     NOW,
     START,
+    again,
     asked,
     budget,
     chosen,
@@ -117,6 +119,23 @@ def test_a_request_that_ends_because_its_node_is_down_has_not_failed(reason: Rea
     back = make_plan(world(ended, daemon=True, since=START + timedelta(seconds=9)), of, NOW)
     assert chosen(back)[0] == "web-0"
     assert back.create[0].failed == ended.request.name, "it gets another request"
+
+
+@pytest.mark.parametrize("reason", [Reason.NO_ANSWER, Reason.DEADLINE])
+def test_a_node_daemon_that_crashes_at_each_request_gets_three(reason: Reason) -> None:
+    of = run()
+    others = [succeeded(of, each) for each in OTHERS]
+    back: dict[str, Any] = {"daemon": True, "since": START + timedelta(seconds=9)}
+    back["members"] = LOST, *map(recreated, OTHERS)
+    ended = failed(of, LOST, reason)
+    for _ in range(ATTEMPTS - 1):
+        (next_one,) = make_plan(world(ended, *others, **back), of, NOW).create
+        assert next_one.failed == ended.request.name
+        ended = again(ended, ended)
+    found = make_plan(world(ended, *others, **back), of, NOW)
+    assert (found.end, stages(found)["web-0"]) == (End.FAILED, "failed")
+    retried = world(ended, *others, **back, retried=frozenset({ended.request.uid}))
+    assert chosen(make_plan(retried, of, NOW)) == ["web-0"], "with --retry-failed"
 
 
 def test_a_container_that_came_back_with_its_node_is_not_restarted_again() -> None:

@@ -42,6 +42,12 @@ class Amount:
         return f"{self.number}%" if self.percent else str(self.number)
 
 
+def attempt_of(request_name: str) -> int:
+    """Return from its name which of the requests of a run for one pod it is: 1 for the first."""
+    number = request_name.partition(".")[2]
+    return int(number) if number.isdecimal() else 1
+
+
 def read_amount(given: str) -> Amount:
     """Parse `2` or `20%`. Raises ValueError with a description of valid values."""
     digits = given.removesuffix("%")
@@ -134,8 +140,7 @@ class Run:
 
     def request_name(self, pod_uid: str, failed: str = "") -> str:
         """Return the name of this run's request for a pod, or of the one after the failed request of this name."""
-        _, _, number = failed.partition(".")
-        attempt = f".{int(number) + 1 if number.isdecimal() else 2}" if failed else ""
+        attempt = f".{attempt_of(failed) + 1}" if failed else ""
         return f"{self.name}-{hashlib.sha256(pod_uid.encode()).hexdigest()[:10]}{attempt}"
 
     def request(self, pod_name: str, pod_uid: str, containers: tuple[str, ...], failed: str = "") -> dict[str, Any]:

@@ -13,7 +13,7 @@ from crrd.core.api.types import StatePhase
 from crrd.core.config.objects import changes
 from crrd.core.config.parts import parts_of, read_change
 from crrd.core.rollout.requests import RunRequest
-from crrd.core.rollout.run import Run
+from crrd.core.rollout.run import Run, attempt_of
 from crrd.core.rollout.state import Member, World
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason, describe_pod, wait_for, wait_for_node
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
@@ -21,6 +21,8 @@ from crrd.kubelet.version import known_minor
 
 _GONE = {Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING}
 """Reasons of a failed request that do not count as a failure of the run, because pods come and go."""
+ATTEMPTS = 3
+"""Most requests for a pod whose node goes down each time. A request may be what makes the node daemon crash."""
 _NOT_READY = "the pod is not ready"
 _DELETED, _EVICTED = Wait("the pod was deleted"), Wait("the pod was evicted")
 
@@ -237,7 +239,8 @@ def _requested(world: World, run: Run, member: Member, asked: RunRequest, now: d
 def _interrupted(world: World, run: Run, row: Row, member: Member) -> Row | None:
     """Return the row of a pod whose request has ended because its node was down; None if the request has failed.
 
-    When the node is back, the pod gets another request, unless its containers were restarted meanwhile.
+    When the node is back, the pod gets another request, unless its containers were restarted meanwhile. After ATTEMPTS
+    requests the last one has failed.
     """
     if row.request is None or not row.has_reason(Reason.NO_ANSWER, Reason.DEADLINE):
         return None
@@ -245,7 +248,7 @@ def _interrupted(world: World, run: Run, row: Row, member: Member) -> Row | None
         return found
     daemon = (world.daemons or {}).get(row.node)
     since, created = daemon.since if daemon is not None else None, parse_time(row.request.request.created)
-    if since is None or created is None or since <= created:
+    if since is None or created is None or since <= created or attempt_of(row.request.request.name) >= ATTEMPTS:
         return None
     again = _candidate(world, run, member)
     if again.skip is None:
