@@ -10,7 +10,7 @@ from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.run import Amount, Run
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Remedies, Skip, WaitReason
-from crrd.manager.policies.runs import FIELDS
+from crrd.manager.policies.runs import POLICY_REMEDIES
 from crrd.rollout.remedies import FLAGS
 from tests.support.rollouts import NOW, container, member, members, planned, run, why, workload
 
@@ -48,10 +48,14 @@ def test_the_planner_names_neither_flags_nor_fields(reason: WaitReason | Skip) -
         (FLAGS, WaitReason.NODE_LIMIT, " pods in progress or unready; to change the limit: --max-per-node"),
         (FLAGS, WaitReason.ZONE_LIMIT, " pods in progress or unready; to change the limit: --max-per-zone"),
         (FLAGS, Skip.RESTARTS_POD, "; to allow this, use --allow-pod-restart"),
-        (FIELDS, WaitReason.ROLLOUT, "1 of 3 pods are updated"),
-        (FIELDS, WaitReason.UNREADY_IN_ORDER, "; restart pod web-0 first, or set spec.budget.maxUnavailable to 2"),
-        (FIELDS, WaitReason.NODE_LIMIT, "; to change the limit: spec.budget.maxPerNode"),
-        (FIELDS, Skip.RESTARTS_POD, "kubectl recreate pod/web-0 -n default -c app --allow-pod-restart"),
+        (POLICY_REMEDIES, WaitReason.ROLLOUT, "1 of 3 pods are updated"),
+        (
+            POLICY_REMEDIES,
+            WaitReason.UNREADY_IN_ORDER,
+            "; restart pod web-0 first, or set spec.budget.maxUnavailable to 2",
+        ),
+        (POLICY_REMEDIES, WaitReason.NODE_LIMIT, "; to change the limit: spec.budget.maxPerNode"),
+        (POLICY_REMEDIES, Skip.RESTARTS_POD, "kubectl recreate pod/web-0 -n default -c app --allow-pod-restart"),
     ],
 )
 def test_each_front_end_names_its_own(remedies: Remedies, reason: WaitReason | Skip, end: str) -> None:

@@ -17,7 +17,7 @@ from crrd.cli.options import add_kubeconfig_flag
 from crrd.core.api.types import ACTIVE_REQUESTS, API_VERSION, KIND, MANAGERS, NODE_DAEMONS
 from crrd.core.doctor import facts as read
 from crrd.core.doctor.checks import CREATE, examine
-from crrd.core.doctor.facts import Facts, Hook, Json, LeaseSeen, PodSeen, Trial
+from crrd.core.doctor.facts import Facts, Json, LeaseSeen, PodSeen, Trial, Webhook
 from crrd.core.doctor.findings import Finding, State
 from crrd.kube.best_effort import BestEffortReader
 from crrd.kube.client import KubeClient
@@ -161,7 +161,7 @@ class Reader(BestEffortReader):
         found = await self.list(PODS, read.read_pod, label_selector=selector)
         return tuple(each for each in found if not each.ended)
 
-    async def _hooks(self) -> tuple[Hook, ...]:
+    async def _hooks(self) -> tuple[Webhook, ...]:
         return tuple(chain.from_iterable(await self.list(WEBHOOKS, read.read_hooks)))
 
     async def _trial(self, namespace: str, pod: str = "crrd-doctor-no-such-pod", container: str = "app") -> Trial:

@@ -55,12 +55,13 @@ class Retry:
     next_try: float = -inf
     failed_at: float = -inf
 
-    def fail(self, now: float, at_least: float = 0.0) -> float:
-        """Record a failure. Return the seconds to wait, never less than `at_least`."""
+    def fail(self, now: float, error: Exception | None = None) -> float:
+        """Record a failure. Return the seconds to wait, never less than the server asks for."""
         if now - self.failed_at > self.forgiven:
             self.failures = 0
         self.failures += 1
-        delay = max(self.backoff.delay(self.failures), at_least)
+        asked = error.retry_after if isinstance(error, ApiUnavailableError) else 0.0
+        delay = max(self.backoff.delay(self.failures), asked)
         self.failed_at, self.next_try = now, now + delay
         return delay
 

@@ -9,7 +9,7 @@ from crrd.core.recreate.actions import Decision, earliest
 from crrd.core.recreate.decide import decide, without_work
 from crrd.core.recreate.invariants import check
 from crrd.core.recreate.observation import ApiAnswer, Observation
-from crrd.lib.errors import ApiUnavailableError, CrrdError
+from crrd.lib.errors import CrrdError
 from crrd.node.execute import Executor
 from crrd.node.observe import PodInspector
 from crrd.node.pods import Pods, drop_unneeded
@@ -103,8 +103,7 @@ class Reconciler:
             async with asyncio.timeout_at(self._answer_by(pod_record, asked_at)):
                 found = await self._find(pod_record.key)
         except (CrrdError, TimeoutError) as error:
-            at_least = error.retry_after if isinstance(error, ApiUnavailableError) else 0.0
-            delay = retry.fail(asyncio.get_running_loop().time(), at_least)
+            delay = retry.fail(asyncio.get_running_loop().time(), error)
             report = log.warning if retry.failures == 1 else log.debug
             reason = str(error) or "no answer in time"
             report("pod lookup failed", pod=pod_record.key, error=reason, retry_in=round(delay, 1))

@@ -8,7 +8,7 @@ import structlog
 
 from crrd.core.api.types import Request, RequestPhase, Status
 from crrd.core.recreate.actions import Action, PinContainers, WriteStatus
-from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
+from crrd.lib.errors import ConflictError, CrrdError, GoneError
 from crrd.lib.supervise import cancel
 from crrd.node.pods import Pods, drop_unneeded
 from crrd.node.records import RequestRecord, WriteRetry
@@ -173,8 +173,7 @@ def _retry_later(write: Write, record: RequestRecord, error: Exception) -> None:
     After any other failure, every version has to wait. Only lasting conflicts are logged as warnings.
     """
     request, retry = write.request, _retry_of(record, write)
-    at_least = error.retry_after if isinstance(error, ApiUnavailableError) else 0.0
-    delay = retry.fail(asyncio.get_running_loop().time(), at_least)
+    delay = retry.fail(asyncio.get_running_loop().time(), error)
     conflict = isinstance(error, ConflictError)
     if not conflict:
         retry.error = str(error)

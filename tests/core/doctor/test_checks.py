@@ -14,11 +14,11 @@ from crrd.core.doctor import checks
 from crrd.core.doctor.checks import CREATE, dropped_fields, examine
 from crrd.core.doctor.facts import (
     Facts,
-    Hook,
     LeaseSeen,
     NodeSeen,
     PodSeen,
     Trial,
+    Webhook,
     is_complete,
     read_bound,
     read_desired,
@@ -36,8 +36,8 @@ NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 NO = object()  # Stands for what could not be read
 DAEMON = PodSeen("crrd-node/a", "worker-1", ready=True, why="", version="1", account="crrd-node:crrd-node")
 LEASE = LeaseSeen("worker-1", "worker-1", NOW, 40)
-KRUISE = Hook("m.kb.io", "kruise")
-OWN = (Hook("mutate-crr.apps.kruise.io", "crrd"),)
+KRUISE = Webhook("m.kb.io", "kruise")
+OWN = (Webhook("mutate-crr.apps.kruise.io", "crrd"),)
 DENIED = Trial(422, 'dry run: admission webhook "mutate-crr.apps.kruise.io" denied the request: pod not found')
 KEEPS_ALL: Json = {"x-kubernetes-preserve-unknown-fields": True}
 FACTS = Facts(

@@ -12,7 +12,7 @@ from crrd.core.api.fields import Field, SetBy, Type
 from crrd.core.api.reasons import Reason
 from crrd.core.api.schema import FIELDS
 from crrd.core.api.types import GROUP, PLURAL, VERSIONS, RequestPhase, StatePhase
-from crrd.core.doctor.facts import Facts, Hook, Json, PodSeen, Trial
+from crrd.core.doctor.facts import Facts, Json, PodSeen, Trial, Webhook
 from crrd.core.doctor.findings import Check, Finding, State, Topic
 from crrd.lib.jsonfields import items, mapping, text, value_at
 from crrd.lib.plain import and_more, plain
@@ -122,7 +122,7 @@ def _crd(facts: Facts) -> Iterator[Result]:
         yield Topic.CRD, _listed(known)
 
 
-def _own_hooks(facts: Facts) -> list[Hook]:
+def _own_hooks(facts: Facts) -> list[Webhook]:
     """Return the webhooks of crrd's manager."""
     return [each for each in facts.hooks if each.name == HOOK]
 

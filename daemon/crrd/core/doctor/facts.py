@@ -17,7 +17,7 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Hook:
+class Webhook:
     """A webhook that names ContainerRecreateRequests in its rules."""
 
     name: str
@@ -90,7 +90,7 @@ class Facts:
     unread: Mapping[str, str]  # Which of the fields below could not be read, and why
     valid_trial: Trial | None = None  # For a pod and a container that can be recreated; None if there is none
     crd: Json | None = None
-    hooks: tuple[Hook, ...] = ()
+    hooks: tuple[Webhook, ...] = ()
     policies: tuple[str, ...] = ()
     bound: tuple[str, ...] = ()  # The policies that a binding has deny
     managers: tuple[PodSeen, ...] = ()
@@ -105,7 +105,7 @@ class Facts:
     kruise_daemons: tuple[int, ...] = ()  # How many pods each DaemonSet of OpenKruise wants
 
 
-def read_hooks(obj: Json) -> tuple[Hook, ...]:
+def read_hooks(obj: Json) -> tuple[Webhook, ...]:
     """Return the webhooks of a configuration that the API server calls for requests."""
     found = []
     for each in map(mapping, items(obj.get("webhooks"))):
@@ -113,7 +113,9 @@ def read_hooks(obj: Json) -> tuple[Hook, ...]:
         if any(GROUP in items(rule.get("apiGroups")) and PLURAL in items(rule.get("resources")) for rule in rules):
             client = mapping(each.get("clientConfig"))
             trusted = "service" not in client or bool(client.get("caBundle"))
-            found.append(Hook(text(each.get("name")), read_name(obj), trusted, each.get("failurePolicy") == "Ignore"))
+            found.append(
+                Webhook(text(each.get("name")), read_name(obj), trusted, each.get("failurePolicy") == "Ignore")
+            )
     return tuple(found)
 
 

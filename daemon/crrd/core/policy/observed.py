@@ -116,7 +116,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenPod:
+class TargetPod:
     """What a policy needs of one pod."""
 
     owner: Owner | None
@@ -124,12 +124,12 @@ class SeenPod:
     unreached: tuple[Unreached, ...] = ()
 
 
-def read_pod(pod: Mapping[str, Any], now: datetime) -> SeenPod:
+def read_pod(pod: Mapping[str, Any], now: datetime) -> TargetPod:
     """Parse a pod. A container that does not run counts, too, so that the policy keeps its records of it."""
     member = read_member(pod)
     found = member.pod
     if found.deleting or found.ended:
-        return SeenPod(member.owner)
+        return TargetPod(member.owner)
     there = {name: each for name, each in found.containers.items() if each.kind.recreatable}
     started = {name: parse_time(each.started_at) for name, each in there.items()}
     uses = member.config
@@ -140,10 +140,10 @@ def read_pod(pod: Mapping[str, Any], now: datetime) -> SeenPod:
         Running(found.name, name, at or now, uses[name], there[name].ready, ready_after, found.node_name)
         for name, at in started.items()
     )
-    return SeenPod(member.owner, tuple(running), member.unreached)
+    return TargetPod(member.owner, tuple(running), member.unreached)
 
 
-def observe(policy: Policy, pods: Iterable[SeenPod]) -> Observed:
+def observe(policy: Policy, pods: Iterable[TargetPod]) -> Observed:
     """Return what the policy's containers use, as far as it counts for the policy."""
     known, config = list(pods), policy.config
     every = [each for pod in known for each in pod.running]

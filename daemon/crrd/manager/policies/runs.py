@@ -38,7 +38,7 @@ CHECK_SECONDS if it has waited in vain before."""
 TURN_SECONDS = 60.0  # Time without progress after which a run lets others run
 CHECK_SECONDS = 5.0  # The same for a run whose last turn brought no progress
 
-FIELDS: Remedies = {
+POLICY_REMEDIES: Remedies = {
     WaitReason.UNREADY_IN_ORDER: "restart pod {pod} first, or set spec.budget.maxUnavailable to {enough}",
     WaitReason.NODE_LIMIT: "to change the limit: spec.budget.maxPerNode",
     Skip.RESTARTS_POD:
@@ -208,7 +208,7 @@ class PolicyRuns:
             display = _Progress(partial(self._progressed, active), partial(self._on_refresh, active.policy))
             parts = self._client, cluster, self._clock, display
             patience = CHECK_SECONDS if active.idle else TURN_SECONDS
-            runner = Runner(*parts, timeout=timeout, confirmed=True, remedies=FIELDS, patience=patience)
+            runner = Runner(*parts, timeout=timeout, confirmed=True, remedies=POLICY_REMEDIES, patience=patience)
             plan, timed_out = await runner.run(run)
         stages = tuple(row.stage for row in plan.rows)
         active.idle = (timed_out and not active.idle) or stages == active.stages
