@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from crrd.core.api.types import RequestPhase
+from crrd.core.api.types import RecreateState, RequestPhase, StatePhase
 from crrd.core.recreate.actions import Decision
 from crrd.core.recreate.decide import decide
 from crrd.core.recreate.observation import Observation
 from crrd.lib.errors import ApiUnavailableError
 from crrd.node.agenda import LOOKS
 from tests.support.standins import MemoryNode
-from tests.support.worlds import request
+from tests.support.worlds import recreating, request
 
 pytestmark = pytest.mark.virtual_time
 
@@ -116,3 +116,14 @@ async def test_a_request_that_is_deleted_while_its_pod_is_observed_is_forgotten(
         node.delete("r2")
         await asyncio.sleep(10)
         assert set(node.controller.pods.peek("default/web").requests) == {"r0000"}
+
+
+async def test_a_request_that_another_one_overtakes_says_no_more_what_it_waits_for() -> None:
+    async with MemoryNode() as node:
+        node.kubelet_silent = 0.0
+        node.post(request())
+        await node.until(lambda: bool(node.status().states and node.status().states[0].message))
+        await asyncio.sleep(60)
+        earlier = "2098-01-01T00:00:00Z"
+        node.post(request(uid="r2", created=earlier, status=recreating(RecreateState("app", StatePhase.RECREATING))))
+        await node.until(lambda: node.status().states[0].message == "")

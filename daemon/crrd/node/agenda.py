@@ -41,13 +41,13 @@ class Agenda:
         """Return the requests to look at now: the first to serve, the one that was the first before, the changed."""
         while self._queue and self._places.get(self._queue[0][1]) != self._queue[0][0]:
             heappop(self._queue)
-        first = [uid for _, uid in self._queue[:1]]
-        if first != [self._first]:
-            self.add(self._first)
-            self._first = "".join(first)
+        before, self._first = self._first, self._queue[0][1] if self._queue else ""
+        if before not in ("", self._first):
+            self.add(before)
         while self._later and self._later[0][0] <= now:
             self.add(heappop(self._later)[1])
-        return [*first, *islice(self._changed, LOOKS)]
+        first = [self._first] if self._first else []
+        return first + list(islice(self._changed, LOOKS))
 
     def done(self, uids: Iterable[str]) -> None:
         """Record that these were looked at, and that all that was possible was done for them."""

@@ -1,7 +1,7 @@
 """Everything that the node daemon knows of a pod, in one record. Its parts are dropped at different times.
 
-- RequestRecord: when its request was deleted or left the selection, no write is running, its metrics have ended, and
-  none of its work is kept (`Pods.drop_if_done`).
+- RequestRecord, also in `live`, `worked` and the agenda: when its request was deleted or left the selection, no write
+  is running, its metrics have ended, and none of its work is kept (`Pods.drop_if_done`).
 - RuntimeState: when no request of the pod is live and no stop after a hook is due (`reconcile`).
 - PodState: when no watch keeps it up to date (`Pods.forget_pod`).
 - Work: see `drop_unneeded`.
