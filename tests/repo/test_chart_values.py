@@ -259,6 +259,29 @@ def test_the_error_says_what_is_wrong(values: Json, why: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "missing"),
+    [
+        *((name, name) for name in ("image", "namespaces", "manager", "node", "crd", "besideOpenKruise", "monitoring")),
+        ("image.repository", "repository"),
+        ("namespaces.manager", "manager"),
+        ("namespaces.node", "node"),
+        ("manager.replicas", "replicas"),
+        ("node.runtimeSocket", "runtimeSocket"),
+        ("node.maxUnavailable", "maxUnavailable"),
+        ("besideOpenKruise.serviceAccount", "serviceAccount"),
+        ("besideOpenKruise.namespace", "namespace"),
+    ],
+)
+def test_a_value_that_is_needed_cannot_be_taken_away(path: str, missing: str) -> None:
+    """A key of a values file without anything below it is null, too."""
+    values: Any = None
+    for key in reversed(path.split(".")):
+        values = {key: values}
+    with pytest.raises(helm.HelmError, match=f"missing property '{missing}'"):
+        templated(values)
+
+
+@pytest.mark.parametrize(
     "pods",
     [
         {"tolerations": [{"operator": "Exists"}, {"key": "k", "value": "v"}]},
