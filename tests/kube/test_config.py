@@ -789,6 +789,11 @@ def test_what_is_null_or_empty_is_not_there(write: Write, tmp_path: Path) -> Non
     assert (found.authorization, found.ca, found.insecure) == ("Bearer from a file", CA, False)
 
 
+def test_of_several_documents_the_first_counts(write: Write) -> None:
+    first, second = (json.dumps(kubeconfig(f"https://{name}", {})) for name in ("first", "second"))
+    assert resolve(write(f"{first}\n---\n{second}\n--- {{")).server == "https://first"
+
+
 def test_relative_paths_are_those_of_their_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("clusters", "users", "here"):
         (tmp_path / folder).mkdir()

@@ -116,7 +116,7 @@ def _merged(paths: str) -> dict[str, Any]:
 def _parsed(file: Path) -> Mapping[str, Any]:
     yaml: Any = importlib.import_module("yaml")
     try:
-        content = yaml.safe_load(_read(file))
+        content = next(yaml.safe_load_all(_read(file)), None)  # kubectl ignores further documents, too
     except (yaml.YAMLError, ValueError) as error:  # ValueError: an invalid date
         raise ConfigurationError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
     _require(content is None or isinstance(content, dict), f"{file} is not a kubeconfig")
