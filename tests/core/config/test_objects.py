@@ -180,6 +180,11 @@ class TestHash:
         assert absent == data_hash(web(data=None), [reference]) == data_hash(web(data={}), [reference])
         assert absent != data_hash(web(data={"c": "3"}), [reference])
 
+    def test_another_release_finds_the_same(self) -> None:
+        """Policies keep hashes in their status. If a release had others, all containers would count as outdated."""
+        found = data_hash({"data": {"b": "2", "a": "1"}}, [files("a"), files("b")])
+        assert found == "695248622ee5d4f37fa06edfa2cdb02a9e7d60c32488b4a3519db0e8ea90392e"
+
     def test_all_uses_of_a_container_count_together(self) -> None:
         uses, before = [key("a"), files("logo")], data_hash(web(), [key("a"), files("logo")])
         assert before == data_hash(web(data={"a": "1", "b": "3"}, binaryData={"c": "AA=="}), uses)
