@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from crrd.core.api.types import NODE_DAEMONS
@@ -49,7 +50,8 @@ class Cluster:
         self.retried: frozenset[str] = frozenset()  # As `World.retried`, set once by the user of this class
         self.starting: dict[str, str] = {}  # As `World.starting`, kept by the user of this class
         notify = self.changed.set
-        self._pods = Values(read_member, notify, group=lambda found: found.value.pod.name)
+        read = partial(read_member, with_config=options.reads_config or bool(options.objects))
+        self._pods = Values(read, notify, group=lambda found: found.value.pod.name)
         self._parse_request = versioned(read_run_request)
         self._requests = Objects[Version[RunRequest | None]](self._request_changed, listed=notify)
         self._budgets = Values(read_budget, notify)
@@ -202,7 +204,7 @@ class Cluster:
             uid = found.request.pod_uid
             if uid and uid not in watched and uid not in self._labels:
                 pod = await self._get(PODS, found.request.pod_name, uid)  # a deleted pod spends no budget
-                self._labels[uid] = read_member(pod).labels if pod is not None else {}
+                self._labels[uid] = read_member(pod, with_config=False).labels if pod is not None else {}
 
     async def learn_probes(self, plan: Plan) -> bool:
         """Read the events of failed probes if a pod of the plan waits for a probe. Return whether they were read.

@@ -394,3 +394,14 @@ def test_one_use_is_named_once_and_in_words() -> None:
     (found,) = references(pod({"volumeMounts": mounts}, WHOLE))["app"]
     assert str(found) == "ConfigMap web (volume)"
     assert found.object == (CM, "web")
+
+
+def test_thousands_of_variables_are_read_at_once() -> None:
+    """Each step that compares them with each other would take an hour here."""
+    variables = [from_key(f"V{number % 2_000}", "web", f"key-{number}") for number in range(4_000)]
+    shown = {"name": "SHOWN", "value": "$$(V0) $(V1$(V2)"}
+    (found,) = {each.object for each in references(pod({"env": [*variables, shown]}))["app"]}
+    assert found == (CM, "web")
+    used = [use for use in references(pod({"env": [*variables, shown]}))["app"] if use.keys]
+    replaced = {f"key-{number}" for number in range(2_000) if number not in (0, 2)}
+    assert len(used) == 4_000 - len(replaced)

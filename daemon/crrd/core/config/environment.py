@@ -9,15 +9,17 @@ from crrd.lib.jsonfields import items, mapping, text, value_at
 
 _VARIABLE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 """`$$` or `$(NAME)`, as in third_party/forked/golang/expansion in Kubernetes."""
+_SHOWN = re.compile(r"(?=\$\(([^)]*)\))")  # Each `$(NAME)`, also after another `$(`
 
 
 def of_environment(container: Mapping[str, Any]) -> Iterator[Reference]:
     """Yield what `env` and `envFrom` use. A variable that another one replaces shows the container nothing."""
     variables = list(map(mapping, items(container.get("env"))))
+    replaced_at = _replaced(variables)
     for index, variable in enumerate(variables):
         if text(variable.get("value")):
             continue  # kubelet ignores `valueFrom` then
-        replaced = text(variable.get("name")) in _replaced(variables, index + 1)
+        replaced = replaced_at.get(text(variable.get("name")), index) > index
         for kind, field in ((Kind.CONFIG_MAP, "configMapKeyRef"), (Kind.SECRET, "secretKeyRef")):
             ref = mapping(value_at(variable, f"valueFrom.{field}"))
             name, key, optional = text(ref.get("name")), text(ref.get("key")), ref.get("optional") is True
@@ -25,28 +27,27 @@ def of_environment(container: Mapping[str, Any]) -> Iterator[Reference]:
                 keys = frozenset({key})
                 required = frozenset[str]() if optional else keys
                 yield Reference(kind, name, Use.ENV, frozenset() if replaced else keys, required, optional)
-    names = _replaced(variables)
     for source in map(mapping, items(container.get("envFrom"))):
         prefix = text(source.get("prefix"))
-        without = frozenset(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+        without = frozenset(name.removeprefix(prefix) for name in replaced_at if name.startswith(prefix))
         for kind, field in ((Kind.CONFIG_MAP, "configMapRef"), (Kind.SECRET, "secretRef")):
             ref = mapping(source.get(field))
             if name := text(ref.get("name")):
                 yield Reference(kind, name, Use.ENV_FROM, optional=ref.get("optional") is True, without=without)
 
 
-def _replaced(variables: Sequence[Mapping[str, Any]], start: int = 0) -> set[str]:
-    """Return the names that the variables from the index `start` on replace for certain, so that nothing shows them.
+def _replaced(variables: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the names that variables replace for certain, so that nothing shows them, each with the last index.
 
     An optional source may set nothing, and `$(NAME)` may show the replaced value.
     """
-    values = [text(variable.get("value")) for variable in variables]
-    found = set()
-    for variable in variables[start:]:
+    shown = {name for variable in variables for name in _SHOWN.findall(text(variable.get("value")))}
+    found = {}
+    for index, variable in enumerate(variables):
         name, sources = text(variable.get("name")), mapping(variable.get("valueFrom")).values()
         certain = text(variable.get("value")) or not any(mapping(each).get("optional") is True for each in sources)
-        if certain and not any(f"$({name})" in value for value in values):
-            found.add(name)
+        if certain and name not in shown:
+            found[name] = index
     return found
 
 

@@ -84,8 +84,8 @@ def read_owner(obj: Mapping[str, Any]) -> Owner | None:
     return None
 
 
-def read_member(obj: Mapping[str, Any]) -> Member:
-    """A pod."""
+def read_member(obj: Mapping[str, Any], *, with_config: bool = True) -> Member:
+    """A pod. What it uses is read only `with_config`, because that takes most of the time."""
     meta = mapping(obj.get("metadata"))
     ready = condition(obj, "Ready")
     return Member(
@@ -95,8 +95,8 @@ def read_member(obj: Mapping[str, Any]) -> Member:
         ready_since=parse_time(text(ready.get("lastTransitionTime"))),
         labels={key: value for key, value in mapping(meta.get("labels")).items() if isinstance(value, str)},
         owner=read_owner(obj),
-        config=references(obj),
-        unreached=unreached(obj),
+        config=references(obj) if with_config else {},
+        unreached=unreached(obj) if with_config else (),
         refresh_token=text(mapping(meta.get("annotations")).get(ANNOTATION_REFRESH)),
         disrupted=condition_is_true(obj, "DisruptionTarget"),
     )
