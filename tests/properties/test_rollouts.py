@@ -20,7 +20,7 @@ from crrd.core.rollout.nodes import NodeDaemon
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Amount, Options, Run, Target
-from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.standing import Row, RowMemo, Stage
 from crrd.core.rollout.state import Budget, Member, World
 from tests.support.rollouts import (
     START,
@@ -64,6 +64,7 @@ class Model:
     """What the runner's watches show; None before it has listed."""
     counted: tuple[Member, ...] = ()
     """The pods as they were when the budget's status was written that the runner knows."""
+    memo: RowMemo = field(default_factory=RowMemo)
     confirmed: bool = False
     made: int = 0
     desired: int = PODS
@@ -117,13 +118,17 @@ class Model:
         if self.known is None:
             self.look()
         assert self.known is not None
-        return make_plan(self.known, self.run, self.now, confirmed=self.confirmed)
+        plain = make_plan(self.known, self.run, self.now, confirmed=self.confirmed)
+        found = make_plan(self.known, self.run, self.now, confirmed=self.confirmed, memo=self.memo)
+        assert found == plain, "what is remembered of the last plan changes nothing"
+        return found
 
     def step(self, *, dies: bool = False) -> Plan:
-        """One round of the runner; it may die between the creation and its note of it."""
+        """One round of the runner, which starts a plan's pods. It may die between a creation and its note of it."""
         found = self.plan()
-        if found.create and self._is_still_next(found.create[0]):
-            row = found.create[0]
+        for row in found.create:
+            if not self._is_as_known(row):
+                break
             name = self.run.request_name(row.uid, row.failed)
             self._within_budget(row.uid)
             if name not in self.requests and row.uid in self.pods:
@@ -133,19 +138,22 @@ class Model:
                 self.order.append(row.pod)
             if dies:
                 self.dies()
-            elif name in self.hidden:
+                break
+            if name in self.hidden:
                 self.refused[row.uid] = "there is such a request, and it is of no run"
                 self.look()
-            elif name in self.requests:
+                break
+            if name in self.requests:
                 assert self.known is not None
                 self.known = replace(self.known, requests=(*self.known.requests, self.requests[name]))
             else:
                 self.look()  # admission says that there is no such pod: it is asked for
+                break
         return found
 
     def dies(self) -> None:
         """The runner is killed; another process begins."""
-        self.known, self.refused, self.retried = None, {}, frozenset()
+        self.known, self.refused, self.retried, self.memo = None, {}, frozenset(), RowMemo()
 
     def retries(self) -> None:
         """Another process begins, which retries what has failed."""
@@ -155,13 +163,13 @@ class Model:
         self.asked_again |= {each.uid: each.pod_uid for each in found}
         self.look()
 
-    def _is_still_next(self, row: Row) -> bool:
-        """The runner asks for the pod before it creates a request: its watches may lag."""
+    def _is_as_known(self, row: Row) -> bool:
+        """The runner asks for the pod before it creates a request: its watches may lag. Then it makes another plan."""
         assert self.known is not None
         others = tuple(each for each in self.known.members if each.pod.name != row.pod)
         there = tuple(each for each in self.pods.values() if each.pod.name == row.pod)
         self.known = replace(self.known, members=(*others, *there))
-        return any(each.uid == row.uid for each in self.plan().create)
+        return there == (row.member,)
 
     def _within_budget(self, uid: str) -> None:
         """As far as the runner could know: what has just died elsewhere, its watches have yet to tell."""

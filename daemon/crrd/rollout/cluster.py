@@ -30,6 +30,7 @@ from crrd.rollout.target import Aim
 T = TypeVar("T")
 Json = Mapping[str, Any]
 _RETRY_SECONDS = 0.5
+_LEARN_SECONDS = 1.0  # Interval of looking for what no watch reports. Until then, what is unknown uses up budgets
 PAUSE_PER_POD = 0.0001
 """Seconds between two plans, for each pod. Plans then take about a third of one core, however many pods there are."""
 _PROBES_SECONDS = 10.0  # Interval of reading kubelet's events on failed probes while a recreated pod is not ready
@@ -72,6 +73,7 @@ class Cluster:
         self._probes_read_at = float("-inf")  # Monotonic
         self._refused: dict[str, str] = {}
         self._refreshes: dict[str, tuple[float, FileRefresh]] = {}  # By UID, with the loop's time
+        self._learn_at = 0.0  # The loop's time
         self._reflectors: list[Reflector[Any]] = []
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -105,8 +107,11 @@ class Cluster:
         self._raise_error()
         if problem := next((each.last_error for each in self._reflectors if each.last_error), ""):
             return problem
+        if _now() < self._learn_at:
+            return ""
         try:
             await self.learn()
+            self._learn_at = _now() + _LEARN_SECONDS
         except ApiUnavailableError as error:
             await asyncio.sleep(_RETRY_SECONDS)
             return str(error)

@@ -37,7 +37,7 @@ class Owners:
         """
         if self._aim.resource is None:
             return
-        pods = tuple(controllers)
+        pods = tuple({each.uid: each for each in controllers if each is not None}.values())
         for controller in pods:
             for owner in self._line(controller):
                 if owner.uid == self._aim.target.uid:

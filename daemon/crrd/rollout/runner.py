@@ -15,7 +15,7 @@ from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.rollout.overview import LIVE_SECONDS, RUNNING, STOPPED, WAITING
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Progress, Run
-from crrd.core.rollout.standing import Stage, count_done
+from crrd.core.rollout.standing import RowMemo, Stage, count_done
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Remedies, Wait
 from crrd.kube.client import KubeClient
@@ -68,7 +68,7 @@ class Runner:
         self._stages: tuple[list[Stage], list[str]] | None = None  # And the pods whose files were about to be refreshed
         self._nodes_until: float | None = None  # When only pods on nodes that are down are left: when the run ends
         self._confirmed, self._remedies = confirmed, remedies
-        self._starts = Starts(client, cluster, clock)
+        self._starts, self._memo = Starts(client, cluster, clock), RowMemo()
         self._written_state, self._write_at = "", 0.0  # Last written state, and the loop's time of the next write
 
     async def run(self, run: Run) -> tuple[Plan, bool]:
@@ -95,7 +95,8 @@ class Runner:
             if latest != run:
                 self._display.print_line("another process has changed the options of this run; using the new options")
             run = latest
-            plan = make_plan(world, run, self._clock.now(), confirmed=self._confirmed).worded(self._remedies)
+            plan = make_plan(world, run, self._clock.now(), confirmed=self._confirmed, memo=self._memo)
+            plan = plan.worded(self._remedies)
             if not trouble and await self._cluster.learn_probes(plan):
                 continue
             if trouble and plan.end is not End.ABORTED:

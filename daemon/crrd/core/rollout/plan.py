@@ -15,7 +15,7 @@ from crrd.core.rollout.requests import last_progress
 from crrd.core.rollout.rivals import age_of, first_rival, with_open_requests
 from crrd.core.rollout.round import Round
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, Stage, make_rows, tally
+from crrd.core.rollout.standing import Row, RowMemo, Stage, make_rows, tally
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import NO_WAIT, Remedies, Skip, Wait, WaitReason
 
@@ -63,14 +63,14 @@ class Plan:
         return replace(self, rows=rows, wait=self.wait.worded(remedies))
 
 
-def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False) -> Plan:
+def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False, memo: RowMemo | None = None) -> Plan:
     """Decide the next step from the present state.
 
     `world` must contain all requests created so far. `now` is the API server's time. `confirmed` means that the user
-    has allowed the rest after the first part.
+    has allowed the rest after the first part. Plans that follow each other are quicker with the same `memo`.
     """
-    rows = make_rows(world, run, now)
-    available = (each.available_at(world.min_ready(run)) for each in world.members if each.counts)
+    rows, min_ready = make_rows(world, run, now, memo), world.min_ready(run)
+    available = (each.available_at(min_ready) for each in world.members if each.counts) if min_ready else ()
     times = [row.settled_at for row in rows if row.settled_at is not None]
     wake = min([*times, *(at for at in available if at is not None and at > now)], default=None)
     end, message = _end(world, run, rows)
@@ -187,8 +187,10 @@ def _left_of_first(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> int |
     A pod that is restarted again has been started before.
     """
     first = run.options.first
+    if confirmed or not first:
+        return None
     started = sum(1 for row in rows if row.has_started and row.stage is not Stage.SKIPPED)
-    return None if confirmed or not first or started > first else first - started
+    return None if started > first else first - started
 
 
 def _with_reasons(rows: tuple[Row, ...], waits: Mapping[str, Wait]) -> tuple[Row, ...]:

@@ -54,8 +54,8 @@ class Round:
         """Whether a pod is unready, or not ready for long enough yet, or a request for it is in progress."""
         if not member.ready or member.pod.uid in self._busy:
             return True
-        at = member.available_at(self._min_ready)
-        return at is not None and at > now and self._min_ready > 0
+        at = member.available_at(self._min_ready) if self._min_ready else None
+        return at is not None and at > now
 
     def _uses_budget(self, member: Member) -> bool:
         """Whether a restart of the pod uses PodDisruptionBudgets. They count each ready pod as healthy."""

@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from crrd.core.api.types import API_VERSION, KIND
@@ -25,6 +26,11 @@ KEPT_SECONDS = 86_400
 """TTL of a run's requests: for `status`, and to resume the run the next morning. A pod whose request was deleted still
 counts as done, because its containers started after the run."""
 RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")  # Fits in a label, and leaves room in an object's name
+
+
+@lru_cache(maxsize=32_768)
+def _short_hash(uid: str) -> str:
+    return hashlib.sha256(uid.encode()).hexdigest()[:10]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,7 @@ class Run:
     def request_name(self, pod_uid: str, failed: str = "") -> str:
         """Return the name of this run's request for a pod, or of the one after the failed request of this name."""
         attempt = f".{attempt_of(failed) + 1}" if failed else ""
-        return f"{self.name}-{hashlib.sha256(pod_uid.encode()).hexdigest()[:10]}{attempt}"
+        return f"{self.name}-{_short_hash(pod_uid)}{attempt}"
 
     def request(self, pod_name: str, pod_uid: str, containers: tuple[str, ...], failed: str = "") -> dict[str, Any]:
         """Return the request for a pod as JSON; admission sets the other fields. `failed` as in `request_name`."""

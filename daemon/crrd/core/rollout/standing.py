@@ -82,10 +82,43 @@ class Row:
         return self.request is not None and not _reasons(self.request).isdisjoint(reasons)
 
 
-def make_rows(world: World, run: Run, now: datetime) -> tuple[Row, ...]:
+class RowMemo:
+    """The rows of the last plan, so that the next one computes only those of pods that have changed."""
+
+    def __init__(self) -> None:
+        self._context: object = None
+        self._rows: dict[str, tuple[Member, RunRequest | None, Row]] = {}
+
+    def row(self, world: World, run: Run, member: Member, asked: RunRequest | None, now: datetime) -> Row:
+        """Return the row of a pod, whose request is not being created."""
+        known = self._rows.get(member.pod.uid)
+        if known is not None and known[0] is member and known[1] is asked:
+            return known[2]
+        row = _row(world, run, member, asked, now)
+        if row.stage in (Stage.WAITING, Stage.SKIPPED, Stage.DONE):  # they do not depend on the time
+            self._rows[member.pod.uid] = (member, asked, row)
+        return row
+
+    def expect(self, world: World, run: Run) -> None:
+        """Forget everything if the plan is for another run, or if nodes or configuration have changed."""
+        of_nodes = world.kubelets, world.daemons, world.down
+        context = run, world.min_ready(run), of_nodes, world.config, world.kept, world.refused, world.retried
+        if context != self._context:
+            self._context, self._rows = context, {}
+
+
+def make_rows(world: World, run: Run, now: datetime, memo: RowMemo | None = None) -> tuple[Row, ...]:
     """Return a row for each pod of the run, deleted pods included."""
+    memo = memo or RowMemo()
+    memo.expect(world, run)
     own = {each.first_name: each for each in world.requests_of(run)}  # the newest request of each pod
-    rows = [_row(world, run, each, own.pop(run.request_name(each.pod.uid), None), now) for each in world.members]
+    rows = []
+    for each in world.members:
+        asked, starting = own.pop(run.request_name(each.pod.uid), None), world.starting.get(each.pod.uid)
+        if starting is not None and (asked is None or asked.request.name != starting):
+            rows.append(Row(each.pod.name, each.pod.uid, Stage.REQUESTED, node=each.pod.node_name, member=each))
+        else:
+            rows.append(memo.row(world, run, each, asked, now))
     return (*_with_silent_node(rows), *(_absent(each) for each in own.values()))
 
 
@@ -109,9 +142,6 @@ def _with_silent_node(rows: list[Row]) -> list[Row]:
 
 
 def _row(world: World, run: Run, member: Member, asked: RunRequest | None, now: datetime) -> Row:
-    name = world.starting.get(member.pod.uid)
-    if name is not None and (asked is None or asked.request.name != name):
-        return Row(member.pod.name, member.pod.uid, Stage.REQUESTED, node=member.pod.node_name, member=member)
     if asked is None:
         return _candidate(world, run, member)
     row = _requested(world, run, member, asked, now)
