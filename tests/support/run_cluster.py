@@ -5,8 +5,8 @@ A run goes over the whole path of `crrd recreate` but the HTTP: watches, plans, 
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from crrd.core.api.time import rfc3339
@@ -15,7 +15,7 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Options, Run, Target
 from crrd.kube.client import KubeClient
 from crrd.kube.lanes import Lane
-from crrd.kube.resources import NODES, PODS, REQUESTS, Listing, Page, Resource, WatchEvent
+from crrd.kube.resources import NODES, PODS, REQUESTS, Listing, Resource
 from crrd.lib.errors import ApiUnavailableError, ConflictError
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.remedies import FLAGS
@@ -49,8 +49,10 @@ class RunCluster(LanedApi):
 
     RESTART_SECONDS = 2.0
 
-    def __init__(self, pods: int = 0, *, nodes: int = 20) -> None:
+    def __init__(self, pods: int = 0, *, nodes: int = 20, spec: Json | None = None, **meta: Any) -> None:
+        """`spec` and `meta` are more fields of each pod."""
         super().__init__(self.latency)
+        self._spec, self._meta = spec or {}, meta
         self.clock = LoopClock()
         self.slow: dict[str, float] = {}  # By pod: seconds that each creation of its request takes
         self.refuse: Callable[[str], Exception | None] = lambda pod: None
@@ -97,11 +99,11 @@ class RunCluster(LanedApi):
             "state": {"running": {"startedAt": rfc3339(self.clock.now()) if instance else "2025-01-01T00:00:00Z"}},
         }
         owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "web", "controller": True}
-        meta = {"name": name, "namespace": NAMESPACE, "uid": f"uid-{name}", "labels": {"app": "web"}, **meta}
-        meta |= {"creationTimestamp": "2025-01-01T00:00:00Z", "ownerReferences": [owner]}
-        spec = {"nodeName": node, "containers": [{"name": "app"}]}
+        own: Json = {"name": name, "namespace": NAMESPACE, "uid": f"uid-{name}", "labels": {"app": "web"}}
+        own |= {"creationTimestamp": "2025-01-01T00:00:00Z", "ownerReferences": [owner]}
+        spec = {"containers": [{"name": "app"}], **self._spec, "nodeName": node}
         conditions = [self._ready(ready)]
-        pod = {"metadata": meta, "spec": spec}
+        pod: Json = {"metadata": {**own, **self._meta, **meta}, "spec": spec}
         pod["status"] = {"phase": "Running", "conditions": conditions, "containerStatuses": [status]}
         self.put(PODS, pod)
         return pod
@@ -111,14 +113,15 @@ class RunCluster(LanedApi):
         at = rfc3339(self.clock.now()) if loop is not None else "2025-01-01T00:00:00Z"
         return {"type": "Ready", "status": str(ready), "lastTransitionTime": at}
 
-    def stateful_set(self, replicas: int) -> Aim:
+    def stateful_set(self, replicas: int, *, in_order: bool = True) -> Aim:
         """The workload of the pods, as target of a run."""
         target = Target("statefulset.apps/web", "apps/v1", "StatefulSet", "web", "web")
         selector = {"matchLabels": {"app": "web"}}
         status = {"observedGeneration": 1, "updatedReplicas": replicas}
         meta = {"name": "web", "namespace": NAMESPACE, "uid": "web", "generation": 1}
-        body = {"metadata": meta, "status": status}
-        self.put(STATEFUL_SETS, {**body, "spec": {"replicas": replicas, "selector": selector}})
+        management = "OrderedReady" if in_order else "Parallel"
+        spec = {"replicas": replicas, "selector": selector, "podManagementPolicy": management}
+        self.put(STATEFUL_SETS, {"metadata": meta, "spec": spec, "status": status})
         return Aim(target, STATEFUL_SETS, "app=web")
 
     # Calls
@@ -126,21 +129,7 @@ class RunCluster(LanedApi):
     async def list_all(
         self, resource: Resource, parse: Callable[[Mapping[str, Any]], Any], **where: Any
     ) -> Listing[Any]:
-        listing = await super().list_all(resource, dict, **where)
-        return Listing(tuple(parse(obj) for obj in listing.items if _selected(obj, where)), str(self._version))
-
-    async def list_pages(self, resource: Resource, **where: Any) -> AsyncIterator[Page]:
-        yield Page([each for each in self.objects.get(resource.plural, {}).values() if _selected(each, where)], "1")
-
-    @asynccontextmanager
-    async def watch(self, resource: Resource, version: str, **where: Any) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        async def fitting(events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
-            async for event in events:
-                if event.kind == "BOOKMARK" or _selected(event.object, where):
-                    yield event
-
-        async with super().watch(resource, version, **where) as events:
-            yield fitting(events)
+        return replace(await super().list_all(resource, parse, **where), resource_version=str(self._version))
 
     async def _answer(self, verb: str, resource: Resource) -> None:
         if verb != "watch":  # events are as quick as they come
@@ -215,13 +204,3 @@ class RunCluster(LanedApi):
     def requests(self) -> dict[str, Mapping[str, Any]]:
         """All requests, by pod."""
         return {each["spec"]["podName"]: each for each in self.objects.get(REQUESTS.plural, {}).values()}
-
-
-def _selected(obj: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
-    """Whether an object has the labels of a selector."""
-    labels = obj["metadata"].get("labels") or {}
-    for part in filter(None, where.get("label_selector", "").split(",")):
-        key, _, value = part.partition("=")
-        if key not in labels or (value and labels[key] != value):
-            return False
-    return True
