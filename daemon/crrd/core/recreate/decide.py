@@ -27,14 +27,13 @@ from crrd.core.recreate.actions import (
 from crrd.core.recreate.image import await_image
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import Observation, ObservedRequest
-from crrd.core.recreate.outcome import await_ready, await_successor
+from crrd.core.recreate.outcome import await_next
 from crrd.core.recreate.request_view import RequestView, all_states
 from crrd.core.recreate.settle import complete_as_failed, settle
 from crrd.core.recreate.step import Step, fail, hold, recreating, with_message
 from crrd.core.recreate.stop import finish_hooked, stop
 from crrd.core.recreate.view import ContainerView
 from crrd.core.recreate.whole_pod import PodView
-from crrd.kubelet.runtime_status import ContainerState
 
 WITHHELD_SECONDS = 5.0  # Seconds until the next decision, after one that has broken a rule
 POD_PATIENCE = 60.0  # Seconds until a pod that this node has never had is looked up at the API server
@@ -194,9 +193,7 @@ def _next_step(view: ContainerView, *, blocked: bool) -> Step:
         return _without_target(view)
     if view.outgoing is not None:
         return stop(view, view.outgoing, blocked=blocked)
-    if view.newest is None or view.newest.state is ContainerState.EXITED:
-        return await_successor(view)
-    return await_ready(view, view.newest)
+    return await_next(view)
 
 
 def _without_target(view: ContainerView) -> Step:

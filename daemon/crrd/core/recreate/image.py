@@ -8,7 +8,7 @@ several, and two tags the same.
 from crrd.core.api.reasons import Reason
 from crrd.core.recreate.messages import Message, kubelet_message
 from crrd.core.recreate.observation import Instance
-from crrd.core.recreate.outcome import await_ready, await_successor
+from crrd.core.recreate.outcome import await_next
 from crrd.core.recreate.step import Step, fail, recreating, resting, with_message
 from crrd.core.recreate.view import ContainerView
 from crrd.kubelet.hash.name_and_image import SINCE, hash_of_name_and_image
@@ -21,11 +21,10 @@ def await_image(view: ContainerView, *, blocked: bool) -> Step:
     """Return what to do about a container that gets another image."""
     if view.status.image != view.image:
         return _await_change(view, blocked=blocked)
-    if view.newest is None or view.newest.state is ContainerState.EXITED:
-        return await_successor(view)
-    if not _started_for_image(view, view.newest):
+    newest = view.newest
+    if newest is not None and newest.state is not ContainerState.EXITED and not _started_for_image(view, newest):
         return _await_kubelet(view)
-    return await_ready(view, view.newest)
+    return await_next(view)
 
 
 def _await_kubelet(view: ContainerView) -> Step:

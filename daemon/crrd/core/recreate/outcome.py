@@ -30,7 +30,14 @@ def await_exit(view: ContainerView, stopped_at: float) -> Step:
     return Step(state=replace(view.state, phase=StatePhase.RECREATING), wake_at=look_at, poll_runtime=True)
 
 
-def await_successor(view: ContainerView) -> Step:
+def await_next(view: ContainerView) -> Step:
+    """The target has ended. Wait until kubelet creates the next instance, and until that one is ready."""
+    if view.newest is None or view.newest.state is ContainerState.EXITED:
+        return _await_successor(view)
+    return _await_ready(view, view.newest)
+
+
+def _await_successor(view: ContainerView) -> Step:
     """Steps 6 and 10: the instance has ended. Wait until kubelet creates the next one."""
     if view.left_down:
         return fail(view, view.left_down)
@@ -40,7 +47,7 @@ def await_successor(view: ContainerView) -> Step:
     )
 
 
-def await_ready(view: ContainerView, newest: Instance) -> Step:
+def _await_ready(view: ContainerView, newest: Instance) -> Step:
     """Step 10: the next instance exists. Wait until the pod's status shows it as running and ready."""
     whole, status = view.whole, view.status
     if newest.state is not ContainerState.RUNNING:

@@ -150,12 +150,12 @@ def _wait_or_shorten(view: ContainerView, instance: Instance, others: list[Work]
     now, limit = view.whole.now, None
     longest = max(others, key=lambda work: float("inf") if work.until is None else work.until)
     if longest.under_way is WorkKind.STOP:
-        if longest.until is None or now + view.stop_seconds < longest.until:
-            return _send(view, instance)
+        in_turn = longest.until is None or now + view.stop_seconds < longest.until
     else:
         limit = view.whole.known.first_seen + view.grace
-        if now >= limit:
-            return _send(view, instance)
+        in_turn = now >= limit
+    if in_turn:
+        return _send(view, instance)
     return hold(view, Message.of(Reason.OTHER_WORK, work=longest.under_way), look_at=limit)
 
 
