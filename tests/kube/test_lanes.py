@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from crrd.kube.lanes import FEW_PLACES, PLACES, SLOW_SECONDS, Lane, Lanes
+from crrd.lib.supervise import cancel
 
 pytestmark = pytest.mark.virtual_time
 
@@ -70,6 +71,25 @@ async def test_calls_of_one_namespace_that_hang_keep_another_waiting_for_one_of_
         await calls.call("w", Lane.WRITE, 0.01, namespace="quiet")
         assert loop.time() - began <= SLOW_SECONDS + 0.011
     await asyncio.gather(*hanging)
+
+
+async def test_calls_of_many_namespaces_that_hang_keep_another_waiting_only_for_the_first_of_each() -> None:
+    calls, loop, number = Calls(), asyncio.get_running_loop(), 300
+
+    async def hang(namespace: str) -> None:
+        while True:
+            await calls.call("hangs", Lane.WRITE, 10.0, namespace=namespace)
+            await asyncio.sleep(5.0)
+
+    hanging = [asyncio.create_task(hang(f"noisy-{each}")) for each in range(number)]
+    await asyncio.sleep(number / PLACES * SLOW_SECONDS + 1.0)
+    for each in range(40):
+        began = loop.time()
+        await calls.call("w", Lane.WRITE, 0.01, namespace=f"quiet-{each % 3}")
+        assert loop.time() - began <= 0.011
+        await asyncio.sleep(1.0)
+    assert calls.began.count("hangs") >= 2 * number, "they are served, too"
+    await cancel(hanging)
 
 
 async def test_a_namespace_whose_calls_hung_is_served_again_and_forgotten() -> None:

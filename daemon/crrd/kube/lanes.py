@@ -5,8 +5,9 @@ one slow object from delaying others:
 
 - A slow call gives up its place after a while, but goes on.
 - Reads and writes take turns. Events and routine reads come after both, and take few places.
-- Within a lane, the namespace that has used the places least goes first. So calls of other namespaces wait for one
-  slow call, however many hang in one namespace.
+- Within a lane, the namespace that has used the places least goes first. Namespaces whose last call was slow have
+  places of their own. So calls of other namespaces wait for the first slow call of a namespace at most, however many
+  hang there, and in however many namespaces.
 """
 
 import asyncio
@@ -16,9 +17,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-PLACES = 6  # Calls that may be under way at once, not counting slow ones
+PLACES = 6  # Calls that may be under way at once, not counting slow ones; and as many of slow namespaces
 FEW_PLACES = 2  # How many of these places events may take, and how many routine reads
 SLOW_SECONDS = 0.5  # A call that takes longer gives up its place, and goes on without one
+REMEMBERED = 1000  # Slow namespaces that are known as such until their next call
 
 
 routine: ContextVar[bool] = ContextVar("routine", default=False)
@@ -43,7 +45,7 @@ class _Flow:
     """The calls of one namespace in a lane."""
 
     used: float  # Seconds of places, on the scale of its lane: a flow that was idle starts where the others are
-    cost: float = 0.0  # Of its last call: the estimate for the next one
+    cost: float = 0.0  # Of its last call: the estimate for the next one. It is slow if this is SLOW_SECONDS or more
     waiting: deque["asyncio.Future[float]"] = field(default_factory=deque)
     under_way: int = 0
 
@@ -52,7 +54,7 @@ class _Queue:
     """The calls of one lane."""
 
     def __init__(self) -> None:
-        self.taken = 0
+        self.taken = {False: 0, True: 0}  # The places of namespaces that are not slow, and of slow ones
         self._flows: dict[str, _Flow] = {}
         self._scale = 0.0  # What the flow had used that was granted a place last
 
@@ -62,9 +64,9 @@ class _Queue:
         flow.used = max(flow.used, self._scale)
         flow.waiting.append(granted)
 
-    def grant(self) -> bool:
-        """Grant a place to the next call. Return False if none waits."""
-        while waiting := [name for name, flow in self._flows.items() if flow.waiting]:
+    def grant(self, *, slow: bool) -> bool:
+        """Grant a place to the next call of slow namespaces, or of others. Return False if none waits."""
+        while waiting := [name for name, each in self._flows.items() if each.waiting and _is_slow(each.cost) is slow]:
             name = min(waiting, key=lambda each: self._flows[each].used)
             flow = self._flows[name]
             granted = flow.waiting.popleft()
@@ -72,7 +74,7 @@ class _Queue:
                 self._scale = max(self._scale, flow.used)
                 flow.used += flow.cost
                 flow.under_way += 1
-                self.taken += 1
+                self.taken[slow] += 1
                 granted.set_result(flow.cost)
                 return True
             self._forget_idle(name)
@@ -84,13 +86,18 @@ class _Queue:
         flow.used += seconds - estimate
         flow.cost = seconds
         flow.under_way -= 1
-        self.taken -= 1
+        self.taken[_is_slow(estimate)] -= 1
         self._forget_idle(name)
 
     def _forget_idle(self, name: str) -> None:
         flow = self._flows[name]
-        if not flow.waiting and not flow.under_way and flow.used <= self._scale:
+        kept = _is_slow(flow.cost) and len(self._flows) <= REMEMBERED
+        if not flow.waiting and not flow.under_way and flow.used <= self._scale and not kept:
             del self._flows[name]
+
+
+def _is_slow(seconds: float) -> bool:
+    return seconds >= SLOW_SECONDS
 
 
 class Lanes:
@@ -120,28 +127,30 @@ class Lanes:
         began = loop.time()
         timer: asyncio.TimerHandle | None = None
 
-        def give_back() -> None:
+        def give_back(least: float = 0.0) -> None:
             nonlocal timer
             if timer is not None:
                 timer.cancel()
                 timer = None
-                queue.free(namespace, estimate, loop.time() - began)
+                queue.free(namespace, estimate, max(least, loop.time() - began))
                 self._hand_on()
 
-        timer = loop.call_later(SLOW_SECONDS, give_back)
+        timer = loop.call_later(SLOW_SECONDS, give_back, SLOW_SECONDS)
         return give_back
 
     def _hand_on(self) -> None:
         """Grant free places."""
-        while sum(queue.taken for queue in self._queues.values()) < PLACES and any(map(self._grant_one, self._turns)):
-            pass
+        for slow in (False, True):
+            while sum(queue.taken[slow] for queue in self._queues.values()) < PLACES and self._grant_one(slow=slow):
+                pass
 
-    def _grant_one(self, turns: deque[Lane]) -> bool:
-        """Grant one place to the lanes that take turns. Return False if none of them can use it."""
-        for lane in tuple(turns):
-            queue = self._queues[lane]
-            if queue.taken < _LIMITS.get(lane, PLACES) and queue.grant():
-                turns.remove(lane)
-                turns.append(lane)  # the other one is next
-                return True
+    def _grant_one(self, *, slow: bool) -> bool:
+        """Grant one place. Return False if no lane can use it."""
+        for turns in self._turns:
+            for lane in tuple(turns):
+                queue = self._queues[lane]
+                if queue.taken[slow] < _LIMITS.get(lane, PLACES) and queue.grant(slow=slow):
+                    turns.remove(lane)
+                    turns.append(lane)  # the other one is next
+                    return True
         return False
