@@ -245,6 +245,40 @@ async def test_what_is_told_of_goes_before_the_events_about_it() -> None:
     assert written == pytest.approx([0.02, 0.04, 0.06, 0.08])
 
 
+@pytest.mark.virtual_time
+async def test_events_that_hang_in_one_namespace_delay_no_other() -> None:
+    written: list[str] = []
+    under_way = most = 0
+
+    class Client:
+        async def create(self, _: object, namespace: str, body: object) -> None:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            try:
+                if namespace == "noisy":
+                    await asyncio.sleep(15.0)
+                    raise ApiUnavailableError("no answer in time")
+            finally:
+                under_way -= 1
+            written.append(namespace)
+
+    sink = CountingSink(cast("KubeClient", Client()))
+    task = asyncio.create_task(run(sink))
+    for namespace in [*["noisy"] * 200, "quiet"]:
+        sink.emit(replace(event(), request=replace(event().request, namespace=namespace)))
+    await asyncio.sleep(10)
+    assert written == ["quiet"] * 2
+    assert most <= 21
+    await asyncio.sleep(120)
+    sink.emit(replace(event(), request=replace(event().request, namespace="noisy")))
+    assert not await sink.flush(1)
+    await asyncio.sleep(120)
+    assert sink.dropped == 402
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_events_reach_the_request_and_its_pod() -> None:
     async with local() as (_, client):
         sink = CountingSink(client)

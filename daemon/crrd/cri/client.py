@@ -91,7 +91,8 @@ class CriClient:
         self._exec: UnaryStreamMultiCallable[api_pb2.ExecSyncRequest, tuple[ExecResult, int]] = channel.unary_stream(
             f"/{_SERVICE}/ExecSync", api_pb2.ExecSyncRequest.SerializeToString, _cut_result
         )
-        # One ExecSync response at a time, because gRPC holds three copies of it
+        # One ExecSync response at a time, because gRPC holds three copies of it. A slow one delays the next one by
+        # EXEC_RESPONSE_SECONDS at most.
         self._exec_response_lock = asyncio.Lock()
 
     async def version(self, seconds: float = CALL_SECONDS) -> api_pb2.VersionResponse:

@@ -16,7 +16,7 @@ from crrd.lib.supervise import cancel
 PAUSE_FACTOR = 5.0  # If several pods wait, the pause after a look is this factor times its duration
 URGENT_FACTOR = 1.0  # The same if a stop waits for the look
 PAUSE_LIMITS = (0.05, 1.0)  # Least and greatest length of this pause, in seconds
-SLOW_SECONDS = 2.0  # A look that takes longer no longer delays the next one
+SLOW_SECONDS = 2.0  # A look that takes longer no longer delays the next one, and so no other pod
 
 Waiting = dict[str, list["asyncio.Future[Sequence[api_pb2.Container]]"]]  # Pod UID -> waiters for its containers
 

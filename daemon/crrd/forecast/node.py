@@ -133,7 +133,7 @@ class NodeForecast:
         self._source = source
         self._node = node
         self._store = SpecStore(folder) if folder is not None else None
-        self._lock = asyncio.Lock()
+        self._lock = asyncio.Lock()  # One forecast at a time: a slow one delays only other readers of the page
         self._answers: dict[tuple[str, str], tuple[float, Report]] = {}
         # For the metric: running containers whose stored hash differs from the one that the running kubelet's version
         # computes. None while unknown.

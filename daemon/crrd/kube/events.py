@@ -1,7 +1,8 @@
 """Kubernetes events: one shape, written at once (`write_event`) or in the background (`KubeEventSink`).
 
 The sink only queues. One worker writes the events one by one, with a pause before each, so that container stops get the
-connection and the CPU first. Events that cannot be written are dropped, counted and logged. `decide` chooses the
+connection and the CPU first. A write that is slow, for example because of one namespace's webhook, goes on beside the
+next ones. Events that cannot be written are dropped, counted and logged. `decide` chooses the
 events. Each event is a write for the API server, so a successful recreate has two: its start on the request, its end on
 the pod. All other events are written on both objects.
 """
@@ -24,15 +25,18 @@ from crrd.core.api.time import rfc3339
 from crrd.core.api.types import API_VERSION, KIND
 from crrd.core.recreate.actions import EmitEvent
 from crrd.kube.client import KubeClient
+from crrd.kube.lanes import SLOW_SECONDS
 from crrd.kube.resources import EVENTS
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError
 from crrd.lib.heartbeat import Heartbeat
+from crrd.lib.supervise import cancel
 
 CAPACITY = 4000
 """Most events in the queue, of 2.5 KB each; beyond that the oldest is dropped. A manager that ends a thousand requests
 at once has 2 000; the API server keeps events for an hour."""
 _PAUSE_SECONDS = 0.02
+_MOST_SLOW = 20  # Slow writes in one namespace. Beyond that its events are dropped
 _MANY = 1000  # With more events in the queue, pauses are short; a node's burst of stops has fewer
 _SHORT_PAUSE_SECONDS = 0.002
 FLUSH_SECONDS = 3.0  # Time limit for the last events of a daemon that shuts down
@@ -112,6 +116,7 @@ class KubeEventSink:
         self._node_name = node_name
         self._component = component
         self._queue: deque[str] = deque()  # JSON texts, because thousands of dicts would fragment the memory
+        self._writing: dict[asyncio.Task[None], str] = {}  # With the namespace of the event
         self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -140,19 +145,41 @@ class KubeEventSink:
 
     async def run(self) -> NoReturn:
         """Write queued events, until cancelled."""
-        while True:
-            self.heartbeat.until(self._wanted, "waiting for events")
-            await self._wanted.wait()
-            while self._queue:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_SHORT_PAUSE_SECONDS if len(self._queue) > _MANY else _PAUSE_SECONDS):
-                        await self._hurry.wait()
-                await self._write(json.loads(self._queue.popleft()))
-            self._wanted.clear()
-            self._idle.set()
-            if self._overflowed:
-                log.warning("events dropped", count=self._overflowed, error="too many events waited")
-            self._overflowed = 0
+        try:
+            while True:
+                if not self._queue and not self._writing:
+                    self._idle.set()
+                    self.heartbeat.until(self._wanted, "waiting for events")
+                wanted = asyncio.ensure_future(self._wanted.wait())
+                try:
+                    await asyncio.wait({wanted, *self._writing}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    wanted.cancel()
+                await self._write_all()
+        finally:
+            await cancel(self._writing)
+
+    async def _write_all(self) -> None:
+        """Write the queued events, but do not wait for slow writes."""
+        while self._queue:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SHORT_PAUSE_SECONDS if len(self._queue) > _MANY else _PAUSE_SECONDS):
+                    await self._hurry.wait()
+            body = json.loads(self._queue.popleft())
+            namespace = body["metadata"]["namespace"]
+            slow = [*self._writing.values()].count(namespace)
+            if slow >= _MOST_SLOW:
+                self._drop(f"too many writes in namespace {namespace} are slow")
+                continue
+            write = asyncio.create_task(self._write(body), name="write an event")
+            self._writing[write] = namespace
+            write.add_done_callback(self._writing.pop)
+            if not slow:
+                await asyncio.wait((write,), timeout=SLOW_SECONDS)
+        self._wanted.clear()
+        if self._overflowed:
+            log.warning("events dropped", count=self._overflowed, error="too many events waited")
+        self._overflowed = 0
 
     async def flush(self, seconds: float) -> bool:
         """Make `run` write the queue without pauses, for at most `seconds`. Return whether the queue is empty."""
@@ -176,13 +203,17 @@ class KubeEventSink:
                     patience = min(error.retry_after, _LONGEST_PATIENCE_SECONDS)
                     await asyncio.sleep(max(_RETRY.delay(attempt), patience))
                     continue
-                self._on_drop()
-                if not self._failing:
-                    log.warning("events dropped", error=str(error))
-                self._failing = True
+                self._drop(str(error))
                 return
             self._failing = False
             return
+
+    def _drop(self, error: str) -> None:
+        """Count an event that is not written. Log only the first one in a row."""
+        self._on_drop()
+        if not self._failing:
+            log.warning("events dropped", error=error)
+        self._failing = True
 
 
 def _involved(event: EmitEvent) -> Iterator[dict[str, str]]:

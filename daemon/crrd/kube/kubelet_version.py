@@ -27,11 +27,14 @@ log = structlog.get_logger(__name__)
 
 
 class KubeletVersions:
-    """Reads Nodes from the API server, one at a time, and reuses each result for a minute."""
+    """Reads Nodes from the API server, and reuses each result for a minute.
+
+    Callers for one node wait for one read. A slow one delays no caller for another node.
+    """
 
     def __init__(self, nodes: ObjectReader) -> None:
         self._nodes = nodes
-        self._lock = asyncio.Lock()
+        self._locks: dict[str, asyncio.Lock] = {}  # By node
         self._known: dict[str, tuple[float, int | None, bool]] = {}
         """By node: the loop's time of the next read, kubelet's minor version, and whether the node is Ready."""
 
@@ -44,7 +47,7 @@ class KubeletVersions:
         return (await self._look(node_name))[1]
 
     async def _look(self, node_name: str) -> tuple[int | None, bool]:
-        async with self._lock:
+        async with self._locks.setdefault(node_name, asyncio.Lock()):
             now = asyncio.get_running_loop().time
             ask_at, minor, ready = self._known.get(node_name, (float("-inf"), None, False))
             if now() < ask_at:
@@ -61,6 +64,7 @@ class KubeletVersions:
             finally:  # also if the caller was cancelled
                 if len(self._known) >= REMEMBERED_NODES:
                     self._known.clear()
+                    self._locks = {node: lock for node, lock in self._locks.items() if lock.locked()}
                 self._known[node_name] = now() + wait, minor, ready
             return minor, ready
 

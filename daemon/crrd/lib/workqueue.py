@@ -1,7 +1,8 @@
 """A work queue: serial within a key, parallel across keys, and a timer per key.
 
 A key that is woken while its handler runs is handled once more afterwards, however often it was woken. The number of
-keys that run at once has no limit, because handlers mostly wait. All log lines of one round have the same `round`.
+keys that run at once has no limit, because handlers mostly wait. So a slow handler delays only its own key. All log
+lines of one round have the same `round`.
 """
 
 import asyncio

@@ -36,7 +36,7 @@ class KubeletProbe:
         self.minor = minor
         self._ready = ready
         self._port = port
-        self._lock = asyncio.Lock()
+        self._lock = asyncio.Lock()  # One check, for all pods that wait: it takes PATIENCE_SECONDS at most
         self._there = False
         self._silent_since: float | None = None
         self._learned = float("-inf")  # Time of the last check with a result

@@ -9,7 +9,8 @@ STOPS_AT_ONCE = 128
 with 32 and 64 slots, the last stops wait while kubelet already restarts containers, and no container is ready
 sooner."""
 SLOT_SECONDS = 2.0
-"""Longest time that a stop holds its slot. Waiting for the container to end costs the runtime nothing."""
+"""Longest time that a stop holds its slot, so that one that hangs delays others by this at most. Waiting for the
+container to end costs the runtime nothing."""
 
 
 class StopSlots:

@@ -53,7 +53,7 @@ class Limits:
     """Limits for callers, and the times of the shutdown."""
 
     body: int = 3 * 2**20  # Bytes of one call, the API server's own limit for one object
-    bodies: int = 48 * 2**20  # Bytes of all unanswered calls
+    bodies: int = 48 * 2**20  # Bytes of all unanswered calls; each is answered after `answer_seconds`
     read_seconds: float = 5.0  # For receiving the body of a call
     answer_seconds: float = 8.0  # For the whole answer, or the API server's own timeout if that is shorter
     idle_seconds: float = 100.0
