@@ -10,6 +10,10 @@ from crrd.kube.client import KubeClient
 from crrd.kube.discovery import Served, find_kind, kind_of
 from crrd.kube.resources import Resource
 from crrd.lib.errors import ConfigurationError, GoneError
+from crrd.lib.jsonfields import value_at
+
+_COUNTS = ("spec.replicas", "spec.parallelism", "status.desiredNumberScheduled")
+"""Where the kinds of workloads have their number of pods, which may be 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,7 @@ class Aim:
     resource: Resource | None = None  # The workload's resource. None if the target is not a workload
     selector: str = ""  # The workload's label selector as a query
     min_ready: int = 0  # The workload's minReadySeconds
+    owns_pods: bool = True  # Whether it has a number of pods, unlike for example a Service
 
     @property
     def pods_query(self) -> str:
@@ -84,7 +89,9 @@ async def find_workload(client: KubeClient, namespace: str, served: Served, name
     if workload.selector is None:
         raise ConfigurationError(f"{shown} has no spec.selector: use the owner of its pods, or -l SELECTOR")
     target = Target(shown, served.api_version, served.kind, name, workload.uid)
-    return Aim(target, served.resource, workload.selector.query, workload.min_ready)
+    counts = (value_at(found, path) for path in _COUNTS)
+    owns_pods = any(each is not None for each in counts)
+    return Aim(target, served.resource, workload.selector.query, workload.min_ready, owns_pods)
 
 
 def check_run(world: World, run: Run) -> None:

@@ -466,6 +466,15 @@ class TestImmutable:
         assert reason(found) == PolicyReason.SETTLING
         assert found.status.config[0].nodes == ()
 
+    def test_nodes_are_known_while_the_policy_has_no_pods(self) -> None:
+        """Pods of another workload still use the object, so new pods get the old data."""
+        history = self.replaced(a=self.OLD, b=self.OLD)
+        uses = {(Kind.CONFIG_MAP, "cfg"): {"a": self.OLD}}
+        empty = decide(history.policy, Observed(uses=uses), at(200))
+        assert (reason(empty), empty.status.config[0].nodes) == (PolicyReason.IMMUTABLE, ("a",))
+        freed = decide(history.policy, Observed(), at(200))
+        assert (reason(freed), freed.status.config[0].nodes) == (PolicyReason.IDLE, ())
+
     def test_a_part_that_nodes_keep_is_not_done_by_a_run_for_another_one(self) -> None:
         history, two = self.replaced(a=self.OLD), app(-3600, "web-0", "app", USE, replace(USE, name="other"))
         self.look(history, 150, self.known("b", "u2", 99) | data("x", None, OTHER), two, a=self.OLD)

@@ -25,38 +25,44 @@ Uses = Mapping[str, NodeUse]
 
 
 def remember(look: Look) -> tuple[UsedObject, ...]:
-    """Return the new records. Objects that cannot be read now keep their old records."""
+    """Return the new records. Objects that cannot be read keep their old records. All do while there is no pod."""
     found, now = look.found, look.now
-    known, users_of = {each.key: each for each in look.status.config}, _users(found.running)
+    users_of = _users(found.running)
+    known = {each.key: _still_kept(each, found.uses.get(each.part.object_name, {}), now) for each in look.status.config}
     for key, data in found.data.items():
         old, users, uses = known.get(key), users_of.get(key, ()), found.uses.get(key[1].object_name, {})
         if old is not None:
-            old = _with_kept(old, data, uses, now)
+            old = _with_replaced(old, data, uses, now)
             if old.left and not _pending(look, old, users):
                 old = replace(old, left="")
             known[key] = _changed(old, data, now) if data.exists and old.hash != data.hash else old
         elif data.exists:
             known[key] = _with_older(_first(look, key, data, users), data, uses)
-    return tuple(known[key] for key in sorted(known) if key in users_of or key in found.data)
+    return tuple(known[key] for key in sorted(known) if key in users_of or key in found.data or not found.running)
 
 
-def _with_kept(old: UsedObject, data: Data, uses: Uses, now: datetime) -> UsedObject:
-    """Return the record with the nodes that keep the data of an object that was replaced or deleted.
+def _still_kept(old: UsedObject, uses: Uses, now: datetime) -> UsedObject:
+    """Return the record with the nodes that still keep the data of an object that was replaced or deleted."""
+    replaced = parse_time(old.replaced)
+    if replaced is None:
+        return old
+    nodes = kept_nodes(uses, replaced, old.nodes)
+    if nodes or now < replaced + _LAG:
+        return replace(old, nodes=nodes)
+    return replace(old, nodes=(), kept="", replaced="")
+
+
+def _with_replaced(old: UsedObject, data: Data, uses: Uses, now: datetime) -> UsedObject:
+    """Return the record after an immutable object was replaced or deleted, or as it is.
 
     An object with the same data that takes its place is kept, too, but does no harm until its data differs.
     """
-    if old.immutable not in ("", data.uid):
-        at = data.created or now
-        nodes = kept_nodes(uses, at, None)
-        kept = "" if old.is_kept else old.hash
-        return replace(old, immutable=data.immutable_uid, nodes=nodes, kept=kept, replaced=rfc3339(at))
-    old, since = replace(old, immutable=data.immutable_uid), parse_time(old.replaced)
-    if since is None:
-        return old
-    nodes = kept_nodes(uses, since, old.nodes)
-    if nodes or now < since + _LAG:
-        return replace(old, nodes=nodes)
-    return replace(old, nodes=(), kept="", replaced="")
+    record = replace(old, immutable=data.immutable_uid)
+    if old.immutable in ("", data.uid):
+        return record
+    at = data.created or now
+    kept = "" if old.is_kept else old.hash
+    return replace(record, nodes=kept_nodes(uses, at, None), kept=kept, replaced=rfc3339(at))
 
 
 def _users(running: Iterable[Running]) -> dict[UseKey, list[Running]]:

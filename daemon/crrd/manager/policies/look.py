@@ -104,7 +104,8 @@ class TargetObserver:
             await owners.learn([pod.owner for pod in pods])
             owned = [pod for pod in pods if owners.lead_to_target(pod.owner)]
             found = observe(policy, owned)
-            found = replace(found, workload_min_ready=aim.min_ready, not_owned=len(pods) - len(owned))
+            not_owned = 0 if aim.owns_pods else len(pods) - len(owned)  # a workload may be scaled to 0
+            found = replace(found, workload_min_ready=aim.min_ready, not_owned=not_owned)
             if policy.config is None:
                 return aim, found
             listed = await self._watches.watch(namespace, CONFIG_MAPS)
@@ -153,7 +154,7 @@ class TargetObserver:
             return found
         if not await self._watches.watch(policy.namespace, PODS):
             return None
-        names = {part.object_name for _, part in data}
+        names = {part.object_name for _, part in data} | {each.part.object_name for each in policy.status.config}
         return replace(found, uses={name: self._watches.uses(policy.namespace, name) for name in names})
 
     async def _read(
