@@ -145,6 +145,8 @@ class PolicyWorld:
     def write(self, name: str, value: str | None, *, immutable: bool = False, again: bool = False) -> None:
         """Write a ConfigMap; None deletes it, and `again` deletes it first, as for one that is immutable."""
         config, now = self.configs[name], self.loop.time()
+        if any(kept != config.value for (_, each), kept in self.kept.items() if each == name):
+            self.blind = True  # after two replacements, nodes have different data, and the manager does not know which
         if (value is None or again) and config.value is not None:
             self.api.remove(CONFIG_MAPS, QUIET, name)
         changed = value != config.value
