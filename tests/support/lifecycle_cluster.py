@@ -75,10 +75,17 @@ class SteppedClient(KubeClient):
         return await super().merge_patch(resource, namespace, name, body, subresource=subresource)
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, *, uid: str = "", grace_seconds: int | None = None
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str = "",
+        version: str = "",
+        grace_seconds: int | None = None,
     ) -> None:
         await self._step(f"delete {resource.plural}")
-        await super().delete(resource, namespace, name, uid=uid, grace_seconds=grace_seconds)
+        await super().delete(resource, namespace, name, uid=uid, version=version, grace_seconds=grace_seconds)
 
 
 class Events:

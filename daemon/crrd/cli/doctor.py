@@ -19,6 +19,7 @@ from crrd.core.doctor import facts as read
 from crrd.core.doctor.checks import CREATE, examine
 from crrd.core.doctor.facts import Facts, Json, LeaseSeen, PodSeen, Trial, Webhook
 from crrd.core.doctor.findings import Finding, State
+from crrd.kube.access import missing_rights
 from crrd.kube.best_effort import BestEffortReader
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -27,17 +28,15 @@ from crrd.kube.discovery import LEAST, server_version
 from crrd.kube.leader import LEASE_NAME
 from crrd.kube.resources import LEASES, NODES, PODS, REQUESTS, WEBHOOKS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
-from crrd.lib.jsonfields import text, value_at
+from crrd.lib.jsonfields import text
 from crrd.lib.log import configure as configure_log
 
 EXIT_PROBLEMS = 1
-_ADMISSION, _AUTHORIZATION = "admissionregistration.k8s.io", "authorization.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
 _POLICIES = Resource("validatingadmissionpolicies", _ADMISSION)
 _BINDINGS = Resource("validatingadmissionpolicybindings", _ADMISSION)
 _CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 _DAEMON_SETS = Resource("daemonsets", "apps")
-_MY_REVIEWS = Resource("selfsubjectaccessreviews", _AUTHORIZATION)
-_REVIEWS = Resource("subjectaccessreviews", _AUTHORIZATION)
 _REQUESTS = REQUESTS.full_name
 _TRIED = 3  # How many pods a valid request is tried with, at most
 _OF_BOTH = (f"patch {_REQUESTS}/status", "get nodes", "create events")
@@ -205,17 +204,5 @@ class Reader(BestEffortReader):
         return missing
 
     async def _missing(self, wanted: Iterable[str], namespace: str, account: str = "") -> tuple[str, ...]:
-        """Return which of the rights (verbs and a resource) the ServiceAccount, or else the user, lacks."""
-        asked = [(verb, resource) for verbs, resource in map(str.split, wanted) for verb in verbs.split(",")]
-        allowed = await asyncio.gather(*(self._may(verb, kind, namespace, account) for verb, kind in asked))
-        return tuple(" ".join(right) for right, may in zip(asked, allowed, strict=True) if not may)
-
-    async def _may(self, verb: str, kind: str, namespace: str, account: str) -> bool:
-        name, _, subresource = kind.partition("/")
-        plural, _, group = name.partition(".")
-        attributes = {"verb": verb, "group": group, "resource": plural, "namespace": namespace}
-        spec = {"resourceAttributes": {**attributes, "subresource": subresource}}
-        user = {"user": f"system:serviceaccount:{account}"} if account else {}
-        resource, whose = (_REVIEWS, "Subject") if account else (_MY_REVIEWS, "SelfSubject")
-        body = {"apiVersion": "authorization.k8s.io/v1", "kind": f"{whose}AccessReview", "spec": {**spec, **user}}
-        return value_at(await self.client.create(resource, "", body), "status.allowed") is True
+        """Return which of the rights the ServiceAccount, or else the user, lacks."""
+        return await missing_rights(self.client, wanted, namespace, account)

@@ -7,7 +7,7 @@ is sent again with renewed ones, and a list whose version has expired starts aga
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar, Unpack
@@ -194,14 +194,39 @@ class KubeClient:
         call = self._call("patch", resource, resource.path(namespace, name, subresource), body=body)
         return await self._object(call, name)
 
+    async def json_patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        operations: Sequence[Mapping[str, Any]],
+        *,
+        dry_run: bool = False,
+    ) -> Mapping[str, Any]:
+        """JSON patch (RFC 6902) of an object; returns the whole object. `dry_run` as in `create`.
+
+        ApiRefusedError 422: one of its tests has failed, or the API server does not accept the result.
+        """
+        params = {"dryRun": "All"} if dry_run else {}
+        call = self._call("patch", resource, resource.path(namespace, name), params=params, body=operations)
+        return await self._object(call, name)
+
     async def delete(
-        self, resource: Resource, namespace: str, name: str, *, uid: str = "", grace_seconds: int | None = None
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str = "",
+        version: str = "",
+        grace_seconds: int | None = None,
     ) -> None:
-        """Delete an object; with `uid`, only if the object has that UID (else ConflictError).
+        """Delete an object; with `uid` or `version`, only if the object has that one (else ConflictError).
 
         `grace_seconds` replaces a pod's own grace period; 0 removes the object at once, as kubelet does at the end.
         """
-        body: dict[str, Any] = {"preconditions": {"uid": uid}} if uid else {}
+        expected = {key: value for key, value in (("uid", uid), ("resourceVersion", version)) if value}
+        body: dict[str, Any] = {"preconditions": expected} if expected else {}
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
         await self._transport.answer(self._call("delete", resource, resource.path(namespace, name), body=body))
@@ -226,7 +251,7 @@ class KubeClient:
         *,
         seconds: float | None = None,
         params: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     ) -> Call:
         total = seconds or self._deadlines.call
         timeout = aiohttp.ClientTimeout(total=total, sock_connect=self._deadlines.connect)

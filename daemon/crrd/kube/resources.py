@@ -51,6 +51,7 @@ REQUESTS = Resource(model.PLURAL, model.GROUP, model.VERSION, model.VERSIONS[1:]
 PODS = Resource("pods", page=25)
 EVENTS = Resource("events")
 NODES = Resource("nodes")
+REPLICA_SETS, CONTROLLER_REVISIONS = Resource("replicasets", "apps"), Resource("controllerrevisions", "apps")
 LEASES = Resource("leases", "coordination.k8s.io")
 NAMESPACES = Resource("namespaces")
 CONFIG_MAPS = Resource("configmaps", page=25)

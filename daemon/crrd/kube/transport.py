@@ -6,7 +6,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -49,7 +49,7 @@ class Call:
     path: str
     timeout: aiohttp.ClientTimeout
     params: Mapping[str, str] = field(default_factory=dict)
-    body: Mapping[str, Any] | None = None
+    body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None  # A list is a JSON patch
 
     @property
     def method(self) -> str:
@@ -59,7 +59,8 @@ class Call:
     @property
     def headers(self) -> dict[str, str]:
         """The HTTP headers for the types of the request and of the response."""
-        headers = {"Content-Type": f"application/{_WRITES[self.verb][1]}"} if self.verb in _WRITES else {}
+        media = "json-patch+json" if isinstance(self.body, Sequence) else _WRITES.get(self.verb, ("", ""))[1]
+        headers = {"Content-Type": f"application/{media}"} if media else {}
         if self.verb == "watch":  # compression could delay an event until a block is full
             headers["Accept-Encoding"] = "identity"
         if self.resource.metadata_only and self.verb in _METADATA:  # servers without support return whole objects
@@ -229,7 +230,9 @@ def _in_version(call: Call, version: str) -> Call:
     if usual == other:
         return call
     # The body of a create names the version, too.
-    body = {**call.body, "apiVersion": other} if call.verb == "create" and call.body is not None else call.body
+    body = call.body
+    if call.verb == "create" and isinstance(body, Mapping):
+        body = {**body, "apiVersion": other}
     return replace(call, path=call.path.replace(f"/{usual}/", f"/{other}/", 1), body=body)
 
 
