@@ -36,7 +36,8 @@ class Maker:
             return workload
         labels = {**labels, "pod-template-hash": _HASH}
         spec = _spec(replicas, labels, pod_spec)
-        owner = await self._rolled_out("ReplicaSet", f"{name}-{_HASH}", spec, owned_by(workload))
+        meta = {"labels": labels, **owned_by(workload)}
+        owner = await self._rolled_out("ReplicaSet", f"{name}-{_HASH}", spec, meta)
         for number in range(replicas):
             made_up = f"{_LETTERS[number // 10 % 10]}{_LETTERS[number % 10]}x7{_MORE_LETTERS[number // 100 % 10]}"
             await self._pod(f"{name}-{_HASH}-{made_up}", labels, pod_spec, owner)
@@ -46,13 +47,13 @@ class Maker:
         meta = {"name": name, "namespace": self.namespace, "labels": dict(labels), **owned_by(owner)}
         await self.client.create(PODS, self.namespace, {"metadata": meta, "spec": dict(spec)})
 
-    async def _rolled_out(self, kind: str, name: str, spec: Json, owner: Json) -> Json:
+    async def _rolled_out(self, kind: str, name: str, spec: Json, metadata: Json) -> Json:
         """Create one object, with the status that its controller would write at the end of the rollout."""
         resource = RESOURCES[kind]
-        meta = {"name": name, "namespace": self.namespace, **owner}
+        meta = {"name": name, "namespace": self.namespace, **metadata}
         body = {"apiVersion": "apps/v1", "kind": kind, "metadata": meta, "spec": spec}
         made = await self.client.create(resource, self.namespace, body)
-        counts = ("replicas", "readyReplicas", "availableReplicas", *(["updatedReplicas"] if not owner else []))
+        counts = ("replicas", "readyReplicas", "availableReplicas", *(["updatedReplicas"] if not metadata else []))
         status = {"observedGeneration": made["metadata"]["generation"], **dict.fromkeys(counts, spec["replicas"])}
         written = self.client.merge_patch(resource, self.namespace, name, {"status": status}, subresource="status")
         return dict(await written)

@@ -3,11 +3,13 @@
 from contextlib import suppress
 
 from crrd.core.api.time import rfc3339
+from crrd.core.api.types import StatePhase
 from crrd.core.rollout.plan import End
-from crrd.core.rollout.requests import newest_run
+from crrd.core.rollout.requests import RunRequest, newest_run
 from crrd.core.rollout.run import ANNOTATION_ABORTED, Run
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
+from crrd.rollout.image_writer import delete_pull_pods
 from crrd.rollout.session import Session
 from crrd.rollout.status import status_of
 
@@ -21,12 +23,15 @@ async def abort(session: Session) -> int:
     name = session.command.run_name
     requests = sorted(await session.requests_of(name), key=lambda each: each.age)
     await _check_not_over(session, newest_run(requests))
-    waiting = [each.request for each in requests if not each.request.completed and not each.started]
-    under_way = sum(1 for each in requests if not each.request.completed and each.started)
+    open_requests = [each.request for each in requests if not each.request.completed]
+    waiting = [each.request for each in requests if not each.request.completed and not _has_begun(each)]
+    under_way = len(open_requests) - len(waiting)
     # The process of the run must see the abort before requests are deleted. The newest request lives longest.
     kept = next((each.request for each in reversed(requests) if each.request not in waiting), requests[0].request)
     patch = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(session.clock.now())}}}
     await session.client.merge_patch(REQUESTS, session.namespace, kept.name, patch)
+    if newest_run(requests).options.image is not None:
+        await delete_pull_pods(session.client, session.namespace, name)
     deleted = 0
     for request in waiting:
         if request.name != kept.name:
@@ -38,6 +43,13 @@ async def abort(session: Session) -> int:
         rest = f"; request {kept.name} is kept to record the abort, and may still restart pod {kept.pod_name}"
     session.display.print_line(f"run {name} aborted, pending requests deleted: {deleted}{rest}")
     return 0
+
+
+def _has_begun(asked: RunRequest) -> bool:
+    """Whether the request's pod is restarted anyway: its container is being stopped, or the pod has the image."""
+    if not asked.request.for_image:
+        return asked.started
+    return any(state.phase is StatePhase.RECREATING for state in asked.request.status.states)
 
 
 async def _check_not_over(session: Session, run: Run) -> None:

@@ -3,10 +3,11 @@
 import asyncio
 from contextlib import suppress
 
+from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.overview import STOPPED
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Stage
+from crrd.core.rollout.standing import Stage, tally
 from crrd.kube.events import write_event
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, CrrdError, OutputError
@@ -51,6 +52,7 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -
     elif plan.outcome is End.INCOMPLETE:
         await _record(session, run, WorkloadEvent.INCOMPLETE, f"{summary(plan.rows)}: {plan.message}")
     outcome, message, exit_code = conclude(plan, session.command_line("resume", run.name), timed_out=timed_out)
+    message = "; ".join(filter(None, (message, image_report(cluster.world(), run), _undo(session, run, plan))))
     if outcome == "failed":
         with suppress(OutputError):  # the last line is still printed
             await _print_failures(session, plan)
@@ -74,6 +76,7 @@ async def _leave(session: Session, runner: Runner, run: Run, cluster: Cluster, e
     _end(session, STOPPED if error else "interrupted", message)
     with suppress(TimeoutError):
         async with asyncio.timeout(_FINAL_WRITES_SECONDS):
+            await runner.clean_up(run, plan)
             await _record(session, run, WorkloadEvent.STOPPED if error else WorkloadEvent.INTERRUPTED, message)
             await runner.write_progress(run, plan, STOPPED)
 
@@ -95,6 +98,14 @@ async def _print_failures(session: Session, plan: Plan) -> None:
                 request = await session.client.get(REQUESTS, session.namespace, row.request.request.name)
                 explanation = await session.explainer(session.client, session.clock, request)
         session.display.print_line(f"{row.pod} failed: {row.wait.with_command}", explanation.splitlines())
+
+
+def _undo(session: Session, run: Run, plan: Plan) -> str:
+    """Return how to give pods of a failed run their image back, or ""."""
+    change = run.options.image
+    if change is None or change.undoes or plan.outcome is not End.FAILED or not has_started(plan):
+        return ""
+    return f"to give the pods the image back that they had: {session.command_line('undo', run.name)}"
 
 
 def _end(session: Session, outcome: str, message: str) -> None:
@@ -128,7 +139,8 @@ def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> tuple[str, 
         case End.FAILED:
             cause = "after fixing the cause, " if started else ""
             retry = " --retry-failed" if started and "--retry-failed" not in resume_command else ""
-            return "failed", f"{message}; {cause}{again}{retry}", EXIT_FAILED
+            why = f"{plan.message}; " if not tally(plan.rows)[Stage.FAILED] else ""
+            return "failed", f"{message}; {why}{cause}{again}{retry}", EXIT_FAILED
     return "done", message, 0
 
 

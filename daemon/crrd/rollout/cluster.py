@@ -23,6 +23,7 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.lib.jsonfields import mapping, text
 from crrd.rollout.config import ConfigObjects
 from crrd.rollout.daemons import NodeDaemons, daemon_informer
+from crrd.rollout.image_objects import ImageObjects
 from crrd.rollout.nodes import Nodes
 from crrd.rollout.owners import Owners
 from crrd.rollout.target import Aim
@@ -74,6 +75,9 @@ class Cluster:
         self._refused: dict[str, str] = {}
         self._refreshes: dict[str, tuple[float, FileRefresh]] = {}  # By UID, with the loop's time
         self._learn_at = 0.0  # The loop's time
+        self.images: ImageObjects | None = None  # If the run sets an image
+        if options.image is not None:
+            self.images = ImageObjects(client, namespace, aim, options.containers[0], notify)
         self._reflectors: list[Reflector[Any]] = []
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -88,6 +92,8 @@ class Cluster:
             self._watch(self._budgets, BUDGETS)
             if self._aim.resource is not None:
                 self._watch(self._workloads, self._aim.resource, fields=f"metadata.name={self._aim.target.name}")
+            for informer in self.images.informers() if self.images is not None else ():
+                self._begin(informer)
             if self._zones:
                 self._watch(self._labelled_nodes, NODES, namespace="")
             await self._all_listed()
@@ -139,6 +145,7 @@ class Cluster:
             config=dict(config),
             kept=kept_of_pods(users, config),
             refreshes={uid: replace(each, age=loop_now - at) for uid, (at, each) in self._refreshes.items()},
+            image=self.images.state() if self.images is not None else None,
         )
 
     def written(self, obj: Json) -> None:
@@ -156,18 +163,26 @@ class Cluster:
         made = FileRefresh(token, 0.0, before.count + 1, problem)
         self._refreshes[pod_uid] = _now(), made
 
-    async def look_again(self, name: str) -> None:
-        """Read one pod, because the watch may lag, and the version of its kubelet, which may have changed."""
-        uid = ""
+    def pod_written(self, obj: Json) -> None:
+        """Record a pod that the API server has just returned to this process."""
+        self._pods.put(self._pods.parse(obj))
+
+    async def look_again(self, name: str) -> Member | None:
+        """Read one pod, because the watch may lag, and the version of its kubelet, which may have changed.
+
+        Return the pod, or None if there is none.
+        """
+        uid, member = "", None
         with suppress(GoneError):
             found = self._pods.parse(await self._client.get(PODS, self._namespace, name))
             self._pods.put(found)
-            uid = found.uid
+            uid, member = found.uid, found.value
             await self._nodes.look_again(found.value)
             if self._config is not None:
                 await self._config.learn([found.value], max_age=0.0)
         for known in [each for each in self._pods.of(name) if each.uid != uid]:
             self._pods.delete(known)
+        return member
 
     def is_as_in(self, world: World, member: Member | None) -> bool:
         """Whether a pod, its node and its configuration are as in this world, in which the pod is `member`."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from crrd.core.api.time import parse_time, rfc3339
+from crrd.core.rollout.image_steps import NO_STEPS
 from crrd.core.rollout.overview import LIVE_SECONDS, RUNNING, STOPPED, WAITING
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Progress, Run
@@ -25,6 +26,7 @@ from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
+from crrd.rollout.image_writer import ImageWriter
 from crrd.rollout.refresher import FileRefresher
 from crrd.rollout.starts import Starts
 
@@ -65,6 +67,7 @@ class Runner:
         self._patient, self._patience = timeout is None or patience is not None, patience
         self._ends = self._limit = _now() + timeout if timeout else float("inf")
         self._refresher = FileRefresher(client, cluster, display)
+        self._images = ImageWriter(client, cluster, cluster.images) if cluster.images is not None else None
         self._stages: tuple[list[Stage], list[str]] | None = None  # And the pods whose files were about to be refreshed
         self._nodes_until: float | None = None  # When only pods on nodes that are down are left: when the run ends
         self._confirmed, self._remedies = confirmed, remedies
@@ -78,6 +81,8 @@ class Runner:
         """
         try:
             await self._wait_for_next_second(run)
+            if self._images is not None:
+                await self._images.begin(run)
             return await self._carry_out(run)
         except Exception:
             await self._starts.finish()
@@ -101,7 +106,7 @@ class Runner:
                 continue
             if trouble and plan.end is not End.ABORTED:
                 # The state may be out of date, so begin nothing and do not end the run.
-                plan = replace(plan, create=(), refresh=(), end=None, wait=Wait(trouble))
+                plan = replace(plan, create=(), refresh=(), image=NO_STEPS, end=None, wait=Wait(trouble))
             plan = self._wait_for_nodes(plan)
             if self._starts.problems and plan.end is None:
                 plan = replace(plan, wait=Wait(next(iter(self._starts.problems.values()))))
@@ -115,13 +120,21 @@ class Runner:
                 continue
             if plan.end is not None or _now() >= self._ends:
                 await self._starts.finish()
+                await self.clean_up(run, plan)
                 state = STOPPED if plan.outcome in (None, End.RIVAL) else str(plan.outcome)
                 await self.write_progress(run, plan, state)
                 return plan, plan.end is None
+            if self._images is not None and plan.image.due:
+                await self._images.carry_out(run, plan)
             self._refresher.begin(plan)
             progress = self._progress(plan, state) if plan.create else {}
             self._starts.choose(run, world, plan, progress, partial(self._note_written, state))
             await self._wait(plan)
+
+    async def clean_up(self, run: Run, plan: Plan) -> None:
+        """Delete what a run with an image leaves behind if no process continues it: its pull pods."""
+        if self._images is not None:
+            await self._images.finish(run, plan)
 
     def _wait_for_nodes(self, plan: Plan) -> Plan:
         """Return the plan without an end while nodes may still come back."""

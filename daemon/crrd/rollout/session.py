@@ -63,6 +63,8 @@ class Command:
     watch: bool = False  # With `status`: keep showing it
     timeout: int | None = None  # Seconds for the whole run. 0 for no limit, None for the default
     yes: bool = False  # Do not ask after the first part
+    template: str = ""  # With an image: `adopt`, `keep`, or "" if the user has not decided
+    allow_mutable_tag: bool = False  # With an image: accept one without a tag, or with `latest`
 
 
 @dataclass(frozen=True, slots=True)

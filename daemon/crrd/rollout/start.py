@@ -18,9 +18,10 @@ from crrd.lib.errors import ApiRefusedError, ConfigurationError, OutputError
 from crrd.rollout.carry_out import carry_out
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import summary
+from crrd.rollout.image_start import complete_image, undone
 from crrd.rollout.remedies import FLAGS
 from crrd.rollout.session import EXIT_FAILED, Session
-from crrd.rollout.target import Aim, check_run, find_target, split_targets
+from crrd.rollout.target import Aim, check_run, find_again, find_target, split_targets
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # The letters of Kubernetes' generated names, which cannot form words
 
@@ -49,6 +50,17 @@ async def start(session: Session) -> int:
         if not over:
             return code
     return worst
+
+
+async def undo(session: Session) -> int:
+    """Start a run that gives the pods of another run the image back that they had before."""
+    command = session.command
+    run = newest_run(await session.requests_of(command.run_name))
+    aim, change = await find_again(session.client, session.namespace, run.target), undone(run)
+    options = replace(run.options, image=change, first=0, since="", **command.changed_options)
+    template = "adopt" if change.adopt else "keep"
+    again = replace(command, run_name="", options=options, template=template, allow_mutable_tag=True)
+    return (await _start(replace(session, command=again), aim))[0]
 
 
 async def resume(session: Session) -> int:
@@ -82,14 +94,15 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
     """Carry out a run for the target, or show it. Return the exit code, and whether the next target may follow."""
     command = session.command
     async with Cluster(session.client, session.namespace, aim, command.options) as cluster:
-        run, world = _make_run(session, aim, cluster), cluster.world()
+        run, world = await complete_image(session, aim, cluster, _make_run(session, aim, cluster)), cluster.world()
         plan = make_plan(world, run, session.clock.now(), confirmed=True).worded(FLAGS)
         waiting = _left(plan)
         for each in out_of_reach(world, run) if not (command.dry_run and waiting) else ():
             session.display.print_line(f"not covered by --stale: {each}")
-        if not waiting:
+        adopts = plan.image.adoption is not None and not command.dry_run
+        if not waiting and not adopts:
             return _nothing_to_do(session, run, plan), True
-        if command.partition is not None:
+        if command.partition is not None and waiting:
             first_part = min(waiting, command.partition.of(waiting))
             run = replace(run, options=replace(run.options, first=first_part))
         if command.dry_run:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from crrd.core.api.types import LABEL_ACTIVE
+from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.rivals import taken_over
@@ -181,11 +181,11 @@ class Starts:
 
     async def _check_admission_labels(self, run: Run, made: object) -> None:
         """Check that admission has set its labels. Without them no daemon would serve the request."""
-        meta = mapping(mapping(made).get("metadata"))
-        if mapping(meta.get("labels")).get(LABEL_ACTIVE) == "true":
+        request = parse_request(mapping(made))
+        if request.active and request.for_image is (run.options.image is not None):
             return
         self._choice = None
-        name, outcome = str(meta.get("name")), "so it was deleted again"
+        name, outcome = request.name, "so it was deleted again"
         try:
             await self._client.delete(REQUESTS, run.namespace, name)
         except CrrdError as error:

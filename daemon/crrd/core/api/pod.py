@@ -96,6 +96,7 @@ class PodContainer:
     image: str = ""  # In the spec
     pulls_image: bool = False  # Whether kubelet pulls its image at every start (imagePullPolicy Always)
     container_id: str = ""
+    image_id: str = ""  # Of that instance, as kubelet reports it
     running: bool = False
     terminated: bool = False  # Whether kubelet shows that instance as ended, and has not begun another start
     ready: bool = False
@@ -252,6 +253,7 @@ def _with_status(container: PodContainer, status: Mapping[str, Any]) -> PodConta
     return replace(
         container,
         container_id=text(status.get("containerID")),
+        image_id=text(status.get("imageID")),
         running=state.get("running") is not None,
         terminated=state.get("terminated") is not None,
         ready=status.get("ready") is True,

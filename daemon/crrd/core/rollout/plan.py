@@ -10,6 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from crrd.core.api.time import after
+from crrd.core.rollout.adoption import Adoption, changed_by_others, next_adoption
+from crrd.core.rollout.image_steps import NO_STEPS, ImageSteps, image_rows, sort_by_image, to_cancel
 from crrd.core.rollout.refresh import sort_refreshes
 from crrd.core.rollout.requests import last_progress
 from crrd.core.rollout.rivals import age_of, first_rival, with_open_requests
@@ -42,6 +44,7 @@ class Plan:
     end: End | None = None
     message: str = ""  # Details about the end
     wake_at: datetime | None = None  # When to plan again if nothing changes
+    image: ImageSteps = NO_STEPS  # If the run sets an image: what to do for that
 
     @property
     def outcome(self) -> End | None:
@@ -69,15 +72,21 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False,
     `world` must contain all requests created so far. `now` is the API server's time. `confirmed` means that the user
     has allowed the rest after the first part. Plans that follow each other are quicker with the same `memo`.
     """
-    rows, min_ready = make_rows(world, run, now, memo), world.min_ready(run)
+    rows, min_ready = image_rows(world, run, make_rows(world, run, now, memo), now), world.min_ready(run)
     available = (each.available_at(min_ready) for each in world.members if each.counts) if min_ready else ()
     times = [row.settled_at for row in rows if row.settled_at is not None]
     wake = min([*times, *(at for at in available if at is not None and at > now)], default=None)
     end, message = _end(world, run, rows)
+    if end is End.DONE and (adoption := _adoption(world, run, rows)) is not None:
+        if adoption.problem:
+            return Plan(rows, end=End.FAILED, message=adoption.problem)
+        wait = Wait.of(WaitReason.ADOPTING, message=adoption.wait) if adoption.wait else NO_WAIT
+        return Plan(rows, wait=wait, image=ImageSteps(adoption=adoption))
     if end is not None:
-        return Plan(rows, end=end, message=message)
+        return Plan(rows, end=end, message=message, image=ImageSteps(cancel=to_cancel(rows)))
     if held := _wait_of_all(world, run):
-        return Plan(_with_reasons(rows, {row.uid: held for row in rows}), wait=held, wake_at=wake)
+        waiting, begun = _with_reasons(rows, {row.uid: held for row in rows}), sort_by_image(world, run, rows, ())
+        return Plan(waiting, wait=held, wake_at=wake, image=begun.steps)
     left = _left_of_first(run, rows, confirmed=confirmed)
     under_way = any(row.stage.under_way for row in rows)
     if left == 0 and not under_way and not any(row.failed for row in rows):
@@ -85,10 +94,23 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False,
         return Plan(rows, end=End.PAUSED, message=message)
     chosen, waits = Round(world, run, rows, now).choose(left)
     wait = NO_WAIT if chosen or under_way else next(iter(waits.values()), NO_WAIT)
-    files = sort_refreshes(world, run, chosen, now)
+    by_image = sort_by_image(world, run, rows, chosen)
+    waits |= by_image.waits
+    if by_image.waits and not by_image.ready and not under_way:
+        wait = next(iter(by_image.waits.values()))
+    files = sort_refreshes(world, run, by_image.ready, now)
     waits |= {row.uid: Wait.of(WaitReason.FILES) for row in (*files.waiting, *(row for row, _ in files.due))}
     wake = min((moment for moment in (wake, files.until) if moment is not None), default=None)
-    return Plan(_with_reasons(rows, waits), files.ready, files.due, wait, wake_at=wake)
+    return Plan(_with_reasons(rows, waits), files.ready, files.due, wait, wake_at=wake, image=by_image.steps)
+
+
+def _adoption(world: World, run: Run, rows: tuple[Row, ...]) -> Adoption | None:
+    """Return the next step of the adoption, None if there is none, or nothing is left to do."""
+    change = run.options.image
+    if change is None or not change.adopt or tally(rows)[Stage.FAILED]:
+        return None
+    adoption = next_adoption(world, run)
+    return None if adoption.done else adoption
 
 
 def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
@@ -101,6 +123,8 @@ def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
     The run only counts as going on for `min_ready` seconds after a request's completion (by the node's clock).
     """
     plan = make_plan(world, run, now)
+    if plan.image.adoption is not None:
+        return plan
     own = world.requests_of(run)
     if any(each.aborted or not each.request.completed for each in own) or plan.end in (End.FAILED, End.ABORTED):
         return plan
@@ -139,6 +163,9 @@ def _end(world: World, run: Run, rows: tuple[Row, ...]) -> tuple[End | None, str
     rival = first_rival(world, run)
     if rival is not None:
         return End.RIVAL, f"run {rival.name} on {rival.target.words} started first: wait for it, or abort it"
+    template = world.image.template if world.image is not None else None
+    if template is not None and (changed := changed_by_others(run, template)):
+        return End.FAILED, changed
     if counts[Stage.FAILED] >= run.options.max_failures:
         return End.FAILED, f"{counts[Stage.FAILED]} failed, {counts[Stage.WAITING]} not started"
     if any(row.stage is Stage.WAITING or row.stage.under_way for row in rows):
@@ -155,7 +182,8 @@ def put_off_pods(rows: Iterable[Row]) -> str:
 
 def _wait_of_all(world: World, run: Run) -> Wait | None:
     """Return why no pod at all may start, None if pods may."""
-    if world.workload is None or not world.workload.rolling or run.options.force:
+    held = world.image is not None and world.image.template is not None and world.image.template.holder
+    if world.workload is None or not world.workload.rolling or run.options.force or held:
         return None
     lost = sum(each.pod.node_name in world.down for each in world.members)
     if 0 < world.workload.behind <= lost:

@@ -51,6 +51,9 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
     """Return the batches of a new run, or of the rest of a run; pods under way are done before the first batch."""
     min_ready = world.min_ready(run)
     run = replace(run, options=replace(run.options, min_ready=0))  # a preview shows the order, not the time
+    if run.options.image is not None:
+        shown = replace(run.options.image, pulls=False, adopt=False)
+        run = replace(run, options=replace(run.options, image=shown))
     world = replace(world, refreshes=None)
     plan = make_plan(world, run, now)
     batches, pause_after, last, after = _batches(replace(world, refused={}), run, now)

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import Request, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.rollout.image_change import read_image_change
 from crrd.core.rollout.run import (
     ANNOTATION_ABORTED,
     ANNOTATION_PROGRESS,
@@ -63,12 +64,16 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
         started, raw = text(shape.get("started")), dict(mapping(shape.get("options")))
         raw |= {key: tuple(map(text, items(raw.get(key)))) for key in ("containers", "objects")}
         raw["max_unavailable"] = read_amount(text(raw.get("max_unavailable")))
+        image = read_image_change(raw.pop("image", None))
         target, options = Target(**mapping(shape.get("target"))), Options(**raw)
     except (ValueError, TypeError, RecursionError):
         return None
     sound = _fits(target, Target("")) and _fits(options, Options(())) and parse_time(started) is not None
     if not sound or not (options.containers or options.stale) or not RUN_NAME.fullmatch(name):
         return None
+    if image is not None and len(options.containers) != 1:
+        return None
+    options = replace(options, image=image)
     run = Run(text(meta.get("namespace")), name, target, options, started, number(shape.get("revision")))
     progress = _read_progress(text(annotations.get(ANNOTATION_PROGRESS)))
     return RunRequest(parse_request(obj), run, ANNOTATION_ABORTED in annotations, progress)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from crrd.core.api.types import API_VERSION, KIND
+from crrd.core.rollout.image_change import ImageChange
 
 LABEL_RUN = "crr.apps.kruise.io/run"
 ANNOTATION_TARGET = "crr.apps.kruise.io/run-target"
@@ -104,6 +105,7 @@ class Options:
     since: str = ""  # RFC 3339: containers started later are left alone; "" for the run's start
     reason: str = ""
     policy: str = ""  # UID of the policy that started the run, "" for a user's run
+    image: ImageChange | None = None  # Another image for the container, which is not restarted then
 
     @property
     def reads_config(self) -> bool:
@@ -113,7 +115,8 @@ class Options:
     @property
     def what(self) -> str:
         """The containers, for messages."""
-        return ", ".join(self.containers) or "stale containers"
+        with_image = f" ({self.image.image})" if self.image is not None else ""
+        return (", ".join(self.containers) or "stale containers") + with_image
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +159,12 @@ class Run:
             strategy["allowPodRestart"] = True
         if self.options.unready_grace is not None:
             strategy["unreadyGracePeriodSeconds"] = self.options.unready_grace
+        image = {"image": self.options.image.image} if self.options.image is not None else {}
         meta: dict[str, Any] = {"name": self.request_name(pod_uid, failed), "namespace": self.namespace}
         meta |= {"labels": {LABEL_RUN: self.name}, "annotations": self.annotations()}
         spec = {
             "podName": pod_name,
-            "containers": [{"name": name} for name in containers],
+            "containers": [{"name": name, **image} for name in containers],
             "strategy": strategy,
             "activeDeadlineSeconds": self.options.pod_timeout,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
@@ -177,6 +181,9 @@ class Run:
         options = {**asdict(self.options), "max_unavailable": str(self.options.max_unavailable)}
         if not self.options.policy:
             del options["policy"]
+        del options["image"]  # processes of older versions cannot continue a run with an option that they do not know
+        if self.options.image is not None:
+            options["image"] = self.options.image.to_json()
         shape: dict[str, Any] = {"started": self.started, "target": asdict(self.target), "options": options}
         if self.revision:
             shape["revision"] = self.revision

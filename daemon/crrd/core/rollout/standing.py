@@ -148,7 +148,8 @@ def _row(world: World, run: Run, member: Member, asked: RunRequest | None, now: 
     if asked.request.uid not in world.retried:
         return row
     again = _candidate(world, run, member, asked)
-    return again if again.skip is None else replace(row, wait=again.wait)
+    over = again.skip is Skip.HAS_IMAGE and member.ready
+    return again if again.skip is None or over else replace(row, wait=again.wait)
 
 
 def _candidate(world: World, run: Run, member: Member, failed: RunRequest | None = None) -> Row:
@@ -178,7 +179,8 @@ def _skips(world: World, run: Run, member: Member, failed: RunRequest | None) ->
     if pod.ended:
         yield Skip.ENDED, ""
     created, started = parse_time(member.created), parse_time(run.started)
-    if created is not None and started is not None and created > started:
+    late = created is not None and started is not None and created > started
+    if late and run.options.image is None:  # a new pod has the present configuration, but maybe another image
         yield Skip.NEW, ""
     wanted = _wanted(run, member)
     if not wanted:
@@ -210,9 +212,15 @@ def _skip_reason(
 
     A container that a failed request could not recreate is recreated again, even if it has started since.
     """
-    minor = known_minor(world.kubelets.get(member.pod.node_name, ""))
+    minor, change = known_minor(world.kubelets.get(member.pod.node_name, "")), run.options.image
+    if change is not None and container.image == change.image:
+        return Skip.HAS_IMAGE
     if container.policy(minor) is RestartPolicy.NEVER:
         return Skip.NEVER
+    if change is not None and container.policy(minor) is not RestartPolicy.ALWAYS:
+        return Skip.NOT_ALWAYS
+    if change is not None and container.container_id:
+        return _restarts_pod(run, container, minor)  # also if it crashes, because another image may help
     if not container.running or not container.container_id:
         return Skip.NOT_RUNNING
     if failed is None or failed.request.status.state(container.name).phase is not StatePhase.FAILED:
@@ -226,6 +234,10 @@ def _skip_reason(
             missed = filter(None, map(read_change, run.options.objects))
             if not any(change.misses(part, started) for change in missed for part in parts_of(uses)):
                 return Skip.FRESH
+    return _restarts_pod(run, container, minor)
+
+
+def _restarts_pod(run: Run, container: PodContainer, minor: int | None) -> Skip | None:
     ruled = restart_all_code(container.restart_rules, minor) is not None
     return Skip.RESTARTS_POD if ruled and not run.options.allow_pod_restart else None
 
@@ -283,7 +295,7 @@ def _interrupted(world: World, run: Run, row: Row, member: Member) -> Row | None
     again = _candidate(world, run, member)
     if again.skip is None:
         return replace(again, request=row.request)
-    return again if again.skip is Skip.RECENT and member.ready else None
+    return again if again.skip in (Skip.RECENT, Skip.HAS_IMAGE) and member.ready else None
 
 
 def _absent(asked: RunRequest) -> Row:

@@ -12,6 +12,7 @@ from crrd.core.config.kept import UserPod, user_of
 from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import Kind, Reference
 from crrd.core.config.uses import Unreached, references, unreached
+from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.labels import LabelSelector, read_selector
 from crrd.core.rollout.nodes import NodeDaemon
 from crrd.core.rollout.requests import RunRequest, newest_run
@@ -158,6 +159,7 @@ class World:
     """By node: immutable objects of which kubelet may keep older data."""
     refreshes: Mapping[str, FileRefresh] | None = None
     """By pod (UID): the last refresh of its files. None if pods start without refreshes."""
+    image: ImageState | None = None  # None if the run does not set an image
 
     def kept_on(self, member: Member) -> Collection[tuple[Kind, str]]:
         """Return the objects of which a pod may have older data that kubelet keeps."""

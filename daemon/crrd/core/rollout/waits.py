@@ -48,6 +48,14 @@ class WaitReason(ReasonTable):
     ZONE_LIMIT = "ZoneLimit", "zone {place} has reached the limit of {limit} pods in progress or unready"
     NODE_NOT_READY = "NodeNotReady", "node {node} is not ready"
     DAEMON_NOT_READY = "NodeDaemonNotReady", "the node daemon on node {node} is not ready"
+    PULLING = "PullingImage", "kubelet pulls {image} on node {node}{message}"
+    PULL_FAILED = (
+        "PullFailed",
+        "kubelet cannot pull {image} on node {node}, and no container was stopped there: {message}",
+    )
+    SETTING_IMAGE = "SettingImage", "container {container} gets the image {image} now"
+    FOREIGN_IMAGE = "ForeignImage", "container {container} was given the image {image} meanwhile"
+    ADOPTING = "AdoptingPods", "{message}"
     NO_ANSWER = "NoDaemonAnswered", "the node daemon on node {node} has not answered the request"
 
 
@@ -66,13 +74,18 @@ class Skip(ReasonTable):
     )
     RECENT = "AlreadyRestarted", "container {container} was already restarted"
     FRESH = "NotStale", "container {container} uses no ConfigMap or Secret that has changed since it started"
+    HAS_IMAGE = "HasImage", "container {container} has the image"
+    NOT_ALWAYS = (
+        "NotAlwaysRestarted",
+        "the restartPolicy of container {container} is not Always, so kubelet may not start it again with an image",
+    )
     BEFORE = "SkippedBefore", "the run has ended without it"
     NO_DAEMON = "NoNodeDaemon", "the node has no node daemon"
 
     @property
     def normal(self) -> bool:
         """Whether the skip needs no action by a user."""
-        return self in (Skip.DELETING, Skip.ENDED, Skip.NEW, Skip.RECENT, Skip.FRESH, Skip.BEFORE)
+        return self in (Skip.DELETING, Skip.ENDED, Skip.NEW, Skip.RECENT, Skip.FRESH, Skip.BEFORE, Skip.HAS_IMAGE)
 
 
 Remedies = Mapping[WaitReason | Skip, str]

@@ -1,0 +1,278 @@
+"""The end of a run with an image: the workload's template gets the image, and no pod is replaced.
+
+A Deployment's controller compares templates, and those of StatefulSets and DaemonSets read a label of pods. So the
+controller is held first (paused, a high partition, or OnDelete) in the same write that changes the template. Then the
+ReplicaSet's template, or the labels of the pods follow, and the controller is released. The order of these writes
+matters: any other order rolls out new pods.
+
+`next_adoption` keeps no state. The label LABEL_ADOPTING on the workload says that a run holds it, so a run that was
+killed after any write continues.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.image_state import ImageState
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.state import Member, World
+from crrd.core.rollout.template import LABEL_ADOPTING, LABEL_HELD, LABEL_REVISION, Content, Revision, Template
+from crrd.lib.jsonpatch import Operation
+
+_PAUSED, _ON_DELETE = "paused", "OnDelete"
+_NO_POD = 1_000_000_000  # A partition above every ordinal, also if the StatefulSet is scaled up meanwhile
+_SPEC, _ROLLING = "/spec/template/spec", "/spec/updateStrategy/rollingUpdate"
+ADOPTED_BY = ("Deployment", "StatefulSet", "DaemonSet")
+"""Kinds of workloads (apps/v1) whose controllers can adopt pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write of an adoption. All of them are bound to what they were decided on."""
+
+    plural: str  # Of group apps, or "pods"
+    name: str
+    uid: str
+    operations: tuple[Operation, ...] = ()  # A JSON patch; none to delete the object
+    version: str = ""  # resourceVersion of an object that is deleted
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """The next step of an adoption."""
+
+    writes: tuple[Write, ...] = ()
+    wait: str = ""  # What it waits for
+    problem: str = ""  # Why it cannot go on, and what to do
+    done: bool = False
+
+
+def next_adoption(world: World, run: Run) -> Adoption:
+    """Return the next step. All of the workload's pods have the image, or will get it from this run."""
+    change, state = run.options.image, world.image
+    template = state.template if state is not None else None
+    if change is None or state is None or template is None:
+        return Adoption(wait=f"waiting for {run.target.words}")
+    if state.revisions is None:
+        return Adoption(wait=f"reading the revisions of {run.target.words}")
+    if problem := changed_by_others(run, template):
+        return Adoption(problem=problem)
+    has_image = template.content.image == change.image
+    if has_image and not template.holder:
+        rolling = world.workload.rolling if world.workload is not None else ""
+        return Adoption(wait=rolling, done=not rolling)
+    if state.released:
+        return Adoption(problem=f"the image of {run.target.words} was set back to {template.content.image} meanwhile")
+    odd = [each for each in world.members if each.counts and _image_of(each, run) != change.image]
+    if odd:
+        named = f"pod {odd[0].pod.name} has {_image_of(odd[0], run) or 'no such container'}"
+        return Adoption(problem=f"the template of {run.target.words} was not changed, because {named}")
+    steps = _Deployment(run, change, state, template) if template.kind == "Deployment" else None
+    return (steps or _Labels(run, change, state, template, world.members)).next(has_image=has_image)
+
+
+def changed_by_others(run: Run, template: Template) -> str:
+    """Return why a run must not go on, because somebody else has changed the workload's template; "" if not."""
+    change, content, target = run.options.image, template.content, run.target.words
+    if change is None or not change.template:
+        return ""
+    held = f", and its controller is held ({LABEL_ADOPTING}: {release_command(run, template)})" * bool(template.holder)
+    if content.rest != change.template:
+        return f"the template of {target} was changed meanwhile{held}"
+    if change.is_foreign(content.image) or (template.holder and content.image != change.image):
+        return f"the image of {target} was set to {content.image} meanwhile{held}"
+    return ""
+
+
+def release_command(run: Run, template: Template) -> str:
+    """Return how to have the controller roll out the template as it is, with new pods."""
+    target, where = run.target.words, f"-n {run.namespace}"
+    if template.kind == "Deployment":
+        return f"to roll it out with new pods: kubectl rollout resume {target} {where}"
+    return f"to roll it out with new pods, set its updateStrategy back to {template.held or 'what it was'}"
+
+
+def _image_of(member: Member, run: Run) -> str:
+    container = member.pod.containers.get(run.options.containers[0])
+    return container.image if container is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps that all kinds share: the controller is held together with the change, and released at the end."""
+
+    run: Run
+    change: ImageChange
+    state: ImageState
+    template: Template
+
+    def hold(self, value: str, *operations: Operation) -> Write:
+        """Give the template the image, and hold the controller. `value`: see LABEL_HELD."""
+        labels = {LABEL_ADOPTING: self.run.name, LABEL_HELD: value} if value else {LABEL_ADOPTING: self.run.name}
+        content = self.template.content
+        return self.write(
+            *image_operations(
+                f"{_SPEC}{content.path}", self.run.options.containers[0], content.image, self.change.image
+            ),
+            *operations,
+            *([] if self.template.has_labels else [_add("/metadata/labels", {})]),
+            *(_add(f"/metadata/labels/{_escaped(key)}", text) for key, text in labels.items()),
+        )
+
+    def release(self, *operations: Operation) -> Write:
+        """Have the controller go on as before."""
+        held = [LABEL_HELD] * bool(self.template.held)
+        labels = (_remove(f"/metadata/labels/{_escaped(key)}") for key in (LABEL_ADOPTING, *held))
+        return self.write(*operations, *labels)
+
+    def write(self, *operations: Operation) -> Write:
+        """Patch the workload, whatever its status."""
+        plural, name, uid = f"{self.template.kind.lower()}s", self.template.name, self.template.uid
+        return Write(plural, name, uid, (_test("/metadata/uid", uid), *operations))
+
+    @property
+    def revisions(self) -> list[Revision]:
+        """The workload's own revisions, the newest first."""
+        own = (each for each in self.state.revisions or () if each.owner == self.template.uid)
+        return sorted(own, key=lambda each: each.number, reverse=True)
+
+    def is_target(self, content: Content) -> bool:
+        """Whether a template is the workload's with the image."""
+        return (content.rest, content.image) == (self.template.content.rest, self.change.image)
+
+
+class _Deployment(Steps):
+    """A Deployment takes the ReplicaSet whose template equals its own for the newest one. So both templates change."""
+
+    def next(self, *, has_image: bool) -> Adoption:
+        template, target = self.template, self.run.target.words
+        if has_image and not template.paused:  # somebody has resumed it
+            return Adoption((self.release(),))
+        active = [each for each in self.revisions if each.replicas] or self.revisions[:1]
+        if len(active) > 1:
+            return Adoption(problem=f"the rollout of {target} is not finished: it has {len(active)} active ReplicaSets")
+        twins = [each for each in self.revisions if self.is_target(each.content) and each not in active]
+        if twins:
+            # The controller would take the older one for the newest, and scale it up.
+            return Adoption(tuple(Write("replicasets", each.name, each.uid, version=each.version) for each in twins))
+        if not has_image:
+            if template.paused:
+                return Adoption(problem=f"{target} is paused: resume it first, and wait for its rollout")
+            return Adoption((self.hold(_PAUSED, _add("/spec/paused", value=True)),))
+        if not template.observed:
+            return Adoption(wait=f"waiting until the controller has seen the new template of {target}")
+        if template.replicas and not active:
+            return Adoption(wait=f"waiting for the ReplicaSet of {target}")
+        if stale := [each for each in active if not self.is_target(each.content)]:
+            return self._follow(stale[0])
+        if template.replicas and template.updated != template.replicas:
+            why = f"waiting until the controller of {target} has seen the new template of its ReplicaSet"
+            return Adoption(wait=why)
+        return Adoption((self.release(_remove("/spec/paused")),))
+
+    def _follow(self, found: Revision) -> Adoption:
+        """Give the ReplicaSet the Deployment's template. Its pods are not touched, and new ones get the image."""
+        content = found.content
+        if content.rest != self.template.content.rest:
+            why = f"the template of ReplicaSet {found.name} differs from that of {self.run.target.words} in more"
+            return Adoption(problem=f"{why} than the image; {release_command(self.run, self.template)}")
+        path = f"{_SPEC}{content.path}"
+        operations = image_operations(path, self.run.options.containers[0], content.image, self.change.image)
+        return Adoption(
+            (Write("replicasets", found.name, found.uid, (_test("/metadata/uid", found.uid), *operations)),)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Labels(Steps):
+    """A StatefulSet or DaemonSet takes pods with the label of the newest revision for updated ones."""
+
+    members: tuple[Member, ...]
+
+    def next(self, *, has_image: bool) -> Adoption:
+        template, target = self.template, self.run.target.words
+        if not has_image:
+            return Adoption((self._hold(),))
+        newest = self._newest()
+        if not template.observed or newest is None or not newest.label:
+            return Adoption(wait=f"waiting until the controller of {target} has made a revision of the new template")
+        by_label = {each.label: each for each in self.revisions}
+        writes, members = [], sorted(self.members, key=lambda each: (-each.ordinal, each.pod.name))
+        for member in members:
+            label = member.labels.get(LABEL_REVISION, "")
+            if not member.counts or label == newest.label:
+                continue
+            before = by_label.get(label)
+            if before is None or before.content.rest != newest.content.rest:
+                why = f"the revision of pod {member.pod.name} differs from the new one in more than the image"
+                return Adoption(problem=f"{why}; {release_command(self.run, template)}")
+            writes.append(self._label(member, label, newest.label))
+        return Adoption(tuple(writes)) if writes else Adoption((self.release(*self._restore()),))
+
+    def _newest(self) -> Revision | None:
+        """The revision of the workload's present template."""
+        name = self.template.update_revision if self.template.kind == "StatefulSet" else None
+        found = next((each for each in self.revisions if name in (None, each.name)), None)
+        return found if found is not None and found.content.image == self.change.image else None
+
+    def _hold(self) -> Write:
+        """Return the write that changes the template. With OnDelete the controller deletes no pods anyway."""
+        strategy, partition = self.template.strategy, self.template.partition
+        if strategy == _ON_DELETE:
+            return self.hold("")
+        if self.template.kind == "DaemonSet":
+            return self.hold(strategy, _add("/spec/updateStrategy/type", _ON_DELETE))
+        if partition is None:
+            return self.hold("0", _add(_ROLLING, {"partition": _NO_POD}))
+        return self.hold(str(partition), _add(f"{_ROLLING}/partition", _NO_POD))
+
+    def _restore(self) -> Iterator[Operation]:
+        held = self.template.held
+        if held and self.template.kind == "DaemonSet":
+            yield _add("/spec/updateStrategy/type", held)
+        elif held.isdecimal():
+            yield _add(f"{_ROLLING}/partition", int(held))
+
+    def _label(self, member: Member, before: str, after: str) -> Write:
+        path, container = f"/metadata/labels/{_escaped(LABEL_REVISION)}", self.run.options.containers[0]
+        return Write(
+            "pods",
+            member.pod.name,
+            member.pod.uid,
+            (
+                _test("/metadata/uid", member.pod.uid),
+                _test(path, before),
+                _test(f"{container_path(member, container)}/image", self.change.image),
+                {"op": "replace", "path": path, "value": after},
+            ),
+        )
+
+
+def container_path(member: Member, name: str) -> str:
+    """Return the JSON pointer to a container or native sidecar of a pod."""
+    regular = [each.name for each in member.pod.containers.values() if each.kind.value == "container"]
+    init = [each.name for each in member.pod.containers.values() if each.kind.value in ("sidecar", "init container")]
+    kind, names = ("containers", regular) if name in regular else ("initContainers", init)
+    return f"/spec/{kind}/{names.index(name)}"
+
+
+def image_operations(path: str, container: str, before: str, after: str) -> tuple[Operation, ...]:
+    """Return the operations that replace an image, if it still is what it was decided on."""
+    tests = _test(f"{path}/name", container), _test(f"{path}/image", before)
+    return (*tests, {"op": "replace", "path": f"{path}/image", "value": after})
+
+
+def _test(path: str, value: object) -> Operation:
+    return {"op": "test", "path": path, "value": value}
+
+
+def _add(path: str, value: object) -> Operation:
+    return {"op": "add", "path": path, "value": value}
+
+
+def _remove(path: str) -> Operation:
+    return {"op": "remove", "path": path}
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")

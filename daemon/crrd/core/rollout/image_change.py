@@ -1,0 +1,62 @@
+"""Another image for the run's container, in the pods that exist.
+
+Kubelet replaces one container of a running pod if its image changes in the pod's spec. No controller of Kubernetes uses
+this. A run with an image sets it pod by pod. In the end, the template of the workload can get it, too (`adoption`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from crrd.lib.jsonfields import items, mapping, text
+
+_TAG = re.compile(r"[^/]+:(?P<tag>[^/:@]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageChange:
+    """What a run with an image does."""
+
+    image: str
+    before: tuple[str, ...] = ()  # The container's images when the run started
+    adopt: bool = False  # Whether the workload's template gets the image in the end
+    pulls: bool = True  # Whether pods of the run pull the image to each node, before a container there is replaced
+    template: str = ""
+    """Digest of the workload's template without this image (`template.Template.rest`); "" if the template does not have
+    the container."""
+    undoes: str = ""  # The run that is undone
+
+    def is_foreign(self, image: str) -> bool:
+        """Whether another writer has given the container an image that the run must not replace."""
+        return self.adopt and image not in (self.image, *self.before)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for the annotation with the run's options."""
+        return {**asdict(self), "before": list(self.before)}
+
+
+def read_image_change(found: object) -> ImageChange | None:
+    """Parse it; None if there is none. Raises TypeError or ValueError if it is malformed."""
+    if found is None:
+        return None
+    raw = dict(mapping(found))
+    read = ImageChange(**{**raw, "before": tuple(map(text, items(raw.get("before"))))})
+    texts, flags = (read.image, read.template, read.undoes), (read.adopt, read.pulls)
+    sound = all(isinstance(each, str) for each in texts) and all(isinstance(each, bool) for each in flags)
+    if not read.image or not sound:
+        raise ValueError("an image change has other types")
+    return read
+
+
+def is_mutable(image: str) -> bool:
+    """Whether an image has no digest, and no tag but `latest`, so that two pulls may give two images."""
+    tag = _TAG.fullmatch(image.rpartition("/")[2])
+    return "@" not in image and (tag is None or tag["tag"] == "latest")
+
+
+def image_ids(statuses: Mapping[str, str], image: str) -> str:
+    """Return a warning if pods with one image have several image IDs (pod -> ID); "" if not, or with a digest."""
+    if "@" in image or len(set(filter(None, statuses.values()))) < 2:
+        return ""
+    return f"{image} is not the same image on all nodes, because the tag was moved: use a digest"

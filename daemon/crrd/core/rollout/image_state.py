@@ -1,0 +1,16 @@
+"""What a run with an image knows of the cluster, in addition to its pods and requests."""
+
+from dataclasses import dataclass
+
+from crrd.core.rollout.pull import PullPod
+from crrd.core.rollout.template import Revision, Template
+
+
+@dataclass(frozen=True, slots=True)
+class ImageState:
+    """The pull pods of all runs of the namespace, and the workload's template."""
+
+    pulls: tuple[PullPod, ...] = ()
+    template: Template | None = None  # None if the target is no workload
+    revisions: tuple[Revision, ...] | None = None  # None if they were not read yet
+    released: bool = False  # Whether this process has released the workload's controller

@@ -1,0 +1,173 @@
+"""The steps of a run with an image: pull, request, patch of the pod; then what kubelet does, and its outcome.
+
+Each step can be recognized from the cluster's objects alone, so a run that was killed after any write continues:
+
+| step | written by | done if |
+|---|---|---|
+| pull | the run: a pull pod for each node (`pull`) | its container is past the pull |
+| request | the run, within all budgets | it exists |
+| unready grace | the manager | the node reports ImagePresent |
+| patch | the run: the pod's image | the pod has the image |
+| restart | kubelet | the node completes the request: the newest instance has the image, and is ready |
+| adoption | the run, once (`adoption`) | the workload's template has the image, and its rollout is complete |
+
+The invariant, checked by the property tests: no pod gets the image before the node has it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from crrd.core.api.reasons import Reason
+from crrd.core.rollout.adoption import Adoption, container_path, image_operations
+from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.pull import PullPod, PullState
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.state import World
+from crrd.core.rollout.waits import Wait, WaitReason, describe_pod
+from crrd.lib.jsonpatch import Operation
+
+_AHEAD = 2
+"""How many batches of pods the pulls are ahead. An image that waits for long may be removed by kubelet again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSteps:
+    """What to do now for a run with an image, besides new requests."""
+
+    pull: tuple[str, ...] = ()  # Nodes that get a pull pod
+    patch: tuple[Row, ...] = ()  # Pods that get the image
+    cancel: tuple[Row, ...] = ()  # Pods whose open request is deleted, because they must not get the image
+    drop: tuple[PullPod, ...] = ()  # Pull pods that are not needed any more
+    adoption: Adoption | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.pull or self.patch or self.cancel or self.drop) or self.adoption is not None
+
+
+NO_STEPS = ImageSteps()
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """The chosen pods of a plan: those that get their request now, and what the others wait for (by UID)."""
+
+    ready: tuple[Row, ...]
+    waits: dict[str, Wait]
+    steps: ImageSteps
+
+
+def sort_by_image(world: World, run: Run, rows: Iterable[Row], chosen: Iterable[Row]) -> Sorted:
+    """Return what is next for the pods of a run with an image. `chosen` are the pods that may start now."""
+    change, made = run.options.image, tuple(rows)
+    if change is None:
+        return Sorted(tuple(chosen), {}, NO_STEPS)
+    pulls = pulls_of(world, run)
+    pulled = {node for node, each in pulls.items() if _is_over(each)}
+    ready = [row for row in chosen if not change.pulls or row.node in pulled]
+    waiting = [row for row in chosen if change.pulls and row.node not in pulled]
+    waits = {row.uid: _wait_for_pull(row, pulls.get(row.node), change) for row in waiting}
+    return Sorted(tuple(ready), waits, _steps(change, run, made, [*ready, *waiting], pulls))
+
+
+def _steps(
+    change: ImageChange, run: Run, rows: tuple[Row, ...], chosen: list[Row], pulls: dict[str, PullPod]
+) -> ImageSteps:
+    present = [row for row in rows if row.stage.under_way and _is_present(row, run)]
+    needed = {row.node for row in rows if not _has_image(row, change) and (_may_start(row) or row.stage.under_way)}
+    first = [*chosen, *(row for row in rows if row.stage is Stage.WAITING)][: _AHEAD * max(1, len(chosen))]
+    nodes = dict.fromkeys(row.node for row in first if row.node) if change.pulls else {}
+    return ImageSteps(
+        pull=tuple(node for node in nodes if node not in pulls),
+        patch=tuple(row for row in present if not _has_image(row, change)),
+        cancel=to_cancel(rows),
+        drop=tuple(each for each in pulls.values() if each.node not in needed and _is_over(each)),
+    )
+
+
+def patch_of(row: Row, run: Run) -> tuple[Operation, ...]:
+    """Return the JSON patch that gives a pod the image, if it still has the image that was decided on."""
+    change, member, name = run.options.image, row.member, run.options.containers[0]
+    if change is None or member is None:
+        return ()
+    image = image_operations(container_path(member, name), name, _image(row), change.image)
+    return {"op": "test", "path": "/metadata/uid", "value": row.uid}, *image
+
+
+def to_cancel(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Return the failed pods with an open request. It keeps the pod unready, and nothing would end it soon."""
+    failed = (row for row in rows if row.stage is Stage.FAILED and row.request is not None)
+    return tuple(row for row in failed if row.request is not None and not row.request.request.completed)
+
+
+def _is_over(pull: PullPod) -> bool:
+    """Whether a pull pod has done its work. One that has failed is kept, because it says why."""
+    return pull.state is PullState.PULLED and not pull.deleting
+
+
+def pulls_of(world: World, run: Run) -> dict[str, PullPod]:
+    """Return the run's pull pod of each node."""
+    known = world.image.pulls if world.image is not None else ()
+    return {each.node: each for each in known if each.run == run.name}
+
+
+def image_rows(world: World, run: Run, rows: Iterable[Row], now: datetime) -> tuple[Row, ...]:
+    """Return the rows of a run with an image. Pods that cannot or must not get the image have failed."""
+    change = run.options.image
+    if change is None:
+        return tuple(rows)
+    pulls = pulls_of(world, run).values() if change.pulls else ()
+    failed = {each.node: each.message for each in pulls if each.state_at(now) is PullState.FAILED}
+    return tuple(_image_row(world, run, row, failed) for row in rows)
+
+
+def _image_row(world: World, run: Run, row: Row, failed: Mapping[str, str]) -> Row:
+    """Return a row. `failed`: nodes that cannot pull the image, with kubelet's message."""
+    change, image, name = run.options.image, _image(row), run.options.containers[0]
+    if change is None or row.member is None or not image or not row.member.counts:
+        return row
+    wait = None
+    if row.uid in world.refused and row.stage.under_way and image != change.image:
+        wait = Wait(world.refused[row.uid])
+    elif change.is_foreign(image) and (_may_start(row) or row.stage.under_way or row.stage is Stage.DONE):
+        values = {"container": name, "image": image}
+        wait = Wait.of(WaitReason.FOREIGN_IMAGE, describe_pod(row.member), **values)
+    elif row.stage is Stage.WAITING and row.node in failed:
+        values = {"image": change.image, "node": row.node, "message": failed[row.node]}
+        wait = Wait.of(WaitReason.PULL_FAILED, **values)
+    if wait is not None:
+        return replace(row, stage=Stage.FAILED, wait=wait)
+    if row.stage.under_way and _is_present(row, run) and image != change.image:
+        return replace(row, wait=Wait.of(WaitReason.SETTING_IMAGE, container=name, image=change.image))
+    return row
+
+
+def _wait_for_pull(row: Row, pull: PullPod | None, change: ImageChange) -> Wait:
+    message = f": {pull.message}" if pull is not None and pull.message else ""
+    namespace = row.member.pod.namespace if row.member is not None else ""
+    command = f"kubectl describe pod {pull.name} -n {namespace}" if pull is not None else ""
+    return Wait.of(WaitReason.PULLING, command, image=change.image, node=row.node, message=message)
+
+
+def _is_present(row: Row, run: Run) -> bool:
+    """Whether the node says that it has the image, and that the unready grace period is over."""
+    name = run.options.containers[0]
+    return row.request is not None and row.request.request.status.state(name).reason is Reason.IMAGE_PRESENT
+
+
+def _image(row: Row) -> str:
+    if row.member is None or not row.containers:
+        return ""
+    container = row.member.pod.containers.get(row.containers[0])
+    return container.image if container is not None else ""
+
+
+def _has_image(row: Row, change: ImageChange) -> bool:
+    return _image(row) == change.image
+
+
+def _may_start(row: Row) -> bool:
+    return row.stage in (Stage.WAITING, Stage.PUT_OFF)

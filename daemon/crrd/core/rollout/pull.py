@@ -1,0 +1,147 @@
+"""Pull pods: each brings an image to one node, before a container there is replaced.
+
+Kubelet stops a container first, and pulls its new image then. So a wrong tag, an expired secret or a registry that
+does not answer would be an outage. A pull pod has kubelet pull the image as it would for the container: with the same
+secrets and credential providers, and seen by every policy for new pods. Its command does not exist, so nothing runs.
+While the pod exists, kubelet keeps the image on the node.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from crrd.core.api.time import parse_time
+from crrd.core.rollout.run import Run
+from crrd.lib.jsonfields import items, mapping, text
+
+LABEL_PULL = "crr.apps.kruise.io/pull-for-run"
+"""On a pull pod: its run. Not LABEL_RUN, by which the requests of runs are found."""
+RETRY_SECONDS = 30
+"""How long kubelet may try to pull an image that could not be pulled, before the pull has failed."""
+_NAME = "pull"  # Of its container
+_UNKNOWN = "ContainerStatusUnknown"  # Reason of a container that had not been created when its pod ended
+_COMMAND = "/crrd-pulls-only-the-image"
+_FINAL = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+_PULLING = frozenset({"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", *_FINAL})
+"""Reasons of a waiting container whose image could not be pulled (pkg/kubelet/images/types.go)."""
+_PULLED = frozenset(
+    f"{step}Error"
+    for step in ("CreateContainerConfig", "CreateContainer", "RunContainer", "PreCreateHook", "PreStartHook")
+)
+"""Reasons of a waiting container whose image was pulled (pkg/kubelet/kuberuntime/kuberuntime_container.go)."""
+_KEPT = ("serviceAccountName", "imagePullSecrets", "runtimeClassName")
+_NO_INJECTION = {
+    "sidecar.istio.io/inject": "false",
+    "linkerd.io/inject": "disabled",
+    "kuma.io/sidecar-injection": "disabled",
+    "config.linkerd.io/skip-inject": "true",
+}
+
+
+class PullState(StrEnum):
+    """What has come of a pull."""
+
+    PULLING = "pulling"
+    RETRYING = "retrying"  # It has failed, and kubelet tries again
+    PULLED = "pulled"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PullPod:
+    """A pull pod in the cluster."""
+
+    name: str
+    uid: str
+    run: str
+    node: str
+    state: PullState
+    message: str = ""  # Kubelet's, if the image could not be pulled
+    created: datetime | None = None
+    deleting: bool = False
+
+    def state_at(self, now: datetime) -> PullState:
+        """Return the state, FAILED if kubelet has tried for long enough."""
+        late = self.created is not None and (now - self.created).total_seconds() >= RETRY_SECONDS
+        return PullState.FAILED if self.state is PullState.RETRYING and late else self.state
+
+
+def read_pull_pod(obj: Mapping[str, Any]) -> PullPod:
+    """Parse a pull pod."""
+    meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
+    name, uid, created = (text(meta.get(key)) for key in ("name", "uid", "creationTimestamp"))
+    run, node = text(mapping(meta.get("labels")).get(LABEL_PULL)), text(spec.get("nodeName"))
+    deleting = meta.get("deletionTimestamp") is not None
+    return PullPod(name, uid, run, node, *_state(status), created=parse_time(created), deleting=deleting)
+
+
+def _state(status: Mapping[str, Any]) -> tuple[PullState, str]:
+    statuses = map(mapping, items(status.get("containerStatuses")))  # a webhook may have added other containers
+    state = next((mapping(each.get("state")) for each in statuses if each.get("name") == _NAME), {})
+    waiting, ended = mapping(state.get("waiting")), text(mapping(state.get("terminated")).get("reason"))
+    reason, message = text(waiting.get("reason")), " ".join(text(waiting.get("message")).split())
+    if ended not in ("", _UNKNOWN) or state.get("running") is not None or reason in _PULLED:
+        return PullState.PULLED, ""
+    if text(status.get("phase")) == "Failed":  # kubelet has not admitted it, or its deadline has passed
+        why = text(status.get("reason")) or "Failed", " ".join(text(status.get("message")).split())
+        return PullState.FAILED, ": ".join(filter(None, why))
+    if reason in _PULLING:
+        state_now = PullState.FAILED if reason in _FINAL else PullState.RETRYING
+        return state_now, ": ".join(filter(None, (reason, message)))
+    return PullState.PULLING, ""
+
+
+def pull_pod_name(run: Run, node: str) -> str:
+    """Return the name of the run's pull pod for a node. So it cannot be created twice."""
+    return f"{run.name}-pull-{hashlib.sha256(node.encode()).hexdigest()[:10]}"
+
+
+def pull_pod(run: Run, node: str, image: str, like: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pull pod for a node as JSON. `like` is a pod of the target, whose credentials it gets.
+
+    It meets the Pod Security Standard `restricted`, uses next to no resources, and fits on a node with any taint.
+    """
+    spec = mapping(like.get("spec"))
+    copied = {key: spec[key] for key in _KEPT if spec.get(key)}
+    limits = {"cpu": "10m", "memory": "32Mi"}
+    container = {
+        "name": _NAME,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [_COMMAND],
+        "resources": {"limits": limits, "requests": {**limits, "cpu": "1m"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pull_pod_name(run, node),
+            "namespace": run.namespace,
+            "labels": {LABEL_PULL: run.name, **_NO_INJECTION},
+            "annotations": {**_NO_INJECTION},
+        },
+        "spec": {
+            **copied,
+            "nodeName": node,
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 0,
+            "activeDeadlineSeconds": run.options.pod_timeout,
+            "tolerations": [{"operator": "Exists"}],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65534,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [container],
+        },
+    }

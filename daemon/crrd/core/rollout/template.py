@@ -1,0 +1,135 @@
+"""The template of a workload and its revisions, as far as one image in it matters.
+
+Controllers compare templates, and the labels of pods. They never look at the images of pods. A revision is a ReplicaSet
+of a Deployment, or a ControllerRevision of a StatefulSet or DaemonSet.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crrd.lib.jsonfields import items, mapping, number, text
+
+LABEL_ADOPTING = "crr.apps.kruise.io/adopting-run"
+"""On a workload: the run that holds its controller, while the template gets the image. Labels of a Deployment are not
+copied to its ReplicaSets, other than annotations."""
+LABEL_HELD = "crr.apps.kruise.io/held"  # On a workload: the value of its update strategy that was replaced to hold it
+LABEL_REVISION = "controller-revision-hash"
+_LABEL_TEMPLATE = "pod-template-hash"
+_REVISION = "deployment.kubernetes.io/revision"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A pod template as seen by a run that changes one image of it."""
+
+    image: str = ""  # Of the container; "" if the template does not have the container
+    path: str = ""  # JSON pointer to the container, in the pod's spec
+    rest: str = ""  # Digest of all else
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A workload whose template a run may change."""
+
+    kind: str
+    name: str
+    uid: str
+    content: Content
+    observed: bool = True  # Whether its controller has seen the last change
+    has_labels: bool = False
+    holder: str = ""  # The run that holds its controller (LABEL_ADOPTING)
+    held: str = ""  # See LABEL_HELD
+    paused: bool = False  # A Deployment's
+    strategy: str = ""  # Type of the update strategy
+    partition: int | None = None  # A StatefulSet's; None without a rollingUpdate
+    replicas: int = 0  # In its status, as the next one
+    updated: int = 0
+    update_revision: str = ""  # Name of a StatefulSet's newest ControllerRevision
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A ReplicaSet or ControllerRevision of the workload."""
+
+    name: str
+    uid: str
+    version: str  # resourceVersion
+    owner: str  # UID of the workload
+    content: Content
+    number: int = 0  # Its place in the order
+    replicas: int = 0  # The pods that a ReplicaSet is to have
+    label: str = ""  # LABEL_REVISION of the pods that a ControllerRevision stands for
+
+
+def read_content(template: Mapping[str, Any], container: str) -> Content:
+    """Return what a run needs of a pod template."""
+    meta, spec = mapping(template.get("metadata")), mapping(template.get("spec"))
+    labels = {key: value for key, value in mapping(meta.get("labels")).items() if key != _LABEL_TEMPLATE}
+    shape = {key: value for key, value in template.items() if key != "$patch"}
+    shape["metadata"] = {key: value for key, value in {**meta, "labels": labels}.items() if key != "creationTimestamp"}
+    image, path = "", ""
+    for kind in ("containers", "initContainers"):
+        for index, entry in enumerate(map(mapping, items(spec.get(kind)))):
+            if entry.get("name") == container and not path:
+                image, path = text(entry.get("image")), f"/{kind}/{index}"
+                others = [*items(spec.get(kind))]
+                others[index] = {**entry, "image": ""}
+                shape["spec"] = {**spec, kind: others}
+    digest = hashlib.sha256(json.dumps(shape, sort_keys=True, default=str).encode()).hexdigest()
+    return Content(image, path, digest[:16])
+
+
+def read_template(obj: Mapping[str, Any], container: str) -> Template:
+    """Parse a workload. Its JSON must have the kind."""
+    meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
+    labels, strategy = mapping(meta.get("labels")), mapping(spec.get("updateStrategy"))
+    rolling = strategy.get("rollingUpdate")
+    return Template(
+        text(obj.get("kind")),
+        text(meta.get("name")),
+        text(meta.get("uid")),
+        read_content(mapping(spec.get("template")), container),
+        observed=number(status.get("observedGeneration")) >= number(meta.get("generation")),
+        has_labels=bool(labels),
+        holder=text(labels.get(LABEL_ADOPTING)),
+        held=text(labels.get(LABEL_HELD)),
+        paused=spec.get("paused") is True,
+        strategy=text(strategy.get("type")),
+        partition=number(mapping(rolling).get("partition")) if rolling is not None else None,
+        replicas=number(status.get("replicas")),
+        updated=number(status.get("updatedReplicas")),
+        update_revision=text(status.get("updateRevision")),
+    )
+
+
+def read_revision(obj: Mapping[str, Any], container: str) -> Revision:
+    """Parse a ReplicaSet or a ControllerRevision."""
+    meta, spec = mapping(obj.get("metadata")), mapping(obj.get("spec"))
+    owner, data = _controller(obj), mapping(mapping(obj.get("data")).get("spec"))
+    template = mapping((spec or data).get("template"))
+    place = text(mapping(meta.get("annotations")).get(_REVISION))
+    name, label = text(meta.get("name")), text(mapping(meta.get("labels")).get(LABEL_REVISION))
+    return Revision(
+        name,
+        text(meta.get("uid")),
+        text(meta.get("resourceVersion")),
+        text(owner.get("uid")),
+        read_content(template, container),
+        number=int(place) if place.isdecimal() else number(obj.get("revision")),
+        replicas=number(spec.get("replicas")),
+        label=name if owner.get("kind") == "StatefulSet" else label,
+    )
+
+
+def owner_of(obj: Mapping[str, Any]) -> str:
+    """Return kind and name of an object's controller, or ""."""
+    owner = _controller(obj)
+    return f"{text(owner.get('kind'))} {text(owner.get('name'))}" if owner else ""
+
+
+def _controller(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    owners = map(mapping, items(mapping(obj.get("metadata")).get("ownerReferences")))
+    return next((each for each in owners if each.get("controller") is True), {})

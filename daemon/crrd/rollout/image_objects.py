@@ -1,0 +1,75 @@
+"""Watches what a run with an image needs besides pods and requests: its pull pods, and the workload's template."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from crrd.core.rollout.adoption import ADOPTED_BY
+from crrd.core.rollout.image_state import ImageState
+from crrd.core.rollout.pull import LABEL_PULL, PullPod, PullState, read_pull_pod
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.template import Revision, Template, read_revision, read_template
+from crrd.kube.client import KubeClient
+from crrd.kube.informer import Informer, Values
+from crrd.kube.reflector import Reflector, Selection
+from crrd.kube.resources import CONTROLLER_REVISIONS, PODS, REPLICA_SETS
+from crrd.rollout.target import Aim
+
+Json = Mapping[str, Any]
+
+
+class ImageObjects:
+    """The objects for one target. `informers` are its watches."""
+
+    def __init__(
+        self, client: KubeClient, namespace: str, aim: Aim, container: str, changed: Callable[[], None]
+    ) -> None:
+        """`changed` is called after every change."""
+        self._client, self._namespace, self._aim, self._container = client, namespace, aim, container
+        kind = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}  # the items of a list do not have it
+        self._pulls = Values(read_pull_pod, changed)
+        self._templates = Values(lambda obj: read_template({**obj, **kind}, container), changed)
+        self._revisions: tuple[Revision, ...] | None = None
+        self._refused: dict[str, PullPod] = {}  # By node
+        self.released = False  # As `ImageState.released`
+
+    def informers(self) -> Iterator[Reflector[Any]]:
+        """Yield the watches. The caller runs them."""
+        pulls = Selection(PODS, self._pulls.parse, self._namespace, LABEL_PULL)
+        yield Informer(self._client, pulls, self._pulls, strict=True)
+        if self._aim.resource is not None:
+            fields = f"metadata.name={self._aim.target.name}"
+            workload = Selection(self._aim.resource, self._templates.parse, self._namespace, "", fields)
+            yield Informer(self._client, workload, self._templates, strict=True)
+
+    def state(self) -> ImageState:
+        """Return what is known."""
+        made = {each.node: each for each in self._pulls.values()}
+        refused = (each for node, each in self._refused.items() if node not in made)
+        template = next((each for each in self._templates.values() if each.uid == self._aim.target.uid), None)
+        return ImageState((*self._pulls.values(), *refused), template, self._revisions, released=self.released)
+
+    async def read_revisions(self) -> None:
+        """Read the workload's ReplicaSets or ControllerRevisions. No watch reports them, because few runs need them."""
+        if self._aim.target.kind not in ADOPTED_BY:
+            return
+        resource = REPLICA_SETS if self._aim.target.kind == "Deployment" else CONTROLLER_REVISIONS
+        where = {"namespace": self._namespace, "label_selector": self._aim.selector}
+        found = await self._client.list_all(resource, lambda obj: read_revision(obj, self._container), **where)
+        self._revisions = found.items
+
+    @property
+    def template(self) -> Template | None:
+        """The workload's template."""
+        return self.state().template
+
+    def pull_written(self, obj: Json) -> None:
+        """Record a pull pod that the API server has just returned."""
+        self._pulls.put(self._pulls.parse(obj))
+
+    def pull_refused(self, run: Run, node: str, message: str) -> None:
+        """Record that the API server has rejected a pull pod."""
+        self._refused[node] = PullPod("", "", run.name, node, PullState.FAILED, message)
+
+    def workload_written(self, obj: Json) -> None:
+        """Record a workload that the API server has just returned."""
+        self._templates.put(self._templates.parse(obj))

@@ -1,0 +1,229 @@
+"""Checks, before a run with an image begins, what would make it fail or end in a rollout of new pods.
+
+Nothing is written here. Each refusal says why, and what to do instead.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.rollout.adoption import ADOPTED_BY, Steps
+from crrd.core.rollout.image_change import ImageChange, is_mutable
+from crrd.core.rollout.image_state import ImageState
+from crrd.core.rollout.image_steps import patch_of
+from crrd.core.rollout.plan import make_plan
+from crrd.core.rollout.pull import pull_pod
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.state import World
+from crrd.core.rollout.template import Template, owner_of
+from crrd.kube.access import missing_rights
+from crrd.kube.errors import ResourceMissingError
+from crrd.kube.resources import PODS, REQUESTS
+from crrd.lib.errors import ApiRefusedError, ConfigurationError, ConflictError
+from crrd.lib.jsonfields import items, mapping, mapping_at, text
+from crrd.rollout.cluster import Cluster
+from crrd.rollout.session import Session
+from crrd.rollout.target import Aim
+
+Json = Mapping[str, Any]
+ROLE = "crrd-recreate-image"
+_KRUISE, _SIDECAR_SETS = "apps.kruise.io", "kruise.io/sidecarset"
+_GITOPS = {
+    "argocd.argoproj.io/": "Argo CD",
+    "argocd": "Argo CD",
+    "kustomize.toolkit.fluxcd.io/": "Flux",
+    "helm.toolkit.fluxcd.io/": "Flux",
+    "meta.helm.sh/": "Helm",
+    "helm": "Helm",
+}
+"""Beginnings of labels, annotations or field managers -> the program that writes the workload."""
+
+
+async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run) -> Run:
+    """Return the run with all that it must know of the image. Raises ConfigurationError if it must not begin."""
+    change, world = run.options.image, cluster.world()
+    if change is None:
+        return run
+    _check_target(session, aim, world, run)
+    await _check_rights(session, aim, change)
+    workload = await session.client.get(aim.resource, run.namespace, aim.target.name) if aim.resource else {}
+    template = world.image.template if world.image is not None else None
+    in_template = template if template is not None and template.content.image else None
+    change = replace(change, adopt=_wants_adoption(session, aim, in_template, workload))
+    if change.adopt and in_template is not None and cluster.images is not None:
+        await cluster.images.read_revisions()
+        world = cluster.world()
+        _check_adoption(run, in_template, world, workload)
+        change = replace(change, template=in_template.content.rest)
+    run = _with(run, replace(change, before=_before(world, run, in_template)))
+    return await _tried(session, cluster, run)
+
+
+def _with(run: Run, change: ImageChange) -> Run:
+    return replace(run, options=replace(run.options, image=change))
+
+
+def _before(world: World, run: Run, template: Template | None) -> tuple[str, ...]:
+    """Return the container's images now."""
+    name, change = run.options.containers[0], run.options.image
+    there = {each.pod.containers[name].image for each in world.members if name in each.pod.containers}
+    there |= {template.content.image} if template is not None else set()
+    return tuple(sorted(there - {change.image if change is not None else "", ""}))
+
+
+def _check_target(session: Session, aim: Aim, world: World, run: Run) -> None:
+    command, target, change = session.command, aim.target, run.options.image
+    if change is not None and is_mutable(change.image) and not command.allow_mutable_tag:
+        why = f"{change.image} has no fixed tag, so two nodes may pull two images, and it cannot be undone"
+        raise ConfigurationError(f"{why}: use a tag or a digest, or --allow-mutable-tag")
+    if target.api_version.startswith(f"{_KRUISE}/"):
+        raise ConfigurationError(f"{target.words} updates images in place itself: set the image in its template")
+    if target.kind in ("Job", "CronJob"):
+        raise ConfigurationError(f"the template of {target.words} cannot be changed: use pod/NAME or -l SELECTOR")
+    static = next((each.pod.name for each in world.members if each.pod.static_uid), "")
+    if static:
+        raise ConfigurationError(f"pod {static} is a static pod: change the image in its file on the node")
+
+
+async def _check_rights(session: Session, aim: Aim, change: ImageChange) -> None:
+    wanted = ["patch pods", *(["create,delete pods"] if change.pulls else [])]
+    if session.command.template == "adopt":
+        wanted.append(f"patch {aim.resource.full_name if aim.resource else 'deployments.apps'}")
+        revisions = (
+            "patch,delete replicasets.apps" if aim.target.kind == "Deployment" else "list controllerrevisions.apps"
+        )
+        wanted.append(revisions)
+    missing: tuple[str, ...] = ()
+    with suppress(ResourceMissingError):  # the local API server has no access reviews, and no rights
+        missing = await missing_rights(session.client, wanted, session.namespace)
+    if missing:
+        rights = ", ".join(missing)
+        raise ConfigurationError(f"you may not {rights} in namespace {session.namespace}; bind the ClusterRole {ROLE}")
+
+
+def _wants_adoption(session: Session, aim: Aim, template: Template | None, workload: Json) -> bool:
+    """Return whether the template gets the image. Raises ConfigurationError if the user must decide."""
+    given, target = session.command.template, aim.target.words
+    name = session.command.options.containers[0]
+    if template is None:
+        if given == "adopt":
+            raise ConfigurationError(
+                f"the template of {target} has no container {name!r} to change: use --template keep"
+            )
+        return False
+    if template.kind not in ADOPTED_BY:
+        if given == "adopt":
+            kinds = ", ".join(ADOPTED_BY)
+            raise ConfigurationError(f"only {kinds} can adopt pods with another image: use --template keep")
+        return False
+    if given:
+        return given == "adopt"
+    managers = ", ".join(sorted(_managers(workload)))
+    by_git = f". {managers} manages {target}: set the image there, too, or it puts the old one back by a rollout"
+    raise ConfigurationError(
+        f"container {name!r} is in the template of {target}. Use --template adopt to change the template in the end "
+        f"(no pod is replaced), or --template keep to leave it (new pods get {template.content.image})"
+        + (by_git if managers else "")
+    )
+
+
+def _managers(workload: Json) -> Iterator[str]:
+    """Yield the programs that write the workload from other sources, and would set its image back."""
+    meta = mapping(workload.get("metadata"))
+    names = [*mapping(meta.get("labels")), *mapping(meta.get("annotations"))]
+    names += [text(mapping(each).get("manager")) for each in items(meta.get("managedFields"))]
+    for name in names:
+        yield from {program for begin, program in _GITOPS.items() if name[: len(begin)] == begin}
+
+
+def _check_adoption(run: Run, template: Template, world: World, workload: Json) -> None:
+    target, change, state = run.target.words, run.options.image, world.image or ImageState()
+    keep = "use --template keep, or"
+    if owner := owner_of(workload):
+        raise ConfigurationError(f"{target} is owned by {owner}, which would set its image back: change it there")
+    if template.holder:
+        return  # an earlier run has begun to adopt, and this one continues
+    if template.paused:
+        raise ConfigurationError(f"{target} is paused: {keep} resume it first (kubectl rollout resume {target})")
+    if change is None or template.content.image == change.image:
+        return
+    if template.kind == "Deployment":
+        steps = Steps(run, change, state, template)
+        active = [each for each in steps.revisions if each.replicas]
+        if len(active) > 1:
+            raise ConfigurationError(f"the rollout of {target} is not finished: {keep} wait until it is")
+        odd = next((each for each in active if each.content.rest != template.content.rest), None)
+        if odd is not None:
+            raise ConfigurationError(f"the template of {target} differs from ReplicaSet {odd.name}: {keep} wait")
+
+
+async def _tried(session: Session, cluster: Cluster, run: Run) -> Run:
+    """Return the run after each of its writes for a pod was tried as a dry run.
+
+    If a webhook changes the image of the pod, for example to one with a digest, the run uses that image.
+    """
+    plan = make_plan(cluster.world(), run, session.clock.now(), confirmed=True)
+    row = next((each for each in plan.rows if each.stage in (Stage.WAITING, Stage.PUT_OFF)), None)
+    change = run.options.image
+    if row is None or row.member is None or change is None:
+        return run
+    like = await session.client.get(PODS, run.namespace, row.pod)
+    _check_injected(run, like, cluster.world())
+    try:
+        made = await session.client.create(REQUESTS, run.namespace, _request(run, row), dry_run=True)
+        _check_request(made)
+        patched = await session.client.json_patch(PODS, run.namespace, row.pod, patch_of(row, run), dry_run=True)
+        image = _image_in(patched, run.options.containers[0])
+        run = _with(run, replace(change, image=image or change.image))
+        if change.pulls:
+            body = pull_pod(run, row.node, image or change.image, like)
+            with suppress(ConflictError):  # this run has been here before
+                await session.client.create(PODS, run.namespace, body, dry_run=True)
+    except ApiRefusedError as error:
+        raise ConfigurationError(
+            f"the API server rejects the image for pod {row.pod}, nothing was changed: {error}"
+        ) from error
+    return run
+
+
+def _request(run: Run, row: Row) -> dict[str, Any]:
+    return run.request(row.pod, row.uid, row.containers, row.failed)
+
+
+def _check_request(made: Json) -> None:
+    request = parse_request(made)
+    if not request.for_image or not request.active:
+        raise ConfigurationError(
+            "the installed CRD or manager does not know images of requests, so nothing was changed: upgrade crrd "
+            "(beside OpenKruise, whose CRD has no such field, --image cannot be used)"
+        )
+
+
+def _check_injected(run: Run, pod: Json, world: World) -> None:
+    """Refuse a container that a SidecarSet of OpenKruise has injected."""
+    template = world.image.template if world.image is not None else None
+    injected = template is None or not template.content.image
+    names = mapping_at(pod, "metadata.annotations")
+    if injected and any(key[: len(_SIDECAR_SETS)] == _SIDECAR_SETS for key in names):
+        name = run.options.containers[0]
+        raise ConfigurationError(f"container {name!r} may be injected by a SidecarSet: set the image in the SidecarSet")
+
+
+def _image_in(pod: Json, container: str) -> str:
+    spec = mapping(pod.get("spec"))
+    entries = (mapping(each) for kind in ("containers", "initContainers") for each in items(spec.get(kind)))
+    return next((text(each.get("image")) for each in entries if each.get("name") == container), "")
+
+
+def undone(run: Run) -> ImageChange:
+    """Return the change back of a run. Raises ConfigurationError if it has none."""
+    change = run.options.image
+    if change is None:
+        raise ConfigurationError(f"run {run.name} has restarted containers: only a run with --image can be undone")
+    if len(change.before) != 1:
+        had = ", ".join(change.before) or "no other image"
+        raise ConfigurationError(f"the pods of run {run.name} had {had} before: set one with --image")
+    return replace(change, image=change.before[0], before=(change.image,), undoes=run.name)

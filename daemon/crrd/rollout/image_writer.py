@@ -1,0 +1,160 @@
+"""Carries out the steps of a run with an image: pull pods, the patches of pods, and the adoption by the workload.
+
+Each write is bound to what was decided on by the tests of its JSON patch. If it is not accepted, the next plan decides
+again from fresh reads. So it does not matter whether the response to a write arrives.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from contextlib import suppress
+
+from crrd.core.rollout.adoption import Write
+from crrd.core.rollout.image_steps import patch_of, pulls_of
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.pull import LABEL_PULL, PullPod, PullState, pull_pod
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.standing import Row
+from crrd.core.rollout.template import LABEL_ADOPTING
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import PODS, REQUESTS, Resource, Where
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
+from crrd.lib.jsonfields import mapping, text
+from crrd.rollout.cluster import Cluster
+from crrd.rollout.image_objects import ImageObjects
+from crrd.rollout.refresher import lacks_right
+
+_PARALLEL = 16
+_PAUSE_SECONDS = 0.5  # After a write that was not accepted, so that the watches can catch up
+_INVALID = 422
+
+
+class ImageWriter:
+    """The writes of one run with an image."""
+
+    def __init__(self, client: KubeClient, cluster: Cluster, known: ImageObjects) -> None:
+        """`known` are the cluster's objects for images."""
+        self._client, self._cluster, self._known = client, cluster, known
+
+    async def begin(self, run: Run) -> None:
+        """Delete the run's pull pods that could not pull, so that they are tried again."""
+        failed = (PullState.FAILED, PullState.RETRYING)
+        known = pulls_of(self._cluster.world(), run).values()
+        await _each(self._drop(run, each) for each in known if each.state in failed)
+
+    async def carry_out(self, run: Run, plan: Plan) -> None:
+        """Carry out what is due. Raises ConfigurationError if waiting cannot help."""
+        steps, written = plan.image, True
+        await _each(self._pull(run, node, plan) for node in steps.pull[:_PARALLEL])
+        for row in steps.patch:  # one after the other, so that an error stops the rest
+            written = await self._patch(run, row) and written
+        await _each(self._cancel(run, row) for row in steps.cancel)
+        await _each(self._drop(run, each) for each in steps.drop)
+        if steps.adoption is not None:
+            for write in steps.adoption.writes:
+                written = await self._adopt(run, write) and written
+            with suppress(ApiUnavailableError):
+                await self._known.read_revisions()
+        if not written:
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def finish(self, run: Run, plan: Plan) -> None:
+        """Delete what the run does not need any more: its pull pods, and requests of pods that do not get the image."""
+        with suppress(ApiRefusedError, ApiUnavailableError):
+            await _each(self._cancel(run, row) for row in plan.image.cancel)
+            await delete_pull_pods(self._client, run.namespace, run.name)
+
+    async def _pull(self, run: Run, node: str, plan: Plan) -> None:
+        """Create the pull pod of a node, like a pod of the run there."""
+        change, pod = run.options.image, next((row.pod for row in plan.rows if row.node == node and row.member), "")
+        if change is None:
+            return
+        try:
+            like = await self._client.get(PODS, run.namespace, pod)
+            made = await self._client.create(PODS, run.namespace, pull_pod(run, node, change.image, like))
+        except (ConflictError, GoneError):  # it exists, or that pod does not: the watches say so
+            await asyncio.sleep(_PAUSE_SECONDS)
+        except ApiRefusedError as error:
+            if error.status == 401 or lacks_right(error):
+                raise ConfigurationError(str(error)) from error
+            self._known.pull_refused(run, node, str(error))
+        except ApiUnavailableError:
+            await asyncio.sleep(_PAUSE_SECONDS)
+        else:
+            self._known.pull_written(made)
+
+    async def _patch(self, run: Run, row: Row) -> bool:
+        """Give a pod the image. Return whether it has it."""
+        try:
+            made = await self._client.json_patch(PODS, run.namespace, row.pod, patch_of(row, run))
+        except GoneError:
+            return False
+        except ApiRefusedError as error:
+            if error.status == 401 or lacks_right(error):
+                raise ConfigurationError(str(error)) from error
+            known = await self._cluster.look_again(row.pod)
+            if error.status != _INVALID or known == row.member:  # else a test has failed, and the next plan decides
+                self._cluster.refused(row.uid, str(error))
+            return False
+        except ApiUnavailableError:
+            await self._cluster.look_again(row.pod)
+            return False
+        self._cluster.pod_written(made)
+        return True
+
+    async def _cancel(self, run: Run, row: Row) -> None:
+        if row.request is not None:
+            request = row.request.request
+            with suppress(GoneError, ConflictError):
+                await self._client.delete(REQUESTS, run.namespace, request.name, uid=request.uid)
+
+    async def _drop(self, run: Run, pull: PullPod) -> None:
+        await _delete_pull_pod(self._client, run.namespace, pull)
+
+    async def _adopt(self, run: Run, write: Write) -> bool:
+        """Carry out one write of the adoption. Return whether it was accepted."""
+        resource = PODS if write.plural == PODS.plural else Resource(write.plural, "apps")
+        name = write.name
+        try:
+            if not write.operations:
+                await self._client.delete(resource, run.namespace, name, uid=write.uid, version=write.version)
+                return True
+            made = await self._client.json_patch(resource, run.namespace, name, write.operations)
+        except (ConflictError, GoneError, ApiUnavailableError):
+            return False
+        except ApiRefusedError as error:
+            if error.status == _INVALID:
+                return False
+            raise ConfigurationError(f"cannot change {write.plural} {name}: {error}") from error
+        if resource == PODS:
+            self._cluster.pod_written(made)
+        elif text(mapping(made.get("metadata")).get("uid")) == run.target.uid:
+            labels = mapping(mapping(made.get("metadata")).get("labels"))
+            self._known.workload_written(made)
+            self._known.released = self._known.released or LABEL_ADOPTING not in labels
+        return True
+
+
+async def delete_pull_pods(client: KubeClient, namespace: str, run: str) -> None:
+    """Delete all pull pods of a run."""
+    where = Where(namespace=namespace, label_selector=f"{LABEL_PULL}={run}")
+    found = await client.list_all(PODS, _name_and_uid, **where)
+    await _each(_delete(client, namespace, name, uid) for name, uid in found.items)
+
+
+async def _delete_pull_pod(client: KubeClient, namespace: str, pull: PullPod) -> None:
+    if pull.name:
+        await _delete(client, namespace, pull.name, pull.uid)
+
+
+async def _delete(client: KubeClient, namespace: str, name: str, uid: str) -> None:
+    with suppress(GoneError, ConflictError):
+        await client.delete(PODS, namespace, name, uid=uid, grace_seconds=0)
+
+
+def _name_and_uid(obj: object) -> tuple[str, str]:
+    meta = mapping(mapping(obj).get("metadata"))
+    return text(meta.get("name")), text(meta.get("uid"))
+
+
+async def _each(calls: Iterable[Awaitable[None]]) -> None:
+    await asyncio.gather(*calls)

@@ -1,0 +1,437 @@
+"""A run with an image: its pull pods, its steps, and what a user is told. The interleavings are in tests/properties."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from crrd.core.api.pod import ContainerKind
+from crrd.core.api.reasons import Reason
+from crrd.core.api.types import RecreateState, RequestPhase
+from crrd.core.rollout.adoption import Adoption, container_path, next_adoption, release_command
+from crrd.core.rollout.image_change import ImageChange, image_ids, is_mutable
+from crrd.core.rollout.image_report import image_report
+from crrd.core.rollout.image_state import ImageState
+from crrd.core.rollout.image_steps import patch_of
+from crrd.core.rollout.plan import End, Plan, seen_by_others
+from crrd.core.rollout.preview import make_preview
+from crrd.core.rollout.pull import RETRY_SECONDS, PullPod, PullState, pull_pod, read_pull_pod
+from crrd.core.rollout.requests import RunRequest, read_run_request
+from crrd.core.rollout.run import ANNOTATION_RUN, Amount, Progress, Run
+from crrd.core.rollout.standing import Stage
+from crrd.core.rollout.state import Member, World
+from crrd.core.rollout.template import Content, Revision, Template, owner_of, read_content
+from crrd.kubelet.restart_rules import RestartPolicy
+from tests.support.rollouts import (
+    NOW,
+    asked,
+    chosen,
+    container,
+    failed,
+    member,
+    planned,
+    recreated,
+    run,
+    stages,
+    succeeded,
+    why,
+    workload,
+)
+
+OLD, NEW, OTHER = "app:1", "app:2", "app:3"
+HELD = (
+    ", and its controller is held (crr.apps.kruise.io/adopting-run: to roll it out with new pods: "
+    "kubectl rollout resume deployment.apps/web -n default)"
+)
+
+
+def of_image(*, adopt: bool = False, pulls: bool = True, **options: Any) -> Run:
+    return run(image=ImageChange(NEW, (OLD,), adopt=adopt, pulls=pulls, template="rest" * adopt), **options)
+
+
+def pods(*images: str, **changes: Any) -> tuple[Member, ...]:
+    return tuple(member(f"web-{n}", container(image=image, **changes)) for n, image in enumerate(images))
+
+
+def pull(state: PullState, message: str = "", node: str = "node-a", **changes: Any) -> PullPod:
+    return replace(PullPod(f"pull-{node}", "u", "run", node, state, message, NOW), **changes)
+
+
+def world(members: tuple[Member, ...], *requests: RunRequest, pulls: tuple[PullPod, ...] = (), **state: Any) -> World:
+    return World(members, requests, workload(len(members)), image=ImageState(pulls, **state))
+
+
+def present(of: Run, pod: Member) -> RunRequest:
+    state = RecreateState("app", message="present", reason=Reason.IMAGE_PRESENT)
+    return asked(of, pod, RequestPhase.RECREATING, states=(state,))
+
+
+def template(image: str = OLD, **changes: Any) -> Template:
+    return replace(Template("Deployment", "web", "uid-of-web", Content(image, "/containers/0", "rest")), **changes)
+
+
+def test_the_image_is_pulled_before_a_pod_gets_its_request() -> None:
+    two = pods(OLD, OLD)
+    first = planned(world(two), of_image())
+    assert (first.image.pull, chosen(first)) == (("node-a",), [])
+    assert first.wait.why == "kubelet pulls app:2 on node node-a"
+    waiting = planned(world(two, pulls=(pull(PullState.RETRYING, "ErrImagePull: no route"),)), of_image())
+    assert (waiting.image.due, waiting.wait.why) == (
+        False,
+        "kubelet pulls app:2 on node node-a: ErrImagePull: no route",
+    )
+    pulled = planned(world(two, pulls=(pull(PullState.PULLED),)), of_image())
+    assert (chosen(pulled), pulled.image.due) == (["web-0"], False)
+    assert chosen(planned(world(two, pulls=(pull(PullState.PULLED, deleting=True),)), of_image())) == []
+    assert chosen(planned(world(two), of_image(pulls=False))) == ["web-0"]
+
+
+def test_a_pull_that_fails_fails_the_pods_of_its_node() -> None:
+    late = pull(PullState.RETRYING, "ErrImagePull: not found", created=NOW - timedelta(seconds=RETRY_SECONDS))
+    for found in (late, pull(PullState.FAILED, "InvalidImageName")):
+        plan = planned(world(pods(OLD), pulls=(found,)), of_image())
+        assert (plan.end, plan.image.drop) == (End.FAILED, ())
+        sentence = f"kubelet cannot pull app:2 on node node-a, and no container was stopped there: {found.message}"
+        assert why(plan) == {"web-0": sentence}
+
+
+def test_pull_pods_are_deleted_where_no_pod_needs_them() -> None:
+    of, both = of_image(), (pull(PullState.PULLED), pull(PullState.PULLED, node="node-b"))
+    plan = planned(world(pods(OLD), pulls=both), of)
+    assert [each.node for each in plan.image.drop] == ["node-b"]
+
+
+def test_a_pod_gets_the_image_when_its_node_says_so() -> None:
+    of, (pod,) = of_image(pulls=False), pods(OLD)
+    assert planned(world((pod,), asked(of, pod, RequestPhase.RECREATING)), of).image.patch == ()
+    plan = planned(world((pod,), present(of, pod)), of)
+    assert ([row.pod for row in plan.image.patch], why(plan)) == (
+        ["web-0"],
+        {"web-0": "container app gets the image app:2 now"},
+    )
+    assert patch_of(plan.image.patch[0], of) == (
+        {"op": "test", "path": "/metadata/uid", "value": "uid-web-0"},
+        {"op": "test", "path": "/spec/containers/0/name", "value": "app"},
+        {"op": "test", "path": "/spec/containers/0/image", "value": OLD},
+        {"op": "replace", "path": "/spec/containers/0/image", "value": NEW},
+    )
+    (has,) = pods(NEW)
+    assert planned(world((has,), present(of, has)), of).image.patch == ()
+    assert patch_of(plan.image.patch[0], run()) == ()
+
+
+def test_while_somebody_rolls_out_the_workload_begun_pods_get_the_image() -> None:
+    of, (pod,) = of_image(pulls=False), pods(OLD)
+    rolling = replace(world((pod,), present(of, pod)), workload=workload(1, rolling="0 of 1 pods are updated"))
+    assert [row.pod for row in planned(rolling, of).image.patch] == ["web-0"]
+
+
+def test_the_path_of_a_container() -> None:
+    init = container("setup", kind=ContainerKind.INIT)
+    mesh = container("mesh", kind=ContainerKind.SIDECAR)
+    pod = member("web-0", container("app"), container("log"), init, mesh)
+    assert [container_path(pod, name) for name in ("log", "mesh")] == ["/spec/containers/1", "/spec/initContainers/1"]
+
+
+def test_pods_that_have_the_image_are_done() -> None:
+    of = of_image(pulls=False)
+    plan = planned(world(pods(NEW, NEW)), of)
+    assert (plan.end, why(plan)["web-0"]) == (End.DONE, "container app has the image")
+    fresh = replace(pods(OLD)[0], created="2026-01-01T12:00:30Z")
+    assert chosen(planned(world((fresh,)), of)) == ["web-0"], "it came during the run, from the old template"
+
+
+def test_who_gets_no_image() -> None:
+    of = of_image(pulls=False)
+    assert why(planned(world(pods(OLD, restart_policy=RestartPolicy.ON_FAILURE)), of)) == {
+        "web-0": "the restartPolicy of container app is not Always, so kubelet may not start it again with an image"
+    }
+    assert why(planned(world(pods(OLD, container_id="", running=False)), of)) == {
+        "web-0": "container app is not running"
+    }
+    crashes = pods(OLD, running=False, ready=False, waiting_reason="CrashLoopBackOff")
+    assert chosen(planned(world(crashes), of)) == ["web-0"], "another image may help"
+
+
+def test_an_image_of_somebody_else_is_not_replaced() -> None:
+    of, (pod,) = of_image(adopt=True, pulls=False), pods(OTHER)
+    plan = planned(world((pod,), present(of, pod)), of)
+    assert (plan.end, why(plan)) == (End.FAILED, {"web-0": "container app was given the image app:3 meanwhile"})
+    assert [row.pod for row in plan.image.cancel] == ["web-0"]
+    done = succeeded(of, pod)
+    after = recreated(pod)
+    assert stages(planned(world((after,), done), of)) == {"web-0": "failed"}
+    assert chosen(planned(world((pod,)), of_image(pulls=False))) == ["web-0"], "without a template, images may differ"
+
+
+def test_a_refused_patch_fails_the_pod() -> None:
+    of, (pod,) = of_image(pulls=False), pods(OLD)
+    refused = replace(world((pod,), present(of, pod)), refused={"uid-web-0": "denied by a policy"})
+    assert (stages(planned(refused, of)), why(planned(refused, of))) == (
+        {"web-0": "failed"},
+        {"web-0": "denied by a policy"},
+    )
+
+
+@pytest.mark.parametrize(("ready", "stage"), [(True, "skipped"), (False, "failed")])
+def test_a_failed_pod_that_has_the_image_by_now_is_retried_without_another_request(ready: bool, stage: str) -> None:
+    of, (pod,) = of_image(pulls=False), pods(NEW)
+    request = failed(of, pod)
+    known = replace(world((replace(pod, ready=ready),), request), retried=frozenset({request.request.uid}))
+    assert stages(planned(known, of)) == {"web-0": stage}
+
+
+def test_a_preview_shows_the_batches_without_pulls() -> None:
+    preview = make_preview(world(pods(OLD, OLD)), of_image(adopt=True, max_unavailable=Amount(1)), NOW)
+    assert [[row.pod for row in batch] for batch in preview.batches] == [["web-0"], ["web-1"]]
+
+
+def adopted(found: Template | None, *images: str, **state: Any) -> Plan:
+    known = world(pods(*images), template=found, **state)
+    return planned(known, of_image(adopt=True, pulls=False))
+
+
+def test_the_adoption_follows_the_last_pod() -> None:
+    plan = adopted(template(), NEW, NEW)
+    assert (plan.end, plan.wait.why) == (None, "reading the revisions of deployment.apps/web")
+    plan = adopted(template(), NEW, revisions=())
+    assert plan.image.adoption is not None
+    assert [each.plural for each in plan.image.adoption.writes] == ["deployments"]
+    assert adopted(template(NEW), NEW, revisions=()).end is End.DONE
+    assert adopted(None, NEW).wait.why == "waiting for deployment.apps/web"
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (template(OTHER), "the image of deployment.apps/web was set to app:3 meanwhile"),
+        (
+            template(content=Content(OLD, "/containers/0", "other")),
+            "the template of deployment.apps/web was changed meanwhile",
+        ),
+        (template(paused=True), "deployment.apps/web is paused: resume it first, and wait for its rollout"),
+        (
+            template(holder="run", paused=True),
+            "the image of deployment.apps/web was set to app:1 meanwhile" + HELD,
+        ),
+    ],
+)
+def test_the_adoption_gives_way_to_others(found: Template, message: str) -> None:
+    plan = adopted(found, NEW, revisions=())
+    assert (plan.end, plan.message) == (End.FAILED, message)
+
+
+def test_a_template_that_is_set_back_after_its_adoption_is_reported() -> None:
+    plan = adopted(template(), NEW, revisions=(), released=True)
+    assert plan.message == "the image of deployment.apps/web was set back to app:1 meanwhile"
+
+
+def test_a_deployment_that_somebody_has_resumed_is_released() -> None:
+    plan = adopted(template(NEW, holder="run"), NEW, revisions=())
+    assert plan.image.adoption is not None
+    (write,) = plan.image.adoption.writes
+    label = {"op": "remove", "path": "/metadata/labels/crr.apps.kruise.io~1adopting-run"}
+    assert write.operations[1:] == (label,)
+
+
+def test_how_to_release_other_kinds() -> None:
+    held = template(kind="StatefulSet", held="0")
+    assert release_command(run(), held) == "to roll it out with new pods, set its updateStrategy back to 0"
+
+
+def test_what_is_told_at_the_end() -> None:
+    of = of_image(pulls=False)
+    assert image_report(world(pods(NEW)), run()) == ""
+    known = world((*pods(NEW), *pods(OLD)), template=template())
+    assert image_report(known, of) == "1 of 2 pods have app:2; the template still has app:1, so a new pod gets app:1"
+    assert image_report(world(pods(NEW), template=template(NEW)), of) == "1 of 1 pods have app:2; so has the template"
+    moved = (*pods(NEW, image_id="sha256:1"), member("web-1", container(image=NEW, image_id="sha256:2")))
+    assert image_report(world(moved), of) == (
+        "2 of 2 pods have app:2; app:2 is not the same image on all nodes, because the tag was moved: use a digest"
+    )
+    assert image_ids({"a": "1", "b": "2"}, "app@sha256:00") == ""
+
+
+@pytest.mark.parametrize(
+    ("image", "mutable"),
+    [
+        ("app", True),
+        ("app:latest", True),
+        ("reg:5000/app", True),
+        ("reg:5000/app:1", False),
+        ("app@sha256:00", False),
+        ("app:latest@sha256:00", False),
+    ],
+)
+def test_tags_that_may_move(image: str, mutable: bool) -> None:
+    assert is_mutable(image) is mutable
+
+
+def test_the_pull_pod_is_like_the_targets_pods_and_runs_nothing() -> None:
+    like = {"spec": {"serviceAccountName": "web", "imagePullSecrets": [{"name": "s"}], "containers": [{"name": "app"}]}}
+    body = pull_pod(of_image(), "node-a", NEW, like)
+    spec = body["spec"]
+    assert (spec["serviceAccountName"], spec["imagePullSecrets"], spec["nodeName"]) == (
+        "web",
+        [{"name": "s"}],
+        "node-a",
+    )
+    assert "runtimeClassName" not in spec
+    (only,) = spec["containers"]
+    assert (only["image"], only["imagePullPolicy"], only["command"]) == (
+        NEW,
+        "IfNotPresent",
+        ["/crrd-pulls-only-the-image"],
+    )
+    assert (spec["tolerations"], spec["activeDeadlineSeconds"]) == ([{"operator": "Exists"}], 600)
+    assert read_pull_pod(body) == PullPod(body["metadata"]["name"], "", "run", "node-a", PullState.PULLING)
+
+
+def of_state(state: dict[str, Any]) -> dict[str, Any]:
+    return {"phase": "Pending", "containerStatuses": [{"name": "pull", "state": state}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "message"),
+    [
+        ({}, PullState.PULLING, ""),
+        (of_state({"waiting": {"reason": "ContainerCreating"}}), PullState.PULLING, ""),
+        (
+            of_state({"waiting": {"reason": "ErrImagePull", "message": "not\n found"}}),
+            PullState.RETRYING,
+            "ErrImagePull: not found",
+        ),
+        (of_state({"waiting": {"reason": "InvalidImageName"}}), PullState.FAILED, "InvalidImageName"),
+        (of_state({"waiting": {"reason": "CreateContainerError"}}), PullState.PULLED, ""),
+        ({**of_state({"terminated": {"reason": "StartError"}}), "phase": "Failed"}, PullState.PULLED, ""),
+        (
+            {
+                **of_state({"terminated": {"reason": "ContainerStatusUnknown"}}),
+                "phase": "Failed",
+                "reason": "DeadlineExceeded",
+                "message": "Pod was active for too long",
+            },
+            PullState.FAILED,
+            "DeadlineExceeded: Pod was active for too long",
+        ),
+        ({"phase": "Failed"}, PullState.FAILED, "Failed"),
+    ],
+)
+def test_what_has_come_of_a_pull(status: dict[str, Any], state: PullState, message: str) -> None:
+    found = read_pull_pod({"metadata": {"name": "p", "deletionTimestamp": "x"}, "status": status})
+    assert (found.state, found.message, found.deleting) == (state, message, True)
+
+
+def test_a_request_says_all_of_the_change() -> None:
+    of = of_image(adopt=True, pulls=False)
+    body = of.request("web-0", "uid-web-0", ("app",))
+    assert body["spec"]["containers"] == [{"name": "app", "image": NEW}]
+    found = read_run_request({**body, "metadata": {**body["metadata"], "uid": "u"}})
+    assert found is not None
+    assert (found.run, found.request.for_image, found.run.options.what) == (of, True, "app (app:2)")
+
+
+@pytest.mark.parametrize(
+    "broken", [{"image": 1}, {"image": ""}, {"image": NEW, "adopt": "yes"}, {"image": NEW, "more": 1}, "app:2"]
+)
+def test_a_change_that_cannot_be_read_is_of_no_run(broken: object) -> None:
+    body = of_image().request("web-0", "uid-web-0", ("app",))
+    shape = json.loads(body["metadata"]["annotations"][ANNOTATION_RUN])
+    shape["options"]["image"] = broken
+    body["metadata"]["annotations"][ANNOTATION_RUN] = json.dumps(shape)
+    assert read_run_request(body) is None
+
+
+def test_a_change_needs_one_container() -> None:
+    assert read_run_request(run("app", "side", image=ImageChange(NEW)).request("web-0", "u", ("app",))) is None
+
+
+def test_a_template_apart_from_one_image() -> None:
+    spec = {"containers": [{"name": "app", "image": OLD}], "initContainers": [{"name": "mesh", "image": "m:1"}]}
+    plain = {"metadata": {"labels": {"app": "web"}, "creationTimestamp": None}, "spec": spec}
+    hashed = {**plain, "metadata": {"labels": {"app": "web", "pod-template-hash": "x"}}, "$patch": "replace"}
+    other = {**plain, "spec": {**spec, "containers": [{"name": "app", "image": NEW}]}}
+    assert read_content(plain, "app") == replace(read_content(other, "app"), image=OLD)
+    assert read_content(plain, "app") == read_content(hashed, "app")
+    assert read_content(plain, "mesh").path == "/initContainers/0"
+    assert read_content(plain, "none") == Content("", "", read_content(plain, "none").rest)
+    assert read_content(plain, "mesh").rest != read_content(plain, "app").rest
+
+
+def test_who_owns_a_workload() -> None:
+    owner = {"kind": "Rollout", "name": "web", "controller": True}
+    assert owner_of({"metadata": {"ownerReferences": [{"kind": "X"}, owner]}}) == "Rollout web"
+    assert owner_of({}) == ""
+
+
+def test_stages_of_a_pod_without_the_container() -> None:
+    plan = planned(world((member("web-0", container("other")),)), of_image(pulls=False))
+    assert {row.stage for row in plan.rows} == {Stage.SKIPPED}
+
+
+def revision(name: str, image: str = OLD, rest: str = "rest", **changes: Any) -> Revision:
+    content = Content(image, "/containers/0", rest)
+    return replace(Revision(name, f"uid-{name}", "7", "uid-of-web", content, label=name), **changes)
+
+
+def adoption(found: Template, *revisions: Revision, labels: dict[str, str] | None = None) -> Adoption:
+    (pod,) = (replace(each, labels=labels or {}) for each in pods(NEW))
+    return next_adoption(world((pod,), template=found, revisions=revisions), of_image(adopt=True))
+
+
+def test_pods_with_another_image_keep_the_template_as_it_is() -> None:
+    known = world(pods(NEW, OLD), template=template(), revisions=())
+    problem = next_adoption(known, of_image(adopt=True)).problem
+    assert problem == "the template of deployment.apps/web was not changed, because pod web-1 has app:1"
+    without = world((*pods(NEW), member("web-1", container("side"))), template=template(), revisions=())
+    assert next_adoption(without, of_image(adopt=True)).problem.endswith("pod web-1 has no such container")
+
+
+def test_a_rollout_in_between_ends_the_adoption() -> None:
+    two = (revision("a", replicas=1), revision("b", replicas=2))
+    problem = adoption(template(), *two).problem
+    assert problem == "the rollout of deployment.apps/web is not finished: it has 2 active ReplicaSets"
+    held = template(NEW, holder="run", paused=True)
+    odd = adoption(held, revision("a", replicas=1, rest="other")).problem
+    assert odd.startswith(
+        "the template of ReplicaSet a differs from that of deployment.apps/web in more than the image"
+    )
+
+
+def of_kind(kind: str, image: str = NEW, **changes: Any) -> Template:
+    return template(image, kind=kind, holder="run" if image == NEW else "", **changes)
+
+
+def test_a_pod_of_another_revision_is_not_labelled() -> None:
+    found = of_kind("DaemonSet", strategy="OnDelete", held="RollingUpdate")
+    known = (revision("new", NEW, number=2), revision("old", rest="other", number=1))
+    problem = adoption(found, *known, labels={"controller-revision-hash": "old"}).problem
+    assert problem.startswith("the revision of pod web-0 differs from the new one in more than the image")
+    assert adoption(found, revision("old", number=1)).wait.startswith("waiting until the controller")
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet"])
+def test_a_set_with_on_delete_needs_no_hold(kind: str) -> None:
+    (write,) = adoption(of_kind(kind, OLD, strategy="OnDelete")).writes
+    assert [each["path"] for each in write.operations if each["op"] == "add"] == [
+        "/metadata/labels",
+        "/metadata/labels/crr.apps.kruise.io~1adopting-run",
+    ]
+    found = of_kind(kind, strategy="OnDelete", update_revision="new")
+    (release,) = adoption(found, revision("new", NEW), labels={"controller-revision-hash": "new"}).writes
+    assert [each["op"] for each in release.operations] == ["test", "remove"]
+
+
+def test_a_statefulset_without_a_partition_gets_one_and_loses_it() -> None:
+    (write,) = adoption(of_kind("StatefulSet", OLD, strategy="RollingUpdate")).writes
+    held = {"op": "add", "path": "/spec/updateStrategy/rollingUpdate", "value": {"partition": 1_000_000_000}}
+    assert held in write.operations
+
+
+def test_others_see_a_run_that_adopts_as_going_on() -> None:
+    of, (pod,) = of_image(adopt=True, pulls=False), pods(NEW)
+    done = replace(succeeded(of, pod), progress=Progress("2026-01-01T12:00:30Z", "x/1", "running", 1, 1))
+    known = world((recreated(pod),), done, template=template(), revisions=())
+    assert seen_by_others(known, of, NOW).end is None

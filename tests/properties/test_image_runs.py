@@ -1,0 +1,206 @@
+"""Runs with an image while everything happens in between: no container is stopped whose image is not on its node.
+
+The run may be killed after any write, because each plan is made from what the watches show, which may be old. What is
+checked is the model's own record: what kubelet had to stop, and how many containers were away at once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crrd.core.api.reasons import Reason
+from crrd.core.api.types import Pin, RecreateState, RequestedContainer, RequestPhase, StatePhase, Status
+from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.image_state import ImageState
+from crrd.core.rollout.plan import End, Plan, make_plan
+from crrd.core.rollout.pull import PullPod, PullState
+from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.run import Amount
+from crrd.core.rollout.state import Member, World
+from tests.support.rollouts import START, asked, container, failed, member, run, succeeded, workload
+
+OLD, NEW, OTHER = "app:1", "app:2", "app:3"
+LIMIT, PODS, NODES = 2, 5, ("node-a", "node-b")
+RUN = run(image=ImageChange(NEW, (OLD,)), max_unavailable=Amount(LIMIT), max_failures=9)
+
+
+@dataclass
+class Model:
+    """The truth, and what the run knows of it."""
+
+    now: int = 1
+    made: int = 0
+    pods: dict[str, Member] = field(default_factory=dict)  # By UID
+    running: dict[str, str] = field(default_factory=dict)  # By UID: the image of the instance that runs
+    on_node: set[tuple[str, str]] = field(default_factory=lambda: {(node, OLD) for node in NODES})
+    pulls: dict[str, PullPod] = field(default_factory=dict)  # By node
+    requests: dict[str, RunRequest] = field(default_factory=dict)
+    known: World | None = None
+    outages: list[str] = field(default_factory=list)  # Pods whose container was stopped without an image on the node
+    registry: bool = True  # Whether it has the image
+    edited: set[str] = field(default_factory=set)  # Pods to which somebody else has given an image
+
+    def __post_init__(self) -> None:
+        for _ in range(PODS):
+            self.add()
+
+    def add(self) -> None:
+        self.made += 1
+        app = container(image=OLD, container_id=f"containerd://{self.made}-1")
+        pod = member(f"web-{self.made}", app, node=NODES[self.made % 2])
+        pod = replace(pod, pod=replace(pod.pod, uid=f"uid-{self.made}"))
+        self.pods[pod.pod.uid], self.running[pod.pod.uid] = pod, OLD
+
+    def change(self, uid: str, **changes: object) -> None:
+        pod = self.pods[uid]
+        app = replace(pod.pod.containers["app"], **changes)  # type: ignore[arg-type]
+        ready = app.ready
+        self.pods[uid] = replace(pod, ready=ready, pod=replace(pod.pod, containers={"app": app}))
+
+    def image(self, uid: str) -> str:
+        return self.pods[uid].pod.containers["app"].image
+
+    # What happens
+
+    def look(self) -> None:
+        state = ImageState(tuple(self.pulls.values()))
+        members, requests = tuple(self.pods.values()), tuple(self.requests.values())
+        self.known = World(members, requests, workload(PODS), image=state)
+
+    def step(self) -> Plan:
+        if self.known is None:
+            self.look()
+        assert self.known is not None
+        self.now += 1
+        plan = make_plan(self.known, RUN, START + timedelta(seconds=self.now))
+        for row in plan.image.cancel:
+            if row.request is not None:
+                self.requests.pop(row.request.request.name, None)
+        for node in plan.image.pull:
+            at = START + timedelta(seconds=self.now)
+            made = PullPod(f"pull-{node}", f"{node}-{self.now}", "run", node, PullState.PULLING, created=at)
+            self.pulls.setdefault(node, made)
+        for pull in plan.image.drop:
+            if self.pulls.get(pull.node, pull).uid == pull.uid:
+                self.pulls.pop(pull.node, None)
+        for row in plan.image.patch:
+            seen = row.member.pod.containers["app"].image if row.member is not None else ""
+            if row.uid in self.pods and self.image(row.uid) == seen:
+                self.change(row.uid, image=NEW)
+        for row in plan.create:
+            if row.uid in self.pods and RUN.request_name(row.uid) not in self.requests:
+                found = asked(RUN, self.pods[row.uid])
+                target = Pin(self.pods[row.uid].pod.containers["app"].container_id)
+                wanted = RequestedContainer("app", target, NEW)
+                self.requests[found.request.name] = replace(found, request=replace(found.request, containers=(wanted,)))
+        return plan
+
+    def kubelet(self) -> None:
+        """It stops a container as soon as it sees another image, and starts the next one if the node has the image."""
+        for uid, pod in self.pods.items():
+            image = self.image(uid)
+            if self.running[uid] == image:
+                continue
+            if (pod.pod.node_name, image) not in self.on_node:
+                if uid not in self.edited:
+                    self.outages.append(pod.pod.name)
+                continue
+            self.running[uid] = image
+            self.change(uid, container_id=f"containerd://{uid}-{self.now}", ready=True)
+
+    def pull(self) -> None:
+        for node, pod in tuple(self.pulls.items()):
+            if self.registry:
+                self.on_node.add((node, NEW))
+                self.pulls[node] = replace(pod, state=PullState.PULLED)
+            else:
+                self.pulls[node] = replace(pod, state=PullState.RETRYING, message="ErrImagePull")
+
+    def node_daemon(self) -> None:
+        for name, found in tuple(self.requests.items()):
+            uid = found.request.pod_uid
+            pod = self.pods.get(uid)
+            if found.request.completed:
+                continue
+            if pod is None:
+                absent = failed(RUN, member("gone"), Reason.POD_GONE)
+                status = absent.request.status
+            elif self.image(uid) == NEW:
+                done = self.running[uid] == NEW and pod.ready
+                status = succeeded(RUN, pod).request.status if done else found.request.status
+            elif (pod.pod.node_name, NEW) in self.on_node:
+                state = RecreateState("app", message="present", reason=Reason.IMAGE_PRESENT)
+                status = Status(RequestPhase.RECREATING, (state,))
+            else:
+                state = RecreateState("app", StatePhase.FAILED, "missing", reason=Reason.IMAGE_MISSING)
+                status = Status(RequestPhase.COMPLETED, (state,))
+            self.requests[name] = replace(found, request=replace(found.request, status=status))
+
+    def collect(self) -> None:
+        """Kubelet removes images that no container uses: one that waits for its pod, if its pull pod is gone."""
+        used = {(pod.pod.node_name, self.running[uid]) for uid, pod in self.pods.items()}
+        used |= {(node, NEW) for node in self.pulls}
+        wanted = {(pod.pod.node_name, self.image(uid)) for uid, pod in self.pods.items()}
+        self.on_node &= used | wanted | {(node, OLD) for node in NODES}
+
+    def lose(self) -> None:
+        uid = min(self.pods)
+        del self.pods[uid], self.running[uid]
+        self.add()
+
+    def edit(self) -> None:
+        uid = max(self.pods)
+        self.edited.add(uid)
+        self.on_node.add((self.pods[uid].pod.node_name, OTHER))
+        self.change(uid, image=OTHER)
+
+    def registry_fails(self) -> None:
+        self.registry = False
+
+    def late(self) -> None:
+        self.now += 30
+
+
+HAPPENINGS: dict[str, Callable[[Model], object]] = {
+    "step": Model.step,
+    "look": Model.look,
+    "kubelet": Model.kubelet,
+    "pull": Model.pull,
+    "node": Model.node_daemon,
+    "collect": Model.collect,
+    "lose": Model.lose,
+    "edit": Model.edit,
+    "registry fails": Model.registry_fails,
+    "late": Model.late,
+}
+OFTEN = ("step", "look", "kubelet", "pull", "node") * 3
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from((*OFTEN, *HAPPENINGS)), max_size=60))
+def test_no_container_is_stopped_without_its_image(moves: list[str]) -> None:
+    model = Model()
+    for move in moves:
+        HAPPENINGS[move](model)
+        model.kubelet()
+        assert model.outages == []
+        away = [
+            uid for uid, pod in model.pods.items() if model.image(uid) != model.running[uid] and uid not in model.edited
+        ]
+        assert len(away) <= LIMIT
+    end = None
+    for _ in range(60):
+        model.look()
+        end = model.step().end
+        if end is not None:
+            break
+        model.pull()
+        model.node_daemon()
+        model.kubelet()
+        model.late()
+    assert model.outages == []
+    images = {model.image(uid) for uid in model.pods}
+    assert (end is End.DONE and images == {NEW}) or end in (End.DONE, End.FAILED), "or it is reported"
