@@ -15,6 +15,7 @@ from crrd.cli.explain import explained, render
 from crrd.cli.options import add_flag, count, duration, from_flags, run_name
 from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
 from crrd.core.api.time import parse_time
+from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.run import Options, read_amount
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -25,7 +26,7 @@ from crrd.lib.plain import plain
 from crrd.rollout.abort import abort
 from crrd.rollout.refusals import describe
 from crrd.rollout.session import EXIT_FAILED, EXIT_INTERRUPTED, Command, execute
-from crrd.rollout.start import resume, start
+from crrd.rollout.start import resume, start, undo
 from crrd.rollout.status import status
 from crrd.rollout.target import split_targets
 
@@ -85,7 +86,8 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
         "%(prog)s TYPE/NAME [TYPE/NAME ...] -c CONTAINER[,CONTAINER] [flags]\n"
         "       %(prog)s -l SELECTOR -c CONTAINER[,CONTAINER] [flags]\n"
         "       %(prog)s [TYPE/NAME | -l SELECTOR] --stale [flags]\n"
-        "       %(prog)s status [RUN] [-w] | resume RUN | abort RUN"
+        "       %(prog)s TYPE/NAME -c CONTAINER --image IMAGE [--template adopt|keep] [flags]\n"
+        "       %(prog)s status [RUN] [-w] | resume RUN | undo RUN | abort RUN"
     )
     parser.description = (
         "Recreates containers of all pods of a workload in place, a few pods at a time, and waits for each to be\n"
@@ -112,6 +114,14 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
     names("-c", "--container", help="containers to restart, in this order")
     first = "restart this many pods first, then ask whether to continue"
     flag("--partition", first, convert=read_amount, metavar="N|N%")
+    image = "give the container this image, in the same pods; nothing is stopped before the image is on the node"
+    flag("--image", image, convert=str, metavar="IMAGE", dest="image_name")
+    adopt = "with --image: whether the workload's template gets the image in the end, or stays as it is"
+    add("--template", choices=("adopt", "keep"), default="", help=adopt)
+    pull = "with --image: who pulls it. never: it must be on the nodes already (default: %(default)s)"
+    add("--pull", choices=("kubelet", "never"), default="kubelet", help=pull)
+    mutable = "with --image: accept an image without a tag, or with the tag latest"
+    add("--allow-mutable-tag", action="store_true", help=mutable)
     stale = "restart only containers that use a ConfigMap or Secret whose data has changed since they started"
     add("--stale", action="store_true", help=stale)
     since = "skip containers restarted after this time: an age such as 2h, or an RFC 3339 time"
@@ -150,6 +160,16 @@ def _add_resume(parser: argparse.ArgumentParser) -> None:
     _add_limits(parser)
 
 
+def _add_undo(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s RUN [flags]"
+    parser.description = (
+        "Starts a run that gives the pods of a run with --image the image back that they had before, within the same\n"
+        "limits. If the workload's template got the image, it gets the old one back, too."
+    )
+    parser.add_argument("run_name", nargs="?", default="", metavar="RUN", help="name of the run to undo")
+    _add_limits(parser)
+
+
 def _add_abort(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s RUN [flags]"
     parser.description = (
@@ -163,6 +183,7 @@ _VERBS = {
     "": (start, _add_start),
     "status": (status, _add_status),
     "resume": (resume, _add_resume),
+    "undo": (undo, _add_undo),
     "abort": (abort, _add_abort),
 }
 VERBS = tuple(filter(None, _VERBS))
@@ -268,7 +289,9 @@ def requested(args: argparse.Namespace) -> Command:
     _check(args)
     given = vars(args)
     containers = tuple(filter(None, dict.fromkeys(given.get("container", ()))))
-    changed = {each.name: given[each.name] for each in fields(Options) if each.name in given.keys() - {*_FIXED}}
+    changed = {
+        each.name: given[each.name] for each in fields(Options) if each.name in given.keys() - {*_FIXED, "image"}
+    }
     kubeconfig = "" if args.kubeconfig == os.environ.get("KUBECONFIG") else args.kubeconfig
     connection = {name: given[name] for name in CONNECTION_FLAGS if name in given} | {"kubeconfig": kubeconfig}
     connection |= {"token": "TOKEN"} if "token" in given else {}  # it is not for messages and events
@@ -277,12 +300,29 @@ def requested(args: argparse.Namespace) -> Command:
         Command,
         args,
         targets=tuple(given.get("targets", ())),
-        options=Options(containers, stale=given.get("stale", False), **changed),
+        options=Options(containers, stale=given.get("stale", False), image=_image(args, containers), **changed),
         changed_options=changed,
         overrides=overrides_of(args),
         access_flags=tuple(_as_flags(connection)),
         resume_flags=(*_as_flags(resume_flags), *(("-o", "json") if args.output == "json" else ())),
     )
+
+
+def _image(args: argparse.Namespace, containers: tuple[str, ...]) -> ImageChange | None:
+    """Return the change to another image. Raises ConfigurationError for flags that do not fit."""
+    given = vars(args)
+    name = given.get("image_name", "")
+    if not name:
+        alone = [flag for flag in ("template", "allow_mutable_tag") if given.get(flag)]
+        if alone:
+            raise ConfigurationError(f"--{alone[0].replace('_', '-')} needs --image IMAGE")
+        return None
+    other = next((flag for flag in ("stale", "since", "ordered", "preflight") if given.get(flag)), "")
+    if other:
+        raise ConfigurationError(f"--image cannot be used with --{other}")
+    if len(containers) != 1:
+        raise ConfigurationError("--image needs one container: -c NAME")
+    return ImageChange(name, adopt=args.template == "adopt", pulls=args.pull == "kubelet")
 
 
 def _as_flags(given: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,267 @@
+"""`kubectl recreate --image` against the API: pull pods, requests, patches, the adoption, and each refusal."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crrd.kube.resources import REPLICA_SETS
+from crrd.lib.errors import ConfigurationError
+from crrd.rollout import image_start
+from crrd_localnode.api.admission import AdmissionRequest, Operation
+from crrd_localnode.api.errors import Cause, invalid
+from crrd_localnode.api.objects import Object
+from crrd_localnode.workload import RESOURCES
+from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
+from tests.support.played_images import Images, image_of, played_images
+from tests.support.sessions import command, recreated
+
+Json = dict[str, Any]
+TO = ("-c", "app", "--image", "i:2")
+DEPLOYMENTS = RESOURCES["Deployment"]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[PlayedCluster]:
+    async with played(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def images(cluster: PlayedCluster) -> AsyncIterator[Images]:
+    async with played_images(cluster) as found:
+        yield found
+
+
+async def deployment(cluster: PlayedCluster) -> Json:
+    return dict(await cluster.client.get(DEPLOYMENTS, NAMESPACE, "web"))
+
+
+async def images_of(cluster: PlayedCluster) -> dict[str, str]:
+    """Of all pods, the pull pods too."""
+    return {pod["metadata"]["uid"]: image_of(pod, pod["spec"]["containers"][0]["name"]) for pod in await cluster.pods()}
+
+
+def output(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().out
+
+
+async def run_name(cluster: PlayedCluster) -> str:
+    newest = max(await cluster.requests(), key=lambda each: str(each["metadata"]["creationTimestamp"]))
+    return str(newest["metadata"]["labels"]["crr.apps.kruise.io/run"])
+
+
+async def test_the_pods_get_the_image_then_the_template_and_back(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await cluster.workload("Deployment", "web", 3)
+    before = await images_of(cluster)
+    assert await recreated(cluster, "deployment/web", *TO, "--template", "adopt", "--max-unavailable", "2") == 0
+    assert "done: 3 of 3 pods recreated; 3 of 3 pods have i:2; so has the template" in output(capsys)
+    assert await images_of(cluster) == dict.fromkeys(before, "i:2"), "the same pods, and no pull pod is left"
+    found = await deployment(cluster)
+    assert image_of(found["spec"]["template"]) == "i:2"
+    assert (found["spec"].get("paused"), found["metadata"].get("labels", {})) == (None, {})
+    (replica_set,) = (await cluster.client.list_all(REPLICA_SETS, dict, namespace=NAMESPACE)).items
+    assert image_of(replica_set["spec"]["template"]) == "i:2"
+    assert images.outages == []
+    name = await run_name(cluster)
+    assert await recreated(cluster, "undo", name, "--max-unavailable", "3") == 0
+    assert "3 of 3 pods have i:1; so has the template" in output(capsys)
+    assert await images_of(cluster) == before
+    assert image_of((await deployment(cluster))["spec"]["template"]) == "i:1"
+
+
+async def test_a_wrong_tag_stops_nothing(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await cluster.workload("Deployment", "web", 2)
+    before = await images_of(cluster)
+    words = ("-c", "app", "--image", "missing:2", "--template", "keep")
+    assert await recreated(cluster, "deployment/web", *words) == 1
+    text = output(capsys)
+    assert "kubelet cannot pull missing:2 on node node-a, and no container was stopped there: InvalidImageName" in text
+    assert "0 of 2 pods have missing:2; the template still has i:1, so a new pod gets i:1" in text
+    assert (await images_of(cluster), await cluster.requests()) == (before, [])
+
+
+async def test_without_pulls_a_node_without_the_image_fails_and_stops_nothing(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    before = await images_of(cluster)
+    assert await recreated(cluster, "deployment/web", *TO, "--template", "keep", "--pull", "never") == 1
+    name = await run_name(cluster)
+    assert f"to give the pods the image back that they had: crrd recreate undo {name}" in output(capsys)
+    assert (await images_of(cluster), images.outages) == (before, [])
+    images.on_node.add("i:2")
+    assert await recreated(cluster, "resume", name, "--retry-failed") == 0
+    assert set((await images_of(cluster)).values()) == {"i:2"}
+    assert image_of((await deployment(cluster))["spec"]["template"]) == "i:1"
+
+
+async def test_pods_of_a_selector_keep_their_template(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await cluster.pod("one", {"app": "solo"})
+    assert await recreated(cluster, "-l", "app=solo", *TO) == 0
+    assert "done: 1 of 1 pods recreated; 1 of 1 pods have i:2" in output(capsys)
+
+
+async def test_a_webhook_that_pins_tags_decides_the_image(cluster: PlayedCluster, images: Images) -> None:
+    async def pin(asked: AdmissionRequest) -> Object | None:
+        if asked.kind.plural != "pods" or asked.operation is Operation.DELETE or asked.new is None:
+            return None
+        for each in asked.new["spec"]["containers"]:
+            each["image"] = "i@sha256:2" if each["image"] == "i:2" else each["image"]
+        return asked.new
+
+    await cluster.pod("one", {"app": "solo"})
+    cluster.api.admission.mutating.append(pin)
+    assert await recreated(cluster, "pod/one", *TO) == 0
+    assert set((await images_of(cluster)).values()) == {"i@sha256:2"}
+    (request,) = await cluster.requests()
+    assert request["spec"]["containers"][0]["image"] == "i@sha256:2"
+
+
+async def test_an_abort_leaves_the_pods_as_they_are(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A request whose pod does not have the image yet would keep the pod unready until its deadline."""
+    await cluster.workload("Deployment", "web", 2)
+    images.grace = True
+    words = (*TO, "--template", "keep", "--max-unavailable", "2")
+    running = asyncio.create_task(recreated(cluster, "deployment/web", *words))
+    while [each.get("status", {}).get("phase") for each in await cluster.requests()] != ["Recreating"] * 2:
+        await asyncio.sleep(0.02)
+    assert await recreated(cluster, "abort", await run_name(cluster)) == 0
+    assert await running == 1
+    assert "aborted: 0 of 2 pods recreated" in output(capsys)
+    assert set((await images_of(cluster)).values()) == {"i:1"}, "and no pull pod is left"
+    assert len(await cluster.requests()) == 1, "it records the abort"
+
+
+async def test_a_policy_that_refuses_the_image_of_a_pod_ends_the_run_before_it_begins(
+    cluster: PlayedCluster, images: Images
+) -> None:
+    async def refuse(asked: AdmissionRequest) -> Object | None:
+        patched = asked.kind.plural == "pods" and asked.operation is Operation.UPDATE and asked.new is not None
+        if patched and image_of(asked.new or {}) == "i:2":
+            raise invalid("", "Pod", asked.name, [Cause("spec", "only images of our registry")])
+        return None
+
+    await cluster.pod("one", {"app": "solo"})
+    cluster.api.admission.mutating.append(refuse)
+    with pytest.raises(ConfigurationError, match=r"rejects the image for pod one, nothing was changed: .* registry"):
+        await recreated(cluster, "pod/one", *TO)
+    assert await cluster.requests() == []
+
+
+async def test_a_crd_that_does_not_know_images_is_found_out_first(cluster: PlayedCluster, images: Images) -> None:
+    async def prune(asked: AdmissionRequest) -> Object | None:
+        if asked.kind.plural == "containerrecreaterequests" and asked.new is not None:
+            asked.new["spec"]["containers"][0].pop("image", None)
+        return asked.new
+
+    await cluster.pod("one", {"app": "solo"})
+    cluster.api.admission.mutating.insert(0, prune)
+    with pytest.raises(ConfigurationError, match="the installed CRD or manager does not know images of requests"):
+        await recreated(cluster, "pod/one", *TO)
+    assert (await cluster.requests(), cluster.stops) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("words", "change", "message"),
+    [
+        (TO, {}, "container 'app' is in the template of deployment.apps/web. Use --template adopt"),
+        (("-c", "app", "--image", "i"), {}, "i has no fixed tag"),
+        (
+            (*TO, "--template", "adopt"),
+            {"spec": {"paused": True}},
+            "deployment.apps/web is paused: use --template keep, or resume it first",
+        ),
+        (
+            (*TO, "--template", "adopt"),
+            {
+                "metadata": {
+                    "ownerReferences": [
+                        {"apiVersion": "x/v1", "kind": "Rollout", "name": "r", "uid": "u", "controller": True}
+                    ]
+                }
+            },
+            "deployment.apps/web is owned by Rollout r, which would set its image back",
+        ),
+        (
+            TO,
+            {"metadata": {"annotations": {"argocd.argoproj.io/tracking-id": "x"}}},
+            "Argo CD manages deployment.apps/web: set the image there, too",
+        ),
+    ],
+)
+async def test_what_is_refused(
+    cluster: PlayedCluster, images: Images, words: tuple[str, ...], change: Json, message: str
+) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    if change:
+        await cluster.client.merge_patch(DEPLOYMENTS, NAMESPACE, "web", change)
+    with pytest.raises(ConfigurationError) as caught:
+        await recreated(cluster, "deployment/web", *words)
+    assert message in str(caught.value)
+    assert await cluster.requests() == []
+
+
+async def test_what_is_refused_of_pods(cluster: PlayedCluster, images: Images) -> None:
+    mirror = {"kubernetes.io/config.mirror": "m", "kubernetes.io/config.hash": "h"}
+    await cluster.pod("static", {"app": "static"}, annotations=mirror)
+    await cluster.pod("injected", {"app": "injected"}, annotations={"kruise.io/sidecarset-hash": "{}"})
+    for words, message in (
+        (("pod/static", *TO), "pod static is a static pod: change the image in its file on the node"),
+        (("pod/injected", *TO), "container 'app' may be injected by a SidecarSet"),
+        (("pod/injected", *TO, "--template", "adopt"), "the template of pod/injected has no container 'app' to change"),
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            await recreated(cluster, *words)
+        assert message in str(caught.value)
+
+
+async def test_a_missing_right_is_named_before_anything_is_written(
+    cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lacks(_client: object, wanted: list[str], namespace: str) -> tuple[str, ...]:
+        assert (wanted, namespace) == (
+            ["patch pods", "create,delete pods", "patch deployments.apps", "patch,delete replicasets.apps"],
+            NAMESPACE,
+        )
+        return ("patch pods", "delete replicasets.apps")
+
+    monkeypatch.setattr(image_start, "missing_rights", lacks)
+    await cluster.workload("Deployment", "web", 1)
+    with pytest.raises(
+        ConfigurationError, match=r"you may not patch pods, delete replicasets\.apps in namespace default"
+    ):
+        await recreated(cluster, "deployment/web", *TO, "--template", "adopt")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--image", "i:2"), "--image needs one container: -c NAME"),
+        (("-c", "a,b", "--image", "i:2"), "--image needs one container: -c NAME"),
+        (("-c", "a", "--image", "i:2", "--stale"), "--image cannot be used with --stale"),
+        (("-c", "a", "--image", "i:2", "--since", "2h"), "--image cannot be used with --since"),
+        (("-c", "a", "--template", "keep"), "--template needs --image IMAGE"),
+        (("-c", "a", "--allow-mutable-tag"), "--allow-mutable-tag needs --image IMAGE"),
+    ],
+)
+def test_flags_that_do_not_fit(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        command("deployment/web", *words)
+
+
+async def test_only_a_run_with_an_image_can_be_undone(cluster: PlayedCluster) -> None:
+    await cluster.pod("one", {"app": "solo"})
+    assert await recreated(cluster, "pod/one", "-c", "app") == 0
+    with pytest.raises(ConfigurationError, match="only a run with --image can be undone"):
+        await recreated(cluster, "undo", await run_name(cluster))

@@ -1,0 +1,137 @@
+"""Kubelet, the node daemon and the controller of Deployments on a PlayedCluster, for runs that set images.
+
+Each round reads everything and does what is due in one step. Images whose name has `missing` cannot be pulled.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from crrd.core.api.time import rfc3339
+from crrd.core.rollout.pull import LABEL_PULL
+from crrd.core.rollout.template import read_content
+from crrd.kube.resources import PODS, REPLICA_SETS, REQUESTS
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
+from crrd_localnode.workload import RESOURCES
+from tests.support.played_cluster import NAMESPACE, PlayedCluster
+
+Json = dict[str, Any]
+
+
+def image_of(pod: Json, name: str = "app") -> str:
+    """Return the image of a container in the spec."""
+    return next(str(each["image"]) for each in pod["spec"]["containers"] if each["name"] == name)
+
+
+@dataclass
+class Images:
+    """What is on the one node, and what the play has done."""
+
+    cluster: PlayedCluster
+    on_node: set[str] = field(default_factory=lambda: {"i:1"})
+    outages: list[str] = field(default_factory=list)  # Pods whose container was stopped without its image on the node
+    grace: bool = False  # Whether pods are in their unready grace period
+
+    async def play(self) -> None:
+        """Play until cancelled."""
+        while True:
+            with suppress(ApiRefusedError, ApiUnavailableError):
+                await self._round()
+            await asyncio.sleep(0.01)
+
+    async def _round(self) -> None:
+        pods = await self.cluster.pods()
+        for pod in pods:
+            if LABEL_PULL in pod["metadata"].get("labels", {}):
+                await self._pull(pod)
+            else:
+                await self._kubelet(pod)
+        by_name = {pod["metadata"]["name"]: pod for pod in pods}
+        for request in await self.cluster.requests():
+            if request["metadata"]["labels"].get("crr.apps.kruise.io/active") == "image":
+                await self._serve(request, by_name[request["spec"]["podName"]])
+        for deployment in (
+            await self.cluster.client.list_all(RESOURCES["Deployment"], dict, namespace=NAMESPACE)
+        ).items:
+            await self._control(deployment)
+
+    async def _pull(self, pod: Json) -> None:
+        image = pod["spec"]["containers"][0]["image"]
+        if pod.get("status", {}).get("containerStatuses"):
+            return
+        state: Json = {"terminated": {"reason": "StartError", "exitCode": 128}}
+        if "missing" in image:
+            state = {"waiting": {"reason": "InvalidImageName", "message": "no such image"}}
+        else:
+            self.on_node.add(image)
+        status = {"containerStatuses": [{"name": "pull", "state": state}]}
+        await self._write_pod(pod, status)
+
+    async def _kubelet(self, pod: Json) -> None:
+        statuses = pod.get("status", {}).get("containerStatuses") or []
+        changed = [each for each in statuses if each["image"] != image_of(pod, each["name"])]
+        for each in changed:
+            image = image_of(pod, each["name"])
+            if image not in self.on_node:
+                self.outages.append(pod["metadata"]["name"])
+            each |= {"image": image, "restartCount": each["restartCount"] + 1, "imageID": f"id-of-{image}"}
+            each |= {"containerID": f"containerd://{secrets.token_hex(32)}"}
+            each["state"] = {"running": {"startedAt": rfc3339(self.cluster.api.now())}}
+        if changed:
+            await self._write_pod(pod, {"containerStatuses": statuses})
+
+    async def _write_pod(self, pod: Json, status: Json) -> None:
+        name = pod["metadata"]["name"]
+        await self.cluster.client.merge_patch(PODS, NAMESPACE, name, {"status": status}, subresource="status")
+
+    async def _serve(self, request: Json, pod: Json) -> None:
+        (wanted,) = request["spec"]["containers"]
+        name, image = wanted["name"], wanted["image"]
+        found = next(each for each in pod["status"]["containerStatuses"] if each["name"] == name)
+        if request.get("status", {}).get("phase") == "Completed":
+            return
+        state = {"name": name, "phase": "Pending", "reason": "ImagePresent", "message": "present"}
+        phase = "Recreating"
+        if self.grace:
+            state = {"name": name, "phase": "Pending"}
+        if image_of(pod, name) == image:
+            over = found["image"] == image
+            state, phase = (
+                {"name": name, "phase": "Succeeded" if over else "Recreating"},
+                "Completed" if over else phase,
+            )
+        elif image not in self.on_node:
+            state, phase = (
+                {"name": name, "phase": "Failed", "reason": "ImageMissing", "message": "missing"},
+                "Completed",
+            )
+        at = {"completionTime": rfc3339(self.cluster.api.now())} if phase == "Completed" else {}
+        status = {"phase": phase, "containerRecreateStates": [state], **at}
+        body, subject = {"status": status}, request["metadata"]["name"]
+        await self.cluster.client.merge_patch(REQUESTS, NAMESPACE, subject, body, subresource="status")
+
+    async def _control(self, deployment: Json) -> None:
+        """Count the pods of the ReplicaSet with the Deployment's template, as its controller does."""
+        found = await self.cluster.client.list_all(REPLICA_SETS, dict, namespace=NAMESPACE)
+        wanted = read_content(deployment["spec"]["template"], "app")
+        same = any(read_content(each["spec"]["template"], "app") == wanted for each in found.items)
+        count, generation = deployment["spec"]["replicas"], deployment["metadata"]["generation"]
+        status = {"observedGeneration": generation, "replicas": count, "updatedReplicas": count if same else 0}
+        if {key: deployment["status"].get(key) for key in status} != status:
+            resource, name = RESOURCES["Deployment"], deployment["metadata"]["name"]
+            await self.cluster.client.merge_patch(resource, NAMESPACE, name, {"status": status}, subresource="status")
+
+
+@asynccontextmanager
+async def played_images(cluster: PlayedCluster) -> AsyncIterator[Images]:
+    """Play beside a cluster."""
+    images = Images(cluster)
+    task = asyncio.create_task(images.play())
+    try:
+        yield images
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
