@@ -23,7 +23,7 @@ from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
 from crrd.manager.lifecycle import MANY, PATIENCE_SECONDS, LifecycleController
 from crrd.manager.policies.controller import PolicyController
-from crrd.manager.policies.runs import ActiveRun, PolicyRuns
+from crrd.manager.policies.runs import PARALLEL_RUNS, TURN_SECONDS, ActiveRun, PolicyRuns
 from crrd.manager.policies.statuses import Policies
 from crrd.rollout.daemons import NodeDaemons
 from crrd.rollout.target import Aim
@@ -230,6 +230,26 @@ async def test_calls_that_are_refused_become_rare(call: str) -> None:
         assert made, "they are still tried"
         assert len(made) <= max(20, len(set(made))) * 4
         await cancel([task])
+
+
+async def test_runs_whose_objects_cannot_be_listed_let_another_one_run() -> None:
+    """As many as there are turns. An aggregated API server may be down."""
+    hangs = ("list", "poddisruptionbudgets", "noisy")
+    api, loop = LanedApi(lambda *call: 10.0 if call[:3] == hangs else 0.01), asyncio.get_running_loop()
+    client, daemons = cast("KubeClient", api), NodeDaemons(lambda: None)
+    observers: dict[str, Callable[..., None]] = dict.fromkeys(("on_run", "on_refresh", "wake_at"), lambda *_: None)
+    sink = KubeEventSink(client, "manager-1", "crrd-manager")
+    runs = PolicyRuns(client, sink, LoopClock(), Policies(client, lambda *_: None), daemons, **observers)
+    began = loop.time()
+    for number in range(PARALLEL_RUNS + 1):
+        meta = {"namespace": "noisy" if number < PARALLEL_RUNS else "quiet", "name": f"p-{number}"}
+        policy = read_policy({"metadata": {**meta, "uid": f"p-{number}", "resourceVersion": "1"}})
+        record = RunRecord(f"run-{number}", "maxAge", ("app",), "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", 1)
+        runs.follow(policy, record, Aim(Target("pods a=b", selector="a=b")), None)
+    await asyncio.sleep(TURN_SECONDS + 5)
+    lists = [at for at, verb, kind, where in api.calls if (verb, kind, where) == ("list", hangs[1], "quiet/")]
+    assert min(lists) - began <= TURN_SECONDS + 1
+    runs.stop_all()
 
 
 async def test_the_end_of_a_run_that_cannot_be_written_is_tried_again_rarely() -> None:

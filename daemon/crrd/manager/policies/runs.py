@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -20,7 +20,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.events import KubeEventSink
 from crrd.lib.backoff import Backoff, retry_delay
-from crrd.lib.errors import CrrdError
+from crrd.lib.errors import ApiUnavailableError, CrrdError
 from crrd.manager.policies.statuses import Policies
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.daemons import NodeDaemons
@@ -204,7 +204,12 @@ class PolicyRuns:
         if self._turns.full and not active.progress:
             self._progressed(active, f"waiting for its turn: {PARALLEL_RUNS} runs of other policies are in progress")
         cluster = Cluster(self._client, run.namespace, active.aim, run.options, self._daemons)
-        async with self._turns.take(idle=active.idle), cluster:
+        async with self._turns.take(idle=active.idle), AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(TURN_SECONDS):
+                    await stack.enter_async_context(cluster)
+            except TimeoutError:
+                raise ApiUnavailableError(f"the run's objects were not listed within {TURN_SECONDS:.0f}s") from None
             display = _Progress(partial(self._progressed, active), partial(self._on_refresh, active.policy))
             parts = self._client, cluster, self._clock, display
             patience = CHECK_SECONDS if active.idle else TURN_SECONDS
