@@ -21,7 +21,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import AccessSource, find_access
 from crrd.kube.events import KubeEventSink
-from crrd.kube.resources import CONFIG_MAPS, EVENTS, PODS, POLICIES, SECRETS, Resource
+from crrd.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, POLICIES, SECRETS, Resource
 from crrd.lib.errors import ConflictError
 from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
@@ -554,6 +554,8 @@ async def test_a_dead_node_stops_no_run_and_is_restarted_when_it_is_back(
         await cluster.pod(f"crrd-{node}", DAEMON, node=node)
     for name in ("dead", "crrd-node-b"):
         await cluster.set_ready(name, ready=False)
+    conditions = [{"type": "Ready", "status": "Unknown"}]
+    await cluster.client.create(NODES, "", {"metadata": {"name": "node-b"}, "status": {"conditions": conditions}})
     selector = {"matchLabels": {"app": "agent"}}
     await managed.policy(targetRef=None, selector=selector, budget={"maxUnavailable": 2})
     await managed.lead()
@@ -561,11 +563,13 @@ async def test_a_dead_node_stops_no_run_and_is_restarted_when_it_is_back(
     await managed.config(LOG="debug")
     status = await managed.until(lambda status: bool(status.get("run", {}).get("finished")))
     assert sorted(cluster.stops) == [("live-1", "app"), ("live-2", "app")]
-    assert status["run"]["message"].startswith("2 of 3 pods recreated, 1 put off: dead: the node daemon on node node-b")
+    assert status["run"]["message"].startswith("2 of 3 pods recreated, 1 put off: dead: node node-b is not ready")
     assert not status["run"].get("failed")
     status = await managed.until(lambda status: ready(status).get("reason") == "WaitingForNodes")
-    assert "dead (the node daemon on node node-b is not ready)" in ready(status)["message"]
+    assert "dead (node node-b is not ready)" in ready(status)["message"], "as the run says"
     assert managed.ended == [("configChange", "incomplete")]
+    body = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    await cluster.client.merge_patch(NODES, "", "node-b", body, subresource="status")
     await cluster.set_ready("crrd-node-b", ready=True)
     await managed.until(lambda status: is_idle(status) and len(cluster.stops) == 3)
     assert cluster.stops[-1] == ("dead", "app")

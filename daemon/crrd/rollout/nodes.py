@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from crrd.core.rollout.nodes import NodeDaemon
 from crrd.core.rollout.state import Member, World
@@ -60,11 +61,29 @@ class Nodes:
         down, self.kubelets[node] = False, ""
         with suppress(ApiRefusedError):
             found = await self._client.get(NODES, "", node)
-            down = condition(found, "Ready").get("status", "True") != "True"  # unknown without the condition
+            down = _is_down(found)
             self.kubelets[node] = reported_version(found)
         if down != (node in self.down):
             self.down ^= {node}
             self._changed()
+
+
+async def find_down(client: KubeClient, nodes: Iterable[str]) -> set[str]:
+    """Return which of these nodes are known not to be ready. If they are many, not all are read.
+
+    Raises ApiUnavailableError.
+    """
+
+    async def read(node: str) -> str:
+        with suppress(ApiRefusedError):
+            return node if _is_down(await client.get(NODES, "", node)) else ""
+        return ""
+
+    return {*await asyncio.gather(*map(read, sorted(nodes)[:_AT_ONCE]))} - {""}
+
+
+def _is_down(node: Mapping[str, Any]) -> bool:
+    return bool(condition(node, "Ready").get("status", "True") != "True")  # unknown without the condition
 
 
 def _kubelet_matters(member: Member) -> bool:

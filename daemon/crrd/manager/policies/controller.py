@@ -11,7 +11,7 @@ from typing import NoReturn
 from crrd.core.config.kept import ObjectName
 from crrd.core.policy.decide import decide
 from crrd.core.policy.types import Policy
-from crrd.core.rollout.waits import unserved
+from crrd.core.rollout.waits import WaitReason, unserved
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.events import KubeEventSink
@@ -25,6 +25,7 @@ from crrd.manager.policies.statuses import Policies
 from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd.rollout.daemons import NodeDaemons, daemon_informer
 from crrd.rollout.display import FILES_NOT_REFRESHED
+from crrd.rollout.nodes import find_down
 
 RESYNC_SECONDS = 300.0  # Interval of observations without a change, because new pods may use other objects
 OBSTACLE_SECONDS = 15.0  # Interval of checks for a missing right, which no watch reports
@@ -47,7 +48,7 @@ class PolicyController(Controller):
         self, client: KubeClient, events: KubeEventSink, clock: ServerClock, *, account: str, on_run: RunObserver
     ) -> None:
         super().__init__()
-        self._clock = clock
+        self._client, self._clock = client, clock
         self._policies = Policies(client, self._changed)
         wake_at = self.queue.wake_at
         self._daemons = NodeDaemons(self._daemons_changed)
@@ -129,6 +130,7 @@ class PolicyController(Controller):
         nodes = {each.node for each in found.running}
         down = {node: why for node in nodes if (why := unserved(node, self._daemons.by_node))}
         self._waiting[key] = {*down}
+        down |= {node: WaitReason.NODE_NOT_READY.say(node=node) for node in await find_down(self._client, down)}
         found = replace(found, down=down, progress=self._runs.progress(key), old_files=memory.old_files)
         decision = decide(policy, found, self._clock.now())
         await self._policies.write(policy, decision.status, decision.conditions)
