@@ -127,7 +127,7 @@ async def test_a_round_that_makes_progress_has_not_run_long() -> None:
     assert str(queue.longest.key) == "b"
     await queue.settled()
     assert queue.state().depth == 0
-    progressed()  # outside of a round: nothing to record
+    progressed()  # does nothing, because no round runs here
 
 
 async def test_the_log_lines_of_one_round_have_its_number() -> None:

@@ -91,6 +91,17 @@ class Managed:
         await self.config(LOG="debug")
         await self.until(lambda _: len(self.cluster.stops) == 1)
 
+    async def fail_run(self) -> tuple[str, str]:
+        """Change the data under a policy, whose run fails at the first pod. Return that pod, and the condition."""
+        first, _ = [pod["metadata"]["name"] for pod in await self.cluster.pods()]
+        await self.policy()
+        await self.lead()
+        await self.until(is_idle)
+        self.cluster.fails[first] = ("PreStopFailed", "it broke")
+        await self.config(LOG="debug")
+        status = await self.until(lambda status: ready(status).get("reason") == "RunFailed")
+        return first, str(ready(status)["message"])
+
     async def policy(self, name: str = "web", **spec: Any) -> None:
         """A policy for Deployment web."""
         target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
@@ -449,14 +460,8 @@ async def test_secrets_count_where_asked_for_and_leave_no_plain_hash(managed: Ma
 
 async def test_a_failed_run_stops_the_policy_and_says_why(managed: Managed) -> None:
     cluster = managed.cluster
-    first, _ = [pod["metadata"]["name"] for pod in await cluster.pods()]
-    await managed.policy()
-    await managed.lead()
-    await managed.until(is_idle)
-    cluster.fails[first] = ("PreStopFailed", "it broke")
-    await managed.config(LOG="debug")
-    status = await managed.until(lambda status: ready(status).get("reason") == "RunFailed")
-    assert f"{first}: app: it broke" in ready(status)["message"]
+    first, message = await managed.fail_run()
+    assert f"{first}: app: it broke" in message
     assert managed.ended == [("configChange", "failed")]
     cluster.fails.clear()
     await managed.config(LOG="warn")
@@ -469,15 +474,9 @@ async def test_a_failed_run_that_a_user_resumes_no_longer_stops_the_policy(
 ) -> None:
     monkeypatch.setattr("crrd.core.policy.decide.FAILED_RETRY", timedelta(seconds=0.3))
     cluster = managed.cluster
-    first, _ = [pod["metadata"]["name"] for pod in await cluster.pods()]
-    await managed.policy()
-    await managed.lead()
-    await managed.until(is_idle)
-    cluster.fails[first] = ("PreStopFailed", "it broke")
-    await managed.config(LOG="debug")
-    status = await managed.until(lambda status: ready(status).get("reason") == "RunFailed")
+    _, message = await managed.fail_run()
     cluster.fails.clear()
-    command = ready(status)["message"].partition("`kubectl recreate ")[2].partition("`")[0]
+    command = message.partition("`kubectl recreate ")[2].partition("`")[0]
     assert (await cluster.recreate(*command.split(), "--yes")).code == 0
     status = await managed.until(is_done)
     assert status["run"]["failed"] is False

@@ -50,7 +50,7 @@ CONFIGURATIONS = "mutatingwebhookconfigurations"
 WITH_MANAGER = ["default", "manager elsewhere"]
 """Those of WORLDS in which the manager is crrd's."""
 UNSCHEDULED = {"schedulerName": "nobody", "containers": [{"name": "app", "image": "none.invalid/none"}]}
-"""The spec of a pod that nobody schedules or runs: nobody else writes its status."""
+"""The spec of a pod that no scheduler and no kubelet handles, so only the test writes its status."""
 PATIENCE = 60.0
 """Seconds in which an API server takes up a policy."""
 

@@ -177,6 +177,8 @@ class PolicyWorld:
     def delete(self, pod: Pod) -> None:
         """Delete a pod. It is gone after two seconds."""
         pod.deleting = True
+        used = {name for each in self.pods.values() if not each.deleting for name in each.kind.uses}
+        self.blind |= used != {*OBJECTS}  # a policy forgets records that none of its pods uses
         self._show(pod)
         self._scale()
         self.loop.call_later(2.0, self._gone, pod)
@@ -302,9 +304,6 @@ class PolicyWorld:
             return
         pod.gone = True
         del self.pods[pod.name]
-        owners = {each.kind.owner for each in self.pods.values()}
-        if not all(owners & {*each} for each in OWNERS.values()):
-            self.blind = True  # a policy without pods forgets its records
         self.api.remove(PODS, QUIET, pod.name)
         for name in pod.kind.uses:
             if not any(each.node == pod.node and name in each.kind.uses for each in self.pods.values()):

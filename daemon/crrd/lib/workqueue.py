@@ -49,7 +49,7 @@ def waits_for_turn() -> None:
 
 
 def progressed() -> None:
-    """Record that the current round has made progress. Does nothing outside of a round."""
+    """Record that the current round has made progress. Does nothing if no round runs."""
     if (current := _round.get(None)) is not None:
         current.since = asyncio.get_running_loop().time()
 

@@ -1537,9 +1537,10 @@ def test_an_image_that_is_pulled_again(policy: str) -> None:
     found = pod()
     for each in found["spec"]["containers"]:
         each["imagePullPolicy"] = policy
-    assert (PULLS in told(request(**KILLED), found).notes) is (policy == "Always")
+    notes = told(request(**KILLED), found).notes
+    assert (PULLS in notes) is (policy == "Always")
     done = request(phase="Completed", states=[state(phase="Succeeded")], completed=5)
-    assert PULLS not in told(done, found).notes, "it has the image that it has"
+    assert PULLS not in told(done, found).notes, "the request is completed, so it causes no further pull"
 
 
 def test_nothing_else_to_say() -> None:

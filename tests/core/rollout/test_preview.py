@@ -75,7 +75,9 @@ def test_pods_whose_image_is_pulled_again() -> None:
         member("web-2", container(pulls_image=True, running=False)),
     )
     warning = PULLS_IMAGE.format(container="app")
-    assert make_preview(World(pods), run(), NOW).warnings == {warning: ("web-0",)}, "only what is restarted is pulled"
+    assert make_preview(World(pods), run(), NOW).warnings == {warning: ("web-0",)}, (
+        "the image of web-1 and web-2 is not pulled, because their container app is not restarted"
+    )
     side = PULLS_IMAGE.format(container="side")
     both = make_preview(World(pods), run("app", "side"), NOW).warnings
     assert both == {warning: ("web-0",), side: ("web-0", "web-1")}
