@@ -58,10 +58,10 @@ def test_every_limit_can_be_given_anew(words: tuple[str, ...], changes: dict[str
     assert command("resume", "nightly", *words).changed_options == changes
 
 
-def test_the_command_that_is_printed_keeps_what_was_given() -> None:
+def test_the_command_that_is_printed_keeps_what_no_request_records() -> None:
     words = ("--max-unavailable", "20%", "--min-ready", "30s", "--timeout", "60s", "--yes", "-o", "json")
     assert command("resume", "nightly", "-n", "shop", *words, "--retry-failed").resume_flags == (
-        *("--max-unavailable", "20%", "--min-ready", "30s", "--timeout", "60s", "--yes", "--retry-failed"),
+        *("--timeout", "60s", "--yes", "--retry-failed"),
         *("-o", "json"),
     )
     assert command("deployment/web", "-c", "app", "--partition", "1", "--run", "mine").resume_flags == ()
@@ -170,7 +170,7 @@ async def test_a_run_that_may_go_on_after_a_failure_has_failed(
     cluster.fails[first] = ("StillRuns", "it still runs")
     assert await recreated(cluster, "deployment/web", "-c", "app", "--run", "nightly", "--max-failures", "2") == 1
     assert cluster.stops == [(second, "app")]
-    again = "crrd recreate resume nightly -n default --max-failures 2 --retry-failed"
+    again = "crrd recreate resume nightly -n default --retry-failed"
     assert f"failed: 1 of 2 pods recreated, 1 failed; after fixing the cause, to continue: {again} (after " in (
         capsys.readouterr().out
     )

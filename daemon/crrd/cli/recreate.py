@@ -104,7 +104,7 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
         "  %(prog)s deployment/web deployment/api -c app --dry-run=server\n"
         "  %(prog)s --stale --dry-run                    list containers with outdated configuration\n"
         "  %(prog)s deployment/web --stale --max-unavailable 10%%\n\n"
-        "exit codes: 0 done, 1 failed, 2 bad input, 3 timed out, 130 interrupted"
+        "exit codes: 0 done, 1 failed, 2 bad input, 3 timed out, 4 incomplete, 130 interrupted"
     )
     add, flag = parser.add_argument, partial(add_flag, parser, default=argparse.SUPPRESS)
     targets = "workload with a spec.selector, or a pod; several run one after the other"
@@ -295,7 +295,7 @@ def requested(args: argparse.Namespace) -> Command:
     kubeconfig = "" if args.kubeconfig == os.environ.get("KUBECONFIG") else args.kubeconfig
     connection = {name: given[name] for name in CONNECTION_FLAGS if name in given} | {"kubeconfig": kubeconfig}
     connection |= {"token": "TOKEN"} if "token" in given else {}  # it is not for messages and events
-    resume_flags = changed | {name: given[name] for name in _PROCESS_FLAGS if name in given}
+    resume_flags = {name: given[name] for name in _PROCESS_FLAGS if name in given}  # the run's requests have the limits
     return from_flags(
         Command,
         args,

@@ -19,6 +19,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.informer import Informer, Objects, Values, Version, versioned
 from crrd.kube.reflector import Reflector, Selection
 from crrd.kube.resources import BUDGETS, EVENTS, NODES, PODS, REQUESTS, Resource, Where
+from crrd.lib.backoff import retry_delay
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.lib.jsonfields import mapping, text
 from crrd.rollout.config import ConfigObjects
@@ -30,7 +31,6 @@ from crrd.rollout.target import Aim
 
 T = TypeVar("T")
 Json = Mapping[str, Any]
-_RETRY_SECONDS = 0.5
 _LEARN_SECONDS = 1.0  # Interval of looking for what no watch reports. Until then, what is unknown uses up budgets
 PAUSE_PER_POD = 0.0001
 """Seconds between two plans, for each pod. Plans then take about a third of one core, however many pods there are."""
@@ -74,7 +74,7 @@ class Cluster:
         self._probes_read_at = float("-inf")  # Monotonic
         self._refused: dict[str, str] = {}
         self._refreshes: dict[str, tuple[float, FileRefresh]] = {}  # By UID, with the loop's time
-        self._learn_at = 0.0  # The loop's time
+        self._learn_at, self._failures, self._trouble = 0.0, 0, ""  # The loop's time, and why it failed the last times
         self.images: ImageObjects | None = None  # If the run sets an image
         if options.image is not None:
             self.images = ImageObjects(client, namespace, aim, options.containers[0], notify)
@@ -113,15 +113,15 @@ class Cluster:
         self._raise_error()
         if problem := next((each.last_error for each in self._reflectors if each.last_error), ""):
             return problem
-        if _now() < self._learn_at:
-            return ""
-        try:
-            await self.learn()
-            self._learn_at = _now() + _LEARN_SECONDS
-        except ApiUnavailableError as error:
-            await asyncio.sleep(_RETRY_SECONDS)
-            return str(error)
-        return ""
+        if _now() >= self._learn_at:
+            try:
+                await self.learn()
+                self._failures, self._trouble, seconds = 0, "", _LEARN_SECONDS
+            except ApiUnavailableError as error:
+                self._failures, self._trouble = self._failures + 1, str(error)
+                seconds = retry_delay(error, self._failures)
+            self._learn_at = _now() + seconds
+        return self._trouble
 
     def world(self) -> World:
         """Return the known state."""

@@ -48,7 +48,7 @@ class Command:
     kubeconfig: str
     overrides: Overrides  # What the flags for the connection replace in the kubeconfig
     access_flags: tuple[str, ...]  # The given flags that select the cluster, for messages that suggest commands
-    resume_flags: tuple[str, ...]  # The given flags that `resume` accepts, for the same purpose
+    resume_flags: tuple[str, ...]  # Those of the process that `resume` accepts, for the same purpose
     options: Options
     changed_options: Mapping[str, Any] = field(default_factory=dict)  # Options that replace those of a resumed run
     targets: tuple[str, ...] = ()  # TYPE/NAME, or TYPE and NAME; may be several

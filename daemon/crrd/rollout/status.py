@@ -1,9 +1,7 @@
 """`status`: shows the state of one run, follows it, or lists all runs."""
 
-import asyncio
 import os
 import socket
-from contextlib import suppress
 from dataclasses import replace
 
 from crrd.core.rollout.overview import RUNNING, STOPPED, WAITING, RunStatus, run_status
@@ -52,9 +50,7 @@ async def _follow(session: Session, run: Run, cluster: Cluster) -> int:
             if plan.outcome is End.DONE:
                 return 0
             return EXIT_INCOMPLETE if plan.outcome is End.INCOMPLETE else EXIT_FAILED
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1):
-                await cluster.changed.wait()
+        await cluster.wait(1.0)
 
 
 async def status_of(session: Session, run: Run, cluster: Cluster) -> tuple[RunStatus, Plan]:
