@@ -336,6 +336,10 @@ class TestConfigChange:
         assert run is not None
         assert run.objects == (f"ConfigMap cfg (data.*) {text(118)} {text(97)}",)
 
+    def test_of_an_object_that_has_never_been_there_has_no_record(self) -> None:
+        missing = {KEY: Data("", None)}
+        assert History().look(1, missing, missing=("ConfigMap cfg not found",)).status.config == ()
+
     def test_before_the_policy_was_created_is_not_its_concern(self) -> None:
         history = History()
         assert history.look(1, data("a", -60)).run is None
