@@ -265,3 +265,26 @@ async def test_only_a_run_with_an_image_can_be_undone(cluster: PlayedCluster) ->
     assert await recreated(cluster, "pod/one", "-c", "app") == 0
     with pytest.raises(ConfigurationError, match="only a run with --image can be undone"):
         await recreated(cluster, "undo", await run_name(cluster))
+
+
+@pytest.mark.parametrize("pulled", [True, False])
+async def test_a_write_that_is_refused_after_all_stops_nothing(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], *, pulled: bool
+) -> None:
+    """A quota for pull pods, or a policy for pods, that came after the dry run."""
+    operation, name = (Operation.UPDATE, "app") if pulled else (Operation.CREATE, "pull")
+
+    async def refuse(asked: AdmissionRequest) -> Object | None:
+        pod = asked.new if asked.kind.plural == "pods" and asked.operation is operation and not asked.dry_run else None
+        if pod is not None and {"name": name, "image": "i:2"}.items() <= pod["spec"]["containers"][0].items():
+            raise invalid("", "Pod", asked.name, [Cause("spec", "out of luck")])
+        return None
+
+    await cluster.workload("Deployment", "web", 2)
+    before = await images_of(cluster)
+    cluster.api.admission.mutating.append(refuse)
+    assert await recreated(cluster, "deployment/web", *TO, "--template", "keep") == 1
+    text = output(capsys)
+    assert "out of luck" in text
+    assert ("kubelet cannot pull i:2" in text) is not pulled
+    assert (await images_of(cluster), await cluster.requests(), images.outages) == (before, [], [])
