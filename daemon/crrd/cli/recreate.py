@@ -94,12 +94,14 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
         "ready again. It writes only ContainerRecreateRequests, which hold all state of the run, and events; with\n"
         "--image also pods and the workload (docs/image.md).\n\n"
         "status [RUN] shows runs. resume RUN continues a run that was interrupted, is paused or has failed. abort RUN\n"
-        "deletes its pending requests; requests in progress finish. Each has its own --help."
+        "deletes its pending requests; requests in progress finish. undo RUN gives back the image from before a run\n"
+        "with --image. Each has its own --help."
     )
     parser.epilog = (
         "examples:\n"
         "  %(prog)s deployment/web -c app\n"
         "  %(prog)s statefulset/db -c proxy --max-unavailable 20%% --min-ready 30s\n"
+        "  %(prog)s deployment/web -c proxy --image proxy:1.2 --template adopt\n"
         '  %(prog)s -l app=web -c app,sidecar --ordered --unready-grace 5s --reason "log level"\n'
         "  %(prog)s pod/web-7d4b9c -c app --dry-run\n"
         "  %(prog)s deployment/web deployment/api -c app --dry-run=server\n"
