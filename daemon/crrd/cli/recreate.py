@@ -14,7 +14,7 @@ from crrd.cli.connection import CONNECTION_FLAGS, add_connection_flags, override
 from crrd.cli.explain import explained, render
 from crrd.cli.options import add_flag, count, duration, from_flags, run_name
 from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
-from crrd.core.api.time import parse_time
+from crrd.core.api.time import format_duration, parse_time
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.run import Options, read_amount
 from crrd.kube.client import KubeClient
@@ -25,6 +25,7 @@ from crrd.lib.output import complain
 from crrd.lib.plain import plain
 from crrd.rollout.abort import abort
 from crrd.rollout.refusals import describe
+from crrd.rollout.runner import PATIENCE_SECONDS
 from crrd.rollout.session import EXIT_FAILED, EXIT_INTERRUPTED, Command, execute
 from crrd.rollout.start import resume, start, undo
 from crrd.rollout.status import status
@@ -198,22 +199,23 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
     A flag of Options has the name of its field.
     """
-    unset = argparse.SUPPRESS
+    unset, by_default = argparse.SUPPRESS, Options(())
     switch = partial(parser.add_argument, action="store_true", default=unset)
     flag = partial(add_flag, parser, default=unset)
     most = "maximum unready pods, a number or a percentage"
-    flag("--max-unavailable", most, shown="1", convert=read_amount, metavar="N|N%")
+    flag("--max-unavailable", most, shown=str(by_default.max_unavailable), convert=read_amount, metavar="N|N%")
     number = partial(flag, convert=count(0), metavar="N")
-    number("--max-per-node", "maximum unready pods per node (0 = no limit)", shown="0")
-    number("--max-per-zone", "maximum unready pods per zone (0 = no limit)", shown="0")
+    number("--max-per-node", "maximum unready pods per node (0 = no limit)", shown=str(by_default.max_per_node))
+    number("--max-per-zone", "maximum unready pods per zone (0 = no limit)", shown=str(by_default.max_per_zone))
     time = partial(flag, convert=duration(), metavar="TIME")
     least = "time that a restarted pod must be ready before the run continues"
     time("--min-ready", least, shown="the workload's minReadySeconds")
     switch("--ordered", help="restart a container only after the one before it is ready again")
     grace = "time to keep the pod unready before the restart; needs the readiness gate KruisePodReady"
     time("--unready-grace", grace, convert=duration(most=LONGEST_UNREADY))
-    time("--pod-timeout", "time limit of a pod, then it counts as failed", shown="10m", convert=duration(3, LONGEST))
-    number("--max-failures", "stop after this many failed pods", shown="1", convert=count(1))
+    of_a_pod, shown = "time limit of a pod, then it counts as failed", format_duration(by_default.pod_timeout)
+    time("--pod-timeout", of_a_pod, shown=shown, convert=duration(3, LONGEST))
+    number("--max-failures", "stop after this many failed pods", shown=str(by_default.max_failures), convert=count(1))
     switch("--force", help="do not wait for a rollout of the workload to finish")
     rules = "restart a container even if its restartPolicyRules may restart all containers of the pod"
     switch("--allow-pod-restart", help=rules)
@@ -221,7 +223,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     switch("--preflight", help=preflight)
     flag("--reason", "reason for the restart, shown in events and status", metavar="WORDS")
     limit = "time limit of the run; 0 waits without any limit"
-    time("--timeout", limit, shown="the run ends after 1h without progress")
+    time("--timeout", limit, shown=f"the run ends after {format_duration(PATIENCE_SECONDS)} without progress")
     switch("-y", "--yes", help="continue after the first part (--partition) without asking")
     switch("--retry-failed", help="restart pods again whose requests have failed; needs a run that exists")
     dry = partial(parser.add_argument, dest="dry_run", action="store_const", default="")
