@@ -1,7 +1,7 @@
 """Runs of `crrd recreate` over thousands of pods: `python -m tests.bench.rollout`.
 
 The command is a process of its own. Against it stands an API server in memory that answers no faster than a real one
-(3 ms a call, 10 ms a creation, 12 KB a pod), and nodes that restart a container in two seconds. Measures the time and
+(13 ms a read, 10 ms a creation, 12 KB a pod), and nodes that restart a container in two seconds. Measures the time and
 what the budget would allow, the command's CPU and memory, and what it asks of the API server. Fails beyond 1.5 times
 what the budget allows, 30 s of CPU or 100 MiB for 2 000 pods, or if a plan takes more than 50 ms for 500 pods.
 """
