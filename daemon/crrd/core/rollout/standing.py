@@ -14,6 +14,7 @@ from crrd.core.config.objects import changes
 from crrd.core.config.parts import parts_of, read_change
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run, attempt_of
+from crrd.core.rollout.settling import NOT_READY, settled_at
 from crrd.core.rollout.state import Member, World
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason, describe_pod, wait_for, wait_for_node
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
@@ -23,7 +24,6 @@ _GONE = {Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING}
 """Reasons of a failed request that do not count as a failure of the run, because pods come and go."""
 ATTEMPTS = 3
 """Most requests for a pod whose node goes down each time. A request may be what makes the node daemon crash."""
-_NOT_READY = "the pod is not ready"
 _DELETED, _EVICTED = Wait("the pod was deleted"), Wait("the pod was evicted")
 
 
@@ -250,16 +250,16 @@ def _requested(world: World, run: Run, member: Member, asked: RunRequest, now: d
     if asked.succeeded and pod.ended:  # it was evicted, or its Job is done: it never becomes ready again
         return replace(row, stage=Stage.DONE)
     if asked.succeeded:
-        settled, why = _settled(world.min_ready(run), member, asked, now)
+        settled, why = settled_at(world.min_ready(run), member, asked, now)
         if settled is not None and settled <= now:
             return replace(row, stage=Stage.DONE)
         wait = Wait(why)
-        if why == _NOT_READY:
+        if why == NOT_READY:
             wait = wait_for(world, member, asked, (*names, *pod.containers), now)
             wait = wait if wait.why else Wait(why, describe_pod(member))
         row = replace(row, stage=Stage.SETTLING, settled_at=settled, wait=wait)
         off = row if member.ready else _put_off(world, row)
-        was_done = off.stage is Stage.PUT_OFF and why == _NOT_READY and _was_available(world.min_ready(run), member)
+        was_done = off.stage is Stage.PUT_OFF and why == NOT_READY and _was_available(world.min_ready(run), member)
         return replace(row, stage=Stage.DONE, settled_at=None, wait=NO_WAIT) if was_done else off
     if request.completed:
         if member.pod.deleting or row.has_reason(*_GONE):
@@ -303,30 +303,6 @@ def _absent(asked: RunRequest) -> Row:
     request, stage = asked.request, Stage.DONE if asked.succeeded else Stage.GONE
     names = tuple(each.name for each in request.containers)
     return Row(request.pod_name, request.pod_uid, stage, _DELETED, request.node_name, request=asked, containers=names)
-
-
-def _settled(min_ready: int, member: Member, asked: RunRequest, now: datetime) -> tuple[datetime | None, str]:
-    """Return when a recreated pod is done (None if unknown), and what it waits for.
-
-    Kubelet's times are compared with the API server's, as a Deployment's controller does for `minReadySeconds`. Without
-    `min_ready`, no times are compared.
-    """
-    since = [member.ready_since]
-    for each in asked.request.containers:
-        container = member.pod.containers.get(each.name)
-        if container is None:
-            continue
-        if each.context is not None and each.context.container_id == container.container_id:
-            return None, "waiting for the pod's new status"
-        since.append(parse_time(container.started_at))
-    if not member.ready:
-        return None, _NOT_READY
-    if not min_ready:
-        return now, ""
-    known = [moment for moment in since if moment is not None]
-    if not known:
-        return None, "the pod's Ready condition has no transition time"
-    return max(known) + timedelta(seconds=min_ready), f"must be ready for {min_ready}s"
 
 
 def _was_available(min_ready: int, member: Member) -> bool:

@@ -48,7 +48,7 @@ class Member:
     def available_at(self, min_ready: int) -> datetime | None:
         """Return when it has been ready for `min_ready` seconds; None if it is not ready, or its times are unknown.
 
-        As in `_settled`, this is a fact about the pod: it does not matter which run restarted it.
+        As in `settled_at`, this is a fact about the pod: it does not matter which run restarted it.
         """
         started = (parse_time(each.started_at) for each in self.pod.containers.values() if each.running)
         known = [moment for moment in (self.ready_since, *started) if moment is not None]

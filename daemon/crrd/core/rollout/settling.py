@@ -1,0 +1,33 @@
+"""When a recreated pod counts as done: once it has been ready for long enough with its new containers."""
+
+from datetime import datetime, timedelta
+
+from crrd.core.api.time import parse_time
+from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.state import Member
+
+NOT_READY = "the pod is not ready"
+
+
+def settled_at(min_ready: int, member: Member, asked: RunRequest, now: datetime) -> tuple[datetime | None, str]:
+    """Return when a recreated pod is done (None if unknown), and what it waits for.
+
+    Kubelet's times are compared with the API server's, as a Deployment's controller does for `minReadySeconds`. Without
+    `min_ready`, no times are compared.
+    """
+    since = [member.ready_since]
+    for each in asked.request.containers:
+        container = member.pod.containers.get(each.name)
+        if container is None:
+            continue
+        if each.context is not None and each.context.container_id == container.container_id:
+            return None, "waiting for the pod's new status"
+        since.append(parse_time(container.started_at))
+    if not member.ready:
+        return None, NOT_READY
+    if not min_ready:
+        return now, ""
+    known = [moment for moment in since if moment is not None]
+    if not known:
+        return None, "the pod's Ready condition has no transition time"
+    return max(known) + timedelta(seconds=min_ready), f"must be ready for {min_ready}s"
