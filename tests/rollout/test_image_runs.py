@@ -3,19 +3,29 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.image_steps import ImageSteps
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.pull import PullPod, PullState
+from crrd.core.rollout.standing import Row, Stage
+from crrd.kube.client import KubeClient
 from crrd.kube.resources import REPLICA_SETS
-from crrd.lib.errors import ConfigurationError
+from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 from crrd.rollout import image_start
+from crrd.rollout.cluster import Cluster
+from crrd.rollout.image_objects import ImageObjects
+from crrd.rollout.image_writer import ImageWriter
 from crrd_localnode.api.admission import AdmissionRequest, Operation
 from crrd_localnode.api.errors import Cause, invalid
 from crrd_localnode.api.objects import Object
 from crrd_localnode.workload import RESOURCES
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 from tests.support.played_images import Images, image_of, played_images
+from tests.support.rollouts import asked, container, member, run
 from tests.support.sessions import command, recreated
 
 Json = dict[str, Any]
@@ -72,6 +82,17 @@ async def test_the_pods_get_the_image_then_the_template_and_back(
     assert "3 of 3 pods have i:1; so has the template" in output(capsys)
     assert await images_of(cluster) == before
     assert image_of((await deployment(cluster))["spec"]["template"]) == "i:1"
+
+
+async def test_an_image_that_came_later_is_not_undone(cluster: PlayedCluster, images: Images) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    assert await recreated(cluster, "deployment/web", *TO, "--template", "keep") == 0
+    first = await run_name(cluster)
+    assert await recreated(cluster, "deployment/web", "-c", "app", "--image", "i:3", "--template", "keep") == 0
+    with pytest.raises(ConfigurationError, match=f"web has i:3 by now, which run {first} has not set"):
+        await recreated(cluster, "undo", first)
+    assert "i:3" in (await images_of(cluster)).values()
+    assert images.outages == []
 
 
 async def test_a_wrong_tag_stops_nothing(
@@ -288,3 +309,29 @@ async def test_a_write_that_is_refused_after_all_stops_nothing(
     assert "out of luck" in text
     assert ("kubelet cannot pull i:2" in text) is not pulled
     assert (await images_of(cluster), await cluster.requests(), images.outages) == (before, [], [])
+
+
+async def test_an_api_server_that_is_busy_for_a_moment_ends_no_run() -> None:
+    """What could not be deleted or patched is due again in the next plan."""
+    of = run(image=ImageChange("i:2", ("i:1",)))
+    pod = member("web-0", container(image="i:1"))
+    row = Row("web-0", "uid-web-0", Stage.REQUESTED, member=pod, request=asked(of, pod), containers=("app",))
+    pull = PullPod("pull", "u", "run", "node-a", PullState.PULLED)
+    busy = Busy()
+    writer = ImageWriter(cast("KubeClient", busy), cast("Cluster", busy), cast("ImageObjects", busy))
+    await writer.carry_out(of, Plan((row,), image=ImageSteps(patch=(row,), cancel=(row,), drop=(pull,))))
+    assert busy.calls == ["json_patch", "look_again", "delete", "delete"]
+
+
+class Busy:
+    """All calls fail."""
+
+    def __init__(self) -> None:
+        self.calls = list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        async def fail(*_: object, **__: object) -> None:
+            self.calls.append(name)
+            raise ApiUnavailableError("busy")
+
+        return fail

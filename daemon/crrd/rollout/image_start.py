@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.core.rollout.adoption import ADOPTED_BY, Steps
+from crrd.core.rollout.adoption import ADOPTED_BY, Steps, mixed_revisions
 from crrd.core.rollout.image_change import ImageChange, is_mutable
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.image_steps import patch_of
@@ -52,6 +52,7 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
     workload = await session.client.get(aim.resource, run.namespace, aim.target.name) if aim.resource else {}
     template = world.image.template if world.image is not None else None
     in_template = template if template is not None and template.content.image else None
+    _check_undone(run, change, _before(world, run, in_template))
     change = replace(change, adopt=_wants_adoption(session, aim, in_template, workload))
     if change.adopt and in_template is not None and cluster.images is not None:
         await cluster.images.read_revisions()
@@ -72,6 +73,14 @@ def _before(world: World, run: Run, template: Template | None) -> tuple[str, ...
     there = {each.pod.containers[name].image for each in world.members if name in each.pod.containers}
     there |= {template.content.image} if template is not None else set()
     return tuple(sorted(there - {change.image if change is not None else "", ""}))
+
+
+def _check_undone(run: Run, change: ImageChange, images: tuple[str, ...]) -> None:
+    """Raise ConfigurationError if an undo would replace an image that the run to undo has not set."""
+    later = ", ".join(sorted({*images} - {*change.before}))
+    if change.undoes and later:
+        why = f"{run.target.words} has {later} by now, which run {change.undoes} has not set"
+        raise ConfigurationError(f"{why}: nothing to undo; give it an image with --image")
 
 
 def _check_target(session: Session, aim: Aim, world: World, run: Run) -> None:
@@ -150,8 +159,10 @@ def _check_adoption(run: Run, template: Template, world: World, workload: Json) 
         raise ConfigurationError(f"{target} is paused: {keep} resume it first (kubectl rollout resume {target})")
     if change is None or template.content.image == change.image:
         return
+    steps = Steps(run, change, state, template)
+    if why := mixed_revisions(steps.revisions, world.members):
+        raise ConfigurationError(f"the template of {target} cannot be adopted: {why}: {keep} finish its rollout")
     if template.kind == "Deployment":
-        steps = Steps(run, change, state, template)
         active = [each for each in steps.revisions if each.replicas]
         if len(active) > 1:
             raise ConfigurationError(f"the rollout of {target} is not finished: {keep} wait until it is")

@@ -96,7 +96,8 @@ class ImageWriter:
                 self._cluster.refused(row.uid, str(error))
             return False
         except ApiUnavailableError:
-            await self._cluster.look_again(row.pod)
+            with suppress(ApiUnavailableError):  # else the watch says whether the pod has it
+                await self._cluster.look_again(row.pod)
             return False
         self._cluster.pod_written(made)
         return True
@@ -104,11 +105,12 @@ class ImageWriter:
     async def _cancel(self, run: Run, row: Row) -> None:
         if row.request is not None:
             request = row.request.request
-            with suppress(GoneError, ConflictError):
+            with suppress(GoneError, ConflictError, ApiUnavailableError):  # the next plan says so again
                 await self._client.delete(REQUESTS, run.namespace, request.name, uid=request.uid)
 
     async def _drop(self, run: Run, pull: PullPod) -> None:
-        await _delete_pull_pod(self._client, run.namespace, pull)
+        with suppress(ApiUnavailableError):  # the next plan says so again, or the end of the run
+            await _delete_pull_pod(self._client, run.namespace, pull)
 
     async def _adopt(self, run: Run, write: Write) -> bool:
         """Carry out one write of the adoption. Return whether it was accepted."""

@@ -280,6 +280,9 @@ def test_the_pull_pod_is_like_the_targets_pods_and_runs_nothing() -> None:
     )
     assert "runtimeClassName" not in spec
     (only,) = spec["containers"]
+    always = {"spec": {"containers": [{"name": "app", "imagePullPolicy": "Always"}]}}
+    pulls_anew = pull_pod(of_image(), "node-a", NEW, always)["spec"]["containers"][0]["imagePullPolicy"]
+    assert pulls_anew == "Always", "the registry is asked at the restart, too: better fail before it"
     assert (only["image"], only["imagePullPolicy"], only["command"]) == (
         NEW,
         "IfNotPresent",
@@ -389,6 +392,62 @@ def test_pods_with_another_image_keep_the_template_as_it_is() -> None:
     assert next_adoption(without, of_image(adopt=True)).problem.endswith("pod web-1 has no such container")
 
 
+@pytest.mark.parametrize("found", [template(), template(NEW, holder="run", paused=True)])
+def test_a_pod_that_is_just_starting_is_waited_for(found: Template) -> None:
+    """Without its container it gets no request. A Deployment that is scaled up meanwhile must not stay paused."""
+    fresh = member("web-1", container(image=OLD, container_id="", running=False, ready=False), ready=False)
+    plan = planned(world((*pods(NEW), fresh), template=found, revisions=()), of_image(adopt=True, pulls=False))
+    assert (plan.end, plan.wait.why) == (None, "waiting until container app of pod web-1 has started")
+
+
+def test_a_pod_that_cannot_get_the_image_leaves_its_controller_held_and_says_so() -> None:
+    known = world(pods(NEW, OLD), template=template(NEW, holder="run", paused=True), revisions=())
+    problem = next_adoption(known, of_image(adopt=True)).problem
+    assert problem == (
+        "pod web-1 has app:1, and its controller is held; to roll it out with new pods: "
+        "kubectl rollout resume deployment.apps/web -n default"
+    )
+    assert image_report(known, of_image(adopt=True)).endswith(
+        "so has the template, but its controller is still held by run run: resume that run, or to roll it out with "
+        "new pods: kubectl rollout resume deployment.apps/web -n default"
+    )
+
+
+def test_an_image_that_does_not_work_is_not_adopted() -> None:
+    """A run that begins after a failed one finds its pods with the image already."""
+    crashes = member("web-0", container(image=NEW, running=False, ready=False), ready=False)
+    plan = planned(world((crashes,), template=template(), revisions=()), of_image(adopt=True, pulls=False))
+    assert (plan.end, plan.wait.why) == (None, "container app of pod web-0 has app:2, but is not ready")
+    other = member("web-0", container(image=NEW), container("side", ready=False), ready=False)
+    known = world((other,), template=template(), revisions=())
+    assert next_adoption(known, of_image(adopt=True)).writes
+
+
+def test_a_template_is_changed_only_as_it_was_decided_on() -> None:
+    (write,) = adoption(template(generation=7)).writes
+    assert {"op": "test", "path": "/metadata/generation", "value": 7} in write.operations
+
+
+def test_a_set_with_pods_of_several_revisions_is_not_held() -> None:
+    """For example those above and below a partition. The label of the new one would be wrong for some of them."""
+    first, second = (
+        member(f"web-{n}", container(image=NEW), labels={"controller-revision-hash": label})
+        for n, label in enumerate(("old", "new"))
+    )
+    found, old = of_kind("StatefulSet", OLD, partition=1), revision("old", rest="other", number=1)
+    known = world((first, second), template=found, revisions=(revision("new", number=2), old))
+    problem = next_adoption(known, of_image(adopt=True)).problem
+    assert problem.endswith("because pods web-0 and web-1 have revisions that differ in more than the image")
+    outdated = world((first, second), template=found, revisions=(old,))
+    assert next_adoption(outdated, of_image(adopt=True)).wait == "reading the revision of pod web-1"
+
+
+def test_a_run_is_over_for_others_that_have_not_read_the_revisions() -> None:
+    of, (pod,) = of_image(adopt=True, pulls=False), pods(NEW)
+    done = replace(succeeded(of, pod), progress=Progress("2026-01-01T12:00:30Z", "x/1", "done", 1, 1))
+    assert seen_by_others(world((recreated(pod),), done, template=template(NEW)), of, NOW).end is End.DONE
+
+
 def test_a_rollout_in_between_ends_the_adoption() -> None:
     two = (revision("a", replicas=1), revision("b", replicas=2))
     problem = adoption(template(), *two).problem
@@ -414,7 +473,8 @@ def test_a_pod_of_another_revision_is_not_labelled() -> None:
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet"])
 def test_a_set_with_on_delete_needs_no_hold(kind: str) -> None:
-    (write,) = adoption(of_kind(kind, OLD, strategy="OnDelete")).writes
+    label = {"controller-revision-hash": "old"}
+    (write,) = adoption(of_kind(kind, OLD, strategy="OnDelete"), revision("old"), labels=label).writes
     assert [each["path"] for each in write.operations if each["op"] == "add"] == [
         "/metadata/labels",
         "/metadata/labels/crr.apps.kruise.io~1adopting-run",
@@ -425,7 +485,8 @@ def test_a_set_with_on_delete_needs_no_hold(kind: str) -> None:
 
 
 def test_a_statefulset_without_a_partition_gets_one_and_loses_it() -> None:
-    (write,) = adoption(of_kind("StatefulSet", OLD, strategy="RollingUpdate")).writes
+    label = {"controller-revision-hash": "old"}
+    (write,) = adoption(of_kind("StatefulSet", OLD, strategy="RollingUpdate"), revision("old"), labels=label).writes
     held = {"op": "add", "path": "/spec/updateStrategy/rollingUpdate", "value": {"partition": 1_000_000_000}}
     assert held in write.operations
 

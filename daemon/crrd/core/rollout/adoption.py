@@ -9,7 +9,7 @@ matters: any other order rolls out new pods.
 killed after any write continues.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from crrd.core.rollout.image_change import ImageChange
@@ -53,20 +53,18 @@ def next_adoption(world: World, run: Run) -> Adoption:
     template = state.template if state is not None else None
     if change is None or state is None or template is None:
         return Adoption(wait=f"waiting for {run.target.words}")
-    if state.revisions is None:
-        return Adoption(wait=f"reading the revisions of {run.target.words}")
     if problem := changed_by_others(run, template):
         return Adoption(problem=problem)
     has_image = template.content.image == change.image
     if has_image and not template.holder:
         rolling = world.workload.rolling if world.workload is not None else ""
         return Adoption(wait=rolling, done=not rolling)
+    if state.revisions is None:
+        return Adoption(wait=f"reading the revisions of {run.target.words}")
     if state.released:
         return Adoption(problem=f"the image of {run.target.words} was set back to {template.content.image} meanwhile")
-    odd = [each for each in world.members if each.counts and _image_of(each, run) != change.image]
-    if odd:
-        named = f"pod {odd[0].pod.name} has {_image_of(odd[0], run) or 'no such container'}"
-        return Adoption(problem=f"the template of {run.target.words} was not changed, because {named}")
+    if hindered := _hindered(world, run, change, template):
+        return hindered
     steps = _Deployment(run, change, state, template) if template.kind == "Deployment" else None
     return (steps or _Labels(run, change, state, template, world.members)).next(has_image=has_image)
 
@@ -92,6 +90,34 @@ def release_command(run: Run, template: Template) -> str:
     return f"to roll it out with new pods, set its updateStrategy back to {template.held or 'what it was'}"
 
 
+def _hindered(world: World, run: Run, change: ImageChange, template: Template) -> Adoption | None:
+    """Return what to wait for, or why there is no adoption, if a pod does not run the image; None if all do."""
+    name, there = run.options.containers[0], [each for each in world.members if each.counts]
+    odd = [each for each in there if _image_of(each, run) != change.image]
+    fresh = (each.pod for each in odd if name in each.pod.containers and not each.pod.containers[name].container_id)
+    starts = next((pod.name for pod in fresh), "")
+    if starts:  # it has just been created, and gets the image when its container can be replaced
+        return Adoption(wait=f"waiting until container {name} of pod {starts} has started")
+    if odd:
+        named = f"pod {odd[0].pod.name} has {_image_of(odd[0], run) or 'no such container'}"
+        if template.holder:
+            return Adoption(problem=f"{named}, and its controller is held; {release_command(run, template)}")
+        return Adoption(problem=f"the template of {run.target.words} was not changed, because {named}")
+    unready = next((each for each in there if not each.ready and not each.pod.containers[name].ready), None)
+    if unready is not None and not template.holder:  # an earlier run may have given it an image that does not work
+        return Adoption(wait=f"container {name} of pod {unready.pod.name} has {change.image}, but is not ready")
+    return None
+
+
+def mixed_revisions(revisions: Iterable[Revision], members: Iterable[Member]) -> str:
+    """Return why pods cannot get the label of one revision: theirs differ in more than the image; "" if not."""
+    rests = {each.label: each.content.rest for each in revisions}
+    labels = ((each.pod.name, each.labels.get(LABEL_REVISION, "")) for each in members if each.counts)
+    found = {rests[label]: name for name, label in labels if label in rests}
+    names = " and ".join(sorted(found.values())[:2])
+    return f"pods {names} have revisions that differ in more than the image" if len(found) > 1 else ""
+
+
 def _image_of(member: Member, run: Run) -> str:
     container = member.pod.containers.get(run.options.containers[0])
     return container.image if container is not None else ""
@@ -111,6 +137,7 @@ class Steps:
         labels = {LABEL_ADOPTING: self.run.name, LABEL_HELD: value} if value else {LABEL_ADOPTING: self.run.name}
         content = self.template.content
         return self.write(
+            _test("/metadata/generation", self.template.generation),  # all of the spec is as it was decided on
             *image_operations(
                 f"{_SPEC}{content.path}", self.run.options.containers[0], content.image, self.change.image
             ),
@@ -192,7 +219,7 @@ class _Labels(Steps):
     def next(self, *, has_image: bool) -> Adoption:
         template, target = self.template, self.run.target.words
         if not has_image:
-            return Adoption((self._hold(),))
+            return self._before_hold() or Adoption((self._hold(),))
         newest = self._newest()
         if not template.observed or newest is None or not newest.label:
             return Adoption(wait=f"waiting until the controller of {target} has made a revision of the new template")
@@ -208,6 +235,17 @@ class _Labels(Steps):
                 return Adoption(problem=f"{why}; {release_command(self.run, template)}")
             writes.append(self._label(member, label, newest.label))
         return Adoption(tuple(writes)) if writes else Adoption((self.release(*self._restore()),))
+
+    def _before_hold(self) -> Adoption | None:
+        """Return why the controller must not be held, None if it may be."""
+        known, there = {each.label for each in self.revisions}, [each for each in self.members if each.counts]
+        unknown = next((each.pod.name for each in there if each.labels.get(LABEL_REVISION, "") not in known), "")
+        if unknown:
+            return Adoption(wait=f"reading the revision of pod {unknown}")
+        why = mixed_revisions(self.revisions, there)
+        return (
+            Adoption(problem=f"the template of {self.run.target.words} was not changed, because {why}") if why else None
+        )
 
     def _newest(self) -> Revision | None:
         """The revision of the workload's present template."""

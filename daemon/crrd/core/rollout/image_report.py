@@ -1,5 +1,6 @@
 """What a user is told at the end of a run with an image: which pods have it, and what new pods get."""
 
+from crrd.core.rollout.adoption import release_command
 from crrd.core.rollout.image_change import ImageChange, image_ids
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import World
@@ -14,14 +15,17 @@ def image_report(world: World, run: Run) -> str:
     having = [each for each in pods if each.pod.containers[name[0]].image == change.image]
     report = f"{len(having)} of {len(pods)} pods have {change.image}"
     ids = {each.pod.name: each.pod.containers[name[0]].image_id for each in having}
-    return "; ".join(filter(None, (report, _of_template(world, change), image_ids(ids, change.image))))
+    return "; ".join(filter(None, (report, _of_template(world, run, change), image_ids(ids, change.image))))
 
 
-def _of_template(world: World, change: ImageChange) -> str:
+def _of_template(world: World, run: Run, change: ImageChange) -> str:
     template = world.image.template if world.image is not None else None
     image = template.content.image if template is not None else ""
     if not image:
         return ""
     if image != change.image:
         return f"the template still has {image}, so a new pod gets {image}"
+    if template is not None and template.holder:
+        held = f"its controller is still held by run {template.holder}"
+        return f"so has the template, but {held}: resume that run, or {release_command(run, template)}"
     return "so has the template"

@@ -107,10 +107,13 @@ def pull_pod(run: Run, node: str, image: str, like: Mapping[str, Any]) -> dict[s
     spec = mapping(like.get("spec"))
     copied = {key: spec[key] for key in _KEPT if spec.get(key)}
     limits = {"cpu": "10m", "memory": "32Mi"}
+    entries = (mapping(each) for kind in ("containers", "initContainers") for each in items(spec.get(kind)))
+    policies = {text(each.get("name")): each.get("imagePullPolicy") for each in entries}
+    always = policies.get(run.options.containers[0]) == "Always"  # kubelet asks the registry at each start then
     container = {
         "name": _NAME,
         "image": image,
-        "imagePullPolicy": "IfNotPresent",
+        "imagePullPolicy": "Always" if always else "IfNotPresent",
         "command": [_COMMAND],
         "resources": {"limits": limits, "requests": {**limits, "cpu": "1m"}},
         "securityContext": {

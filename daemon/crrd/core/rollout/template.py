@@ -38,6 +38,7 @@ class Template:
     name: str
     uid: str
     content: Content
+    generation: int = 0  # Number of the last change of the spec
     observed: bool = True  # Whether its controller has seen the last change
     has_labels: bool = False
     holder: str = ""  # The run that holds its controller (LABEL_ADOPTING)
@@ -92,6 +93,7 @@ def read_template(obj: Mapping[str, Any], container: str) -> Template:
         text(meta.get("name")),
         text(meta.get("uid")),
         read_content(mapping(spec.get("template")), container),
+        generation=number(meta.get("generation")),
         observed=number(status.get("observedGeneration")) >= number(meta.get("generation")),
         has_labels=bool(labels),
         holder=text(labels.get(LABEL_ADOPTING)),
