@@ -1,6 +1,7 @@
 """`kubectl recreate --image` against the API: pull pods, requests, patches, the adoption, and each refusal."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -159,7 +160,11 @@ async def test_an_abort_leaves_the_pods_as_they_are(
         await asyncio.sleep(0.02)
     assert await recreated(cluster, "abort", await run_name(cluster)) == 0
     assert await running == 1
-    assert "aborted: 0 of 2 pods recreated" in output(capsys)
+    text = output(capsys)
+    assert "aborted: 0 of 2 pods recreated" in text
+    assert re.search(
+        r"is kept to record the abort, and keeps pod web-\S+ unready until its deadline at the latest", text
+    )
     assert set((await images_of(cluster)).values()) == {"i:1"}, "and no pull pod is left"
     assert len(await cluster.requests()) == 1, "it records the abort"
 

@@ -40,7 +40,9 @@ async def abort(session: Session) -> int:
                 deleted += 1
     rest = f"; {under_way} in progress will finish" if under_way else ""
     if kept in waiting:
-        rest = f"; request {kept.name} is kept to record the abort, and may still restart pod {kept.pod_name}"
+        still = "keeps" if kept.for_image else "may still restart"
+        until = " unready until its deadline at the latest" if kept.for_image else ""
+        rest = f"; request {kept.name} is kept to record the abort, and {still} pod {kept.pod_name}{until}"
     session.display.print_line(f"run {name} aborted, pending requests deleted: {deleted}{rest}")
     return 0
 
