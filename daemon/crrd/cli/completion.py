@@ -16,7 +16,7 @@ from crrd.cli import recreate
 from crrd.cli.connection import overrides_of
 from crrd.core.api.pod import parse_pod
 from crrd.core.rollout.run import LABEL_RUN
-from crrd.core.rollout.standing import recreatable
+from crrd.core.rollout.skips import recreatable
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
 from crrd.kube.discovery import KNOWN, find_kind

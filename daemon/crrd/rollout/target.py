@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from crrd.core.rollout.run import Run, Target
-from crrd.core.rollout.standing import recreatable
+from crrd.core.rollout.skips import recreatable
 from crrd.core.rollout.state import World
 from crrd.core.rollout.workload import read_workload
 from crrd.kube.client import KubeClient

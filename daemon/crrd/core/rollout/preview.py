@@ -12,7 +12,8 @@ from crrd.core.recreate.messages import EARLY_LIVENESS, PULLS_IMAGE, STARTUP_FOR
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, Stage, recreatable
+from crrd.core.rollout.skips import recreatable
+from crrd.core.rollout.standing import Row, RowMemo, Stage
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import NO_WAIT, Remedies, Wait
 
@@ -82,7 +83,8 @@ def out_of_reach(world: World, run: Run) -> tuple[Unreached, ...]:
 
 def _batches(world: World, run: Run, now: datetime) -> tuple[tuple[tuple[Row, ...], ...], int, Plan, World]:
     """Return the batches, after how many of them the run asks the user, the last plan, and the world then."""
-    current, confirmed, pause_after = make_plan(world, run, now), False, 0
+    memo = RowMemo()
+    current, confirmed, pause_after = make_plan(world, run, now, memo=memo), False, 0
     batches: list[tuple[Row, ...]] = []
     while True:
         under_way = tuple(row for row in current.rows if row.stage.under_way)
@@ -93,7 +95,7 @@ def _batches(world: World, run: Run, now: datetime) -> tuple[tuple[tuple[Row, ..
             world = _done(world, run, (*current.create, *under_way))
         else:
             return tuple(batches), pause_after, current, world
-        current = make_plan(world, run, now, confirmed=confirmed)
+        current = make_plan(world, run, now, confirmed=confirmed, memo=memo)
 
 
 def _unblocked(world: World, run: Run) -> World:

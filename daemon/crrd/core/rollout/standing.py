@@ -1,24 +1,20 @@
 """The stage of each pod of a run, and its containers to recreate. `plan` decides whether more pods may start."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import StatePhase
-from crrd.core.config.objects import changes
-from crrd.core.config.parts import parts_of, read_change
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run, attempt_of
 from crrd.core.rollout.settling import NOT_READY, settled_at
+from crrd.core.rollout.skips import recreatable, skip_reason, skips, wanted
 from crrd.core.rollout.state import Member, World
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason, describe_pod, wait_for, wait_for_node
-from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
-from crrd.kubelet.version import known_minor
 
 _GONE = {Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING}
 """Reasons of a failed request that do not count as a failure of the run, because pods come and go."""
@@ -157,11 +153,11 @@ def _candidate(world: World, run: Run, member: Member, failed: RunRequest | None
     row = Row(pod.name, pod.uid, Stage.WAITING, node=pod.node_name, member=member, request=failed)
     if row.uid in world.refused:
         return replace(row, stage=Stage.FAILED, wait=Wait(world.refused[row.uid]))
-    skip, container = next(_skips(world, run, member, failed), (None, ""))
+    skip, container = next(skips(world, run, member, failed), (None, ""))
     if skip is not None:
         wait = Wait.of(skip, container=container, pod=pod.name, namespace=pod.namespace)
         return replace(row, stage=Stage.SKIPPED, wait=wait, skip=skip)
-    names = tuple(each.name for each in _wanted(run, member) if _skip_reason(world, run, member, each, failed) is None)
+    names = tuple(each.name for each in wanted(run, member) if skip_reason(world, run, member, each, failed) is None)
     return _put_off(world, replace(row, containers=names))
 
 
@@ -169,77 +165,6 @@ def _put_off(world: World, row: Row) -> Row:
     """Return the row, put off if its node cannot restart containers now."""
     wait = wait_for_node(world, row.node)
     return replace(row, stage=Stage.PUT_OFF, wait=wait) if wait.why else row
-
-
-def _skips(world: World, run: Run, member: Member, failed: RunRequest | None) -> Iterator[tuple[Skip, str]]:
-    """Yield reasons to skip a pod, each with its container or "". The first one is shown."""
-    pod = member.pod
-    if pod.deleting:
-        yield Skip.DELETING, ""
-    if pod.ended:
-        yield Skip.ENDED, ""
-    created, started = parse_time(member.created), parse_time(run.started)
-    late = created is not None and started is not None and created > started
-    if late and run.options.image is None:  # a new pod has the present configuration, but maybe another image
-        yield Skip.NEW, ""
-    wanted = _wanted(run, member)
-    if not wanted:
-        yield Skip.NO_CONTAINER, " or ".join(run.options.containers)
-    fits = [(_skip_reason(world, run, member, each, failed), each.name) for each in wanted]
-    unfit = [(skip, name) for skip, name in fits if skip is not None]
-    yield from (each for each in unfit if each[0] is Skip.RESTARTS_POD)
-    if len(unfit) == len(wanted):
-        yield from unfit
-    if world.daemons is not None and pod.node_name not in world.daemons:
-        yield Skip.NO_DAEMON, ""
-
-
-def _wanted(run: Run, member: Member) -> tuple[PodContainer, ...]:
-    """Return the run's containers that exist in the pod, in the run's order."""
-    there = recreatable(member.pod)
-    return tuple(there[name] for name in run.options.containers or there if name in there)
-
-
-def recreatable(pod: Pod) -> Mapping[str, PodContainer]:
-    """Return the pod's containers that can be recreated, by name: no ordinary init or ephemeral containers."""
-    return {name: each for name, each in pod.containers.items() if each.kind.recreatable}
-
-
-def _skip_reason(
-    world: World, run: Run, member: Member, container: PodContainer, failed: RunRequest | None
-) -> Skip | None:
-    """Return why a container is skipped, by the rules of its kubelet's version; None if it is to be recreated.
-
-    A container that a failed request could not recreate is recreated again, even if it has started since.
-    """
-    minor, change = known_minor(world.kubelets.get(member.pod.node_name, "")), run.options.image
-    if change is not None and container.image == change.image:
-        return Skip.HAS_IMAGE
-    if container.policy(minor) is RestartPolicy.NEVER:
-        return Skip.NEVER
-    if change is not None and container.policy(minor) is not RestartPolicy.ALWAYS:
-        return Skip.NOT_ALWAYS
-    if change is not None and container.container_id:
-        return _restarts_pod(run, container, minor)  # also if it crashes, because another image may help
-    if not container.running or not container.container_id:
-        return Skip.NOT_RUNNING
-    if failed is None or failed.request.status.state(container.name).phase is not StatePhase.FAILED:
-        started, since = parse_time(container.started_at), parse_time(run.options.since or run.started)
-        if started is not None and since is not None and started > since:
-            return Skip.RECENT
-        uses = member.config.get(container.name, ())
-        if run.options.stale and not changes(uses, container, world.config, world.kept_on(member)):
-            return Skip.FRESH
-        if run.options.objects and started is not None:
-            missed = filter(None, map(read_change, run.options.objects))
-            if not any(change.misses(part, started) for change in missed for part in parts_of(uses)):
-                return Skip.FRESH
-    return _restarts_pod(run, container, minor)
-
-
-def _restarts_pod(run: Run, container: PodContainer, minor: int | None) -> Skip | None:
-    ruled = restart_all_code(container.restart_rules, minor) is not None
-    return Skip.RESTARTS_POD if ruled and not run.options.allow_pod_restart else None
 
 
 def _requested(world: World, run: Run, member: Member, asked: RunRequest, now: datetime) -> Row:
