@@ -210,10 +210,12 @@ async def test_already_recreated_is_awaited_unless_forced(cluster: Cluster) -> N
 
 async def test_ordered_containers_come_one_after_the_other(cluster: Cluster) -> None:
     def told(name: str) -> Json:
-        script = f"echo {name}-start >> /shared/log; trap 'echo {name}-term >> /shared/log; exit 0' TERM; {WAIT}"
+        script = f"trap 'echo {name}-term >> /shared/log; exit 0' TERM; echo {name}-start >> /shared/log; {WAIT}"
         return container(name, script)
 
     pod = await cluster.run_pod("web", [told("a"), told("b")])
+    while len(cluster.read("web", "log").split()) < 2:  # a stop before the trap is set would be waited out
+        await asyncio.sleep(0.1)
     request = await finished(cluster, pod, ["b", "a"], orderedRecreate=True)
     assert states(request) == {"b": "Succeeded", "a": "Succeeded"}
     assert cluster.read("web", "log").split()[-4:] == ["b-term", "b-start", "a-term", "a-start"]

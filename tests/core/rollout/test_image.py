@@ -408,7 +408,8 @@ def test_a_pod_that_cannot_get_the_image_leaves_its_controller_held_and_says_so(
         "kubectl rollout resume deployment.apps/web -n default"
     )
     assert image_report(known, of_image(adopt=True)).endswith(
-        "so has the template, but its controller is still held by run run: resume that run, or to roll it out with "
+        "so has the template, but its controller is still held by run run: resume that run (if it was "
+        "aborted: give the same command again), or to roll it out with "
         "new pods: kubectl rollout resume deployment.apps/web -n default"
     )
 
