@@ -69,7 +69,8 @@ async def _leave(session: Session, runner: Runner, run: Run, cluster: Cluster, e
     if has_started(plan):
         parts += [f"last waited for: {'; '.join(plan.waits)}"] if plan.waits else []
         again = f"to continue: {session.command_line('resume', run.name)}"
-        parts += ["requests in progress will finish", f"after fixing the cause, {again}" if error else again]
+        rest = "requests in progress will finish" if run.options.image is None else "pods without the image keep theirs"
+        parts += [rest, f"after fixing the cause, {again}" if error else again]
     else:
         parts.append("no pod was restarted")
     message = "; ".join(parts)

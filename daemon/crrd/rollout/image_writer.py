@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 
 from crrd.core.rollout.adoption import Write
-from crrd.core.rollout.image_steps import patch_of, pulls_of
+from crrd.core.rollout.image_steps import patch_of, pulls_of, to_release
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.pull import LABEL_PULL, PullPod, PullState, pull_pod
 from crrd.core.rollout.run import Run
@@ -60,7 +60,7 @@ class ImageWriter:
     async def finish(self, run: Run, plan: Plan) -> None:
         """Delete what the run does not need any more: its pull pods, and requests of pods that do not get the image."""
         with suppress(ApiRefusedError, ApiUnavailableError):
-            await _each(self._cancel(run, row) for row in plan.image.cancel)
+            await _each(self._cancel(run, row) for row in (*plan.image.cancel, *to_release(run, plan.rows)))
             await delete_pull_pods(self._client, run.namespace, run.name)
 
     async def _pull(self, run: Run, node: str, plan: Plan) -> None:

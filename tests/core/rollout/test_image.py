@@ -14,7 +14,7 @@ from crrd.core.rollout.adoption import Adoption, container_path, next_adoption, 
 from crrd.core.rollout.image_change import ImageChange, image_ids, is_mutable
 from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.image_state import ImageState
-from crrd.core.rollout.image_steps import patch_of
+from crrd.core.rollout.image_steps import patch_of, to_release
 from crrd.core.rollout.plan import End, Plan, seen_by_others
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.pull import RETRY_SECONDS, PullPod, PullState, pull_pod, read_pull_pod
@@ -164,6 +164,22 @@ def test_an_image_of_somebody_else_is_not_replaced() -> None:
     after = recreated(pod)
     assert stages(planned(world((after,), done), of)) == {"web-0": "failed"}
     assert chosen(planned(world((pod,)), of_image(pulls=False))) == ["web-0"], "without a template, images may differ"
+
+
+def test_a_run_that_stops_keeps_no_pod_unready_that_does_not_get_the_image() -> None:
+    of = of_image()
+    first, second, third = pods(OLD, OLD, NEW)
+    made = [present(of, each) for each in (first, second, third)]
+    known = world((first, second, third), *made, pulls=(pull(PullState.PULLED),))
+
+    def released(state: World) -> list[str]:
+        return [row.pod for row in to_release(of, planned(state, of).rows)]
+
+    assert released(known) == ["web-0", "web-1"], "the third pod has the image, so its request goes on"
+    assert released(world((first, second), *made[:2])) == ["web-1"], "one request has the state of the run"
+    aborted = replace(made[0], aborted=True)
+    assert released(world((first, second, third), aborted, *made[1:])) == ["web-1"], "it tells others of the abort"
+    assert to_release(run(), ()) == ()
 
 
 def test_a_refused_patch_fails_the_pod() -> None:

@@ -103,6 +103,23 @@ def to_cancel(rows: Iterable[Row]) -> tuple[Row, ...]:
     return tuple(row for row in failed if row.request is not None and not row.request.request.completed)
 
 
+def to_release(run: Run, rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Return the pods without the image whose open requests are deleted when the run stops.
+
+    Nobody would give them the image, and the requests keep them unready until their deadline. One request of the run
+    is kept in any case, because it has the state of the run.
+    """
+    asked, change = [row for row in rows if row.request is not None], run.options.image
+    if change is None:
+        return ()
+    free = [
+        row
+        for row in asked
+        if row.stage.under_way and not _has_image(row, change) and row.request is not None and not row.request.aborted
+    ]
+    return tuple(free if len(free) < len(asked) else free[1:])
+
+
 def _is_over(pull: PullPod) -> bool:
     """Whether a pull pod has done its work. One that has failed is kept, because it says why."""
     return pull.state is PullState.PULLED and not pull.deleting
