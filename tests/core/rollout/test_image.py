@@ -400,6 +400,52 @@ def adoption(found: Template, *revisions: Revision, labels: dict[str, str] | Non
     return next_adoption(world((pod,), template=found, revisions=revisions), of_image(adopt=True))
 
 
+HOLDS = template(NEW, holder="run", paused=True, replicas=1, updated=1)
+
+
+@pytest.mark.parametrize(
+    ("found", "revisions", "wait", "writes"),
+    [
+        (replace(HOLDS, observed=False), (), "waiting until the controller has seen the new template of", []),
+        (HOLDS, (), "waiting for the ReplicaSet of deployment.apps/web", []),
+        (HOLDS, (("a", OLD, 1),), "", ["replicasets/a"]),
+        (
+            replace(HOLDS, updated=0),
+            (("a", NEW, 1),),
+            "waiting until the controller of deployment.apps/web has seen",
+            [],
+        ),
+        (HOLDS, (("a", NEW, 1), ("b", NEW, 0)), "", ["replicasets/b"]),
+        (HOLDS, (("a", NEW, 1),), "", ["deployments/web"]),
+        (replace(HOLDS, replicas=0, updated=0), (), "", ["deployments/web"]),
+        (replace(HOLDS, paused=False), (("a", NEW, 1),), "", ["deployments/web"]),
+        (template(replicas=1), (("a", OLD, 1),), "", ["deployments/web"]),
+    ],
+)
+def test_the_steps_of_a_deployment(
+    found: Template, revisions: tuple[tuple[str, str, int], ...], wait: str, writes: list[str]
+) -> None:
+    known = [revision(name, image, replicas=replicas) for name, image, replicas in revisions]
+    step = adoption(found, *known)
+    assert step.wait.startswith(wait) if wait else not step.wait
+    assert [f"{each.plural}/{each.name}" for each in step.writes] == writes
+    assert not step.problem
+
+
+@pytest.mark.parametrize(
+    ("found", "revisions", "problem"),
+    [
+        (HOLDS, (("a", OLD, 1), ("b", OLD, 1)), "it has 2 active ReplicaSets"),
+        (template(paused=True, replicas=1), (("a", OLD, 1),), "is paused: resume it first, and wait for its rollout"),
+    ],
+)
+def test_a_deployment_that_is_not_adopted(
+    found: Template, revisions: tuple[tuple[str, str, int], ...], problem: str
+) -> None:
+    known = [revision(name, image, replicas=replicas) for name, image, replicas in revisions]
+    assert adoption(found, *known).problem.endswith(problem)
+
+
 def test_pods_with_another_image_keep_the_template_as_it_is() -> None:
     known = world(pods(NEW, OLD), template=template(), revisions=())
     problem = next_adoption(known, of_image(adopt=True)).problem
