@@ -1,8 +1,7 @@
 """A ContainerRecreatePolicy on a cluster with its own kubelet and controllers: an edit goes live in the same pods."""
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +65,10 @@ def deployment(cluster: Cluster) -> Json:
     }
 
 
+def config_map(value: str, *, immutable: bool = False) -> Json:
+    return {"metadata": {"name": "cfg"}, "data": {"value": value}, "immutable": immutable}
+
+
 async def pods(cluster: Cluster) -> dict[str, Json]:
     """By UID."""
     found = await cluster.client.list_all(PODS, dict, namespace=cluster.namespace, label_selector="app=web")
@@ -77,15 +80,18 @@ def restarts(found: Mapping[str, Json], name: str) -> list[int]:
     return sorted(each["restartCount"] for status in statuses for each in status if each["name"] == name)
 
 
-async def apply(cluster: Cluster) -> None:
+async def apply(cluster: Cluster, *, immutable: bool = False) -> None:
     """ConfigMap, Deployment, disruption budget and policy."""
     client, namespace = cluster.client, cluster.namespace
-    with suppress(ConflictError):  # crrd is installed there
-        await client.create(CRDS, "", yaml.safe_load(CRD_FILE.read_text(encoding="utf-8")))
+    crd = yaml.safe_load(CRD_FILE.read_text(encoding="utf-8"))
+    try:
+        await client.create(CRDS, "", crd)
+    except ConflictError:  # crrd is installed there, maybe an older one, whose CRD drops new fields
+        await client.merge_patch(CRDS, "", crd["metadata"]["name"], {"spec": crd["spec"]})
     account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "crrd-read-config"}
     await client.create(BINDINGS, namespace, {"metadata": {"name": "policy"}, "roleRef": role, "subjects": [account]})
-    await client.create(CONFIG_MAPS, namespace, {"metadata": {"name": "cfg"}, "data": {"value": "old"}})
+    await client.create(CONFIG_MAPS, namespace, config_map("old", immutable=immutable))
     await client.create(DEPLOYMENTS, namespace, deployment(cluster))
     selector = {"matchLabels": {"app": "web"}}
     guard = {"metadata": {"name": "web"}, "spec": {"maxUnavailable": UNREADY, "selector": selector}}
@@ -99,11 +105,33 @@ async def apply(cluster: Cluster) -> None:
     await client.create(POLICIES, namespace, policy)
 
 
+async def condition_reason(cluster: Cluster, kind: str) -> str:
+    status = (await cluster.client.get(POLICIES, cluster.namespace, "web")).get("status") or {}
+    return next((each["reason"] for each in status.get("conditions", []) if each["type"] == kind), "")
+
+
 async def ready_reason(cluster: Cluster) -> tuple[str, bool]:
     """What the policy does or waits for, and whether a run of it has ended."""
     status = (await cluster.client.get(POLICIES, cluster.namespace, "web")).get("status") or {}
-    found = [each["reason"] for each in status.get("conditions", []) if each["type"] == "Ready"]
-    return (found or [""])[0], bool(status.get("run", {}).get("finished"))
+    return await condition_reason(cluster, "Ready"), bool(status.get("run", {}).get("finished"))
+
+
+async def log_of(cluster: Cluster, pod: str) -> str:
+    """Return what the container has printed: the values at its start."""
+    logs = await asyncio.create_subprocess_exec(
+        "kubectl", "--kubeconfig", str(cluster.kubeconfig), "-n", cluster.namespace, "logs", pod, "-c", "app",
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    return (await logs.communicate())[0].decode().strip()
+
+
+async def all_ready(cluster: Cluster, replicas: int, but: Collection[str] = ()) -> dict[str, Json]:
+    """Wait until so many pods are there, all ready and none of them one of `but` (UIDs)."""
+    while True:
+        found = await pods(cluster)
+        if len(found) == replicas and all(map(pod_ready, found.values())) and found.keys().isdisjoint(but):
+            return found
+        await asyncio.sleep(0.5)
 
 
 @pytest.mark.cluster
@@ -113,8 +141,7 @@ async def test_an_edit_goes_live_in_the_same_pods(cluster: Cluster, tmp_path: Pa
     async with daemons(cluster, tmp_path):
         await apply(cluster)
         async with asyncio.timeout(120):
-            while len([pod for pod in (await pods(cluster)).values() if pod_ready(pod)]) < REPLICAS:
-                await asyncio.sleep(0.5)
+            await all_ready(cluster, REPLICAS)
             while (await ready_reason(cluster))[0] != "Idle":
                 await asyncio.sleep(0.5)
         before, most = await pods(cluster), 0
@@ -132,9 +159,41 @@ async def test_an_edit_goes_live_in_the_same_pods(cluster: Cluster, tmp_path: Pa
         assert most <= UNREADY
         for pod in after.values():
             (status,) = [each for each in pod["status"]["containerStatuses"] if each["name"] == "app"]
-            logs = await asyncio.create_subprocess_exec(
-                "kubectl", "--kubeconfig", str(cluster.kubeconfig), "-n", cluster.namespace,
-                "logs", pod["metadata"]["name"], "-c", "app", stdout=asyncio.subprocess.PIPE,
-            )  # fmt: skip
-            out, _ = await logs.communicate()
-            assert out.decode().strip() == "new new new new new", status
+            assert await log_of(cluster, pod["metadata"]["name"]) == "new new new new new", status
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(foreign() is None, reason="needs a cluster with a controller of Deployments")
+@pytest.mark.timeout(600)
+async def test_a_replaced_immutable_object_is_told_until_no_pod_has_the_old_one(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    client, namespace = cluster.client, cluster.namespace
+    async with daemons(cluster, tmp_path):
+        await apply(cluster, immutable=True)
+        async with asyncio.timeout(120):
+            before = await all_ready(cluster, REPLICAS)
+            while await condition_reason(cluster, "Ready") != "Idle":
+                await asyncio.sleep(0.5)
+        await client.delete(CONFIG_MAPS, namespace, "cfg")
+        await client.create(CONFIG_MAPS, namespace, config_map("new", immutable=True))
+        async with asyncio.timeout(60):
+            while await condition_reason(cluster, "Effective") != "ImmutableReplaced":
+                await asyncio.sleep(0.5)
+        assert restarts(await pods(cluster), "app") == [0] * REPLICAS
+        template = {"metadata": {"annotations": {"rolled": "out"}}}
+        await client.merge_patch(DEPLOYMENTS, namespace, "web", {"spec": {"template": template}})
+        async with asyncio.timeout(180):  # an ordinary rollout: each new pod starts beside old ones
+            rolled = await all_ready(cluster, REPLICAS, but=before)
+        values = {await log_of(cluster, pod["metadata"]["name"]) for pod in rolled.values()}
+        assert values == {"old old old old old"}, "kubelet keeps the old data while a pod on the node uses it"
+        assert await condition_reason(cluster, "Effective") == "ImmutableReplaced"
+        await client.merge_patch(DEPLOYMENTS, namespace, "web", {"spec": {"replicas": 0}})
+        async with asyncio.timeout(120):
+            await all_ready(cluster, 0)
+            while await condition_reason(cluster, "Effective") == "ImmutableReplaced":
+                await asyncio.sleep(0.5)
+        await client.merge_patch(DEPLOYMENTS, namespace, "web", {"spec": {"replicas": 1}})
+        async with asyncio.timeout(120):
+            (pod,) = (await all_ready(cluster, 1)).values()
+        assert await log_of(cluster, pod["metadata"]["name"]) == "new new new new new"
