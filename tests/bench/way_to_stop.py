@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from google.protobuf.message import Message
 from cri_stubs import api_pb2
 from crrd.cri.client import CriClient
 from crrd.manager.certificates.pki import CERTIFICATE, KEY, to_data
+from crrd_localnode.api.patches import merge_patch
 from crrd_localnode.daemons import Daemon
 from tests.bench.latency import pass_time
 from tests.bench.recreate import SETTLED_SECONDS, cpu_seconds, memory, p99
@@ -47,16 +48,6 @@ MANAGER_SECONDS = 0.02
 
 def _line(kind: str, obj: Json) -> bytes:
     return json.dumps({"type": kind, "object": obj}, separators=(",", ":")).encode() + b"\n"
-
-
-def _merged(old: Any, patch: Any) -> Any:
-    """RFC 7386."""
-    if not isinstance(patch, Mapping):
-        return patch
-    new = dict(old) if isinstance(old, Mapping) else {}
-    for key, value in patch.items():
-        new[key] = _merged(new.get(key), value)
-    return {key: value for key, value in new.items() if value is not None}
 
 
 def pod(number: int, size: int) -> Json:
@@ -190,7 +181,7 @@ class Api:
     def _patch(self, name: str, patch: Json) -> Json:
         patch["metadata"].pop("resourceVersion", None)
         self.version += 1
-        new: Json = _merged(self.requests[name], patch)
+        new: Json = merge_patch(self.requests[name], patch)
         new["metadata"]["resourceVersion"] = str(self.version)
         self.requests[name] = new
         self.tell("containerrecreaterequests", "MODIFIED", new)

@@ -49,7 +49,7 @@ def target(kind: str, api_version: str) -> Json:
 def test_what_can_be_seen_at_once_is_a_warning_and_no_denial(spec: Json, warning: str) -> None:
     plain = {**target("Deployment", "apps/v1"), "triggers": {"configChange": {}}, **spec}
     obj = {"metadata": {"name": "web"}, "spec": {key: value for key, value in plain.items() if value is not None}}
-    assert not read_policy(obj).error, "what is invalid is denied anyway"
+    assert not read_policy(obj).error, "an invalid policy would be denied, and the warning would not matter"
     rules = Rules(rendered("default"))
     for old in (None, obj):
         write = Write(old, obj, group="crrd.dev", resource="containerrecreatepolicies")

@@ -12,6 +12,7 @@ from crrd.core.api.time import rfc3339
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import Listing, Page, Resource, WatchEvent
 from crrd.lib.errors import ApiUnavailableError, ConflictError, ExpiredError, GoneError
+from crrd_localnode.api.patches import merge_patch
 
 Json = Mapping[str, Any]
 Key = tuple[str, str]
@@ -89,7 +90,7 @@ class ObjectApi:
         """Apply a merge patch."""
         old = self.find(resource, namespace, name)
         assert old is not None
-        return self.put(resource, namespace, _merged(old, body))
+        return self.put(resource, namespace, merge_patch(old, body))
 
     def remove(self, resource: Resource, namespace: str, name: str) -> None:
         """Delete an object at once."""
@@ -192,18 +193,6 @@ class ObjectApi:
             raise ConflictError("it is another one", status=409)
         self._found(resource, namespace, name)
         self.remove(resource, namespace, name)
-
-
-def _merged(old: Any, patch: Any) -> Any:
-    """Apply a merge patch (RFC 7386)."""
-    if not isinstance(patch, Mapping):
-        return patch
-    new = dict(old) if isinstance(old, Mapping) else {}
-    for key, value in patch.items():
-        new[key] = _merged(new.get(key), value)
-        if value is None:
-            del new[key]
-    return new
 
 
 def _matches(obj: Json, where: Mapping[str, Any]) -> bool:

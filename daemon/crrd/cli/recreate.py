@@ -142,7 +142,7 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
         "the command that continues it."
     )
     parser.epilog = "exit codes of -w: 0 the run is done, 1 it has stopped, failed or was aborted, 2 bad input"
-    parser.add_argument("run_name", nargs="?", default="", metavar="RUN", help="one run; without it, all runs")
+    _add_run(parser, "one run; without it, all runs")
     parser.add_argument("-w", "--watch", action="store_true", help="show the progress of the run until it ends")
 
 
@@ -160,7 +160,7 @@ def _add_resume(parser: argparse.ArgumentParser) -> None:
         "  %(prog)s web-5f52h --retry-failed      restart failed pods again, after fixing the cause\n"
         "  %(prog)s web-5f52h --max-failures 2    leave one failed pod, and continue with the others"
     )
-    parser.add_argument("run_name", nargs="?", default="", metavar="RUN", help="name of the run")
+    _add_run(parser, "name of the run")
     _add_limits(parser)
 
 
@@ -170,7 +170,7 @@ def _add_undo(parser: argparse.ArgumentParser) -> None:
         "Starts a run that gives the pods of a run with --image the image back that they had before, within the same\n"
         "limits. If the workload's template got the image, it gets the old one back, too."
     )
-    parser.add_argument("run_name", nargs="?", default="", metavar="RUN", help="name of the run to undo")
+    _add_run(parser, "name of the run to undo")
     _add_limits(parser)
 
 
@@ -180,7 +180,11 @@ def _add_abort(parser: argparse.ArgumentParser) -> None:
         "Ends a run for good: deletes its pending requests, and no process starts more pods of it. Requests in\n"
         "progress finish."
     )
-    parser.add_argument("run_name", nargs="?", default="", metavar="RUN", help="name of the run")
+    _add_run(parser, "name of the run")
+
+
+def _add_run(parser: argparse.ArgumentParser, words: str) -> None:
+    parser.add_argument("run_name", nargs="?", default="", metavar="RUN", help=words)
 
 
 _VERBS = {

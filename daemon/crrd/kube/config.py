@@ -154,7 +154,7 @@ class KubeconfigAccess:
         self.description = f"the kubeconfig {path}" if path else "the given flags"
         self._path = path
         self._overrides = overrides
-        self._lock = asyncio.Lock()  # One renewal, for which all calls wait: none can succeed without it
+        self._lock = asyncio.Lock()  # Held during a renewal. All calls wait for it, because none can succeed before
         self._access: Access | None = None
         self._expiry = 0.0
         self._renewed = float("-inf")

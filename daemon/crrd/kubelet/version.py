@@ -19,7 +19,7 @@ def reported_version(node: Mapping[str, Any]) -> str:
 
 
 def known_minor(version: str) -> int | None:
-    """Return the minor version from a kubelet's version, ignoring vendor suffixes; None if it cannot be parsed."""
+    """Return N of a version such as `v1.N.P+k3s1`, of kubelet or CRI-O; None if it cannot be parsed."""
     found = _MINOR.match(version)
     return int(found[1]) if found else None
 

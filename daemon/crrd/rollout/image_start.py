@@ -80,7 +80,7 @@ def _check_undone(run: Run, change: ImageChange, images: tuple[str, ...]) -> Non
     later = ", ".join(sorted({*images} - {*change.before}))
     if change.undoes and later:
         why = f"{run.target.words} has {later} by now, which run {change.undoes} has not set"
-        raise ConfigurationError(f"{why}: nothing to undo; give it an image with --image")
+        raise ConfigurationError(f"{why}; to set another image, use --image")
 
 
 def _check_target(session: Session, aim: Aim, world: World, run: Run) -> None:

@@ -128,7 +128,7 @@ def test_without_pods_nothing_is_known() -> None:
 
 
 def test_a_selector_without_pods_is_shown() -> None:
-    """Pods may come later, as those of a nightly Job. Of a workload, which may be scaled to 0, nothing is said."""
+    """Pods may come later, as those of a nightly Job. A workload can be scaled to 0, so it is not reported."""
     chosen = policy(targetRef=None, selector={"matchLabels": {"app": "wbe"}})
     (only,) = problems_of(chosen, found(chosen))
     assert (only.reason, only.blocking) == (PolicyReason.NO_PODS, False)

@@ -1,4 +1,4 @@
-"""A run with an image: its pull pods, its steps, and what a user is told. The interleavings are in tests/properties."""
+"""Runs with an image: pull pods, steps, and messages. For interleavings, see tests/properties."""
 
 import json
 from dataclasses import replace

@@ -4,7 +4,6 @@ A check yields all problems first, then what it could not read, and at last that
 only the first of the others counts.
 """
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from crrd.core.api.schema import FIELDS
 from crrd.core.api.types import GROUP, PLURAL, VERSIONS, RequestPhase, StatePhase
 from crrd.core.doctor.facts import Facts, Json, PodSeen, Trial, Webhook
 from crrd.core.doctor.findings import Check, Finding, State, Topic
+from crrd.kubelet.version import known_minor
 from crrd.lib.jsonfields import items, mapping, text, value_at
 from crrd.lib.plain import and_more, plain
 
@@ -26,7 +26,7 @@ POLICIES_OF_MANAGER = (
 CREATE = f"create {PLURAL}.{GROUP}"  # The right that a user needs first
 SKEW_SECONDS = 10.0  # By how much clocks may differ: headers have whole seconds, and calls take some time
 NODE_LEASE_SECONDS = 60.0  # Kubelet renews its Lease every 10 s, and a node whose Lease is 40 s old is no longer Ready
-_CRIO_THAT_PANICS = re.compile(r"cri-o://v?1\.([0-2]?\d|3[0-5])(?!\d)", re.ASCII)  # cri-o#9799, fixed in 1.36.0
+_CRIO_FIXED = 36  # Minor version of CRI-O with the fix of cri-o#9799
 _SHOWN = 3  # Most names in a list; the others are counted
 
 Result = tuple[Topic, Mapping[str, Any]]
@@ -239,9 +239,15 @@ def _runtime(facts: Facts) -> Iterator[Result]:
         (Reason.KUBELET_SILENT, Topic.KUBELET_SILENT),
     ):
         yield from _if_any(topic, {node for node, reasons in facts.waiting if reason.value in reasons})
-    yield from _if_any(Topic.CRIO_PANICS, {each.name for each in facts.nodes if _CRIO_THAT_PANICS.match(each.runtime)})
+    yield from _if_any(Topic.CRIO_PANICS, {each.name for each in facts.nodes if _can_panic(each.runtime)})
     ready = sum(each.ready for each in facts.daemons)
     yield (Topic.RUNTIME, {"count": ready}) if ready else (Topic.NO_READY_DAEMON, {})
+
+
+def _can_panic(runtime: str) -> bool:
+    name, _, version = runtime.partition("://")
+    minor = known_minor(version)
+    return name == "cri-o" and minor is not None and minor < _CRIO_FIXED
 
 
 def _clocks(facts: Facts) -> Iterator[Result]:

@@ -1,4 +1,4 @@
-"""What a user is told at the end of a run with an image: which pods have it, and what new pods get."""
+"""The last line of a run with an image: which pods have the image, and which one new pods get."""
 
 from crrd.core.rollout.adoption import release_command
 from crrd.core.rollout.image_change import ImageChange, image_ids
