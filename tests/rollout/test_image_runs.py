@@ -16,7 +16,7 @@ from crrd.core.rollout.standing import Row, Stage
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import REPLICA_SETS
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
-from crrd.rollout import image_start
+from crrd.rollout import abort, image_start
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.image_objects import ImageObjects
 from crrd.rollout.image_writer import ImageWriter
@@ -162,11 +162,42 @@ async def test_an_abort_leaves_the_pods_as_they_are(
     assert await running == 1
     text = output(capsys)
     assert "aborted: 0 of 2 pods recreated" in text
-    assert re.search(
-        r"is kept to record the abort, and keeps pod web-\S+ unready until its deadline at the latest", text
-    )
+    assert re.search(r"request \S+ is kept to record the abort$", text, re.MULTILINE)
     assert set((await images_of(cluster)).values()) == {"i:1"}, "and no pull pod is left"
-    assert len(await cluster.requests()) == 1, "it records the abort"
+    (kept,) = await cluster.requests()
+    assert "crr.apps.kruise.io/active" not in kept["metadata"]["labels"], "so the pod does not stay unready for it"
+
+
+async def test_an_abort_in_the_middle_of_an_adoption_leaves_nothing_paused(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses = True
+
+    async def refuse(asked: AdmissionRequest) -> Object | None:
+        if refuses and asked.kind.plural == "replicasets" and not asked.dry_run:
+            raise invalid("", "ReplicaSet", asked.name, [Cause("spec", "not now")])
+        return None
+
+    await cluster.workload("Deployment", "web", 1)
+    cluster.api.admission.mutating.append(refuse)
+    running = asyncio.create_task(recreated(cluster, "deployment/web", *TO, "--template", "adopt"))
+    while not (await deployment(cluster))["spec"].get("paused"):
+        await asyncio.sleep(0.02)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    name, limit = await run_name(cluster), abort._ADOPTION_SECONDS
+    monkeypatch.setattr(abort, "_ADOPTION_SECONDS", 0.1)
+    assert await recreated(cluster, "abort", name) == 1
+    text = output(capsys).splitlines()[-1]
+    assert "; the adoption has not ended within 0s; 1 of 1 pods have i:2; so has the template, but" in text
+    assert text.endswith("kubectl rollout resume deployment.apps/web -n default")
+    refuses = False
+    monkeypatch.setattr(abort, "_ADOPTION_SECONDS", limit)
+    assert await recreated(cluster, "abort", name) == 0, "a second time"
+    assert output(capsys).endswith("pending requests deleted: 0; 1 of 1 pods have i:2; so has the template\n")
+    found = await deployment(cluster)
+    assert (found["spec"].get("paused"), found["metadata"].get("labels", {})) == (None, {})
 
 
 async def test_a_policy_that_refuses_the_image_of_a_pod_ends_the_run_before_it_begins(

@@ -1,35 +1,45 @@
-"""`abort`: ends a run, so that no process begins more pods of it."""
+"""`abort`: ends a run, so that no process begins more pods of it, and no controller stays held for it."""
 
+import asyncio
 from contextlib import suppress
 
 from crrd.core.api.time import rfc3339
-from crrd.core.api.types import StatePhase
-from crrd.core.rollout.plan import End
+from crrd.core.api.types import LABEL_ACTIVE, StatePhase
+from crrd.core.rollout.adoption import is_held
+from crrd.core.rollout.image_report import image_report
+from crrd.core.rollout.plan import End, make_plan
 from crrd.core.rollout.requests import RunRequest, newest_run
 from crrd.core.rollout.run import ANNOTATION_ABORTED, Run
 from crrd.kube.resources import REQUESTS
-from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
-from crrd.rollout.image_writer import delete_pull_pods
-from crrd.rollout.session import Session
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, GoneError
+from crrd.rollout.cluster import Cluster
+from crrd.rollout.image_writer import ImageWriter, delete_pull_pods
+from crrd.rollout.session import EXIT_FAILED, Session
 from crrd.rollout.status import status_of
+
+_ADOPTION_SECONDS = 60.0  # Time limit for finishing an adoption, which usually takes two seconds
+_WAIT_SECONDS = 1.0
 
 
 async def abort(session: Session) -> int:
     """Abort a run: begin no more pods of it. Return the exit code.
 
     One request must be kept, because its annotation records the abort. Without it, a process that has not read it
-    would start the run again. If no request has started, the oldest is kept, and it may still be served.
+    would start the run again. If no request has started, the oldest is kept, and it may still be served, but not for
+    another image.
     """
     name = session.command.run_name
     requests = sorted(await session.requests_of(name), key=lambda each: each.age)
     await _check_not_over(session, newest_run(requests))
-    open_requests = [each.request for each in requests if not each.request.completed]
-    waiting = [each.request for each in requests if not each.request.completed and not _has_begun(each)]
+    open_requests = [each.request for each in requests if each.is_open]
+    waiting = [each.request for each in requests if each.is_open and not _has_begun(each)]
     under_way = len(open_requests) - len(waiting)
     # The process of the run must see the abort before requests are deleted. The newest request lives longest.
     kept = next((each.request for each in reversed(requests) if each.request not in waiting), requests[0].request)
-    patch = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(session.clock.now())}}}
-    await session.client.merge_patch(REQUESTS, session.namespace, kept.name, patch)
+    meta: dict[str, object] = {"annotations": {ANNOTATION_ABORTED: rfc3339(session.clock.now())}}
+    if kept.for_image and kept in waiting:
+        meta["labels"] = {LABEL_ACTIVE: None}  # nobody serves it any more, and the manager makes the pod ready again
+    await session.client.merge_patch(REQUESTS, session.namespace, kept.name, {"metadata": meta})
     if newest_run(requests).options.image is not None:
         await delete_pull_pods(session.client, session.namespace, name)
     deleted = 0
@@ -40,11 +50,49 @@ async def abort(session: Session) -> int:
                 deleted += 1
     rest = f"; {under_way} in progress will finish" if under_way else ""
     if kept in waiting:
-        still = "keeps" if kept.for_image else "may still restart"
-        until = " unready until its deadline at the latest" if kept.for_image else ""
-        rest = f"; request {kept.name} is kept to record the abort, and {still} pod {kept.pod_name}{until}"
-    session.display.print_line(f"run {name} aborted, pending requests deleted: {deleted}{rest}")
-    return 0
+        served = "" if kept.for_image else f", and may still restart pod {kept.pod_name}"
+        rest = f"; request {kept.name} is kept to record the abort{served}"
+    released, adopted = await _end_adoption(session, newest_run(requests))
+    session.display.print_line(f"run {name} aborted, pending requests deleted: {deleted}{rest}{adopted}")
+    return 0 if released else EXIT_FAILED
+
+
+async def _end_adoption(session: Session, run: Run) -> tuple[bool, str]:
+    """Finish the adoption if the run holds the controller of its workload, because this replaces no pod.
+
+    Return whether the controller is not held any more, and the rest of a sentence about it. A process of the run does
+    the same.
+    """
+    if run.options.image is None or not run.options.image.adopt:
+        return True, ""
+    with suppress(ConfigurationError, ApiRefusedError):  # the target was deleted, or a right is missing
+        async with await session.cluster_of(run) as cluster:
+            if not is_held(cluster.world(), run):
+                return True, ""
+            problem = ""
+            try:
+                async with asyncio.timeout(_ADOPTION_SECONDS):
+                    problem = await _adopt(session, run, cluster)
+            except (ConfigurationError, ApiRefusedError, ApiUnavailableError, TimeoutError) as error:
+                problem = str(error) or f"the adoption has not ended within {_ADOPTION_SECONDS:.0f}s"
+            world = cluster.world()
+            sentences = filter(None, (problem, image_report(world, run)))
+            return not is_held(world, run), "".join(f"; {each}" for each in sentences)
+    return True, ""
+
+
+async def _adopt(session: Session, run: Run, cluster: Cluster) -> str:
+    """Carry out the steps of the adoption. Return why it cannot go on, "" if it is over."""
+    writer = ImageWriter(session.client, cluster, cluster.images) if cluster.images is not None else None
+    while writer is not None:
+        cluster.changed.clear()
+        await cluster.refresh()
+        plan = make_plan(cluster.world(), run, session.clock.now())
+        if plan.end is not None:
+            return plan.message if is_held(cluster.world(), run) else ""
+        await writer.carry_out(run, plan)
+        await cluster.wait(_WAIT_SECONDS)
+    return ""
 
 
 def _has_begun(asked: RunRequest) -> bool:

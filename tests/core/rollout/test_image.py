@@ -15,6 +15,7 @@ from crrd.core.rollout.image_change import ImageChange, image_ids, is_mutable
 from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.image_steps import patch_of, to_release
+from crrd.core.rollout.overview import run_status
 from crrd.core.rollout.plan import End, Plan, seen_by_others
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.pull import RETRY_SECONDS, PullPod, PullState, pull_pod, read_pull_pod
@@ -470,9 +471,8 @@ def test_a_pod_that_cannot_get_the_image_leaves_its_controller_held_and_says_so(
         "kubectl rollout resume deployment.apps/web -n default"
     )
     assert image_report(known, of_image(adopt=True)).endswith(
-        "so has the template, but its controller is still held by run run: resume that run (if it was "
-        "aborted: give the same command again), or to roll it out with "
-        "new pods: kubectl rollout resume deployment.apps/web -n default"
+        "so has the template, but its controller is still held by run run: resume or abort that run, "
+        "or to roll it out with new pods: kubectl rollout resume deployment.apps/web -n default"
     )
 
 
@@ -484,6 +484,38 @@ def test_an_image_that_does_not_work_is_not_adopted() -> None:
     other = member("web-0", container(image=NEW), container("side", ready=False), ready=False)
     known = world((other,), template=template(), revisions=())
     assert next_adoption(known, of_image(adopt=True)).writes
+
+
+def aborted(found: Template, *revisions: Revision) -> Plan:
+    known = world(pods(NEW, OLD), template=found, revisions=revisions)
+    return planned(replace(known, aborted=frozenset({"run"})), of_image(adopt=True))
+
+
+def test_an_abort_in_the_middle_of_an_adoption_finishes_it() -> None:
+    """The Deployment would stay paused. It replaces no pod, also none that has not got the image."""
+    held = template(NEW, holder="run", paused=True, replicas=2, updated=2)
+    plan = aborted(held, revision("a", NEW, replicas=2))
+    assert plan.image.adoption is not None
+    assert ([each.plural for each in plan.image.adoption.writes], plan.end) == (["deployments"], None)
+    assert aborted(replace(held, holder="other")).end is End.ABORTED
+    of, (pod,) = of_image(adopt=True), pods(NEW)
+    recorded = replace(succeeded(of, pod), aborted=True)
+    assert run_status(of, [recorded], NOW, lambda _: True, plan).state == "aborted"
+    labelled = aborted(of_kind("StatefulSet", held="0"), revision("a", NEW))
+    assert labelled.end is End.ABORTED
+    assert labelled.message == (
+        "the run was aborted; pod web-1 has app:1, and its controller is held; "
+        "to roll it out with new pods, set its updateStrategy back to 0"
+    )
+
+
+def test_a_request_that_only_records_an_abort_is_not_waited_for() -> None:
+    of, (pod,) = of_image(pulls=False), pods(OLD)
+    kept = replace(present(of, pod), aborted=True)
+    later = of_image(pulls=False, name="later", started="2026-01-01T12:00:50Z")
+    assert planned(world((pod,), kept), later).end is End.RIVAL, "its node may still see it"
+    kept = replace(kept, request=replace(kept.request, active=False))
+    assert chosen(planned(world((pod,), kept), later)) == ["web-0"]
 
 
 def test_a_template_is_changed_only_as_it_was_decided_on() -> None:

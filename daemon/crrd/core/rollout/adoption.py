@@ -49,7 +49,7 @@ class Adoption:
 
 def next_adoption(world: World, run: Run) -> Adoption:
     """Return the next step. All of the workload's pods have the image, or will get it from this run."""
-    change, state = run.options.image, world.image
+    change, state, aborted = run.options.image, world.image, run.name in world.aborted
     template = state.template if state is not None else None
     if change is None or state is None or template is None:
         return Adoption(wait=f"waiting for {run.target.words}")
@@ -63,10 +63,16 @@ def next_adoption(world: World, run: Run) -> Adoption:
         return Adoption(wait=f"reading the revisions of {run.target.words}")
     if state.released:
         return Adoption(problem=f"the image of {run.target.words} was set back to {template.content.image} meanwhile")
-    if hindered := _hindered(world, run, change, template):
-        return hindered
+    if (hindered := _hindered(world, run, change, template)) and not (aborted and template.kind == "Deployment"):
+        return hindered  # a Deployment that is released replaces no pod in any case
     steps = _Deployment(run, change, state, template) if template.kind == "Deployment" else None
     return (steps or _Labels(run, change, state, template, world.members)).next(has_image=has_image)
+
+
+def is_held(world: World, run: Run) -> bool:
+    """Whether the run holds the controller of its workload."""
+    template = world.image.template if world.image is not None else None
+    return template is not None and template.holder == run.name
 
 
 def changed_by_others(run: Run, template: Template) -> str:

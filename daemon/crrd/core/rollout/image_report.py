@@ -27,6 +27,6 @@ def _of_template(world: World, run: Run, change: ImageChange) -> str:
         return f"the template still has {image}, so a new pod gets {image}"
     if template is not None and template.holder:
         held = f"its controller is still held by run {template.holder}"
-        how = "resume that run (if it was aborted: give the same command again)"
+        how = "resume or abort that run"
         return f"so has the template, but {held}: {how}, or {release_command(run, template)}"
     return "so has the template"

@@ -60,5 +60,5 @@ def _state_by_pods(plan: Plan, recorded: str) -> str:
     if plan.outcome is not None:
         return STOPPED if plan.outcome is End.RIVAL else plan.outcome
     if recorded not in (RUNNING, WAITING):
-        return STOPPED
+        return recorded if recorded == End.ABORTED else STOPPED
     return WAITING if plan.wait.why else RUNNING

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from crrd.core.api.time import after
-from crrd.core.rollout.adoption import Adoption, changed_by_others, next_adoption
+from crrd.core.rollout.adoption import Adoption, changed_by_others, is_held, next_adoption
 from crrd.core.rollout.image_steps import NO_STEPS, ImageSteps, image_rows, sort_by_image, to_cancel
 from crrd.core.rollout.refresh import sort_refreshes
 from crrd.core.rollout.requests import last_progress
@@ -77,9 +77,10 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False,
     times = [row.settled_at for row in rows if row.settled_at is not None]
     wake = min([*times, *(at for at in available if at is not None and at > now)], default=None)
     end, message = _end(world, run, rows)
-    if end is End.DONE and (adoption := _adoption(world, run, rows)) is not None:
+    if (adoption := _adoption(world, run, rows, end)) is not None:
         if adoption.problem:
-            return Plan(rows, end=End.FAILED, message=adoption.problem)
+            failed = End.ABORTED if end is End.ABORTED else End.FAILED
+            return Plan(rows, end=failed, message="; ".join(filter(None, (message, adoption.problem))))
         wait = Wait.of(WaitReason.ADOPTING, message=adoption.wait) if adoption.wait else NO_WAIT
         return Plan(rows, wait=wait, image=ImageSteps(adoption=adoption))
     if end is not None:
@@ -104,10 +105,13 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False,
     return Plan(_with_reasons(rows, waits), files.ready, files.due, wait, wake_at=wake, image=by_image.steps)
 
 
-def _adoption(world: World, run: Run, rows: tuple[Row, ...]) -> Adoption | None:
-    """Return the next step of the adoption, None if there is none, or nothing is left to do."""
-    change = run.options.image
-    if change is None or not change.adopt or tally(rows)[Stage.FAILED]:
+def _adoption(world: World, run: Run, rows: tuple[Row, ...], end: End | None) -> Adoption | None:
+    """Return the next step of the adoption, None if there is none, or nothing is left to do.
+
+    It begins after the last pod. A run that is aborted in the middle of it finishes it, because that replaces no pod.
+    """
+    change, begins = run.options.image, end is End.DONE and not tally(rows)[Stage.FAILED]
+    if change is None or not change.adopt or not (begins or (end is End.ABORTED and is_held(world, run))):
         return None
     adoption = next_adoption(world, run)
     return None if adoption.done else adoption

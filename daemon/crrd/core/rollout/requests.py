@@ -50,6 +50,11 @@ class RunRequest:
         return self.request.status.phase is RequestPhase.RECREATING
 
     @property
+    def is_open(self) -> bool:
+        """Whether its pod may still be recreated for it. One that only records an abort is not served any more."""
+        return not self.request.completed and (self.request.active or not self.aborted)
+
+    @property
     def age(self) -> tuple[str, str]:
         """Sort key, the oldest first."""
         return self.request.created, self.request.name
