@@ -16,7 +16,7 @@ from crrd.core.doctor.checks import POLICIES_OF_MANAGER, examine
 from crrd.core.doctor.findings import Check, Finding, State, Topic
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.resources import Listing, Resource
+from crrd.kube.resources import POLICIES, Listing, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd_localnode.api import selectors
 from tests.support.command import crrd
@@ -107,6 +107,13 @@ class Installation:
     def schema(self) -> Json:
         crd = self.one("CustomResourceDefinition", f"{PLURAL}.apps.kruise.io")
         found: Json = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+        return found
+
+    def record(self) -> Json:
+        """The fields of a policy's record of an object."""
+        crd = self.one("CustomResourceDefinition", POLICIES.full_name)
+        schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        found: Json = schema["properties"]["status"]["properties"]["config"]["items"]["properties"]
         return found
 
     def request(self, **status: Any) -> None:
@@ -266,6 +273,17 @@ BROKEN: dict[str, tuple[Break, Check, State, str]] = {
     "pruned in a list": (
         lambda api: api.schema()["spec"]["properties"]["containers"]["items"]["properties"].pop("statusContext"),
         *(Check.CRD, State.PROBLEM, "does not have: spec.containers[].statusContext"),
+    ),
+    "no CRD of policies": (
+        lambda api: api.remove("CustomResourceDefinition", POLICIES.full_name),
+        *(Check.CRD, State.PROBLEM, "ContainerRecreatePolicy is not installed"),
+    ),
+    "old CRD of policies": (
+        lambda api: [api.record().pop(name) for name in ("immutable", "nodes")],
+        *(
+            *(Check.CRD, State.PROBLEM),
+            "the CRD of ContainerRecreatePolicies does not have: status.config[].immutable, status.config[].nodes",
+        ),
     ),
     "no webhooks": (
         no_webhooks,

@@ -30,11 +30,11 @@ from crrd.manager.policies.controller import PolicyController
 from crrd.manager.policies.look import UNUSED_SECONDS, Memory, TargetObserver
 from crrd.manager.policies.runs import CHECK_SECONDS, INTERRUPTED, Turns
 from crrd.manager.policies.watches import NamespaceWatches, Scope
+from crrd_localnode.api.crds import load_crd
 from crrd_localnode.node import LocalAccess
 from tests.support.faulty_api import Call
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 
-MANIFESTS = Path(__file__).parents[2] / "manifests"
 CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 ENV_FROM = [{"configMapRef": {"name": "cfg"}}]
 FORBIDDEN = "kubectl create rolebinding crrd-read-config -n default --clusterrole=crrd-read-config"
@@ -396,6 +396,35 @@ async def test_a_replaced_immutable_object_restarts_nothing_and_is_shown(tmp_pat
         await client.delete(PODS, NAMESPACE, "web-new", grace_seconds=0)
         await cluster.pod("web-next", {"app": "agent"}, config={"envFrom": ENV_FROM})
         await managed.until(is_idle)
+        assert cluster.stops == []
+
+
+async def test_a_crd_that_drops_what_a_policy_records_starts_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An immutable object is replaced meanwhile. With the present CRD, its old data is still suspected."""
+    monkeypatch.setattr(controller, "OBSTACLE_SECONDS", 0.1)
+    ago, old = timedelta(hours=1), load_crd("policies-crd.yaml")
+    record = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["config"]
+    new = {name: record["items"]["properties"].pop(name) for name in ("immutable", "nodes", "kept", "replaced")}
+    async with managing(tmp_path, clock=lambda: datetime.now(UTC) - ago, crds=[load_crd("crd.yaml"), old]) as managed:
+        cluster, immutable = managed.cluster, {"metadata": {"name": "cfg"}, "immutable": True}
+        await cluster.client.merge_patch(CONFIG_MAPS, NAMESPACE, "cfg", immutable)
+        for pod in await cluster.pods():
+            await cluster.run(pod, started=rfc3339(cluster.api.now() + timedelta(minutes=5)))
+        await managed.policy(triggers={"configChange": {"settle": "0s"}})
+        await managed.lead()
+        status = await managed.until(lambda status: ready(status).get("reason") == "StatusFieldsDropped")
+        assert "the CRD of policies lacks: status.config[].immutable: install crrd again" in ready(status)["message"]
+        ago = timedelta()
+        await cluster.client.delete(CONFIG_MAPS, NAMESPACE, "cfg")
+        await cluster.client.create(CONFIG_MAPS, NAMESPACE, {**immutable, "data": {"LOG": "debug"}})
+        await asyncio.sleep(0.3)  # it settles at once
+        assert ready(await managed.until(bool))["reason"] == "StatusFieldsDropped"
+        record["items"]["properties"] |= new
+        await cluster.client.merge_patch(CRDS, "", POLICIES.full_name, {"spec": old["spec"]})
+        status = await managed.until(lambda status: ready(status)["reason"] == "ImmutableReplaced")
+        assert status["config"][0]["nodes"] == ["node-a"]
         assert cluster.stops == []
 
 

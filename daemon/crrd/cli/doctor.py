@@ -26,7 +26,7 @@ from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access
 from crrd.kube.discovery import LEAST, server_version
 from crrd.kube.leader import LEASE_NAME
-from crrd.kube.resources import LEASES, NODES, PODS, REQUESTS, WEBHOOKS, Resource
+from crrd.kube.resources import LEASES, NODES, PODS, POLICIES, REQUESTS, WEBHOOKS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
 from crrd.lib.jsonfields import text
 from crrd.lib.log import configure as configure_log
@@ -125,6 +125,7 @@ class Reader(BestEffortReader):
         await self._gather(managers=self._pods(MANAGERS), daemons=self._pods(NODE_DAEMONS))
         await self._gather(
             crd=self.get(_CRDS, "", _REQUESTS),
+            policy_crd=self.get(_CRDS, "", POLICIES.full_name),
             hooks=self._hooks(),
             trial=self._trial(namespace),
             valid_trial=self._valid_trial(namespace),

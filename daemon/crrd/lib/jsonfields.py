@@ -5,7 +5,7 @@ its default, so that the rest of the object can still be read. What the fields m
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -68,6 +68,17 @@ def with_values(obj: object, values: Mapping[str, object]) -> dict[str, Any]:
         key, _, rest = path.partition(".")
         result[key] = with_values(result.get(key), {rest: value}) if rest else value
     return result
+
+
+def lost_fields(sent: object, stored: object, path: str) -> Iterator[str]:
+    """Yield the paths of what was sent to the API server and is not in its answer. A null asks for no field."""
+    for key, value in mapping(sent).items():
+        if value is not None and key not in mapping(stored):
+            yield f"{path}.{key}"
+        elif value is not None:
+            yield from lost_fields(value, mapping(stored)[key], f"{path}.{key}")
+    for one, other in zip(items(sent), items(stored), strict=False):
+        yield from lost_fields(one, other, f"{path}[]")
 
 
 def shown(value: object) -> str:

@@ -98,6 +98,9 @@ def test_all_is_well() -> None:
         (Check.ADMISSION, {"valid_trial": Trial(422, "a policy")}, Topic.REQUEST_DENIED),
         (Check.ADMISSION, {"valid_trial": Trial(403, "a quota")}, Topic.REQUEST_DENIED),
         (Check.ADMISSION, {"valid_trial": Trial(409, "exists")}, Topic.UNREAD),
+        (Check.CRD, {"policy_crd": NO}, Topic.UNREAD),
+        (Check.CRD, {"policy_crd": {}}, Topic.CRD),
+        (Check.CRD, {"policy_crd": {"spec": {}}, "hooks": OWN}, Topic.POLICY_FIELDS_DROPPED),
         (Check.POLICIES, {"hooks": NO}, Topic.POLICIES),
         (Check.POLICIES, {"bound": NO}, Topic.UNREAD),
         (Check.MANAGER, {"hooks": NO}, Topic.NO_MANAGER),
@@ -166,9 +169,9 @@ def test_a_daemon_on_a_node_that_is_not_ready_is_not_blamed() -> None:
 
 
 def test_an_empty_schema_drops_the_whole_objects() -> None:
-    assert [each.path for each in dropped_fields({})] == ["spec", "status"]
-    assert dropped_fields(KEEPS_ALL) == []
-    assert dropped_fields({"properties": {"spec": KEEPS_ALL, "status": KEEPS_ALL}}) == []
+    assert [each.path for each in dropped_fields({}, FIELDS)] == ["spec", "status"]
+    assert dropped_fields(KEEPS_ALL, FIELDS) == []
+    assert dropped_fields({"properties": {"spec": KEEPS_ALL, "status": KEEPS_ALL}}, FIELDS) == []
 
 
 def test_what_other_programs_use_may_be_missing() -> None:
@@ -179,9 +182,9 @@ def test_what_other_programs_use_may_be_missing() -> None:
             node = node.setdefault("properties", {}).setdefault(part.removesuffix("[]"), {})
             if part.endswith("[]"):
                 node = node.setdefault("items", {})
-    assert dropped_fields(leaf) == []
+    assert dropped_fields(leaf, FIELDS) == []
     del leaf["properties"]["status"]["properties"]["conditions"]
-    assert dropped_fields(leaf) == []
+    assert dropped_fields(leaf, FIELDS) == []
 
 
 def test_nothing_raises_for_odd_objects() -> None:

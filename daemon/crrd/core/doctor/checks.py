@@ -13,6 +13,7 @@ from crrd.core.api.schema import FIELDS
 from crrd.core.api.types import GROUP, PLURAL, VERSIONS, RequestPhase, StatePhase
 from crrd.core.doctor.facts import Facts, Json, PodSeen, Trial, Webhook
 from crrd.core.doctor.findings import Check, Finding, State, Topic
+from crrd.core.policy.schema import FIELDS as POLICY_FIELDS
 from crrd.kubelet.version import known_minor
 from crrd.lib.jsonfields import items, mapping, text, value_at
 from crrd.lib.plain import and_more, plain
@@ -73,13 +74,13 @@ def _server(facts: Facts) -> Iterator[Result]:
     yield Topic.SERVER_TOO_OLD if facts.too_old else Topic.SERVER, {"version": facts.version}
 
 
-def dropped_fields(schema: Json) -> list[Field]:
-    """Return the fields of `FIELDS` that a CRD's schema lacks, so that the API server drops them.
+def dropped_fields(schema: Json, fields: Mapping[str, Field]) -> list[Field]:
+    """Return the fields of the table that a CRD's schema lacks, so that the API server drops them.
 
     If an object is missing, its fields are not listed. Fields that only other programs use do not count.
     """
     missing: list[Field] = []
-    for path, field in FIELDS.items():
+    for path, field in fields.items():
         below = any(path.startswith(f"{each.path}.") for each in missing)
         if field.set_by not in (SetBy.OPENKRUISE, SetBy.OTHERS) and not below and not _has(schema, path):
             missing.append(field)
@@ -106,20 +107,33 @@ def _needed(field: Field) -> bool:
 
 
 def _crd(facts: Facts) -> Iterator[Result]:
-    """Check that the CRD is served and keeps all fields."""
+    """Check that the CRDs are served and keep all fields. Policies need crrd's manager."""
+    policies = facts.policy_crd
+    if policies is None and _own_hooks(facts):
+        yield Topic.POLICY_CRD_MISSING, {}
+    if policies and (missing := dropped_fields(next(iter(_schemas(policies).values()), {}), POLICY_FIELDS)):
+        yield Topic.POLICY_FIELDS_DROPPED, _paths(missing)
     if facts.crd is None:
         yield Topic.CRD_MISSING, {}
         return
-    entries = map(mapping, items(value_at(facts.crd, "spec.versions")))
-    served = {text(each.get("name")): each for each in entries if each.get("served") is True}
+    served = _schemas(facts.crd)
     known = [version for version in VERSIONS if version in served]
     if not known:
         yield Topic.CRD_NOT_SERVED, _listed(VERSIONS)
-    elif missing := dropped_fields(mapping(value_at(served[known[0]], "schema.openAPIV3Schema"))):
-        topic = Topic.NEEDED_FIELDS_DROPPED if any(map(_needed, missing)) else Topic.FIELDS_DROPPED
-        yield topic, {"names": ", ".join(each.path for each in missing)}
+    elif missing := dropped_fields(served[known[0]], FIELDS):
+        yield Topic.NEEDED_FIELDS_DROPPED if any(map(_needed, missing)) else Topic.FIELDS_DROPPED, _paths(missing)
     else:
         yield Topic.CRD, _listed(known)
+
+
+def _schemas(crd: Json) -> dict[str, Json]:
+    """Return the schemas of the versions that a CRD serves."""
+    served = (each for each in map(mapping, items(value_at(crd, "spec.versions"))) if each.get("served") is True)
+    return {text(each.get("name")): mapping(value_at(each, "schema.openAPIV3Schema")) for each in served}
+
+
+def _paths(fields: Iterable[Field]) -> dict[str, Any]:
+    return {"names": ", ".join(each.path for each in fields)}
 
 
 def _own_hooks(facts: Facts) -> list[Webhook]:
@@ -294,7 +308,7 @@ def _openkruise(facts: Facts) -> Iterator[Result]:
 
 _CHECKS: Mapping[Check, tuple[Callable[[Facts], Iterator[Result]], tuple[str, ...]]] = {
     Check.SERVER: (_server, ()),
-    Check.CRD: (_crd, ("crd",)),
+    Check.CRD: (_crd, ("crd", "policy_crd")),
     Check.WEBHOOKS: (_webhooks, ("hooks",)),
     Check.ADMISSION: (_admission, ()),
     Check.POLICIES: (_policies, ("policies", "bound")),

@@ -90,6 +90,7 @@ class Facts:
     unread: Mapping[str, str]  # Which of the fields below could not be read, and why
     valid_trial: Trial | None = None  # For a pod and a container that can be recreated; None if there is none
     crd: Json | None = None
+    policy_crd: Json | None = None
     hooks: tuple[Webhook, ...] = ()
     policies: tuple[str, ...] = ()
     bound: tuple[str, ...] = ()  # The policies that a binding has deny

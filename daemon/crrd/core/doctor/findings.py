@@ -67,6 +67,9 @@ class Topic(ReasonTable):
         "the API server serves none of the versions that crrd supports ({names})", _APPLY)
     FIELDS_DROPPED = "FieldsDropped", State.WARNING, *_DROPPED
     NEEDED_FIELDS_DROPPED = "NeededFieldsDropped", State.PROBLEM, *_DROPPED
+    POLICY_CRD_MISSING = "PolicyCrdMissing", State.PROBLEM, "ContainerRecreatePolicy is not installed", _APPLY
+    POLICY_FIELDS_DROPPED = ("PolicyFieldsDropped", State.PROBLEM,
+        "the API server drops fields that the CRD of ContainerRecreatePolicies does not have: {names}", _APPLY)
     # webhooks
     WEBHOOKS = "Webhooks", State.OK, "the webhook for requests is configured and has a caBundle"
     OTHER_WEBHOOKS = "OtherWebhooks", State.OK, "{names} admits requests"

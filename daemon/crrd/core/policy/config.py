@@ -32,6 +32,8 @@ def remember(look: Look) -> tuple[UsedObject, ...]:
     for key, data in found.data.items():
         old, users, uses = known.get(key), users_of.get(key, ()), found.uses.get(key[1].object_name, {})
         if old is not None:
+            if found.dropped and not old.immutable:  # an older object of this name could not be recorded
+                old = _with_older(old, data, uses)
             old = _with_replaced(old, data, uses, now)
             if old.left and not _pending(look, old, users):
                 old = replace(old, left="")

@@ -82,6 +82,9 @@ def _remembered(look: Look) -> PolicyStatus:
 def _next_step(look: Look, known: Sequence[Problem]) -> _Step:
     """Return what the policy does or waits for, with up-to-date records."""
     found, now = look.found, look.now
+    if found.dropped:
+        why = PolicyReason.DROPPED.say(fields=", ".join(found.dropped))
+        return _Step(PolicyReason.DROPPED, ": ".join([why, *PolicyReason.DROPPED.advise()]), look.status)
     if found.missing:
         why = f"{found.missing[0]}; not restarting containers, because they could not start again"
         return _Step(PolicyReason.MISSING, why, look.status)

@@ -83,6 +83,7 @@ class Observed:
     """By node: why it cannot restart containers now, for nodes of `running`."""
     old_files: str | None = None
     """Why the last run could not have files refreshed; "" if it could, None if that is unknown."""
+    dropped: tuple[str, ...] = ()  # Fields of the status that the API server dropped at the last write
     names: frozenset[str] = frozenset()  # All containers of the pods that can be restarted in place
     not_owned: int = 0  # Pods that match the target's selector, and that other workloads own
     left_out: tuple[Reference, ...] = ()  # Uses that do not count: Secrets without `secrets`, or ignored objects

@@ -24,6 +24,11 @@ class PolicyReason(ReasonTable):
     UNREADABLE = "ConfigNotReadable"
     READABLE = "ConfigReadable"
     OLD_FILES = "PodPatchRefused"
+    DROPPED = (
+        "StatusFieldsDropped",
+        "no run starts, because the API server drops fields of the status that the CRD of policies lacks: {fields}",
+        "install crrd again, the way you installed it (helm upgrade, or kubectl apply)",
+    )
     MISSING = "ConfigMissing"
     FAILED = "RunFailed"
     RUNNING = "Running"

@@ -8,6 +8,8 @@ import asyncio
 from dataclasses import replace
 from typing import NoReturn
 
+import structlog
+
 from crrd.core.config.kept import ObjectName
 from crrd.core.policy.decide import decide
 from crrd.core.policy.types import Policy
@@ -28,10 +30,12 @@ from crrd.rollout.display import FILES_NOT_REFRESHED
 from crrd.rollout.nodes import find_down
 
 RESYNC_SECONDS = 300.0  # Interval of observations without a change, because new pods may use other objects
-OBSTACLE_SECONDS = 15.0  # Interval of checks for a missing right, which no watch reports
+OBSTACLE_SECONDS = 15.0  # Interval of checks for a missing right or an old CRD, which no watch reports
 NO_TARGET = Backoff(initial=15.0, factor=2.0, maximum=RESYNC_SECONDS, jitter=0.2)
 """Before the next check for a target of a kind that the API server does not have, or that the manager may not watch."""
 LOOK_SECONDS = 300.0  # Longest time between two answers while a policy is observed
+
+log = structlog.get_logger(__name__)
 
 
 class PolicyController(Controller):
@@ -132,10 +136,16 @@ class PolicyController(Controller):
         self._waiting[key] = {*down}
         down |= {node: WaitReason.NODE_NOT_READY.say(node=node) for node in await find_down(self._client, down)}
         found = replace(found, down=down, progress=self._runs.progress(key), old_files=memory.old_files)
+        found = replace(found, dropped=memory.dropped)
         decision = decide(policy, found, self._clock.now())
-        await self._policies.write(policy, decision.status, decision.conditions)
+        parts = policy, decision.status, decision.conditions
+        memory.dropped = await self._policies.write(*parts, always=bool(found.dropped))
+        if memory.dropped and not found.dropped:  # the policy must not act on what it could not record
+            log.warning("fields of a policy's status dropped", policy=key, fields=memory.dropped)
+            self._runs.stop(key)
+            return asyncio.get_running_loop().time()
         self._runs.follow(policy, decision.run, aim, decision.run_until)
-        wait = OBSTACLE_SECONDS if found.unreadable else RESYNC_SECONDS
+        wait = OBSTACLE_SECONDS if found.unreadable or found.dropped else RESYNC_SECONDS
         if found.problem and memory.absent is None:
             wait = NO_TARGET.delay(max(1, memory.fruitless))
         if decision.wake_at is not None:

@@ -40,6 +40,7 @@ class Memory:
     unused: dict[tuple[Kind, str], float] = field(default_factory=dict)
     """Objects that changed and that no container used -> the loop's time of the observation that the change caused."""
     old_files: str | None = None  # As in Observed
+    dropped: tuple[str, ...] = ()  # As in Observed
     absent: Resource | None = None  # The kind of the target, if it does not exist, and a watch reports when it does
     fruitless: int = 0  # Looks in a row that found no target, and no watch for it
 

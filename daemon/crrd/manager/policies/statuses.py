@@ -9,6 +9,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.informer import Informer, Objects
 from crrd.kube.reflector import Selection
 from crrd.kube.resources import POLICIES
+from crrd.lib.jsonfields import lost_fields
 
 
 class Policies:
@@ -31,11 +32,18 @@ class Policies:
             counts[str(ready.get("reason") or "Unknown")] += 1
         return counts
 
-    async def write(self, policy: Policy, status: PolicyStatus, conditions: object) -> None:
-        """Write the status if it has changed. Raises ConflictError if the policy has changed meanwhile."""
-        if status == policy.status and conditions == policy.conditions:
-            return
+    async def write(
+        self, policy: Policy, status: PolicyStatus, conditions: object, *, always: bool = False
+    ) -> tuple[str, ...]:
+        """Write the status if it has changed, or `always`. Return the fields that the API server has dropped.
+
+        Raises ConflictError if the policy has changed meanwhile.
+        """
+        if status == policy.status and conditions == policy.conditions and not always:
+            return ()
         whole = {**write_status(status), "conditions": conditions, "observedGeneration": policy.generation}
         body = {"metadata": {"resourceVersion": policy.resource_version}, "status": whole}
         name = policy.namespace, policy.name
-        self.objects.put(read_policy(await self._client.merge_patch(POLICIES, *name, body, subresource="status")))
+        answer = await self._client.merge_patch(POLICIES, *name, body, subresource="status")
+        self.objects.put(read_policy(answer))
+        return tuple(dict.fromkeys(lost_fields(whole, answer.get("status"), "status")))
