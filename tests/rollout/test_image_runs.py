@@ -12,6 +12,7 @@ from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.image_steps import ImageSteps
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.pull import PullPod, PullState
+from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.standing import Row, Stage
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import REPLICA_SETS
@@ -88,7 +89,11 @@ async def test_the_pods_get_the_image_then_the_template_and_back(
 async def test_an_image_that_came_later_is_not_undone(cluster: PlayedCluster, images: Images) -> None:
     await cluster.workload("Deployment", "web", 1)
     assert await recreated(cluster, "deployment/web", *TO, "--template", "keep") == 0
-    first = await run_name(cluster)
+    first, (request,) = await run_name(cluster), await cluster.requests()
+    recorded = read_run_request(request)
+    assert recorded is not None
+    assert recorded.run.options.image is not None
+    assert recorded.run.options.image.template, "a later rollout of the workload stops the run"
     assert await recreated(cluster, "deployment/web", "-c", "app", "--image", "i:3", "--template", "keep") == 0
     with pytest.raises(ConfigurationError, match=f"web has i:3 by now, which run {first} has not set"):
         await recreated(cluster, "undo", first)

@@ -46,7 +46,8 @@ class ImageObjects:
         made = {each.node: each for each in self._pulls.values()}
         refused = (each for node, each in self._refused.items() if node not in made)
         template = next((each for each in self._templates.values() if each.uid == self._aim.target.uid), None)
-        return ImageState((*self._pulls.values(), *refused), template, self._revisions, released=self.released)
+        known = (*self._pulls.values(), *refused), template, self._revisions, self._container
+        return ImageState(*known, released=self.released)
 
     async def read_revisions(self) -> None:
         """Read the workload's ReplicaSets or ControllerRevisions. No watch reports them, because few runs need them."""

@@ -58,6 +58,7 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
         await cluster.images.read_revisions()
         world = cluster.world()
         _check_adoption(run, in_template, world, workload)
+    if in_template is not None:
         change = replace(change, template=in_template.content.rest)
     run = _with(run, replace(change, before=_before(world, run, in_template)))
     return await _tried(session, cluster, run)

@@ -16,7 +16,7 @@ from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.image_steps import patch_of, to_release
 from crrd.core.rollout.overview import run_status
-from crrd.core.rollout.plan import End, Plan, seen_by_others
+from crrd.core.rollout.plan import End, Plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.pull import RETRY_SECONDS, PullPod, PullState, pull_pod, read_pull_pod
 from crrd.core.rollout.requests import RunRequest, read_run_request
@@ -49,7 +49,7 @@ HELD = (
 
 
 def of_image(*, adopt: bool = False, pulls: bool = True, **options: Any) -> Run:
-    return run(image=ImageChange(NEW, (OLD,), adopt=adopt, pulls=pulls, template="rest" * adopt), **options)
+    return run(image=ImageChange(NEW, (OLD,), adopt=adopt, pulls=pulls, template="rest"), **options)
 
 
 def pods(*images: str, **changes: Any) -> tuple[Member, ...]:
@@ -61,7 +61,7 @@ def pull(state: PullState, message: str = "", node: str = "node-a", **changes: A
 
 
 def world(members: tuple[Member, ...], *requests: RunRequest, pulls: tuple[PullPod, ...] = (), **state: Any) -> World:
-    return World(members, requests, workload(len(members)), image=ImageState(pulls, **state))
+    return World(members, requests, workload(len(members)), image=ImageState(pulls, container="app", **state))
 
 
 def present(of: Run, pod: Member) -> RunRequest:
@@ -164,7 +164,8 @@ def test_an_image_of_somebody_else_is_not_replaced() -> None:
     done = succeeded(of, pod)
     after = recreated(pod)
     assert stages(planned(world((after,), done), of)) == {"web-0": "failed"}
-    assert chosen(planned(world((pod,)), of_image(pulls=False))) == ["web-0"], "without a template, images may differ"
+    came = planned(world((pod,)), of_image(pulls=False))
+    assert stages(came) == {"web-0": "failed"}, "also if the template is kept: it may have been rolled out since"
 
 
 def test_a_run_that_stops_keeps_no_pod_unready_that_does_not_get_the_image() -> None:
@@ -584,6 +585,33 @@ def test_a_statefulset_without_a_partition_gets_one_and_loses_it() -> None:
     (write,) = adoption(of_kind("StatefulSet", OLD, strategy="RollingUpdate"), revision("old"), labels=label).writes
     held = {"op": "add", "path": "/spec/updateStrategy/rollingUpdate", "value": {"partition": 1_000_000_000}}
     assert held in write.operations
+
+
+@pytest.mark.parametrize("found", [template(OTHER), template(content=Content(OLD, "/containers/0", "other"))])
+def test_a_canary_gives_way_to_a_later_rollout(found: Template) -> None:
+    """Its image may be older than the one of the new template."""
+    plan = planned(world(pods(NEW, OLD), template=found), of_image(pulls=False))
+    assert (plan.end, "meanwhile" in plan.message) == (End.FAILED, True)
+
+
+def test_what_is_done_stays_done_for_others_after_a_later_rollout() -> None:
+    of, (pod,) = of_image(adopt=True, pulls=False), pods(NEW)
+    done = replace(succeeded(of, pod), progress=Progress("2026-01-01T12:00:30Z", "x/1", "done", 1, 1))
+    for found, image in ((template(OTHER), OTHER), (template(OLD), OLD)):
+        (fresh,) = pods(image)
+        seen = seen_by_others(world((fresh,), done, template=found, revisions=()), of, NOW)
+        assert (seen.outcome, stages(seen)) == (End.DONE, {"web-0": "done"})
+
+
+def test_a_template_is_not_judged_for_the_run_of_another_container() -> None:
+    """What is known of the template is about the container of the run that looks."""
+    of = replace(of_image(pulls=False), options=replace(of_image(pulls=False).options, containers=("side",)))
+    pod = member("web-0", container(image=OLD), container("side", image=OLD))
+    other = member("web-1", container(image=OLD), container("side", image=OLD))
+    begun = replace(succeeded(of, pod), progress=Progress("2026-01-01T12:00:30Z", "x/1", "paused", 1, 2))
+    known = world((recreated(pod), other), begun, template=template(content=Content(OLD, "/containers/0", "other")))
+    assert seen_by_others(known, of, NOW).end is None
+    assert unfinished(known, of_image(name="later"), NOW) == of
 
 
 def test_others_see_a_run_that_adopts_as_going_on() -> None:

@@ -23,13 +23,13 @@ class ImageChange:
     adopt: bool = False  # Whether the workload's template gets the image in the end
     pulls: bool = True  # Whether pods of the run pull the image to each node, before a container there is replaced
     template: str = ""
-    """Digest of the workload's template without this image (`template.Template.rest`); "" if the template does not have
-    the container."""
+    """Digest of the workload's template without this image (`template.Content.rest`) when the run started; "" if the
+    template does not have the container."""
     undoes: str = ""  # The run that is undone
 
     def is_foreign(self, image: str) -> bool:
-        """Whether another writer has given the container an image that the run must not replace."""
-        return self.adopt and image not in (self.image, *self.before)
+        """Whether somebody has given the container an image since the run began. It may be a newer one."""
+        return image not in (self.image, *self.before)
 
     def to_json(self) -> dict[str, Any]:
         """Return it for the annotation with the run's options."""

@@ -13,4 +13,5 @@ class ImageState:
     pulls: tuple[PullPod, ...] = ()
     template: Template | None = None  # None if the target is no workload
     revisions: tuple[Revision, ...] | None = None  # None if they were not read yet
+    container: str = ""  # The container whose image `template` and `revisions` have
     released: bool = False  # Whether this process has released the workload's controller

@@ -126,13 +126,15 @@ def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
     Other processes do not wait until pods are ready, because they cannot know whether an unready pod was ready before.
     The run only counts as going on for `min_ready` seconds after a request's completion (by the node's clock).
     """
-    plan = make_plan(world, run, now)
-    if plan.image.adoption is not None:
-        return plan
+    if world.image is not None and run.options.containers != (world.image.container,):
+        world = replace(world, image=None)  # it has the template as another container's run sees it
     own = world.requests_of(run)
-    if any(each.aborted or not each.request.completed for each in own) or plan.end in (End.FAILED, End.ABORTED):
+    last, unsettled = last_progress(own), any(each.aborted or not each.request.completed for each in own)
+    if run.options.image is not None and last.state == End.DONE and not unsettled:
+        return Plan(tuple(_at_the_end(row, done=True) for row in make_rows(world, run, now)), end=End.DONE)
+    plan = make_plan(world, run, now)
+    if plan.image.adoption is not None or unsettled or plan.end in (End.FAILED, End.ABORTED):
         return plan
-    last = last_progress(own)
     handled = [row for row in plan.rows if row.request is not None and (row.is_recreated or row.stage is Stage.DONE)]
     done = last.state == End.DONE or 0 < last.total <= len(handled)
     if not done and plan.end not in (None, End.INCOMPLETE):
