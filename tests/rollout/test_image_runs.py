@@ -13,9 +13,10 @@ from crrd.core.rollout.image_steps import ImageSteps
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.pull import PullPod, PullState
 from crrd.core.rollout.requests import read_run_request
+from crrd.core.rollout.run import Target
 from crrd.core.rollout.standing import Row, Stage
 from crrd.kube.client import KubeClient
-from crrd.kube.resources import REPLICA_SETS
+from crrd.kube.resources import PODS, REPLICA_SETS, REQUESTS
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 from crrd.rollout import abort, image_start
 from crrd.rollout.cluster import Cluster
@@ -299,11 +300,46 @@ async def test_a_missing_right_is_named_before_anything_is_written(
         return ("patch pods", "delete replicasets.apps")
 
     monkeypatch.setattr(image_start, "missing_rights", lacks)
-    await cluster.workload("Deployment", "web", 1)
-    with pytest.raises(
-        ConfigurationError, match=r"you may not patch pods, delete replicasets\.apps in namespace default"
-    ):
+    (name,) = await cluster.workload("Deployment", "web", 1)
+    message = r"you may not patch pods, delete replicasets\.apps in namespace default"
+    with pytest.raises(ConfigurationError, match=message):
         await recreated(cluster, "deployment/web", *TO, "--template", "adopt")
+    uid = (await deployment(cluster))["metadata"]["uid"]
+    change, web = ImageChange("i:2", ("i:1",), adopt=True), Target("web", "apps/v1", "Deployment", "web", uid)
+    uid = (await cluster.client.get(PODS, NAMESPACE, name))["metadata"]["uid"]
+    begun = run(image=change, name="begun", target=web).request(name, uid, ("app",))
+    await cluster.client.create(REQUESTS, NAMESPACE, begun)
+    with pytest.raises(ConfigurationError, match=message):
+        await recreated(cluster, "resume", "begun")
+
+
+@pytest.mark.parametrize(
+    ("plural", "pinned", "message"),
+    [
+        ("deployments", "", "rejects the image for deployments web, nothing was changed: .*not by hand"),
+        ("replicasets", "", "rejects the image for replicasets web-.*, nothing was changed: .*not by hand"),
+        ("deployments", "i@sha256:2", "gives deployments web the image i@sha256:2 instead: use --template keep"),
+    ],
+)
+async def test_a_policy_that_refuses_the_template_ends_the_run_before_it_begins(
+    cluster: PlayedCluster, images: Images, plural: str, pinned: str, message: str
+) -> None:
+    """It would be found out after the last pod, with the controller held."""
+
+    async def refuse(asked: AdmissionRequest) -> Object | None:
+        found = asked.new if asked.kind.plural == plural and asked.operation is Operation.UPDATE else None
+        if found is None or image_of(found["spec"]["template"]) != "i:2":
+            return None
+        if not pinned:
+            raise invalid("apps", "Deployment", asked.name, [Cause("spec", "not by hand")])
+        found["spec"]["template"]["spec"]["containers"][0]["image"] = pinned
+        return found
+
+    await cluster.workload("Deployment", "web", 1)
+    cluster.api.admission.mutating.append(refuse)
+    with pytest.raises(ConfigurationError, match=message):
+        await recreated(cluster, "deployment/web", *TO, "--template", "adopt")
+    assert await cluster.requests() == []
 
 
 @pytest.mark.parametrize(

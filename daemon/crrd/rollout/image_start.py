@@ -9,19 +9,19 @@ from dataclasses import replace
 from typing import Any
 
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.core.rollout.adoption import ADOPTED_BY, Steps, mixed_revisions
+from crrd.core.rollout.adoption import ADOPTED_BY, Steps, mixed_revisions, trial_writes
 from crrd.core.rollout.image_change import ImageChange, is_mutable
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.image_steps import patch_of
 from crrd.core.rollout.plan import make_plan
 from crrd.core.rollout.pull import pull_pod
-from crrd.core.rollout.run import Run
+from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import World
-from crrd.core.rollout.template import Template, owner_of
+from crrd.core.rollout.template import Template, owner_of, read_content
 from crrd.kube.access import missing_rights
 from crrd.kube.errors import ResourceMissingError
-from crrd.kube.resources import PODS, REQUESTS
+from crrd.kube.resources import PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, ConflictError
 from crrd.lib.jsonfields import items, mapping, mapping_at, text
 from crrd.rollout.cluster import Cluster
@@ -48,7 +48,7 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
     if change is None:
         return run
     _check_target(session, aim, world, run)
-    await _check_rights(session, aim, change)
+    await check_rights(session, run.target, replace(change, adopt=session.command.template == "adopt"))
     workload = await session.client.get(aim.resource, run.namespace, aim.target.name) if aim.resource else {}
     template = world.image.template if world.image is not None else None
     in_template = template if template is not None and template.content.image else None
@@ -61,7 +61,10 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
     if in_template is not None:
         change = replace(change, template=in_template.content.rest)
     run = _with(run, replace(change, before=_before(world, run, in_template)))
-    return await _tried(session, cluster, run)
+    run = await _tried(session, cluster, run)
+    if change.adopt:
+        await _try_adoption(session, cluster, run)
+    return run
 
 
 def _with(run: Run, change: ImageChange) -> Run:
@@ -98,14 +101,13 @@ def _check_target(session: Session, aim: Aim, world: World, run: Run) -> None:
         raise ConfigurationError(f"pod {static} is a static pod: change the image in its file on the node")
 
 
-async def _check_rights(session: Session, aim: Aim, change: ImageChange) -> None:
+async def check_rights(session: Session, target: Target, change: ImageChange) -> None:
+    """Raise ConfigurationError if the user lacks a right that a run with an image needs."""
     wanted = ["patch pods", *(["create,delete pods"] if change.pulls else [])]
-    if session.command.template == "adopt":
-        wanted.append(f"patch {aim.resource.full_name if aim.resource else 'deployments.apps'}")
-        revisions = (
-            "patch,delete replicasets.apps" if aim.target.kind == "Deployment" else "list controllerrevisions.apps"
-        )
-        wanted.append(revisions)
+    if change.adopt and target.kind in ADOPTED_BY:
+        wanted.append(f"patch {target.kind.lower()}s.apps")
+        by_labels = target.kind != "Deployment"
+        wanted.append("list controllerrevisions.apps" if by_labels else "patch,delete replicasets.apps")
     missing: tuple[str, ...] = ()
     with suppress(ResourceMissingError):  # the local API server has no access reviews, and no rights
         missing = await missing_rights(session.client, wanted, session.namespace)
@@ -199,6 +201,21 @@ async def _tried(session: Session, cluster: Cluster, run: Run) -> Run:
             f"the API server rejects the image for pod {row.pod}, nothing was changed: {error}"
         ) from error
     return run
+
+
+async def _try_adoption(session: Session, cluster: Cluster, run: Run) -> None:
+    """Try the writes to the workload as a dry run. What is refused in the end would leave its controller held."""
+    name, change = run.options.containers[0], run.options.image
+    for write in trial_writes(cluster.world(), run):
+        what, resource = f"{write.plural} {write.name}", Resource(write.plural, "apps")
+        try:
+            made = await session.client.json_patch(resource, run.namespace, write.name, write.operations, dry_run=True)
+        except ApiRefusedError as error:
+            why = f"the API server rejects the image for {what}, nothing was changed: {error}"
+            raise ConfigurationError(why) from error
+        image = read_content(mapping_at(made, "spec.template"), name).image
+        if change is not None and image != change.image:
+            raise ConfigurationError(f"the API server gives {what} the image {image} instead: use --template keep")
 
 
 def _request(run: Run, row: Row) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from crrd.lib.errors import ApiRefusedError, ConfigurationError, OutputError
 from crrd.rollout.carry_out import carry_out
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import summary
-from crrd.rollout.image_start import complete_image, undone
+from crrd.rollout.image_start import check_rights, complete_image, undone
 from crrd.rollout.remedies import FLAGS
 from crrd.rollout.session import EXIT_FAILED, Session
 from crrd.rollout.target import Aim, check_run, find_again, find_target, split_targets
@@ -84,6 +84,8 @@ async def resume(session: Session) -> int:
             other = f"run {first.name} on {first.target.words} is not finished"
             way_out = f"finish it, or abort it: {session.command_line('abort', first.name)}"
             raise ConfigurationError(f"cannot resume run {name}: {other}; {way_out}")
+        if run.options.image is not None:
+            await check_rights(session, run.target, run.options.image)
         left = _left(make_plan(world, run, now, confirmed=True))
         await _record_options(session, run, cluster)
         begins = f"resuming on {run.target.words}, {left} left to restart"

@@ -69,6 +69,19 @@ def next_adoption(world: World, run: Run) -> Adoption:
     return (steps or _Labels(run, change, state, template, world.members)).next(has_image=has_image)
 
 
+def trial_writes(world: World, run: Run) -> tuple[Write, ...]:
+    """Return writes of the adoption that the API server can check by a dry run before the run begins."""
+    change, state = run.options.image, world.image
+    template = state.template if state is not None else None
+    if change is None or state is None or template is None or change.image == template.content.image:
+        return ()
+    if template.kind != "Deployment":
+        return _Labels(run, change, state, template, world.members).next(has_image=False).writes
+    steps = _Deployment(run, change, state, template)
+    tried = (steps.next(has_image=False), *map(steps.follow, steps.active))
+    return tuple(write for each in tried for write in each.writes if write.operations)
+
+
 def is_held(world: World, run: Run) -> bool:
     """Whether the run holds the controller of its workload."""
     template = world.image.template if world.image is not None else None
@@ -181,7 +194,7 @@ class _Deployment(Steps):
         template, target = self.template, self.run.target.words
         if has_image and not template.paused:  # somebody has resumed it
             return Adoption((self.release(),))
-        active = [each for each in self.revisions if each.replicas] or self.revisions[:1]
+        active = self.active
         if len(active) > 1:
             return Adoption(problem=f"the rollout of {target} is not finished: it has {len(active)} active ReplicaSets")
         twins = [each for each in self.revisions if self.is_target(each.content) and each not in active]
@@ -197,13 +210,17 @@ class _Deployment(Steps):
         if template.replicas and not active:
             return Adoption(wait=f"waiting for the ReplicaSet of {target}")
         if stale := [each for each in active if not self.is_target(each.content)]:
-            return self._follow(stale[0])
+            return self.follow(stale[0])
         if template.replicas and template.updated != template.replicas:
             why = f"waiting until the controller of {target} has seen the new template of its ReplicaSet"
             return Adoption(wait=why)
         return Adoption((self.release(_remove("/spec/paused")),))
 
-    def _follow(self, found: Revision) -> Adoption:
+    @property
+    def active(self) -> list[Revision]:
+        return [each for each in self.revisions if each.replicas] or self.revisions[:1]
+
+    def follow(self, found: Revision) -> Adoption:
         """Give the ReplicaSet the Deployment's template. Its pods are not touched, and new ones get the image."""
         content = found.content
         if content.rest != self.template.content.rest:
