@@ -74,6 +74,14 @@ state = "{folder}/state"
 """
 
 
+def configuration(version: str, folder: Path, address: str) -> str:
+    """Return the configuration of a containerd that has all its data in a folder."""
+    template = _CONFIG_2 if int(version.partition(".")[0]) < 2 else _CONFIG_3
+    # overlayfs does not work on overlayfs, which a container's /tmp uses.
+    snapshotter = "native" if _filesystem_of(folder) == "overlay" else "overlayfs"
+    return template.format(folder=folder, address=address, snapshotter=snapshotter)
+
+
 def missing() -> str:
     """Return why no real containerd can be run here, or ""."""
     if os.geteuid() != 0:
@@ -155,11 +163,7 @@ class Containerd:
         """Start it for the first time, and import the tests' images."""
         archive = self.folder / "images.tar"
         write_archive(archive, Path(shutil.which("busybox") or "/bin/busybox"))
-        template = _CONFIG_2 if int(self.version.split(".")[0]) < 2 else _CONFIG_3
-        # overlayfs does not work on overlayfs, which a container's /tmp uses.
-        snapshotter = "native" if _filesystem_of(self.folder) == "overlay" else "overlayfs"
-        text = template.format(folder=self.folder, address=self.address, snapshotter=snapshotter)
-        (self.folder / "config.toml").write_text(text)
+        (self.folder / "config.toml").write_text(configuration(self.version, self.folder, self.address))
         self.start()
         self.ctr("images", "import", str(archive))
         archive.unlink()
