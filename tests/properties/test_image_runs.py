@@ -16,7 +16,7 @@ from crrd.core.api.types import Pin, RecreateState, RequestedContainer, RequestP
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.plan import End, Plan, make_plan
-from crrd.core.rollout.pull import PullPod, PullState
+from crrd.core.rollout.pull import PullMemory, PullPod, PullState
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Amount
 from crrd.core.rollout.state import Member, World
@@ -37,6 +37,7 @@ class Model:
     running: dict[str, str] = field(default_factory=dict)  # By UID: the image of the instance that runs
     on_node: set[tuple[str, str]] = field(default_factory=lambda: {(node, OLD) for node in NODES})
     pulls: dict[str, PullPod] = field(default_factory=dict)  # By node
+    memory: PullMemory = field(default_factory=PullMemory)
     requests: dict[str, RunRequest] = field(default_factory=dict)
     known: World | None = None
     outages: list[str] = field(default_factory=list)  # Pods whose container was stopped without an image on the node
@@ -66,7 +67,7 @@ class Model:
     # What happens
 
     def look(self) -> None:
-        state = ImageState(tuple(self.pulls.values()))
+        state = ImageState(tuple(self.memory.seen(each, self.now) for each in self.pulls.values()))
         members, requests = tuple(self.pods.values()), tuple(self.requests.values())
         self.known = World(members, requests, workload(PODS), image=state)
 
@@ -80,8 +81,7 @@ class Model:
             if row.request is not None:
                 self.requests.pop(row.request.request.name, None)
         for node in plan.image.pull:
-            at = START + timedelta(seconds=self.now)
-            made = PullPod(f"pull-{node}", f"{node}-{self.now}", "run", node, PullState.PULLING, created=at)
+            made = PullPod(f"pull-{node}", f"{node}-{self.now}", "run", node, PullState.PULLING)
             self.pulls.setdefault(node, made)
         for pull in plan.image.drop:
             if self.pulls.get(pull.node, pull).uid == pull.uid:

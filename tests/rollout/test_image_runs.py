@@ -11,7 +11,7 @@ import pytest
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.image_steps import ImageSteps
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.pull import PullPod, PullState
+from crrd.core.rollout.pull import PullPod, PullState, pull_pod
 from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.run import Target
 from crrd.core.rollout.standing import Row, Stage
@@ -204,6 +204,15 @@ async def test_an_abort_in_the_middle_of_an_adoption_leaves_nothing_paused(
     assert output(capsys).endswith("pending requests deleted: 0; 1 of 1 pods have i:2; so has the template\n")
     found = await deployment(cluster)
     assert (found["spec"].get("paused"), found["metadata"].get("labels", {})) == (None, {})
+
+
+async def test_an_abort_of_a_run_that_has_only_pulled_deletes_its_pull_pods(cluster: PlayedCluster) -> None:
+    like = await cluster.pod("one", {"app": "solo"})
+    await cluster.client.create(PODS, NAMESPACE, pull_pod(run(name="begun"), "node-a", "i:2", like))
+    assert await recreated(cluster, "abort", "begun") == 0
+    assert [pod["metadata"]["name"] for pod in await cluster.pods()] == ["one"]
+    with pytest.raises(ConfigurationError, match="run 'begun' not found"):
+        await recreated(cluster, "abort", "begun")
 
 
 async def test_a_policy_that_refuses_the_image_of_a_pod_ends_the_run_before_it_begins(

@@ -29,7 +29,13 @@ async def abort(session: Session) -> int:
     another image.
     """
     name = session.command.run_name
-    requests = sorted(await session.requests_of(name), key=lambda each: each.age)
+    try:
+        requests = sorted(await session.requests_of(name), key=lambda each: each.age)
+    except ConfigurationError:
+        if not await delete_pull_pods(session.client, session.namespace, name):
+            raise
+        session.display.print_line(f"run {name} has started no pod, so only its pull pods were deleted")
+        return 0
     await _check_not_over(session, newest_run(requests))
     open_requests = [each.request for each in requests if each.is_open]
     waiting = [each.request for each in requests if each.is_open and not _has_begun(each)]

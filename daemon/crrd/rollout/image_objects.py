@@ -1,11 +1,12 @@
 """Watches what a run with an image needs besides pods and requests: its pull pods, and the workload's template."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from crrd.core.rollout.adoption import ADOPTED_BY
 from crrd.core.rollout.image_state import ImageState
-from crrd.core.rollout.pull import LABEL_PULL, PullPod, PullState, read_pull_pod
+from crrd.core.rollout.pull import LABEL_PULL, PullMemory, PullPod, PullState, read_pull_pod
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.template import Revision, Template, read_revision, read_template
 from crrd.kube.client import KubeClient
@@ -29,6 +30,7 @@ class ImageObjects:
         self._pulls = Values(read_pull_pod, changed)
         self._templates = Values(lambda obj: read_template({**obj, **kind}, container), changed)
         self._revisions: tuple[Revision, ...] | None = None
+        self._memory = PullMemory()
         self._refused: dict[str, PullPod] = {}  # By node
         self.released = False  # As `ImageState.released`
 
@@ -43,10 +45,12 @@ class ImageObjects:
 
     def state(self) -> ImageState:
         """Return what is known."""
-        made = {each.node: each for each in self._pulls.values()}
+        now = asyncio.get_running_loop().time()
+        pulls = tuple(self._memory.seen(each, now) for each in self._pulls.values())
+        made = {each.node for each in pulls}
         refused = (each for node, each in self._refused.items() if node not in made)
         template = next((each for each in self._templates.values() if each.uid == self._aim.target.uid), None)
-        known = (*self._pulls.values(), *refused), template, self._revisions, self._container
+        known = (*pulls, *refused), template, self._revisions, self._container
         return ImageState(*known, released=self.released)
 
     async def read_revisions(self) -> None:

@@ -136,11 +136,12 @@ class ImageWriter:
         return True
 
 
-async def delete_pull_pods(client: KubeClient, namespace: str, run: str) -> None:
-    """Delete all pull pods of a run."""
+async def delete_pull_pods(client: KubeClient, namespace: str, run: str) -> int:
+    """Delete all pull pods of a run. Return how many there were."""
     where = Where(namespace=namespace, label_selector=f"{LABEL_PULL}={run}")
     found = await client.list_all(PODS, _name_and_uid, **where)
     await _each(_delete(client, namespace, name, uid) for name, uid in found.items)
+    return len(found.items)
 
 
 async def _delete_pull_pod(client: KubeClient, namespace: str, pull: PullPod) -> None:

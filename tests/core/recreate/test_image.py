@@ -130,6 +130,21 @@ def test_where_the_runtime_has_no_name_kubelets_hash_tells(
     assert state(one(asked(), shown(NEW, "new"), *earlier, new, kubelet_minor=minor)).phase is phase
 
 
+@pytest.mark.parametrize(
+    ("number", "found", "phase"),
+    [(1, "1", StatePhase.SUCCEEDED), (1, "2", StatePhase.RECREATING), (0, "1", StatePhase.RECREATING)],
+)
+def test_an_old_kubelet_whose_container_has_crashed_before_it_got_the_image(
+    number: int, found: str, phase: StatePhase
+) -> None:
+    """Kubelet keeps one dead container, so the one of the request is gone. An even older one tells nothing."""
+    crashed, new = (
+        exited("crashed", hash=found, restart_count=number),
+        instance("new", hash="2", restart_count=2, created_at=2),
+    )
+    assert state(one(asked(), shown(NEW, "new"), crashed, new, kubelet_minor=30)).phase is phase
+
+
 def test_the_hash_is_kubelets() -> None:
     """As kubelet 1.36.2 wrote it on a container (`crictl inspect`, annotation io.kubernetes.container.hash)."""
     assert hash_of_name_and_image("mesh", "localhost/busybox:2") == "265c6fab"

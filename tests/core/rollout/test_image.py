@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from crrd.core.rollout.image_steps import patch_of, to_release
 from crrd.core.rollout.overview import run_status
 from crrd.core.rollout.plan import End, Plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import make_preview
-from crrd.core.rollout.pull import RETRY_SECONDS, PullPod, PullState, pull_pod, read_pull_pod
+from crrd.core.rollout.pull import RETRY_SECONDS, PullMemory, PullPod, PullState, pull_pod, read_pull_pod
 from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.run import ANNOTATION_RUN, Amount, Progress, Run
 from crrd.core.rollout.standing import Stage
@@ -57,7 +56,7 @@ def pods(*images: str, **changes: Any) -> tuple[Member, ...]:
 
 
 def pull(state: PullState, message: str = "", node: str = "node-a", **changes: Any) -> PullPod:
-    return replace(PullPod(f"pull-{node}", "u", "run", node, state, message, NOW), **changes)
+    return replace(PullPod(f"pull-{node}", "u", "run", node, state, message), **changes)
 
 
 def world(members: tuple[Member, ...], *requests: RunRequest, pulls: tuple[PullPod, ...] = (), **state: Any) -> World:
@@ -90,12 +89,22 @@ def test_the_image_is_pulled_before_a_pod_gets_its_request() -> None:
 
 
 def test_a_pull_that_fails_fails_the_pods_of_its_node() -> None:
-    late = pull(PullState.RETRYING, "ErrImagePull: not found", created=NOW - timedelta(seconds=RETRY_SECONDS))
+    memory, again = PullMemory(), pull(PullState.RETRYING, "ErrImagePull: not found")
+    assert memory.seen(again, 100.0) == again, "from the first failure, however long the pull took until then"
+    late = memory.seen(again, 100.0 + RETRY_SECONDS)
     for found in (late, pull(PullState.FAILED, "InvalidImageName")):
         plan = planned(world(pods(OLD), pulls=(found,)), of_image())
         assert (plan.end, plan.image.drop) == (End.FAILED, ())
         sentence = f"kubelet cannot pull app:2 on node node-a, and no container was stopped there: {found.message}"
         assert why(plan) == {"web-0": sentence}
+
+
+def test_what_was_pulled_stays_pulled() -> None:
+    """The pod may end later at its deadline, because its container cannot be created."""
+    memory, pulled = PullMemory(), pull(PullState.PULLED)
+    assert memory.seen(pulled, 0.0) == pulled
+    assert memory.seen(pull(PullState.FAILED, "DeadlineExceeded"), 600.0) == pulled
+    assert memory.seen(pull(PullState.FAILED, uid="other"), 600.0).state is PullState.FAILED
 
 
 def test_pull_pods_are_deleted_where_no_pod_needs_them() -> None:

@@ -63,5 +63,13 @@ def _started_for_image(view: ContainerView, newest: Instance) -> bool:
     minor = view.whole.node.kubelet_minor
     if minor is None or minor >= SINCE:
         return newest.hash == hash_of_name_and_image(view.name, view.image)
-    before = view.whole.observed.instance(view.target.bare_id) if view.target is not None else None
-    return before is not None and newest.hash != before.hash
+    observed, target = view.whole.observed, view.target
+    if target is None:
+        return False
+    if (before := observed.instance(target.bare_id)) is not None:
+        return newest.hash != before.hash
+    # It crashed before it was replaced, and kubelet has removed it since.
+    later = (
+        each for each in observed.instances if each.name == view.name and each.restart_count > target.restart_count
+    )
+    return any(each.hash != newest.hash for each in later)

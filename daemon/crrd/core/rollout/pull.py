@@ -8,19 +8,17 @@ While the pod exists, kubelet keeps the image on the node.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from crrd.core.api.time import parse_time
 from crrd.core.rollout.run import Run
 from crrd.lib.jsonfields import items, mapping, text
 
 LABEL_PULL = "crr.apps.kruise.io/pull-for-run"
 """On a pull pod: its run. Not LABEL_RUN, by which the requests of runs are found."""
 RETRY_SECONDS = 30
-"""How long kubelet may try to pull an image that could not be pulled, before the pull has failed."""
+"""How long kubelet may try again to pull an image, after it could not be pulled, before the pull has failed."""
 _NAME = "pull"  # Of its container
 _UNKNOWN = "ContainerStatusUnknown"  # Reason of a container that had not been created when its pod ended
 _COMMAND = "/crrd-pulls-only-the-image"
@@ -60,22 +58,38 @@ class PullPod:
     node: str
     state: PullState
     message: str = ""  # Kubelet's, if the image could not be pulled
-    created: datetime | None = None
     deleting: bool = False
-
-    def state_at(self, now: datetime) -> PullState:
-        """Return the state, FAILED if kubelet has tried for long enough."""
-        late = self.created is not None and (now - self.created).total_seconds() >= RETRY_SECONDS
-        return PullState.FAILED if self.state is PullState.RETRYING and late else self.state
 
 
 def read_pull_pod(obj: Mapping[str, Any]) -> PullPod:
     """Parse a pull pod."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
-    name, uid, created = (text(meta.get(key)) for key in ("name", "uid", "creationTimestamp"))
+    name, uid = text(meta.get("name")), text(meta.get("uid"))
     run, node = text(mapping(meta.get("labels")).get(LABEL_PULL)), text(spec.get("nodeName"))
     deleting = meta.get("deletionTimestamp") is not None
-    return PullPod(name, uid, run, node, *_state(status), created=parse_time(created), deleting=deleting)
+    return PullPod(name, uid, run, node, *_state(status), deleting=deleting)
+
+
+class PullMemory:
+    """What is known of pull pods besides their status, by UID."""
+
+    def __init__(self) -> None:
+        self._failing: dict[str, float] = {}  # Since when kubelet tries again
+        self._pulled: set[str] = set()
+
+    def seen(self, pull: PullPod, now: float) -> PullPod:
+        """Return a pull pod as it is `now` (monotonic seconds).
+
+        It has failed if kubelet has tried again for long enough. What was pulled stays pulled, also if the pod ends
+        later because its container cannot be created.
+        """
+        if pull.state is PullState.PULLED or pull.uid in self._pulled:
+            self._pulled.add(pull.uid)
+            return replace(pull, state=PullState.PULLED, message="")
+        if pull.state is not PullState.RETRYING:
+            return pull
+        late = now - self._failing.setdefault(pull.uid, now) >= RETRY_SECONDS
+        return replace(pull, state=PullState.FAILED) if late else pull
 
 
 def _state(status: Mapping[str, Any]) -> tuple[PullState, str]:
