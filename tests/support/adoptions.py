@@ -240,7 +240,8 @@ class Model:
         names = {"updateRevision": label, "currentRevision": current} if kind == "StatefulSet" else {}
         status = {"replicas": count, "updatedReplicas": updated, **names}
         if kind == "DaemonSet":
-            status = {"desiredNumberScheduled": count, "updatedNumberScheduled": updated}
+            scheduled = {f"{which}NumberScheduled": count for which in ("desired", "current")}
+            status = {**scheduled, "updatedNumberScheduled": updated}
         self._status(seen, **status)
 
     # The run
@@ -278,10 +279,13 @@ class Model:
             if real is not None and image_of(pod) != NEW and real["metadata"]["uid"] == pod["metadata"]["uid"]:
                 real["spec"]["containers"][1]["image"] = NEW
                 return Adoption(wait="a pod gets the image")
-        adoption = next_adoption(self.world(), self.run)
+        adoption = self.next_step()
         for write in adoption.writes:
             self.write(write)
         return adoption
+
+    def next_step(self) -> Adoption:
+        return next_adoption(self.world(), self.run)
 
     def write(self, write: Write) -> None:
         """The API server: a patch whose tests fail changes nothing, and neither does one of another object."""

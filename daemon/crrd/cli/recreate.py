@@ -88,6 +88,7 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
         "       %(prog)s -l SELECTOR -c CONTAINER[,CONTAINER] [flags]\n"
         "       %(prog)s [TYPE/NAME | -l SELECTOR] --stale [flags]\n"
         "       %(prog)s TYPE/NAME -c CONTAINER --image IMAGE [--template adopt|keep] [flags]\n"
+        "       %(prog)s TYPE/NAME [-c CONTAINER] --image-from-template [flags]\n"
         "       %(prog)s status [RUN] [-w] | resume RUN | undo RUN | abort RUN"
     )
     parser.description = (
@@ -103,6 +104,7 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
         "  %(prog)s deployment/web -c app\n"
         "  %(prog)s statefulset/db -c proxy --max-unavailable 20%% --min-ready 30s\n"
         "  %(prog)s deployment/web -c proxy --image proxy:1.2 --template adopt\n"
+        "  %(prog)s deployment/web --image-from-template      the template of a paused Deployment has it already\n"
         '  %(prog)s -l app=web -c app,sidecar --ordered --unready-grace 5s --reason "log level"\n'
         "  %(prog)s pod/web-7d4b9c -c app --dry-run\n"
         "  %(prog)s deployment/web deployment/api -c app --dry-run=server\n"
@@ -122,6 +124,8 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
     flag("--image", image, convert=str, metavar="IMAGE", dest="image_name")
     adopt = "with --image: whether the workload's template gets the image in the end, or stays as it is"
     add("--template", choices=("adopt", "keep"), default="", help=adopt)
+    follow = "give the pods of a workload that is paused, or has OnDelete or a partition, the image of its template"
+    add("--image-from-template", action="store_true", dest="follows_template", help=follow)
     pull = "with --image: who pulls it. never: it must be on the nodes already (default: %(default)s)"
     add("--pull", choices=("kubelet", "never"), default="kubelet", help=pull)
     mutable = "with --image: accept an image without a tag, or with the tag latest"
@@ -320,18 +324,21 @@ def requested(args: argparse.Namespace) -> Command:
 def _image(args: argparse.Namespace, containers: tuple[str, ...]) -> ImageChange | None:
     """Return the change to another image. Raises ConfigurationError for flags that do not fit."""
     given = vars(args)
-    name = given.get("image_name", "")
-    if not name:
+    name, follows = given.get("image_name", ""), given.get("follows_template", False)
+    if follows and (name or args.template or args.selector):
+        raise ConfigurationError("--image-from-template needs a workload, and no --image and --template")
+    if not name and not follows:
         alone = [flag for flag in ("template", "allow_mutable_tag") if given.get(flag)]
         if alone:
             raise ConfigurationError(f"--{alone[0].replace('_', '-')} needs --image IMAGE")
         return None
     other = next((flag for flag in ("stale", "since", "ordered", "preflight") if given.get(flag)), "")
+    flag = "--image-from-template" if follows else "--image"
     if other:
-        raise ConfigurationError(f"--image cannot be used with --{other}")
-    if len(containers) != 1:
-        raise ConfigurationError("--image needs one container: -c NAME")
-    return ImageChange(name, adopt=args.template == "adopt", pulls=args.pull == "kubelet")
+        raise ConfigurationError(f"{flag} cannot be used with --{other}")
+    if len(containers) != 1 and (containers or not follows):
+        raise ConfigurationError(f"{flag} needs one container: -c NAME")
+    return ImageChange(name, adopt=args.template == "adopt", pulls=args.pull == "kubelet", follow=follows)
 
 
 def _as_flags(given: Mapping[str, Any]) -> Iterator[str]:

@@ -57,10 +57,7 @@ class ImageObjects:
         """Read the workload's ReplicaSets or ControllerRevisions. No watch reports them, because few runs need them."""
         if self._aim.target.kind not in ADOPTED_BY:
             return
-        resource = REPLICA_SETS if self._aim.target.kind == "Deployment" else CONTROLLER_REVISIONS
-        where = {"namespace": self._namespace, "label_selector": self._aim.selector}
-        found = await self._client.list_all(resource, lambda obj: read_revision(obj, self._container), **where)
-        self._revisions = found.items
+        self._revisions = await list_revisions(self._client, self._namespace, self._aim, self._container)
 
     @property
     def template(self) -> Template | None:
@@ -78,3 +75,10 @@ class ImageObjects:
     def workload_written(self, obj: Json) -> None:
         """Record a workload that the API server has just returned."""
         self._templates.put(self._templates.parse(obj))
+
+
+async def list_revisions(client: KubeClient, namespace: str, aim: Aim, container: str) -> tuple[Revision, ...]:
+    """Return the ReplicaSets, or ControllerRevisions, that the selector of a workload selects."""
+    resource = REPLICA_SETS if aim.target.kind == "Deployment" else CONTROLLER_REVISIONS
+    where = {"namespace": namespace, "label_selector": aim.selector}
+    return (await client.list_all(resource, lambda obj: read_revision(obj, container), **where)).items

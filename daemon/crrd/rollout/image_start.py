@@ -10,6 +10,7 @@ from typing import Any
 
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.adoption import ADOPTED_BY, Steps, mixed_revisions, trial_writes
+from crrd.core.rollout.following import record_writes, template_images
 from crrd.core.rollout.image_change import ImageChange, is_mutable
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.image_steps import patch_of
@@ -30,6 +31,7 @@ from crrd.rollout.target import Aim
 
 Json = Mapping[str, Any]
 ROLE = "crrd-recreate-image"
+FOLLOW_ROLE = "crrd-update-images"  # It cannot change workloads
 _KRUISE, _SIDECAR_SETS = "apps.kruise.io", "kruise.io/sidecarset"
 _GITOPS = {
     "argocd.argoproj.io/": "Argo CD",
@@ -48,16 +50,20 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
     if change is None:
         return run
     _check_target(session, aim, world, run)
-    await check_rights(session, run.target, replace(change, adopt=session.command.template == "adopt"))
+    adopts = change.follow or session.command.template == "adopt"
+    await check_rights(session, run.target, replace(change, adopt=adopts))
     workload = await session.client.get(aim.resource, run.namespace, aim.target.name) if aim.resource else {}
     template = world.image.template if world.image is not None else None
     in_template = template if template is not None and template.content.image else None
     _check_undone(run, change, _before(world, run, in_template))
-    change = replace(change, adopt=_wants_adoption(session, aim, in_template, workload))
+    change = replace(change, adopt=change.follow or _wants_adoption(session, aim, in_template, workload))
     if change.adopt and in_template is not None and cluster.images is not None:
         await cluster.images.read_revisions()
         world = cluster.world()
-        _check_adoption(run, in_template, world, workload)
+        if change.follow:
+            _check_following(run, world)
+        else:
+            _check_adoption(run, in_template, world, workload)
     if in_template is not None:
         change = replace(change, template=in_template.content.rest)
     run = _with(run, replace(change, before=_before(world, run, in_template)))
@@ -105,15 +111,15 @@ async def check_rights(session: Session, target: Target, change: ImageChange) ->
     """Raise ConfigurationError if the user lacks a right that a run with an image needs."""
     wanted = ["patch pods", *(["create,delete pods"] if change.pulls else [])]
     if change.adopt and target.kind in ADOPTED_BY:
-        wanted.append(f"patch {target.kind.lower()}s.apps")
+        wanted += [] if change.follow else [f"patch {target.kind.lower()}s.apps"]
         by_labels = target.kind != "Deployment"
         wanted.append("list controllerrevisions.apps" if by_labels else "patch,delete replicasets.apps")
     missing: tuple[str, ...] = ()
     with suppress(ResourceMissingError):  # the local API server has no access reviews, and no rights
         missing = await missing_rights(session.client, wanted, session.namespace)
     if missing:
-        rights = ", ".join(missing)
-        raise ConfigurationError(f"you may not {rights} in namespace {session.namespace}; bind the ClusterRole {ROLE}")
+        rights, role = ", ".join(missing), FOLLOW_ROLE if change.follow else ROLE
+        raise ConfigurationError(f"you may not {rights} in namespace {session.namespace}; bind the ClusterRole {role}")
 
 
 def _wants_adoption(session: Session, aim: Aim, template: Template | None, workload: Json) -> bool:
@@ -174,6 +180,12 @@ def _check_adoption(run: Run, template: Template, world: World, workload: Json) 
             raise ConfigurationError(f"the template of {target} differs from ReplicaSet {odd.name}: {keep} wait")
 
 
+def _check_following(run: Run, world: World) -> None:
+    found = template_images(run.target.words, world.image or ImageState(), world.members)
+    if why := found.problem or found.wait:
+        raise ConfigurationError(why)
+
+
 async def _tried(session: Session, cluster: Cluster, run: Run) -> Run:
     """Return the run after each of its writes for a pod was tried as a dry run.
 
@@ -191,6 +203,9 @@ async def _tried(session: Session, cluster: Cluster, run: Run) -> Run:
         _check_request(made)
         patched = await session.client.json_patch(PODS, run.namespace, row.pod, patch_of(row, run), dry_run=True)
         image = _image_in(patched, run.options.containers[0])
+        if change.follow and image not in ("", change.image):
+            why = f"a webhook sets {image} in the pods of {run.target.words} instead of {change.image}"
+            raise ConfigurationError(f"{why}, which its template has: write {image} in the template")
         run = _with(run, replace(change, image=image or change.image))
         if change.pulls:
             body = pull_pod(run, row.node, image or change.image, like)
@@ -206,7 +221,8 @@ async def _tried(session: Session, cluster: Cluster, run: Run) -> Run:
 async def _try_adoption(session: Session, cluster: Cluster, run: Run) -> None:
     """Try the writes to the workload as a dry run. What is refused in the end would leave its controller held."""
     name, change = run.options.containers[0], run.options.image
-    for write in trial_writes(cluster.world(), run):
+    follows = change is not None and change.follow
+    for write in (record_writes if follows else trial_writes)(cluster.world(), run):
         what, resource = f"{write.plural} {write.name}", Resource(write.plural, "apps")
         try:
             made = await session.client.json_patch(resource, run.namespace, write.name, write.operations, dry_run=True)

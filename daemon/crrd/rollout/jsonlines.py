@@ -78,6 +78,7 @@ class JsonLines(Display):
             "later": _batches(preview.later),
             "putOff": put_off_pods(preview),
             "skipped": skipped_pods(preview),
+            "writes": preview.writes,
             "warnings": preview.warnings,
             "stale": [_stale(each) for each in preview.stale],
             "notCovered": list(map(str, preview.unreached)),

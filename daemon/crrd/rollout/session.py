@@ -64,6 +64,7 @@ class Command:
     timeout: int | None = None  # Seconds for the whole run. 0 for no limit, None for the default
     yes: bool = False  # Do not ask after the first part
     template: str = ""  # With an image: `adopt`, `keep`, or "" if the user has not decided
+    follows_template: bool = False  # The image is that of the workload's template
     allow_mutable_tag: bool = False  # With an image: accept one without a tag, or with `latest`
 
 

@@ -18,6 +18,7 @@ from crrd.lib.errors import ApiRefusedError, ConfigurationError, OutputError
 from crrd.rollout.carry_out import carry_out
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import summary
+from crrd.rollout.follow import following
 from crrd.rollout.image_start import check_rights, complete_image, undone
 from crrd.rollout.remedies import FLAGS
 from crrd.rollout.session import EXIT_FAILED, Session
@@ -33,15 +34,16 @@ async def start(session: Session) -> int:
         return await resume(session)
     targets = split_targets(command.targets)
     aims = [await find_target(session.client, session.namespace, each, command.selector) for each in targets]
+    sessions = [await following(session, aim) for aim in aims]
     if len(aims) > 1:
-        for aim in aims:  # check all targets before the first run
-            async with Cluster(session.client, session.namespace, aim, command.options) as cluster:
-                _make_run(session, aim, cluster)
+        for each, aim in zip(sessions, aims, strict=True):  # check all targets before the first run
+            async with Cluster(session.client, session.namespace, aim, each.command.options) as cluster:
+                _make_run(each, aim, cluster)
     worst = 0
     for done, aim in enumerate(aims, start=1):
         code, over = EXIT_FAILED, False
         try:
-            code, over = await _start(session, aim)
+            code, over = await _start(sessions[done - 1], aim)
             worst = max(worst, code)
         finally:
             if not over and (left := [each.target.words for each in aims[done:]]):

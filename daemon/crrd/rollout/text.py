@@ -78,6 +78,7 @@ class TextDisplay(Display):
         if preview.stopped.why:
             lines.append(f"then waits: {preview.stopped.with_command}")
         lines += numbered[now:]
+        lines += [f"then {each}" for each in preview.writes]
         lines += [f"{pod}: the API server would reject the request: {why}" for pod, why in refused.items()]
         lines += [f"put off: {', '.join(pods)} ({why})" for why, pods in put_off_pods(preview).items()]
         lines += [f"skipped: {', '.join(pods)} ({why})" for why, pods in skipped_pods(preview).items()]

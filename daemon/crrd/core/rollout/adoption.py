@@ -16,10 +16,18 @@ from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, World
-from crrd.core.rollout.template import LABEL_ADOPTING, LABEL_HELD, LABEL_REVISION, Content, Revision, Template
+from crrd.core.rollout.template import (
+    LABEL_ADOPTING,
+    LABEL_HELD,
+    LABEL_REVISION,
+    ON_DELETE,
+    Content,
+    Revision,
+    Template,
+)
 from crrd.lib.jsonpatch import Operation
 
-_PAUSED, _ON_DELETE = "paused", "OnDelete"
+_PAUSED = "paused"
 _NO_POD = 1_000_000_000  # A partition above every ordinal, also if the StatefulSet is scaled up meanwhile
 _SPEC, _ROLLING = "/spec/template/spec", "/spec/updateStrategy/rollingUpdate"
 ADOPTED_BY = ("Deployment", "StatefulSet", "DaemonSet")
@@ -63,8 +71,9 @@ def next_adoption(world: World, run: Run) -> Adoption:
         return Adoption(wait=f"reading the revisions of {run.target.words}")
     if state.released:
         return Adoption(problem=f"the image of {run.target.words} was set back to {template.content.image} meanwhile")
-    if (hindered := _hindered(world, run, change, template)) and not (aborted and template.kind == "Deployment"):
-        return hindered  # a Deployment that is released replaces no pod in any case
+    obstacle = hindered(world, run, change, template)
+    if obstacle is not None and not (aborted and template.kind == "Deployment"):
+        return obstacle  # a Deployment that is released replaces no pod in any case
     steps = _Deployment(run, change, state, template) if template.kind == "Deployment" else None
     return (steps or _Labels(run, change, state, template, world.members)).next(has_image=has_image)
 
@@ -109,7 +118,7 @@ def release_command(run: Run, template: Template) -> str:
     return f"to roll it out with new pods, set its updateStrategy back to {template.held or 'what it was'}"
 
 
-def _hindered(world: World, run: Run, change: ImageChange, template: Template) -> Adoption | None:
+def hindered(world: World, run: Run, change: ImageChange, template: Template) -> Adoption | None:
     """Return what to wait for, or why there is no adoption, if a pod does not run the image; None if all do."""
     name, there = run.options.containers[0], [each for each in world.members if each.counts]
     odd = [each for each in there if _image_of(each, run) != change.image]
@@ -121,6 +130,8 @@ def _hindered(world: World, run: Run, change: ImageChange, template: Template) -
         named = f"pod {odd[0].pod.name} has {_image_of(odd[0], run) or 'no such container'}"
         if template.holder:
             return Adoption(problem=f"{named}, and its controller is held; {release_command(run, template)}")
+        if change.follow:
+            return Adoption(problem=f"{run.target.words} does not follow its template yet, because {named}")
         return Adoption(problem=f"the template of {run.target.words} was not changed, because {named}")
     unready = next((each for each in there if not each.ready and not each.pod.containers[name].ready), None)
     if unready is not None and not template.holder:  # an earlier run may have given it an image that does not work
@@ -221,16 +232,11 @@ class _Deployment(Steps):
         return [each for each in self.revisions if each.replicas] or self.revisions[:1]
 
     def follow(self, found: Revision) -> Adoption:
-        """Give the ReplicaSet the Deployment's template. Its pods are not touched, and new ones get the image."""
         content = found.content
         if content.rest != self.template.content.rest:
             why = f"the template of ReplicaSet {found.name} differs from that of {self.run.target.words} in more"
             return Adoption(problem=f"{why} than the image; {release_command(self.run, self.template)}")
-        path = f"{_SPEC}{content.path}"
-        operations = image_operations(path, self.run.options.containers[0], content.image, self.change.image)
-        return Adoption(
-            (Write("replicasets", found.name, found.uid, (_test("/metadata/uid", found.uid), *operations)),)
-        )
+        return follow_template(self.run, self.change, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +262,7 @@ class _Labels(Steps):
             if before is None or before.content.rest != newest.content.rest:
                 why = f"the revision of pod {member.pod.name} differs from the new one in more than the image"
                 return Adoption(problem=f"{why}; {release_command(self.run, template)}")
-            writes.append(self._label(member, label, newest.label))
+            writes.append(set_label(self.run, self.change, member, label, newest.label))
         return Adoption(tuple(writes)) if writes else Adoption((self.release(*self._restore()),))
 
     def _before_hold(self) -> Adoption | None:
@@ -279,10 +285,10 @@ class _Labels(Steps):
     def _hold(self) -> Write:
         """Return the write that changes the template. With OnDelete the controller deletes no pods anyway."""
         strategy, partition = self.template.strategy, self.template.partition
-        if strategy == _ON_DELETE:
+        if strategy == ON_DELETE:
             return self.hold("")
         if self.template.kind == "DaemonSet":
-            return self.hold(strategy, _add("/spec/updateStrategy/type", _ON_DELETE))
+            return self.hold(strategy, _add("/spec/updateStrategy/type", ON_DELETE))
         if partition is None:
             return self.hold("0", _add(_ROLLING, {"partition": _NO_POD}))
         return self.hold(str(partition), _add(f"{_ROLLING}/partition", _NO_POD))
@@ -294,19 +300,19 @@ class _Labels(Steps):
         elif held.isdecimal():
             yield _add(f"{_ROLLING}/partition", int(held))
 
-    def _label(self, member: Member, before: str, after: str) -> Write:
-        path, container = f"/metadata/labels/{_escaped(LABEL_REVISION)}", self.run.options.containers[0]
-        return Write(
-            "pods",
-            member.pod.name,
-            member.pod.uid,
-            (
-                _test("/metadata/uid", member.pod.uid),
-                _test(path, before),
-                _test(f"{container_path(member, container)}/image", self.change.image),
-                {"op": "replace", "path": path, "value": after},
-            ),
-        )
+
+def follow_template(run: Run, change: ImageChange, found: Revision) -> Adoption:
+    """Give a ReplicaSet the image. Its pods are not touched, and new ones get the image."""
+    path, container = f"{_SPEC}{found.content.path}", run.options.containers[0]
+    operations = image_operations(path, container, found.content.image, change.image)
+    return Adoption((Write("replicasets", found.name, found.uid, (_test("/metadata/uid", found.uid), *operations)),))
+
+
+def set_label(run: Run, change: ImageChange, member: Member, before: str, after: str) -> Write:
+    """Give a pod that has the image the label of its revision."""
+    path, image = f"/metadata/labels/{_escaped(LABEL_REVISION)}", container_path(member, run.options.containers[0])
+    tests = _test("/metadata/uid", member.pod.uid), _test(path, before), _test(f"{image}/image", change.image)
+    return Write("pods", member.pod.name, member.pod.uid, (*tests, {"op": "replace", "path": path, "value": after}))
 
 
 def container_path(member: Member, name: str) -> str:

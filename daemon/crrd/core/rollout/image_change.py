@@ -26,6 +26,9 @@ class ImageChange:
     """Digest of the workload's template without this image (`template.Content.rest`) when the run started; "" if the
     template does not have the container."""
     undoes: str = ""  # The run that is undone
+    follow: bool = False
+    """Whether the template of a held workload has the image already (`following`). Then the run does not write the
+    workload; what new pods are made of gets the image in the end, as with `adopt`, which is true, too."""
 
     def is_foreign(self, image: str) -> bool:
         """Whether somebody has given the container an image since the run began. It may be a newer one."""
@@ -42,7 +45,7 @@ def read_image_change(found: object) -> ImageChange | None:
         return None
     raw = dict(mapping(found))
     read = ImageChange(**{**raw, "before": tuple(map(text, items(raw.get("before"))))})
-    texts, flags = (read.image, read.template, read.undoes), (read.adopt, read.pulls)
+    texts, flags = (read.image, read.template, read.undoes), (read.adopt, read.pulls, read.follow)
     sound = all(isinstance(each, str) for each in texts) and all(isinstance(each, bool) for each in flags)
     if not read.image or not sound:
         raise ValueError("an image change has other types")

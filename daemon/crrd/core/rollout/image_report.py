@@ -23,6 +23,8 @@ def _of_template(world: World, run: Run, change: ImageChange) -> str:
     image = template.content.image if template is not None else ""
     if not image:
         return ""
+    if image != change.image and change.follow:
+        return f"the template still has {image}: set the image in its source, too, before the workload is released"
     if image != change.image:
         return f"the template still has {image}, so a new pod gets {image}"
     if template is not None and template.holder:

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from crrd.core.api.time import after
 from crrd.core.rollout.adoption import Adoption, changed_by_others, is_held, next_adoption
+from crrd.core.rollout.following import next_following, released_meanwhile
 from crrd.core.rollout.image_steps import NO_STEPS, ImageSteps, image_rows, sort_by_image, to_cancel
 from crrd.core.rollout.refresh import sort_refreshes
 from crrd.core.rollout.requests import last_progress
@@ -113,7 +114,7 @@ def _adoption(world: World, run: Run, rows: tuple[Row, ...], end: End | None) ->
     change, begins = run.options.image, end is End.DONE and not tally(rows)[Stage.FAILED]
     if change is None or not change.adopt or not (begins or (end is End.ABORTED and is_held(world, run))):
         return None
-    adoption = next_adoption(world, run)
+    adoption = (next_following if change.follow else next_adoption)(world, run)
     return None if adoption.done else adoption
 
 
@@ -169,9 +170,11 @@ def _end(world: World, run: Run, rows: tuple[Row, ...]) -> tuple[End | None, str
     rival = first_rival(world, run)
     if rival is not None:
         return End.RIVAL, f"run {rival.name} on {rival.target.words} started first: wait for it, or abort it"
-    template = world.image.template if world.image is not None else None
-    if template is not None and (changed := changed_by_others(run, template)):
-        return End.FAILED, changed
+    template, change = world.image.template if world.image is not None else None, run.options.image
+    if template is not None and change is not None:
+        changed = released_meanwhile(run, template) if change.follow else changed_by_others(run, template)
+        if changed:
+            return End.FAILED, changed
     if counts[Stage.FAILED] >= run.options.max_failures:
         return End.FAILED, f"{counts[Stage.FAILED]} failed, {counts[Stage.WAITING]} not started"
     if any(row.stage is Stage.WAITING or row.stage.under_way for row in rows):
@@ -188,7 +191,8 @@ def put_off_pods(rows: Iterable[Row]) -> str:
 
 def _wait_of_all(world: World, run: Run) -> Wait | None:
     """Return why no pod at all may start, None if pods may."""
-    held = world.image is not None and world.image.template is not None and world.image.template.holder
+    template, change = world.image.template if world.image is not None else None, run.options.image
+    held = template is not None and (template.holder or (template.paused and change is not None and change.follow))
     if world.workload is None or not world.workload.rolling or run.options.force or held:
         return None
     lost = sum(each.pod.node_name in world.down for each in world.members)

@@ -9,6 +9,7 @@ from crrd.core.api.types import RecreateState, Request, RequestedContainer, Requ
 from crrd.core.config.objects import Change, changes
 from crrd.core.config.uses import OutOfReach, Unreached
 from crrd.core.recreate.messages import EARLY_LIVENESS, PULLS_IMAGE, STARTUP_FORGOTTEN, may_fail_early, may_stay_down
+from crrd.core.rollout.following import planned_writes
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run
@@ -31,6 +32,7 @@ class Preview:
     """Why a pod of the batches may not come back as it was -> these pods."""
     stale: tuple["Stale", ...] = ()  # Containers that a run with `stale` would recreate, in a batch or not
     unreached: tuple[Unreached, ...] = ()  # Configuration that a run with `stale` leaves as it is
+    writes: tuple[str, ...] = ()  # What follows the last pod
     min_ready: int = 0  # How many seconds a pod must be ready before the next batch
 
     def worded(self, remedies: Remedies) -> "Preview":
@@ -66,7 +68,9 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
             warnings[warning] = (*warnings.get(warning, ()), row.pod)
     stopped = Wait("" if last.end is End.INCOMPLETE else last.message) if last.end is not None else last.wait
     stale, unreached = tuple(_stale(after, plan)), out_of_reach(world, run)
-    return Preview(batches, plan, stopped, later, pause_after, warnings, stale, unreached, min_ready)
+    return Preview(
+        batches, plan, stopped, later, pause_after, warnings, stale, unreached, planned_writes(world, run), min_ready
+    )
 
 
 def out_of_reach(world: World, run: Run) -> tuple[Unreached, ...]:

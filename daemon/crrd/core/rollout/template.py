@@ -17,6 +17,7 @@ LABEL_ADOPTING = "crr.apps.kruise.io/adopting-run"
 copied to its ReplicaSets, other than annotations."""
 LABEL_HELD = "crr.apps.kruise.io/held"  # On a workload: the value of its update strategy that was replaced to hold it
 LABEL_REVISION = "controller-revision-hash"
+ON_DELETE = "OnDelete"  # The update strategy of a set that does not replace pods itself
 _LABEL_TEMPLATE = "pod-template-hash"
 _REVISION = "deployment.kubernetes.io/revision"
 
@@ -28,6 +29,8 @@ class Content:
     image: str = ""  # Of the container; "" if the template does not have the container
     path: str = ""  # JSON pointer to the container, in the pod's spec
     rest: str = ""  # Digest of all else
+    images: tuple[tuple[str, str], ...] = ()  # Of each container that can get another image: name and image
+    shape: str = ""  # Digest of all but these images
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +49,14 @@ class Template:
     paused: bool = False  # A Deployment's
     strategy: str = ""  # Type of the update strategy
     partition: int | None = None  # A StatefulSet's; None without a rollingUpdate
-    replicas: int = 0  # In its status, as the next one
-    updated: int = 0
+    replicas: int = 0  # Its pods by its status; of a DaemonSet: nodes with one
+    updated: int = 0  # Those of them that its controller takes for updated
     update_revision: str = ""  # Name of a StatefulSet's newest ControllerRevision
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the controller rolls out no changed template, or not to all pods, because its user has said so."""
+        return self.paused or self.strategy == ON_DELETE or bool(self.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +79,25 @@ def read_content(template: Mapping[str, Any], container: str) -> Content:
     labels = {key: value for key, value in mapping(meta.get("labels")).items() if key != _LABEL_TEMPLATE}
     shape = {key: value for key, value in template.items() if key != "$patch"}
     shape["metadata"] = {key: value for key, value in {**meta, "labels": labels}.items() if key != "creationTimestamp"}
-    image, path = "", ""
+    image, path, images, bare = "", "", [], dict(spec)
     for kind in ("containers", "initContainers"):
-        for index, entry in enumerate(map(mapping, items(spec.get(kind)))):
+        entries = [*map(mapping, items(spec.get(kind)))]
+        without = [*entries]
+        for index, entry in enumerate(entries):
             if entry.get("name") == container and not path:
                 image, path = text(entry.get("image")), f"/{kind}/{index}"
-                others = [*items(spec.get(kind))]
-                others[index] = {**entry, "image": ""}
+                others = [*entries[:index], {**entry, "image": ""}, *entries[index + 1 :]]
                 shape["spec"] = {**spec, kind: others}
-    digest = hashlib.sha256(json.dumps(shape, sort_keys=True, default=str).encode()).hexdigest()
-    return Content(image, path, digest[:16])
+            if kind == "containers" or entry.get("restartPolicy") == "Always":
+                images.append((text(entry.get("name")), text(entry.get("image"))))
+                without[index] = {**entry, "image": ""}
+        if entries:
+            bare[kind] = without
+    return Content(image, path, _digest(shape), tuple(images), _digest({**shape, "spec": bare}))
+
+
+def _digest(shape: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(shape, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def read_template(obj: Mapping[str, Any], container: str) -> Template:
@@ -101,8 +118,8 @@ def read_template(obj: Mapping[str, Any], container: str) -> Template:
         paused=spec.get("paused") is True,
         strategy=text(strategy.get("type")),
         partition=number(mapping(rolling).get("partition")) if rolling is not None else None,
-        replicas=number(status.get("replicas")),
-        updated=number(status.get("updatedReplicas")),
+        replicas=number(status.get("replicas", status.get("currentNumberScheduled"))),
+        updated=number(status.get("updatedReplicas", status.get("updatedNumberScheduled"))),
         update_revision=text(status.get("updateRevision")),
     )
 

@@ -1,0 +1,202 @@
+"""Pods in place get the image that the template of a held workload has already, and its records follow.
+
+The workload itself is never written, so this fits where a GitOps controller owns it. A paused Deployment, a StatefulSet
+with a partition or OnDelete, and a DaemonSet with OnDelete are held: their controllers replace no pod. The pods get the
+image first. Then the records follow: the template of the Deployment's ReplicaSet, or the label that says which revision
+a pod of a StatefulSet or DaemonSet has. So nothing is rolled out when the workload is released.
+
+A run back (`ImageChange.undoes`) lets the records follow the pods, too, and the template keeps the image.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from crrd.core.rollout.adoption import ADOPTED_BY, Adoption, Steps, Write, follow_template, hindered, set_label
+from crrd.core.rollout.image_state import ImageState
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.state import Member, World
+from crrd.core.rollout.template import LABEL_REVISION, Content, Revision, Template
+
+_HOW = {
+    "Deployment": "pause it (kubectl rollout pause) before its template changes",
+    "StatefulSet": "set spec.updateStrategy.rollingUpdate.partition to its number of replicas, or use OnDelete",
+    "DaemonSet": "set spec.updateStrategy.type to OnDelete",
+}
+"""How a workload is held, by its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateImages:
+    """How the images of a template differ from those of the pods."""
+
+    changes: tuple[tuple[str, str], ...] = ()  # Containers that are to get another image: name and image
+    wait: str = ""  # What must be known first
+    problem: str = ""  # Why pods in place cannot follow the template, and what to do
+
+
+def template_images(target: str, state: ImageState, members: Iterable[Member]) -> TemplateImages:
+    """Return which images the pods of a held workload lack. `target` is its name in messages."""
+    template, there = state.template, [each for each in members if each.counts]
+    if template is None or template.kind not in ADOPTED_BY:
+        return TemplateImages(problem=f"only the pods of a {', '.join(ADOPTED_BY)} can follow its template")
+    if not template.observed or state.revisions is None:
+        return TemplateImages(wait=f"the controller of {target} has not observed the last change of its template")
+    if not template.is_suspended:
+        why = f"{target} is not held, so its controller rolls out a changed template with new pods"
+        return TemplateImages(problem=f"{why}: {_HOW[template.kind]}")
+    own = [each for each in state.revisions if each.owner == template.uid]
+    if template.kind == "Deployment":
+        records = [each for each in own if each.replicas] or own[:1]
+        if len(records) > 1:
+            why = f"the rollout of {target} is not finished: it has {len(records)} active ReplicaSets"
+            return TemplateImages(problem=f"{why}; resume it (kubectl rollout resume), and wait for its rollout")
+    else:
+        newest = max(own, key=lambda each: each.number, default=None)
+        if newest is None or (newest.content.rest, newest.content.image) != (
+            template.content.rest,
+            template.content.image,
+        ):
+            return TemplateImages(wait=f"the controller of {target} has not made a revision of its template")
+        labels = {each.label: each for each in own}
+        names = {each.labels.get(LABEL_REVISION, ""): each.pod.name for each in there}
+        if unknown := next((pod for label, pod in names.items() if label not in labels), ""):
+            return TemplateImages(wait=f"the revision of pod {unknown} is not known")
+        records = [labels[label] for label in names]
+    odd = next((each for each in records if each.content.shape != template.content.shape), None)
+    if odd is not None:
+        why = f"the template of {target} differs in more than images from {odd.name}, which its pods have"
+        return TemplateImages(problem=f"{why}: release it, to roll it out with new pods")
+    return TemplateImages(tuple(_changes(template.content, records, there)))
+
+
+def _changes(content: Content, records: list[Revision], members: list[Member]) -> Iterator[tuple[str, str]]:
+    """Yield the images that a record lacks, or that only some of the pods have.
+
+    A container whose pods all have another image than their record is left alone, because a webhook or a user may have
+    set it.
+    """
+    for name, image in content.images:
+        pods = {each.pod.containers[name].image for each in members if name in each.pod.containers}
+        if any((name, image) not in each.content.images for each in records) or (image in pods and len(pods) > 1):
+            yield name, image
+
+
+def next_following(world: World, run: Run) -> Adoption:
+    """Return the next step after the last pod. All pods have the image, or will get it from this run."""
+    change, state, target = run.options.image, world.image, run.target.words
+    template = state.template if state is not None else None
+    if change is None or state is None or template is None:
+        return Adoption(wait=f"waiting for {target}")
+    if state.revisions is None:
+        return Adoption(wait=f"reading the revisions of {target}")
+    if (obstacle := hindered(world, run, change, template)) is not None:
+        return obstacle
+    if template.kind == "Deployment":
+        return _ReplicaSet(run, change, state, template).next()
+    return _PodLabels(run, change, state, template, world.members).next()
+
+
+def planned_writes(world: World, run: Run) -> tuple[str, ...]:
+    """Return sentences about what a run writes after the last pod, for a preview."""
+    change, state, target = run.options.image, world.image, run.target.words
+    if change is None or not change.follow or state is None or state.template is None:
+        return ()
+    unchanged = f"; {target} itself is not changed"
+    if state.template.kind != "Deployment":
+        return (f"the pods get the label {LABEL_REVISION} of the revision with {change.image}{unchanged}",)
+    own = [each for each in state.revisions or () if each.owner == state.template.uid and each.replicas]
+    return tuple(f"ReplicaSet {each.name} gets {change.image} in its template{unchanged}" for each in own)
+
+
+def record_writes(world: World, run: Run) -> tuple[Write, ...]:
+    """Return the writes of ReplicaSets that follow the last pod, so that they can be tried as a dry run."""
+    change, state = run.options.image, world.image
+    if change is None or not change.follow or state is None or state.template is None:
+        return ()
+    if state.template.kind != "Deployment" or state.revisions is None:
+        return ()
+    return tuple(each for each in _ReplicaSet(run, change, state, state.template).next().writes if each.operations)
+
+
+class _ReplicaSet(Steps):
+    """The ReplicaSet of a paused Deployment."""
+
+    def next(self) -> Adoption:
+        target = self.run.target.words
+        active = [each for each in self.revisions if each.replicas] or self.revisions[:1]
+        if len(active) != 1:
+            why = f"the rollout of {target} is not finished: it has {len(active)} active ReplicaSets"
+            return Adoption(problem=why)
+        (own,), template = active, self.template.content
+        complete = (template.rest, template.image) == (own.content.rest, self.change.image)
+        twins = [each for each in self.revisions if complete and self.is_target(each.content) and each is not own]
+        if twins:
+            # The controller would take the older one for the newest, and scale it up once it is released.
+            return Adoption(tuple(Write("replicasets", each.name, each.uid, version=each.version) for each in twins))
+        if own.content.image != self.change.image:
+            if own.content.shape != template.shape:
+                return Adoption(problem=f"ReplicaSet {own.name} differs from {target} in more than images")
+            return follow_template(self.run, self.change, own)
+        if complete and self.template.replicas and self.template.updated != self.template.replicas:
+            why = f"waiting until the controller of {target} has seen the new template of its ReplicaSet"
+            return Adoption(wait=why)
+        return Adoption(done=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _PodLabels(Steps):
+    """The labels of the pods of a StatefulSet or DaemonSet."""
+
+    members: tuple[Member, ...]
+
+    def next(self) -> Adoption:
+        target, by_label = self.run.target.words, {each.label: each for each in self.revisions}
+        newest, writes, labels = next(iter(self.revisions), None), [], set()
+        for member in sorted(self.members, key=lambda each: (-each.ordinal, each.pod.name)):
+            if not member.counts:
+                continue
+            label = member.labels.get(LABEL_REVISION, "")
+            if (before := by_label.get(label)) is None:
+                return Adoption(wait=f"reading the revision of pod {member.pod.name}")
+            after = self._revision_of(member, before)
+            if after is None and before is newest and before.content.image != self.change.image:
+                why = f"no revision of {target} has {self.change.image} any more: set the image in its template"
+                return Adoption(problem=why)
+            labels.add(after.label if after is not None else label)
+            if after is not None and after.label != label:
+                writes.append(set_label(self.run, self.change, member, label, after.label))
+        if writes:
+            return Adoption(tuple(writes))
+        all_newest = newest is not None and labels == {newest.label} and self.is_target(newest.content)
+        if all_newest and self.template.updated != self.template.replicas:
+            return Adoption(wait=f"waiting until the controller of {target} has seen the labels of its pods")
+        return Adoption(done=True)
+
+    def _revision_of(self, member: Member, before: Revision) -> Revision | None:
+        """Return the revision that a pod has with its present images, None if there is none.
+
+        Only images that differ from those of its earlier revision are compared, because a webhook may have changed
+        others when the pod was created.
+        """
+        images, had = member.pod.containers, set(before.content.images)
+        for each in self.revisions:
+            other = [(name, image) for name, image in each.content.images if (name, image) not in had]
+            fits = all(name in images and images[name].image == image for name, image in other)
+            if fits and (each.content.shape, each.content.image) == (before.content.shape, self.change.image):
+                return each
+        return None
+
+
+def released_meanwhile(run: Run, template: Template) -> str:
+    """Return why a run must not go on, because somebody has changed or released the workload; "" if not."""
+    target, image, change = run.target.words, template.content.image, run.options.image
+    if change is None or not change.template:
+        return ""
+    if template.content.rest != change.template:
+        return f"the template of {target} was changed meanwhile"
+    if image not in ((change.image, *change.before) if change.undoes else (change.image,)):
+        return f"the image of {target} was set to {image} meanwhile"
+    is_over = template.observed and template.updated == template.replicas
+    if not template.is_suspended and not is_over:
+        return f"{target} was released meanwhile, so its controller rolls out the template with new pods"
+    return ""

@@ -1,0 +1,240 @@
+"""Which images pods in place can get from the template of a held workload, and how its records follow."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crrd.core.rollout.following import planned_writes, record_writes, template_images
+from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.image_state import ImageState
+from crrd.core.rollout.plan import End, Plan, seen_by_others
+from crrd.core.rollout.preview import make_preview
+from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.run import Progress, Run
+from crrd.core.rollout.state import Member, World
+from crrd.core.rollout.template import Revision, Template, read_content
+from tests.support.adoptions import NEW, OLD, pod_template
+from tests.support.rollouts import NOW, container, member, planned, run, succeeded, workload
+
+LABEL = "controller-revision-hash"
+FOLLOW = ImageChange(NEW, (OLD,), adopt=True, follow=True, template=read_content(pod_template(OLD), "proxy").rest)
+OF: dict[str, dict[str, Any]] = {
+    "Deployment": {"paused": True},
+    "StatefulSet": {"partition": 9},
+    "DaemonSet": {"strategy": "OnDelete"},
+}
+
+
+def of_run(**changes: Any) -> Run:
+    return run("proxy", image=replace(FOLLOW, **changes))
+
+
+def template(kind: str = "Deployment", image: str = NEW, app: str = "app:1", **changes: Any) -> Template:
+    shape = pod_template(image)
+    shape["spec"]["containers"][0]["image"] = app
+    content = read_content(shape, "proxy")
+    return replace(Template(kind, "web", "uid-of-web", content, **{**OF[kind], **changes}), replicas=2)
+
+
+def record(name: str, image: str = OLD, app: str = "app:1", **changes: Any) -> Revision:
+    shape = pod_template(image)
+    shape["spec"]["containers"][0]["image"] = app
+    made = Revision(name, f"uid-{name}", "7", "uid-of-web", read_content(shape, "proxy"), label=name)
+    return replace(made, **changes)
+
+
+def pod(image: str, label: str = "", number: int = 0, app: str = "app:1", **changes: Any) -> Member:
+    both = container("app", image=app), container("proxy", image=image)
+    return replace(member(f"web-{number}", *both, **changes), labels={LABEL: label} if label else {})
+
+
+def world(
+    found: Template, *records: Revision, pods: tuple[Member, ...] = (), requests: tuple[RunRequest, ...] = ()
+) -> World:
+    return World(pods, requests, workload(len(pods)), image=ImageState((), found, records))
+
+
+def images(found: Template, *records: Revision, pods: tuple[Member, ...] = (pod(OLD, "old"),)) -> tuple[object, str]:
+    got = template_images("deployment.apps/web", ImageState((), found, records), pods)
+    return got.changes, got.wait or got.problem
+
+
+ACTIVE = record("old", replicas=2)
+NEWEST = record("new", NEW, number=2)
+
+
+def test_the_images_that_the_pods_lack() -> None:
+    assert images(template(), ACTIVE) == ((("proxy", NEW),), "")
+    assert images(template("StatefulSet"), record("old"), NEWEST) == ((("proxy", NEW),), "")
+    assert images(template("DaemonSet"), record("old"), NEWEST) == ((("proxy", NEW),), "")
+    both = images(template(app="app:2"), ACTIVE)
+    assert both == ((("app", "app:2"), ("proxy", NEW)), "")
+
+
+def test_images_that_are_no_difference() -> None:
+    assert images(template(image=OLD), ACTIVE) == ((), "")
+    mirrored = (pod("mirror/proxy:1"), pod("mirror/proxy:1", number=1))
+    assert images(template(image=OLD), ACTIVE, pods=mirrored) == ((), "")
+    late = (pod(NEW), pod(OLD, number=1))
+    assert images(template(), record("old", NEW, replicas=2), pods=late) == ((("proxy", NEW),), "")
+
+
+@pytest.mark.parametrize(
+    ("found", "records", "message"),
+    [
+        (template(paused=False), (ACTIVE,), "is not held, so its controller rolls out a changed template with new"),
+        (template("StatefulSet", partition=0), (NEWEST,), "set spec.updateStrategy.rollingUpdate.partition"),
+        (template("DaemonSet", strategy="RollingUpdate"), (NEWEST,), "set spec.updateStrategy.type to OnDelete"),
+        (template(observed=False), (ACTIVE,), "has not observed the last change of its template"),
+        (template(), (ACTIVE, record("new", NEW, replicas=1)), "is not finished: it has 2 active ReplicaSets"),
+        (template("DaemonSet"), (record("old"),), "has not made a revision of its template"),
+        (template("DaemonSet"), (NEWEST,), "the revision of pod web-0 is not known"),
+        (
+            replace(template(), content=read_content({"spec": {"containers": []}}, "proxy")),
+            (ACTIVE,),
+            "differs in more than images from old, which its pods have: release it",
+        ),
+        (replace(template(), kind="Job"), (), "only the pods of a Deployment, StatefulSet, DaemonSet can follow"),
+    ],
+)  # fmt: skip
+def test_why_pods_cannot_follow(found: Template, records: tuple[Revision, ...], message: str) -> None:
+    changes, why = images(found, *records)
+    assert (changes, message in why) == ((), True), why
+
+
+def after(found: Template, *records: Revision, pods: tuple[Member, ...], of: Run | None = None) -> Plan:
+    """The plan once all pods have the image."""
+    return planned(world(found, *records, pods=pods), of or of_run())
+
+
+def writes(plan: Plan) -> list[tuple[str, Any]]:
+    found = plan.image.adoption.writes if plan.image.adoption is not None else ()
+    return [(each.name, each.operations[-1]["value"] if each.operations else None) for each in found]
+
+
+BOTH = (pod(NEW, "old"), pod(NEW, "old", 1))
+
+
+def test_the_replicaset_follows_after_the_last_pod() -> None:
+    begun = after(template(), ACTIVE, pods=(pod(NEW), pod(OLD, number=1)))
+    assert (begun.image.adoption, begun.image.pull) == (None, ("node-a",)), "no pod waits for the paused rollout"
+    assert writes(after(template(), ACTIVE, pods=BOTH)) == [("old", NEW)]
+    followed = replace(ACTIVE, content=template().content)
+    waiting = after(template(), followed, pods=BOTH)
+    assert (
+        waiting.wait.why
+        == "waiting until the controller of deployment.apps/web has seen the new template of its ReplicaSet"
+    )
+    assert after(template(updated=2), followed, pods=BOTH).end is End.DONE
+
+
+def test_an_older_replicaset_with_the_template_is_deleted_first() -> None:
+    assert writes(after(template(), ACTIVE, NEWEST, pods=BOTH)) == [("new", None)]
+    assert record_writes(world(template(), ACTIVE, NEWEST, pods=BOTH), of_run()) == ()
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet"])
+def test_the_labels_follow_the_highest_ordinal_first(kind: str) -> None:
+    records = record("old"), NEWEST
+    assert writes(after(template(kind), *records, pods=BOTH)) == [("web-1", "new"), ("web-0", "new")]
+    labelled = (pod(NEW, "new"), pod(NEW, "new", 1))
+    seen = "waiting until the controller of deployment.apps/web has seen the labels of its pods"
+    assert after(template(kind), *records, pods=labelled).wait.why == seen
+    assert after(template(kind, updated=2), *records, pods=labelled).end is End.DONE
+
+
+def test_one_of_two_containers_leaves_the_labels_until_the_other_one_follows() -> None:
+    found, records = template("DaemonSet", app="app:2"), (record("old"), record("new", NEW, "app:2", number=2))
+    one = read_content(pod_template(OLD), "proxy")
+    of = of_run(template=found.content.rest)
+    assert one.rest != found.content.rest, "another image of another container"
+    assert after(found, *records, pods=BOTH, of=of).end is End.DONE
+    both = tuple(pod(NEW, "old", number, "app:2") for number in range(2))
+    assert [name for name, _ in writes(after(found, *records, pods=both, of=of))] == ["web-1", "web-0"]
+
+
+def test_one_of_two_containers_in_a_replicaset() -> None:
+    found = template(app="app:2")
+    of = of_run(template=found.content.rest)
+    assert writes(after(found, ACTIVE, pods=BOTH, of=of)) == [("old", NEW)]
+    assert after(found, replace(ACTIVE, content=template().content), pods=BOTH, of=of).end is End.DONE
+
+
+BACK = {"image": OLD, "before": (NEW,), "undoes": "run"}
+
+
+def test_a_run_back_lets_the_records_follow_the_pods() -> None:
+    of, old = of_run(**BACK), (pod(OLD, "new"), pod(OLD, "new", 1))
+    assert writes(after(template(), replace(ACTIVE, content=template().content), pods=old, of=of)) == [("old", OLD)]
+    assert after(template(), ACTIVE, pods=old, of=of).end is End.DONE
+    kind = template("StatefulSet")
+    assert writes(after(kind, record("old"), NEWEST, pods=old, of=of)) == [("web-1", "old"), ("web-0", "old")]
+    lost = after(kind, NEWEST, pods=old, of=of)
+    assert (lost.end, lost.message) == (
+        End.FAILED,
+        f"no revision of deployment.apps/web has {OLD} any more: set the image in its template",
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (template(image="proxy:9"), "the image of deployment.apps/web was set to proxy:9 meanwhile"),
+        (template(image=OLD), f"the image of deployment.apps/web was set to {OLD} meanwhile"),
+        (template(app="app:9"), "the template of deployment.apps/web was changed meanwhile"),
+        (
+            template(paused=False),
+            "deployment.apps/web was released meanwhile, so its controller rolls out the template with new pods",
+        ),
+    ],
+)
+def test_the_run_gives_way_to_others(found: Template, message: str) -> None:
+    plan = after(found, ACTIVE, pods=(pod(NEW), pod(OLD, number=1)))
+    assert (plan.end, plan.message) == (End.FAILED, message)
+
+
+def test_a_release_after_the_end_is_no_failure() -> None:
+    followed = replace(ACTIVE, content=template().content)
+    assert after(template(paused=False, updated=2), followed, pods=BOTH).end is End.DONE
+
+
+def test_a_pod_without_the_image_keeps_the_records_as_they_are() -> None:
+    odd = replace(pod(OLD, "old", 1), pod=replace(pod(OLD, "old", 1).pod, node_name="elsewhere"))
+    shown = replace(world(template(), ACTIVE, pods=(pod(NEW), odd)), daemons={})
+    plan = planned(shown, of_run())
+    assert (plan.end, plan.message) == (
+        End.FAILED,
+        f"deployment.apps/web does not follow its template yet, because pod web-1 has {OLD}",
+    )
+
+
+def test_a_finished_run_is_not_judged_by_a_later_template() -> None:
+    of, (one, _) = of_run(), BOTH
+    done = replace(succeeded(of, one), progress=Progress("2026-01-01T12:00:00Z", "host/1", "done", 1, 1))
+    for found in (template(image="proxy:9"), template()):
+        assert seen_by_others(world(found, ACTIVE, pods=(one,), requests=(done,)), of, NOW).outcome is End.DONE
+    later = (pod("proxy:9"), pod("proxy:9", number=1))
+    seen = seen_by_others(world(template(image="proxy:9"), ACTIVE, pods=later, requests=(done,)), of, NOW)
+    assert seen.outcome is End.DONE
+
+
+def test_a_preview_says_what_is_written_after_the_pods() -> None:
+    old = (pod(OLD, "old"), pod(OLD, "old", 1))
+    shown = make_preview(world(template(), ACTIVE, pods=old), of_run(), NOW)
+    assert shown.writes == ("ReplicaSet old gets proxy:2 in its template; deployment.apps/web itself is not changed",)
+    assert [[row.pod for row in batch] for batch in shown.batches] == [["web-0"], ["web-1"]]
+    of_set = planned_writes(world(template("DaemonSet"), pods=old), of_run())
+    assert of_set == (
+        f"the pods get the label {LABEL} of the revision with {NEW}; deployment.apps/web itself is not changed",
+    )
+    assert planned_writes(world(template(), pods=old), run()) == ()
+
+
+def test_what_is_not_known_yet_is_waited_for() -> None:
+    state = ImageState((), template(updated=1))
+    unread = planned(World(BOTH, workload=workload(2), image=state), of_run())
+    assert unread.wait.why == "reading the revisions of deployment.apps/web"
+    assert planned(World(BOTH, workload=workload(2), image=ImageState()), of_run()).wait.why
+    stranger = after(template("DaemonSet"), NEWEST, pods=BOTH)
+    assert stranger.wait.why == "reading the revision of pod web-1"

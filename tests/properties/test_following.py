@@ -1,0 +1,82 @@
+"""Runs that follow the template of a held workload: nothing is rolled out before its release, and nothing after it.
+
+As in test_adoptions.py, everything happens in between, and all caches lag.
+"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from crrd.core.rollout.adoption import ADOPTED_BY, Adoption
+from crrd.core.rollout.following import next_following
+from crrd.core.rollout.run import Run
+from tests.properties.test_adoptions import HAPPENINGS, KINDS, MOVES
+from tests.support.adoptions import NEW, OLD, Model, image_of, pod_template
+
+
+class Held(Model):
+    """A workload that is held, and whose template has the image already."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for pod in self.pods():
+            pod["spec"]["containers"][1]["image"] = OLD
+        self.hold(held=True)
+        self.workload["spec"]["template"] = pod_template(NEW)
+        self.changed()
+        for _ in range(2):
+            self.see()
+            self.controller()
+        self.look()
+        self.written = [self.workload["spec"]["template"], self.workload["metadata"].get("labels")]
+
+    def hold(self, *, held: bool) -> None:
+        spec = self.workload["spec"]
+        if self.kind == "Deployment":
+            spec["paused"] = held
+        elif self.kind == "StatefulSet":
+            spec["updateStrategy"]["rollingUpdate"]["partition"] = 9 * held
+        else:
+            spec["updateStrategy"]["type"] = "OnDelete" if held else "RollingUpdate"
+        self.changed()
+
+    @property
+    def run(self) -> Run:
+        run = super().run
+        change = run.options.image
+        assert change is not None
+        return replace(run, options=replace(run.options, image=replace(change, follow=True)))
+
+    def next_step(self) -> Adoption:
+        return next_following(self.world(), self.run)
+
+
+@settings(max_examples=40)
+@given(KINDS, MOVES)
+def test_nothing_is_rolled_out_while_held_and_after_the_release(kind: str, moves: list[str]) -> None:
+    model = Held(kind)
+    for move in moves:
+        HAPPENINGS[move](model)
+    followed = model.settle()
+    assert followed.done, followed
+    assert {image_of(pod) for pod in model.pods()} == {NEW}
+    before = model.uids()
+    assert [model.workload["spec"]["template"], model.workload["metadata"].get("labels")] == model.written
+    model.hold(held=False)
+    for plural in ("deployments", "replicasets", "pods", ""):
+        model.see(plural)
+        model.controller()
+    assert (model.rollouts, model.uids()) == ([], before)
+
+
+@pytest.mark.parametrize("kind", ADOPTED_BY)
+def test_a_release_before_the_end_rolls_out_new_pods(kind: str) -> None:
+    """So the model shows why the records must follow."""
+    model = Held(kind)
+    for pod in model.pods():
+        pod["spec"]["containers"][1]["image"] = NEW
+    model.hold(held=False)
+    model.see()
+    model.controller()
+    assert model.rollouts
