@@ -11,21 +11,22 @@ SETTLED = replace(request(uid="r1"), active=False, status=Status(RequestPhase.CO
 
 def test_a_settled_request_is_forgotten() -> None:
     changed: list[str] = []
-    cache = ManagerCache(changed.append, lambda _: False)
-    cache.request_changed(request(uid="r1"))
-    assert [each.uid for each in cache.requests("default/web")] == ["r1"]
-    cache.request_changed(SETTLED)
-    assert (cache.requests("default/web"), cache.requested()) == ([], ())
+    cache = ManagerCache(changed.append, lambda _: None, lambda: None, lambda _: False)
+    cache.requests.put(request(uid="r1"))
+    assert [each.uid for each in cache.requests_of("default/web")] == ["r1"]
+    cache.requests.put(SETTLED)
+    assert cache.requests_of("default/web") == []
+    assert not cache.requests.groups
     assert changed == ["default/web"] * 2
-    cache.request_changed(replace(request(uid="r1"), resource_version="15"))
-    assert cache.requested() == (), "a late event does not bring it back"
-    cache.request_changed(replace(SETTLED, ttl_seconds=60, resource_version="30"))
-    assert cache.requested() == ("default/web",), "somebody has given it a time to live"
+    cache.requests.put(replace(request(uid="r1"), resource_version="15"))
+    assert not cache.requests.groups, "a late event does not bring it back"
+    cache.requests.put(replace(SETTLED, ttl_seconds=60, resource_version="30"))
+    assert tuple(cache.requests.groups) == ("default/web",), "somebody has given it a time to live"
 
 
 def test_settled_requests_of_a_list_are_not_kept() -> None:
-    cache = ManagerCache(lambda _: None, lambda _: False)
-    cache.requests_listed([replace(SETTLED, uid=str(number)) for number in range(9)] + [request(uid="live")], "50")
-    assert [each.uid for each in cache.requests("default/web")] == ["live"]
-    cache.requests_listed([SETTLED], "60")
-    assert cache.requested() == ()
+    cache = ManagerCache(lambda _: None, lambda _: None, lambda: None, lambda _: False)
+    cache.requests.replace([replace(SETTLED, uid=str(number)) for number in range(9)] + [request(uid="live")], "50")
+    assert [each.uid for each in cache.requests_of("default/web")] == ["live"]
+    cache.requests.replace([SETTLED], "60")
+    assert not cache.requests.groups

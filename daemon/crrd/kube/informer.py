@@ -57,6 +57,7 @@ class Objects(Generic[V]):
         self._merge = merge
         self._store: VersionedStore[V] = VersionedStore()
         self._groups: dict[str, dict[str, V]] = {}  # Group -> UID -> object
+        self.listing = False  # Whether changes that are reported now come from a list
 
     def __iter__(self) -> Iterator[V]:
         return iter(self._store)
@@ -98,10 +99,12 @@ class Objects(Generic[V]):
     def replace(self, listed: Iterable[V], version: str) -> None:
         """Record a whole list of this resourceVersion. Objects that are not in it are deleted, if not written since."""
         objects = tuple(listed)
+        self.listing = True
         for gone in self._store.absent(objects, version):
             self._drop(gone.uid, version)
         for obj in objects:
             self.put(obj)
+        self.listing = False
         self._listed()
 
     def _drop(self, uid: str, version: str) -> None:

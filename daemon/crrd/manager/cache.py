@@ -13,58 +13,49 @@ _MOST_REPAIRED = 256  # Pods remembered by `remember_repair`: the newest
 class ManagerCache:
     """All requests of a cluster that are not settled, their pods, and the pods with the readiness gate.
 
-    `on_change` is called with a pod's `namespace/name` when something about it has changed. `has_work` returns whether
-    a pod needs an action that no request causes.
+    `on_change` is called with a pod's `namespace/name` when something about it has changed, `on_new` with a request
+    that no list reported, and `on_list` after a list of requests. `has_work` returns whether a pod needs an action that
+    no request causes.
     """
 
-    def __init__(self, on_change: Callable[[str], None], has_work: Callable[[PodMeta], bool]) -> None:
-        self._on_change, self._has_work = on_change, has_work
-        self._requests = Objects[Request](
-            self._request_moved, group=lambda request: request.pod_key, wanted=lambda request: not request.settled
+    def __init__(
+        self,
+        on_change: Callable[[str], None],
+        on_new: Callable[[Request], None],
+        on_list: Callable[[], None],
+        has_work: Callable[[PodMeta], bool],
+    ) -> None:
+        self._on_change, self._on_new, self._on_list, self._has_work = on_change, on_new, on_list, has_work
+        self.requests = Objects[Request](  # Of completed ones, only few fields: see `Request.slimmed`
+            self._request_moved,
+            listed=self._requests_listed,
+            group=lambda request: request.pod_key,
+            wanted=lambda request: not request.settled,
         )
         self._pods: dict[str, PodMeta] = {}
         self._repaired: OrderedDict[str, None] = OrderedDict()  # Pods of `remember_repair`, the last one last
 
-    def requests(self, pod_key: str) -> list[Request]:
+    def requests_of(self, pod_key: str) -> list[Request]:
         """Return all known requests for a pod, the oldest first."""
-        return sorted(self._requests.of(pod_key), key=lambda request: (request.created, request.name))
-
-    def knows(self, request: Request) -> bool:
-        """Whether a version of the request is known."""
-        return self._requests.get(request.uid) is not None
-
-    def requested(self) -> tuple[str, ...]:
-        """Return the pods (`namespace/name`) that have a request."""
-        return tuple(self._requests.groups)
+        return sorted(self.requests.of(pod_key), key=lambda request: (request.created, request.name))
 
     def pod(self, pod_key: str) -> PodMeta | None:
         """Return the last known version of a pod, or None if it is not known."""
         return self._pods.get(pod_key)
 
-    def request_changed(self, request: Request) -> None:
-        """Record that a request was added, modified or written. Of a completed one, only few fields are kept."""
-        self._requests.put(request.slimmed())
-
-    def request_deleted(self, request: Request) -> None:
-        """Record that a request was deleted. Only a later version brings it back."""
-        self._requests.delete(request)
-
-    def expect_requests(self) -> None:
-        """Record that the newest list of requests is requested now. It overrules all earlier versions."""
-        self._requests.expect_list()
-
-    def requests_listed(self, requests: Iterable[Request], version: str) -> None:
-        """Record a whole list of this resourceVersion. Requests that are not in it are deleted."""
-        self._requests.replace((request.slimmed() for request in requests), version)
+    def _requests_listed(self) -> None:
         for key in self._repaired:
             self._on_change(key)
+        self._on_list()
 
     def _request_moved(self, before: Request | None, after: Request | None) -> None:
         """Report the pod of a request, and the one before: a CRD without crrd's rules lets a request change its pod."""
+        if before is None and after is not None and not self.requests.listing:
+            self._on_new(after)
         for key in dict.fromkeys(each.pod_key for each in (before, after) if each is not None):
             self._on_change(key)
             pod = self._pods.get(key)
-            if pod is not None and not pod.readiness_gate and key not in self._requests.groups:
+            if pod is not None and not pod.readiness_gate and key not in self.requests.groups:
                 self.forget_pod(key)
 
     def remember_repair(self, pod_key: str) -> None:
@@ -87,7 +78,7 @@ class ManagerCache:
 
     def pod_changed(self, pod: PodMeta) -> None:
         """Record that a pod was added or modified."""
-        requested = pod.key in self._requests.groups
+        requested = pod.key in self.requests.groups
         if not pod.readiness_gate and not requested:
             return
         known = self._pods.get(pod.key)
@@ -100,7 +91,7 @@ class ManagerCache:
         known = self._pods.get(pod.key)
         if known is not None and known.uid == pod.uid:
             del self._pods[pod.key]
-            if pod.key in self._requests.groups:
+            if pod.key in self.requests.groups:
                 self._on_change(pod.key)
 
     def pods_listed(self, pods: Iterable[PodMeta], _version: str, namespace: str = "") -> None:
@@ -121,5 +112,5 @@ class ManagerCache:
         for key, pod in tuple(self._pods.items()):
             if namespace in ("", pod.namespace):
                 self.forget_pod(key)
-                if key in self._requests.groups:
+                if key in self.requests.groups:
                     self._on_change(key)

@@ -9,8 +9,8 @@ exist, it always gets the pod from the API server, because the decision is final
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import structlog
 
@@ -21,8 +21,9 @@ from crrd.core.lifecycle import steps as lc
 from crrd.core.recreate.actions import EmitEvent
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
+from crrd.kube.informer import Informer
 from crrd.kube.lanes import routine
-from crrd.kube.reflector import Handler, Reflector, Selection
+from crrd.kube.reflector import Selection
 from crrd.kube.resources import PODS, REQUESTS
 from crrd.kube.writer import RequestWriter
 from crrd.lib.controller import Controller
@@ -74,8 +75,8 @@ class LifecycleController(Controller):
         self._client, self._events, self._clock = client, events, clock
         self._on_action, self._slack = on_action, slack
         self._writer = RequestWriter(client)
-        self._cache = cache = ManagerCache(self._wake, _has_work)
         self._ages = StateTimes(self._clock)
+        self._cache = ManagerCache(self._wake, self._ages.begin, self._requests_listed, _has_work)
         self._listed = asyncio.Event()
         self._waiting = Heartbeat()  # For `_listed`
         self._gated = GatedPods(self._client, self._cache)
@@ -84,14 +85,9 @@ class LifecycleController(Controller):
         """Pods that the last routine read did not find -> the UIDs of the requests for which they were read."""
         self._asked: dict[str, float] = {}
         """Pods that requests wait for and that were read by name -> the loop's time at which they were read."""
-        self._requests = Reflector(
-            self._client,
-            Selection(REQUESTS, lambda obj: parse_request(obj).slimmed()),  # a list may contain many completed ones
-            Handler(self._requests_listed, self._request_changed, cache.request_deleted, cache.expect_requests),
-            strict=False,
-        )
+        requests = Informer(self._client, Selection(REQUESTS, _parse), self._cache.requests)
         pods = Loop("pods", self._watch_pods, (self._waiting, self._gated), self._gated.ready)
-        self.sources = [self._requests.loop("requests"), pods, Loop("pod-reads", self._reads.run, (self._reads,))]
+        self.sources = [requests.loop("requests"), pods, Loop("pod-reads", self._reads.run, (self._reads,))]
 
     async def run(self, health: Health) -> NoReturn:
         """See Controller."""
@@ -108,30 +104,24 @@ class LifecycleController(Controller):
         self._waiting.rest()
         await self._gated.run()
 
-    def _requests_listed(self, requests: tuple[Request, ...], version: str) -> None:
-        self._cache.requests_listed(requests, version)
+    def _requests_listed(self) -> None:
         if not self._listed.is_set():
             self._listed.set()
             self._wake_all()
-            log.info("lifecycle started", pods=len(self._cache.requested()))
-
-    def _request_changed(self, request: Request) -> None:
-        if not request.completed and not self._cache.knows(request):
-            self._ages.begin(request)
-        self._cache.request_changed(request)
+            log.info("lifecycle started", pods=len(self._cache.requests.groups))
 
     def _wake(self, key: str) -> None:
         if self._listed.is_set():
             self.queue.wake(key)
 
     def _wake_all(self) -> None:
-        for key in self._cache.requested():
+        for key in self._cache.requests.groups:
             self._wake(key)
 
     async def handle(self, key: str) -> float | None:
         """Handle one pod and its requests."""
         seconds, failure = await self._look(key)
-        if (number := len(self._cache.requests(key))) > MANY:
+        if (number := len(self._cache.requests_of(key))) > MANY:
             await asyncio.sleep(number * REST_SECONDS)
         due = None if seconds is None else asyncio.get_running_loop().time() + max(0.0, seconds) + _TIMER_DELAY_SECONDS
         if failure is None:
@@ -142,7 +132,7 @@ class LifecycleController(Controller):
 
     async def _look(self, key: str) -> tuple[float | None, CrrdError | None]:
         """Decide and act. Return the seconds until something is due, or None for nothing; and the first error."""
-        requests, loop = self._cache.requests(key), asyncio.get_running_loop()
+        requests, loop = self._cache.requests_of(key), asyncio.get_running_loop()
         pod: PodMeta | None = None
         failure: CrrdError | None = None
         spare = self._seconds_until_pod_needed(key, requests)
@@ -179,7 +169,7 @@ class LifecycleController(Controller):
         pod = self._cache.pod(key)
         if not known or pod is None:
             return
-        repairs = lc.pod_steps(pod, self._cache.requests(key)).actions
+        repairs = lc.pod_steps(pod, self._cache.requests_of(key)).actions
         await self._carry_out(None, repairs)
         if not self._gated.covers(pod.namespace):
             if repairs:
@@ -241,7 +231,7 @@ class LifecycleController(Controller):
     async def _read_routinely(self, key: str) -> None:
         """Read a pod that requests wait for, and wake it."""
         routine.set(True)
-        waiting = [each for each in self._cache.requests(key) if each.has_finalizer or not each.completed]
+        waiting = [each for each in self._cache.requests_of(key) if each.has_finalizer or not each.completed]
         if waiting and await self._read(key, waiting) is None:
             self._gone[key] = frozenset(request.uid for request in waiting)
         self._wake(key)
@@ -265,7 +255,7 @@ class LifecycleController(Controller):
         try:
             written = await self._writer.carry_out(request, action)
         except GoneError:
-            self._cache.request_deleted(request)
+            self._cache.requests.delete(request)
             return None
         except ConflictError:
             if not await self._changed_since(request):
@@ -273,19 +263,19 @@ class LifecycleController(Controller):
             return None
         log.info("request written", request=request.key, step=type(action).__name__)
         self._on_action(action)
-        self._cache.request_changed(written)
+        self._cache.requests.put(written.slimmed())
         return written
 
     async def _changed_since(self, request: Request) -> bool:
         """Read a request again after a conflict, because the watch may be behind. Return whether it has changed."""
         try:
-            newest = parse_request(await self._client.get(REQUESTS, request.namespace, request.name))
+            newest = _parse(await self._client.get(REQUESTS, request.namespace, request.name))
         except GoneError:
-            self._cache.request_deleted(request)
+            self._cache.requests.delete(request)
             return True
         if newest.uid != request.uid:
-            self._cache.request_deleted(request)
-        self._cache.request_changed(newest)
+            self._cache.requests.delete(request)
+        self._cache.requests.put(newest)
         return newest.resource_version != request.resource_version
 
     async def _change_pod(self, action: lc.PodAction) -> bool:
@@ -298,6 +288,11 @@ class LifecycleController(Controller):
         self._on_action(action)
         self._cache.pod_changed(after)
         return True
+
+
+def _parse(obj: Mapping[str, Any]) -> Request:
+    """Return a request as the cache keeps it. A list may contain many completed ones."""
+    return parse_request(obj).slimmed()
 
 
 def _needs_unready(request: Request) -> bool:

@@ -29,7 +29,8 @@ class StateTimes:
     def begin(self, request: Request) -> None:
         """Record a request that a watch reports as new. It was created just now, whatever its creationTimestamp."""
         since = StateSince(self._clock.monotonic(), watched=True)
-        self._since.setdefault(request.pod_key, {})[request.uid, False] = since
+        if not request.completed:
+            self._since.setdefault(request.pod_key, {})[request.uid, False] = since
 
     def watched_seconds(self, key: str, requests: Iterable[Request]) -> float:
         """Return for how long a watch has known the oldest open request of a pod; infinity if one came from a list."""
