@@ -1,9 +1,34 @@
-"""Makes JSON patches (RFC 6902)."""
+"""Makes JSON patches (RFC 6902) and their JSON pointers (RFC 6901)."""
 
 from collections.abc import Mapping
 from typing import Any
 
 Operation = dict[str, Any]
+
+
+def pointer(*keys: str) -> str:
+    """Return the JSON pointer to the value under these keys, one in the other."""
+    return "".join(f"/{key.replace('~', '~0').replace('/', '~1')}" for key in keys)
+
+
+def test(path: str, value: object) -> Operation:
+    """Return the operation with which a patch fails unless this value is at `path`."""
+    return {"op": "test", "path": path, "value": value}
+
+
+def add(path: str, value: object) -> Operation:
+    """Return the operation that sets a key."""
+    return {"op": "add", "path": path, "value": value}
+
+
+def replace(path: str, value: object) -> Operation:
+    """Return the operation that changes a value which must exist."""
+    return {"op": "replace", "path": path, "value": value}
+
+
+def remove(path: str) -> Operation:
+    """Return the operation that removes a value which must exist."""
+    return {"op": "remove", "path": path}
 
 
 def json_patch(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> list[Operation]:
@@ -13,13 +38,13 @@ def json_patch(before: Mapping[str, Any], after: Mapping[str, Any], path: str = 
     """
     operations: list[Operation] = []
     for key in [*(key for key in before if key not in after), *after]:
-        where = f"{path}/{key.replace('~', '~0').replace('/', '~1')}"  # a JSON pointer (RFC 6901)
+        where = path + pointer(key)
         if key not in after:
-            operations.append({"op": "remove", "path": where})
+            operations.append(remove(where))
         elif key not in before:
-            operations.append({"op": "add", "path": where, "value": after[key]})
+            operations.append(add(where, after[key]))
         elif isinstance(after[key], Mapping) and isinstance(before[key], Mapping):
             operations += json_patch(before[key], after[key], where)
         elif after[key] != before[key]:
-            operations.append({"op": "replace", "path": where, "value": after[key]})
+            operations.append(replace(where, after[key]))
     return operations

@@ -25,6 +25,7 @@ from crrd.core.rollout.template import (
     Revision,
     Template,
 )
+from crrd.lib import jsonpatch
 from crrd.lib.jsonpatch import Operation
 
 _PAUSED = "paused"
@@ -167,25 +168,25 @@ class Steps:
         labels = {LABEL_ADOPTING: self.run.name, LABEL_HELD: value} if value else {LABEL_ADOPTING: self.run.name}
         content = self.template.content
         return self.write(
-            _test("/metadata/generation", self.template.generation),  # all of the spec is as it was decided on
+            jsonpatch.test("/metadata/generation", self.template.generation),  # all of the spec is as it was decided on
             *image_operations(
                 f"{_SPEC}{content.path}", self.run.options.containers[0], content.image, self.change.image
             ),
             *operations,
-            *([] if self.template.has_labels else [_add("/metadata/labels", {})]),
-            *(_add(f"/metadata/labels/{_escaped(key)}", text) for key, text in labels.items()),
+            *([] if self.template.has_labels else [jsonpatch.add("/metadata/labels", {})]),
+            *(jsonpatch.add(_label_path(key), text) for key, text in labels.items()),
         )
 
     def release(self, *operations: Operation) -> Write:
         """Have the controller go on as before."""
         held = [LABEL_HELD] * bool(self.template.held)
-        labels = (_remove(f"/metadata/labels/{_escaped(key)}") for key in (LABEL_ADOPTING, *held))
+        labels = (jsonpatch.remove(_label_path(key)) for key in (LABEL_ADOPTING, *held))
         return self.write(*operations, *labels)
 
     def write(self, *operations: Operation) -> Write:
         """Patch the workload, whatever its status."""
         plural, name, uid = f"{self.template.kind.lower()}s", self.template.name, self.template.uid
-        return Write(plural, name, uid, (_test("/metadata/uid", uid), *operations))
+        return Write(plural, name, uid, (jsonpatch.test("/metadata/uid", uid), *operations))
 
     @property
     def revisions(self) -> list[Revision]:
@@ -215,7 +216,7 @@ class _Deployment(Steps):
         if not has_image:
             if template.paused:
                 return Adoption(problem=f"{target} is paused: resume it first, and wait for its rollout")
-            return Adoption((self.hold(_PAUSED, _add("/spec/paused", value=True)),))
+            return Adoption((self.hold(_PAUSED, jsonpatch.add("/spec/paused", value=True)),))
         if not template.observed:
             return Adoption(wait=f"waiting until the controller has seen the new template of {target}")
         if template.replicas and not active:
@@ -225,7 +226,7 @@ class _Deployment(Steps):
         if template.replicas and template.updated != template.replicas:
             why = f"waiting until the controller of {target} has seen the new template of its ReplicaSet"
             return Adoption(wait=why)
-        return Adoption((self.release(_remove("/spec/paused")),))
+        return Adoption((self.release(jsonpatch.remove("/spec/paused")),))
 
     @property
     def active(self) -> list[Revision]:
@@ -288,31 +289,37 @@ class _Labels(Steps):
         if strategy == ON_DELETE:
             return self.hold("")
         if self.template.kind == "DaemonSet":
-            return self.hold(strategy, _add("/spec/updateStrategy/type", ON_DELETE))
+            return self.hold(strategy, jsonpatch.add("/spec/updateStrategy/type", ON_DELETE))
         if partition is None:
-            return self.hold("0", _add(_ROLLING, {"partition": _NO_POD}))
-        return self.hold(str(partition), _add(f"{_ROLLING}/partition", _NO_POD))
+            return self.hold("0", jsonpatch.add(_ROLLING, {"partition": _NO_POD}))
+        return self.hold(str(partition), jsonpatch.add(f"{_ROLLING}/partition", _NO_POD))
 
     def _restore(self) -> Iterator[Operation]:
         held = self.template.held
         if held and self.template.kind == "DaemonSet":
-            yield _add("/spec/updateStrategy/type", held)
+            yield jsonpatch.add("/spec/updateStrategy/type", held)
         elif held.isdecimal():
-            yield _add(f"{_ROLLING}/partition", int(held))
+            yield jsonpatch.add(f"{_ROLLING}/partition", int(held))
 
 
 def follow_template(run: Run, change: ImageChange, found: Revision) -> Adoption:
     """Give a ReplicaSet the image. Its pods are not touched, and new ones get the image."""
     path, container = f"{_SPEC}{found.content.path}", run.options.containers[0]
     operations = image_operations(path, container, found.content.image, change.image)
-    return Adoption((Write("replicasets", found.name, found.uid, (_test("/metadata/uid", found.uid), *operations)),))
+    return Adoption(
+        (Write("replicasets", found.name, found.uid, (jsonpatch.test("/metadata/uid", found.uid), *operations)),)
+    )
 
 
 def set_label(run: Run, change: ImageChange, member: Member, before: str, after: str) -> Write:
     """Give a pod that has the image the label of its revision."""
-    path, image = f"/metadata/labels/{_escaped(LABEL_REVISION)}", container_path(member, run.options.containers[0])
-    tests = _test("/metadata/uid", member.pod.uid), _test(path, before), _test(f"{image}/image", change.image)
-    return Write("pods", member.pod.name, member.pod.uid, (*tests, {"op": "replace", "path": path, "value": after}))
+    path, image = _label_path(LABEL_REVISION), container_path(member, run.options.containers[0])
+    tests = (
+        jsonpatch.test("/metadata/uid", member.pod.uid),
+        jsonpatch.test(path, before),
+        jsonpatch.test(f"{image}/image", change.image),
+    )
+    return Write("pods", member.pod.name, member.pod.uid, (*tests, jsonpatch.replace(path, after)))
 
 
 def container_path(member: Member, name: str) -> str:
@@ -325,21 +332,9 @@ def container_path(member: Member, name: str) -> str:
 
 def image_operations(path: str, container: str, before: str, after: str) -> tuple[Operation, ...]:
     """Return the operations that replace an image, if it still is what it was decided on."""
-    tests = _test(f"{path}/name", container), _test(f"{path}/image", before)
-    return (*tests, {"op": "replace", "path": f"{path}/image", "value": after})
+    tests = jsonpatch.test(f"{path}/name", container), jsonpatch.test(f"{path}/image", before)
+    return (*tests, jsonpatch.replace(f"{path}/image", after))
 
 
-def _test(path: str, value: object) -> Operation:
-    return {"op": "test", "path": path, "value": value}
-
-
-def _add(path: str, value: object) -> Operation:
-    return {"op": "add", "path": path, "value": value}
-
-
-def _remove(path: str) -> Operation:
-    return {"op": "remove", "path": path}
-
-
-def _escaped(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
+def _label_path(key: str) -> str:
+    return jsonpatch.pointer("metadata", "labels", key)

@@ -25,6 +25,7 @@ from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Wait, WaitReason, describe_pod
+from crrd.lib import jsonpatch
 from crrd.lib.jsonpatch import Operation
 
 _AHEAD = 2
@@ -93,7 +94,7 @@ def patch_of(row: Row, run: Run) -> tuple[Operation, ...]:
     if change is None or member is None:
         return ()
     image = image_operations(container_path(member, name), name, _image(row), change.image)
-    return {"op": "test", "path": "/metadata/uid", "value": row.uid}, *image
+    return jsonpatch.test("/metadata/uid", row.uid), *image
 
 
 def to_cancel(rows: Iterable[Row]) -> tuple[Row, ...]:
