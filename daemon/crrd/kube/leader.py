@@ -20,6 +20,7 @@ from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ConflictError, CrrdError, GoneError
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.jsonfields import mapping, text, value_at
+from crrd.lib.looptime import loop_time
 
 LEASE_NAME = "crrd-manager"
 _ATTEMPT_SECONDS = 120.0  # Longest time of one attempt to take the lease, with the renewal of credentials
@@ -79,7 +80,7 @@ class LeaderElection:
     @property
     def leading(self) -> bool:
         """Whether this candidate holds the lease, and no other candidate can have taken it."""
-        return self._renewed is not None and _loop_time() < self._renewed + self._timing.duration
+        return self._renewed is not None and loop_time() < self._renewed + self._timing.duration
 
     @property
     def leader(self) -> str:
@@ -112,12 +113,12 @@ class LeaderElection:
         """Try until this candidate holds the lease. Two short attempts in a row are followed by a pause."""
         hasty = False
         for delay in self._retry.delays():
-            began = _loop_time()
+            began = loop_time()
             self.heartbeat.within(_ATTEMPT_SECONDS, "reading the lease")
             if await self._attempt():
                 return
             if await self._follow():
-                before, hasty = hasty, _loop_time() - began < self._timing.retry
+                before, hasty = hasty, loop_time() - began < self._timing.retry
                 if not (before and hasty):
                     continue
             self.heartbeat.within(delay + _LEASE_MARGIN_SECONDS, "waiting to read the lease again")
@@ -126,7 +127,7 @@ class LeaderElection:
     async def _follow(self) -> bool:
         """Watch the lease while another candidate holds it. Return whether to try to take it at once."""
         observed = self._observed
-        if not observed.holder or _loop_time() >= observed.expires:
+        if not observed.holder or loop_time() >= observed.expires:
             return False
         where = f"metadata.name={LEASE_NAME}"
         watch = self._client.watch(LEASES, observed.version, namespace=self._namespace, field_selector=where)
@@ -150,7 +151,7 @@ class LeaderElection:
         return True
 
     def _extend_heartbeat(self) -> None:
-        left = self._observed.expires - _loop_time()
+        left = self._observed.expires - loop_time()
         self.heartbeat.within(max(0.0, left) + _LEASE_MARGIN_SECONDS, "watching the lease")
 
     async def _lead(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
@@ -173,7 +174,7 @@ class LeaderElection:
 
     async def _renew(self) -> bool:
         """Renew the lease once. Return whether this candidate still holds it."""
-        left = (self._renewed or 0.0) + self._timing.renew_deadline - _loop_time()
+        left = (self._renewed or 0.0) + self._timing.renew_deadline - loop_time()
         if left <= 0:  # `timeout` does not stop an attempt that fails without waiting, so this could go on for ever
             return False
         try:
@@ -200,7 +201,7 @@ class LeaderElection:
 
     async def _take(self, *, again: bool) -> bool:
         """Take or renew the lease; read it first unless it is our own. Return False if another candidate holds it."""
-        began = _loop_time()
+        began = loop_time()
         if not again and self._renewed is not None and self.leader == self._identity:
             try:
                 await self._patch(self._spec(self._observed.transitions, taken=False))
@@ -221,7 +222,7 @@ class LeaderElection:
         else:
             observed = self._observed
             own = observed.holder == self._identity
-            if observed.holder and not own and _loop_time() < observed.expires:
+            if observed.holder and not own and loop_time() < observed.expires:
                 return False
             await self._patch(self._spec(observed.transitions + (not own), taken=not own or self._renewed is None))
         self._renewed = began
@@ -265,14 +266,10 @@ class LeaderElection:
             return
         spec = mapping(lease.get("spec"))
         duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
-        expires = _loop_time() + (duration if isinstance(duration, int) else self._timing.duration)
+        expires = loop_time() + (duration if isinstance(duration, int) else self._timing.duration)
         count = transitions if isinstance(transitions, int) else 0
         self._observed = _ObservedLease(version, text(spec.get("holderIdentity")), count, expires)
 
     def _micro_time(self) -> str:
         """The current time in the format of metav1.MicroTime."""
         return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from crrd.core.api.types import NODE_DAEMONS
 from crrd.core.config.kept import kept_of_pods
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.requests import RunRequest, read_run_request
@@ -22,8 +21,9 @@ from crrd.kube.resources import BUDGETS, EVENTS, NODES, PODS, REQUESTS, Resource
 from crrd.lib.backoff import retry_delay
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.lib.jsonfields import mapping, text
+from crrd.lib.looptime import loop_time
 from crrd.rollout.config import ConfigObjects
-from crrd.rollout.daemons import NodeDaemons, daemon_informer
+from crrd.rollout.daemons import NodeDaemons, daemon_informer, may_list_daemons
 from crrd.rollout.image_objects import ImageObjects
 from crrd.rollout.nodes import Nodes
 from crrd.rollout.owners import Owners
@@ -84,7 +84,7 @@ class Cluster:
     async def __aenter__(self) -> Self:
         """Start the watches, and return when everything is listed. Raises ConfigurationError if a right is missing."""
         try:
-            if self._watched_daemons is None and await self._may_list_daemons():
+            if self._watched_daemons is None and await may_list_daemons(self._client):
                 self._begin(daemon_informer(self._client, self._daemons, strict=True))
             selection = Selection(REQUESTS, self._parse_request, self._namespace, LABEL_RUN)
             self._begin(Informer(self._client, selection, self._requests, strict=True))
@@ -113,19 +113,19 @@ class Cluster:
         self._raise_error()
         if problem := next((each.last_error for each in self._reflectors if each.last_error), ""):
             return problem
-        if _now() >= self._learn_at:
+        if loop_time() >= self._learn_at:
             try:
                 await self.learn()
                 self._failures, self._trouble, seconds = 0, "", _LEARN_SECONDS
             except ApiUnavailableError as error:
                 self._failures, self._trouble = self._failures + 1, str(error)
                 seconds = retry_delay(error, self._failures)
-            self._learn_at = _now() + seconds
+            self._learn_at = loop_time() + seconds
         return self._trouble
 
     def world(self) -> World:
         """Return the known state."""
-        loop_now, config = _now(), self._config.known if self._config is not None else {}
+        loop_now, config = loop_time(), self._config.known if self._config is not None else {}
         users = (each.user for each in self._pods.values()) if self._stale else ()
         return World(
             members=tuple(sorted(filter(self._belongs, self._pods.values()), key=lambda each: each.pod.name)),
@@ -161,7 +161,7 @@ class Cluster:
         """Record that a pod has the annotation for which kubelet refreshes its files, or why it could not be set."""
         _, before = self._refreshes.get(pod_uid, (0.0, FileRefresh("", 0.0, 0)))
         made = FileRefresh(token, 0.0, before.count + 1, problem)
-        self._refreshes[pod_uid] = _now(), made
+        self._refreshes[pod_uid] = loop_time(), made
 
     def pod_written(self, obj: Json) -> None:
         """Record a pod that the API server has just returned to this process."""
@@ -231,10 +231,10 @@ class Cluster:
 
         They are read every few seconds at most. Without the right to list events, none are known.
         """
-        due = _now() >= self._probes_read_at + _PROBES_SECONDS
+        due = loop_time() >= self._probes_read_at + _PROBES_SECONDS
         if not due or not any(row.wait.topic for row in plan.rows):
             return False
-        self._probes_read_at = _now()
+        self._probes_read_at = loop_time()
         with suppress(ApiRefusedError, ApiUnavailableError):
             where = Where(namespace=self._namespace, field_selector="reason=Unhealthy")
             listing = await self._client.list_all(EVENTS, read_probe_failure, **where)
@@ -284,21 +284,6 @@ class Cluster:
         for task in self._tasks:
             if task.done() and not task.cancelled():
                 task.result()
-
-    async def _may_list_daemons(self) -> bool:
-        """Whether this process may list the pods of node daemons, which are in another namespace."""
-        try:
-            async for _ in self._client.list_pages(PODS, label_selector=NODE_DAEMONS, limit=1):
-                break
-        except ApiRefusedError as error:
-            if error.status != 403:
-                raise
-            return False
-        return True
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _zone(node: Json) -> tuple[str, str]:

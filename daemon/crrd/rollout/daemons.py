@@ -8,6 +8,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.informer import Informer, Values, Version
 from crrd.kube.reflector import Selection
 from crrd.kube.resources import PODS
+from crrd.lib.errors import ApiRefusedError
 
 
 class NodeDaemons(Values[NodeDaemon]):
@@ -41,3 +42,15 @@ def daemon_informer(client: KubeClient, daemons: NodeDaemons, *, strict: bool) -
     """Return the watch that keeps `daemons` up to date while it runs. `strict` as in Reflector."""
     selection = Selection(PODS, daemons.parse, label_selector=NODE_DAEMONS)
     return Informer(client, selection, daemons, strict=strict)
+
+
+async def may_list_daemons(client: KubeClient) -> bool:
+    """Return whether this process may list the pods of node daemons, which are in another namespace."""
+    try:
+        async for _ in client.list_pages(PODS, label_selector=NODE_DAEMONS, limit=1):
+            break
+    except ApiRefusedError as error:
+        if error.status != 403:
+            raise
+        return False
+    return True

@@ -12,6 +12,7 @@ from crrd.kube.resources import NODES
 from crrd.kubelet.version import reported_version
 from crrd.lib.errors import ApiRefusedError
 from crrd.lib.jsonfields import condition
+from crrd.lib.looptime import loop_time
 
 _SECONDS = 10.0  # Interval of reading a node that may be down
 _AT_ONCE = 10
@@ -40,7 +41,7 @@ class Nodes:
                 matter.add(node)
             if not daemon.ready if daemon is not None else daemons is None and not each.ready:
                 doubtful.add(node)
-        late = asyncio.get_running_loop().time() - _SECONDS
+        late = loop_time() - _SECONDS
         due = [(at, node) for node in doubtful - {""} if (at := self._read_at.get(node, float("-inf"))) < late]
         await asyncio.gather(
             *map(self._read, (matter - self.kubelets.keys() - {""}) | {node for _, node in sorted(due)[:_AT_ONCE]})
@@ -57,7 +58,7 @@ class Nodes:
 
     async def _read(self, node: str) -> None:
         """Read a node. Its version and condition Ready are unknown after a refusal."""
-        self._read_at[node] = asyncio.get_running_loop().time()
+        self._read_at[node] = loop_time()
         down, self.kubelets[node] = False, ""
         with suppress(ApiRefusedError):
             found = await self._client.get(NODES, "", node)

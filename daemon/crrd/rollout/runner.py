@@ -24,6 +24,7 @@ from crrd.kube.clock import ServerClock
 from crrd.kube.resources import REQUESTS
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
+from crrd.lib.looptime import loop_time
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
 from crrd.rollout.image_writer import ImageWriter
@@ -65,7 +66,7 @@ class Runner:
         """
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
         self._patient, self._patience = timeout is None or patience is not None, patience
-        self._ends = self._limit = _now() + timeout if timeout else float("inf")
+        self._ends = self._limit = loop_time() + timeout if timeout else float("inf")
         self._refresher = FileRefresher(client, cluster, display)
         self._images = ImageWriter(client, cluster, cluster.images) if cluster.images is not None else None
         self._stages: tuple[list[Stage], list[str]] | None = None  # And the pods whose files were about to be refreshed
@@ -118,7 +119,7 @@ class Runner:
             if plan.end is End.PAUSED and await self._display.ask(plan.message):
                 self._confirmed, self._stages = True, None
                 continue
-            if plan.end is not None or _now() >= self._ends:
+            if plan.end is not None or loop_time() >= self._ends:
                 await self._starts.finish()
                 await self.clean_up(run, plan)
                 state = STOPPED if plan.outcome in (None, End.RIVAL) else str(plan.outcome)
@@ -141,7 +142,7 @@ class Runner:
         if plan.end is not End.INCOMPLETE:
             self._nodes_until = None if plan.create or plan.refresh else self._nodes_until
             return plan
-        now = _now()
+        now = loop_time()
         self._nodes_until = self._nodes_until or now + NODE_SECONDS
         return replace(plan, end=None, wait=Wait(plan.message)) if now < self._nodes_until else plan
 
@@ -151,7 +152,7 @@ class Runner:
         if self._patient and stages != self._stages:
             of_a_pod = run.options.pod_timeout + world.min_ready(run)
             seconds = max(PATIENCE_SECONDS, of_a_pod) if self._patience is None else self._patience
-            self._stages, self._ends = stages, min(self._limit, _now() + seconds)
+            self._stages, self._ends = stages, min(self._limit, loop_time() + seconds)
 
     def _progress(self, plan: Plan, state: str) -> dict[str, str]:
         """Return the progress as annotation of a request."""
@@ -160,11 +161,11 @@ class Runner:
 
     def _note_written(self, state: str) -> None:
         """Record that the progress was written on a request."""
-        self._written_state, self._write_at = state, _now() + _PROGRESS_SECONDS
+        self._written_state, self._write_at = state, loop_time() + _PROGRESS_SECONDS
 
     async def write_progress(self, run: Run, plan: Plan, state: str) -> None:
         """Write the progress on the run's newest request, if due."""
-        if state == self._written_state and _now() < self._write_at:
+        if state == self._written_state and loop_time() < self._write_at:
             return
         if own := self._cluster.world().requests_of(run):
             self._note_written(state)
@@ -184,11 +185,7 @@ class Runner:
 
     async def _wait(self, plan: Plan) -> None:
         """Wait until something changes, or until the time matters."""
-        seconds = min(_TICK_SECONDS, self._ends - _now())
+        seconds = min(_TICK_SECONDS, self._ends - loop_time())
         if plan.wake_at is not None:
             seconds = min(seconds, (plan.wake_at - self._clock.now()).total_seconds())
         await self._cluster.wait(max(0.01, seconds))
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -31,6 +31,7 @@ from crrd.lib.errors import (
     GoneError,
 )
 from crrd.lib.jsonfields import mapping
+from crrd.lib.looptime import loop_time
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.refresher import lacks_right
 from crrd.rollout.side_by_side import SideBySide
@@ -76,7 +77,7 @@ class Starts:
         ended a start.
         """
         self._work.raise_error()
-        rows, until = {row.uid: row for row in plan.create}, asyncio.get_running_loop().time() + _VALID_SECONDS
+        rows, until = {row.uid: row for row in plan.create}, loop_time() + _VALID_SECONDS
         self._choice = _Choice(run, world, rows, progress, created, until, taken_over(world, run))
         self._begin()
 
@@ -99,7 +100,7 @@ class Starts:
     def _chosen(self, uid: str) -> tuple[_Choice, Row] | None:
         """Return the newest plan and its row of a pod. None if the pod may not start."""
         choice = self._choice
-        if choice is None or uid not in choice.rows or asyncio.get_running_loop().time() > choice.until:
+        if choice is None or uid not in choice.rows or loop_time() > choice.until:
             return None
         may_start = not choice.in_order or (uid == next(iter(choice.rows)) and not self._cluster.starting)
         return (choice, choice.rows[uid]) if may_start else None
