@@ -17,13 +17,14 @@ from crrd.core.policy.decide import decide
 from crrd.core.policy.observed import Data, Observed, Running
 from crrd.core.policy.runs import ended
 from crrd.core.policy.types import ConfigChange, Policy, TargetRef
+from tests.support.worlds import BUDGET
 
 SETTLE = 5
 START = datetime(2026, 1, 1, tzinfo=UTC)
 USE = Reference(Kind.CONFIG_MAP, "cfg", Use.ENV_FROM)
 KEY = ("app", Part(Kind.CONFIG_MAP, "cfg", ("data.*",)))
 POLICY = Policy(
-    "shop", "web", "u", "1", 1, "2026-01-01T00:00:00Z", TargetRef("apps/v1", "Deployment", "web"),
+    "shop", "web", "u", "1", 1, "2026-01-01T00:00:00Z", BUDGET, TargetRef("apps/v1", "Deployment", "web"),
     config=ConfigChange(SETTLE),
 )  # fmt: skip
 

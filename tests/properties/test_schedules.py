@@ -11,12 +11,13 @@ from crrd.core.policy.decide import decide
 from crrd.core.policy.observed import Observed, Running
 from crrd.core.policy.runs import ended
 from crrd.core.policy.types import Policy, Schedule, TargetRef
+from tests.support.worlds import BUDGET
 
 CREATED = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DEADLINE = 600
 HOURLY = Schedule("0 * * * *", "UTC", DEADLINE)
 POLICY = Policy(
-    "shop", "web", "u", "1", 1, rfc3339(CREATED), TargetRef("apps/v1", "Deployment", "web"), schedule=HOURLY
+    "shop", "web", "u", "1", 1, rfc3339(CREATED), BUDGET, TargetRef("apps/v1", "Deployment", "web"), schedule=HOURLY
 )  # fmt: skip
 FOUND = Observed((Running("web-0", "app", CREATED - timedelta(days=1), ()),))
 STEPS = st.lists(st.tuples(st.integers(1, 9000), st.booleans()), max_size=12)

@@ -27,6 +27,7 @@ from crrd.core.policy.types import (
     Window,
 )
 from crrd.core.rollout.run import Amount, Target
+from tests.support.worlds import BUDGET
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 USE = Reference(Kind.CONFIG_MAP, "cfg", Use.ENV_FROM)
@@ -41,6 +42,7 @@ PLAIN = Policy(
     "1",
     1,
     "2026-01-01T12:00:00Z",
+    BUDGET,
     TargetRef("apps/v1", "Deployment", "web"),
     config=ConfigChange(10),
 )
@@ -605,7 +607,7 @@ class TestObstacles:
 
     def test_a_ready_container_counts_after_min_ready(self) -> None:
         history = self.failed(app())
-        history.policy = replace(history.policy, budget=Budget(min_ready=30))
+        history.policy = replace(history.policy, budget=replace(BUDGET, min_ready=30))
         assert reason(history.look(169, data("b", 99), app(140, ready=True))) == PolicyReason.FAILED
         assert reason(history.look(170, data("b", 99), app(140, ready=True))) == PolicyReason.IDLE
 
@@ -615,7 +617,7 @@ class TestObstacles:
         assert reason(history.look(169, *found, workload_min_ready=30)) == PolicyReason.FAILED
         assert reason(history.look(170, *found, workload_min_ready=30)) == PolicyReason.IDLE
         history = self.failed(app())
-        history.policy = replace(history.policy, budget=Budget(min_ready=0))
+        history.policy = replace(history.policy, budget=replace(BUDGET, min_ready=0))
         assert reason(history.look(169, *found, workload_min_ready=30)) == PolicyReason.IDLE
 
     def test_containers_that_do_not_use_what_changed_do_not_hold_up_the_policy(self) -> None:
@@ -657,7 +659,7 @@ class TestObstacles:
         assert history.look(600 + 24 * 3600, data("b", 99)).run == opens.run, "the next day it goes on"
 
     def test_two_runs_keep_their_distance(self) -> None:
-        history = History(replace(PLAIN, budget=Budget(min_interval=600)))
+        history = History(replace(PLAIN, budget=replace(BUDGET, min_interval=600)))
         history.look(1, data("a"))
         history.look(100, data("b", 99))
         history.look(110, data("b", 99))
@@ -669,7 +671,7 @@ class TestObstacles:
         assert history.look(710, data("c", 199), app(115)).run is not None
 
     def test_their_distance_counts_from_when_a_window_lets_a_run_start(self) -> None:
-        budget, window = Budget(min_interval=600), Window(Schedule("0 13 * * *", "UTC"), 3600)
+        budget, window = replace(BUDGET, min_interval=600), Window(Schedule("0 13 * * *", "UTC"), 3600)
         history = History(replace(PLAIN, budget=budget, window=window))
         history.look(1, data("a"))
         history.look(100, data("b", 99))
@@ -759,7 +761,7 @@ class TestSchedule:
         assert (late.run, late.status.skipped) == (None, f"{text(3600)}: no run could start within 10m")
 
     def test_is_not_late_while_it_waits_for_min_interval(self) -> None:
-        window, budget = Window(Schedule("0 13,15 * * *", "UTC"), 600), Budget(min_interval=5400)
+        window, budget = Window(Schedule("0 13,15 * * *", "UTC"), 600), replace(BUDGET, min_interval=5400)
         policy = replace(self.POLICY, schedule=Schedule("0,5 13 * * *", "UTC", 60), window=window, budget=budget)
         history = History(policy)
         assert history.look(3600).run is not None
@@ -845,7 +847,7 @@ class TestEdits:
         run = history.look(3600).run
         edit: dict[str, Any] = {
             "containers": ("app", "side"),
-            "budget": Budget(Amount(2)),
+            "budget": replace(BUDGET, max_unavailable=Amount(2)),
             "schedule": Schedule("30 * * * *", "UTC"),
         }
         history.policy = replace(history.policy, generation=2, **edit)
@@ -898,7 +900,7 @@ class TestMaxAge:
 
 
 def test_the_run_as_kubectl_recreate_knows_it() -> None:
-    budget = Budget(Amount(10, percent=True), 10, 1)
+    budget = Budget(Amount(10, percent=True), 10, 1, 0)
     why = "policy web: ConfigMap cfg changed"
     changes = (f"ConfigMap cfg () {text(10)}",)
     record = RunRecord("web-1", "configChange", ("app",), text(10), text(10), 1, why, changes)

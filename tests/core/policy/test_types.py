@@ -21,6 +21,7 @@ from crrd.core.policy.types import (
 )
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.run import Amount
+from tests.support.worlds import BUDGET
 
 CRON_FORMS = (
     "must have five fields (minute, hour, day of the month, month, weekday) or be one of @hourly, @daily, @midnight, "
@@ -61,13 +62,13 @@ def test_all_fields() -> None:
         "7",
         2,
         "2026-01-01T00:00:00Z",
+        Budget(Amount(10, percent=True), 10, 1, 600),
         TargetRef("apps/v1", "Deployment", "web"),
         containers=("app",),
         config=ConfigChange(60, secrets=True),
         schedule=Schedule("0 4 * * 0", "Europe/Berlin", 600),
         max_age=72 * 3600,
         window=Window(Schedule("0 2 * * *", "UTC"), 3600),
-        budget=Budget(Amount(10, percent=True), 10, 1, 600),
         suspended=True,
     )
 
@@ -79,7 +80,7 @@ def test_a_container_that_is_named_twice_counts_once() -> None:
 
 def test_the_defaults() -> None:
     plain = spec()
-    assert (plain.config, plain.budget, plain.window) == (ConfigChange(10, secrets=False), Budget(), None)
+    assert (plain.config, plain.budget, plain.window) == (ConfigChange(10, secrets=False), BUDGET, None)
     assert (plain.key, plain.error) == ("shop/web", "")
     assert [spec(budget={"maxUnavailable": each}).budget.max_unavailable for each in (3, 3.0)] == [Amount(3)] * 2
     assert spec(targetRef=None, selector={"matchLabels": {"app": "web"}}).selector == "app=web"

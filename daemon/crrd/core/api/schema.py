@@ -7,13 +7,14 @@ durations. `manifests/base/generate.py` writes the CRD and the tables in docs/co
 from functools import partial
 
 from crrd.core.api.fields import Field, SetBy, Type
-from crrd.core.api.types import FailurePolicy, RequestPhase, StatePhase
+from crrd.core.api.types import RequestPhase, StatePhase, Strategy
 
 LONGEST = (7 * 86_400, "7 days")
 LONGEST_UNREADY = (86_400, "a day")
 _object, _list, _string, _boolean, _int32, _int64 = (
     partial(Field, type_) for type_ in (Type.OBJECT, Type.LIST, Type.STRING, Type.BOOLEAN, Type.INT32, Type.INT64)
 )
+_PLAIN = Strategy()  # Its defaults are those of the fields
 _ENTRY, _CONTEXT = "spec.containers[]", "spec.containers[].statusContext"
 _STATE = "status.containerRecreateStates[]"
 _TABLE = (
@@ -76,24 +77,24 @@ _TABLE = (
         "spec.strategy.failurePolicy",
         "What to do after a container has failed. Fail (the default) ends the request. Ignore continues with the next "
         "container.",
-        default=FailurePolicy.FAIL,
+        default=_PLAIN.failure_policy,
     ),
     _boolean(
         "spec.strategy.orderedRecreate",
         "Wait until a container has been recreated before stopping the next one. By default crrd waits only until it "
         "has stopped.",
-        default=False,
+        default=_PLAIN.ordered,
     ),
     _boolean(
         "spec.strategy.forceRecreate",
         "Stop the running container once, even if it has restarted since admission.",
-        default=False,
+        default=_PLAIN.force,
     ),
     _boolean(
         "spec.strategy.allowPodRestart",
         "Recreate a container even if its restartPolicyRules may make kubelet restart all containers of the pod. By "
         "default such a container fails.",
-        default=False,
+        default=_PLAIN.allow_pod_restart,
     ),
     _int64(
         "spec.strategy.terminationGracePeriodSeconds",
@@ -111,7 +112,7 @@ _TABLE = (
     _int32(
         "spec.strategy.minStartedSeconds",
         "Seconds that the new container must run before it counts as recreated.",
-        default=0,
+        default=_PLAIN.min_started_seconds,
         longest=LONGEST,
     ),
     _int64(

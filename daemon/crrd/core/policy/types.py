@@ -16,7 +16,6 @@ from crrd.core.rollout.run import Amount
 
 KIND = "ContainerRecreatePolicy"
 API_VERSION = f"{POLICY_GROUP}/v1alpha1"
-_ONE = Amount(1)
 CRON_NAMES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -98,10 +97,10 @@ class Window:
 class Budget:
     """How many pods at once, and how often. Durations are whole seconds."""
 
-    max_unavailable: Amount = _ONE
-    min_ready: int | None = None  # None: the workload's minReadySeconds
-    max_per_node: int = 0  # 0 for no limit
-    min_interval: int = 0  # Least time between the starts of two runs
+    max_unavailable: Amount
+    min_ready: int | None  # None: the workload's minReadySeconds
+    max_per_node: int  # 0 for no limit
+    min_interval: int  # Least time between the starts of two runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +186,7 @@ class Policy:
     resource_version: str
     generation: int
     created: str  # creationTimestamp, RFC 3339
+    budget: Budget
     target: TargetRef | None = None
     selector: str = ""  # A label selector for pods, if there is no target
     containers: tuple[str, ...] = ()  # Empty: those that use the changed object, or all
@@ -194,7 +194,6 @@ class Policy:
     schedule: Schedule | None = None
     max_age: int | None = None  # Seconds
     window: Window | None = None
-    budget: Budget = Budget()
     suspended: bool = False
     status: PolicyStatus = PolicyStatus()
     conditions: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)  # As in the status

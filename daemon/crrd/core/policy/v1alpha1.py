@@ -114,11 +114,12 @@ def _window(section: Section) -> Window | None:
 
 
 def _budget(section: Section) -> Budget:
-    most, given = Amount(1), section.value("maxUnavailable")
+    given = section.value("maxUnavailable")
     try:
         most = read_amount(str(int(given) if isinstance(given, float) and given.is_integer() else given))
     except ValueError as error:
         section.reject(f"must be {error}", "maxUnavailable")
+        most = Amount(0)  # an invalid policy has no effect
     return Budget(most, section.optional_integer("minReady"), *map(section.integer, ("maxPerNode", "minInterval")))
 
 
