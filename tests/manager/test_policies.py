@@ -22,13 +22,14 @@ from crrd.kube.clock import ServerClock
 from crrd.kube.config import AccessSource, find_access
 from crrd.kube.events import KubeEventSink
 from crrd.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, POLICIES, SECRETS, Resource
+from crrd.lib.backoff import REFUSED
 from crrd.lib.errors import ConflictError
 from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
 from crrd.manager.policies import controller
 from crrd.manager.policies.controller import PolicyController
 from crrd.manager.policies.look import UNUSED_SECONDS, Memory, TargetObserver
-from crrd.manager.policies.runs import CHECK_SECONDS, INTERRUPTED, Turns
+from crrd.manager.policies.runs import CHECK_SECONDS, Turns
 from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd_localnode.api.crds import load_crd
 from crrd_localnode.node import LocalAccess
@@ -515,7 +516,7 @@ async def test_a_failed_run_that_a_user_resumes_no_longer_stops_the_policy(
 
 
 async def test_a_run_that_cannot_go_on_is_announced_once(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crrd.manager.policies.runs.INTERRUPTED", replace(INTERRUPTED, initial=0.1))
+    monkeypatch.setattr("crrd.lib.backoff.REFUSED", replace(REFUSED, initial=0.1))
     cluster, attempts = managed.cluster, 0
 
     def creates(call: Call) -> bool:

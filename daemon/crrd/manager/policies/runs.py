@@ -19,7 +19,7 @@ from crrd.core.rollout.waits import Remedies, Skip, WaitReason
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.events import KubeEventSink
-from crrd.lib.backoff import Backoff, retry_delay
+from crrd.lib.backoff import retry_delay
 from crrd.lib.errors import ApiUnavailableError, CrrdError
 from crrd.manager.policies.statuses import Policies
 from crrd.rollout.cluster import Cluster
@@ -30,7 +30,6 @@ from crrd.rollout.runner import Runner
 from crrd.rollout.target import Aim
 
 RETRY_SECONDS = 5.0  # Pause of a run that waits for another one
-INTERRUPTED = Backoff(initial=5.0, factor=2.0, maximum=60.0, jitter=0.2)  # Before a run that failed begins again
 PROGRESS_SECONDS = 5.0  # Interval of status writes about what a run waits for
 PARALLEL_RUNS = 16
 """Runs that have a turn at once, with four watches each. One run delays another by TURN_SECONDS at most, and by
@@ -191,7 +190,7 @@ class PolicyRuns:
             log.warning("policy run interrupted", **name, error=str(error), exc_info=not isinstance(error, CrrdError))
             self._progressed(active, str(error))
             failures = self._interrupted[active.key] = self._interrupted.get(active.key, 0) + 1
-            await asyncio.sleep(INTERRUPTED.delay(failures))
+            await asyncio.sleep(retry_delay(error, failures))
         else:
             self._interrupted.pop(active.key, None)
         self._active.pop(active.key, None)
