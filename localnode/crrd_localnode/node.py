@@ -12,28 +12,11 @@ from pathlib import Path
 from typing import Self
 
 from crrd.kube.client import KubeClient
-from crrd.kube.config import Access
+from crrd.kube.config import KubeconfigAccess
 from crrd_localnode.apiserver import ApiServer
 from crrd_localnode.kubelet import Kubelet, Timing
 from crrd_localnode.leftovers import PREFIX, hold
 from crrd_localnode.runtime import ProcessRuntime
-
-
-class LocalAccess:
-    """Access to a local API server by plain HTTP, without credentials."""
-
-    description = "no credentials"
-
-    def __init__(self, url: str) -> None:
-        self._access = Access(url)
-
-    async def current(self) -> Access:
-        """Return the access, which never changes."""
-        return self._access
-
-    async def renew(self, refused: Access) -> Access:
-        """There is nothing to renew."""
-        return refused
 
 
 class LocalNode:
@@ -88,7 +71,7 @@ class LocalNode:
         self._held = hold(self.root)
         await self.api.start()
         self.api.kubeconfig(self.kubeconfig)
-        self._client = KubeClient(LocalAccess(self.api.url))
+        self._client = KubeClient(KubeconfigAccess(str(self.kubeconfig)))
         if self.runtime is not None:
             await self.runtime.start()
         await self.start_kubelet()

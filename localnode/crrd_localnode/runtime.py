@@ -9,19 +9,16 @@ import asyncio
 import fcntl
 import os
 import stat
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
 
-from cri_stubs import api_pb2
 from crrd_localnode.containers import rootfs
-from crrd_localnode.containers.container import Container
 from crrd_localnode.containers.images import ImageService
 from crrd_localnode.containers.registry import Registry
 from crrd_localnode.containers.rpc import handlers
-from crrd_localnode.containers.service import EventHub, RuntimeService
+from crrd_localnode.containers.service import RuntimeService
 from crrd_localnode.containers.shim_process import python_command, python_environment
 
 MAX_SOCKET_PATH = 107  # Limit for the path of a Unix socket on Linux, in bytes
@@ -35,8 +32,7 @@ class ProcessRuntime:
         self.root = root.absolute()
         self.socket = socket.absolute()
         self.endpoint = f"unix://{self.socket}"
-        self._hub = EventHub()
-        self._registry = Registry(self.root, self._publish)
+        self._registry = Registry(self.root)
         self._server: grpc.aio.Server | None = None
         self._lock = ExitStack()
 
@@ -53,7 +49,7 @@ class ProcessRuntime:
         images = ImageService(self.root)
         images.load()
         self._registry.load()
-        runtime = RuntimeService(self._registry, self._hub, namespaced=namespaced)
+        runtime = RuntimeService(self._registry, namespaced=namespaced)
         self.socket.parent.mkdir(parents=True, exist_ok=True)
         if self.socket.exists() and stat.S_ISSOCK(self.socket.stat().st_mode):
             self.socket.unlink()
@@ -81,18 +77,6 @@ class ProcessRuntime:
         command, null = python_command(rootfs.__name__, str(directory)), asyncio.subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(*command, env=python_environment(), stdin=null, stderr=null)
         return await process.wait() == 0
-
-    def _publish(self, container: Container, kind: api_pb2.ContainerEventType.ValueType) -> None:
-        sandbox = self._registry.sandboxes.get(container.sandbox_id)
-        self._hub.publish(
-            api_pb2.ContainerEventResponse(
-                container_id=container.id,
-                container_event_type=kind,
-                created_at=time.time_ns(),
-                pod_sandbox_status=sandbox.status() if sandbox else None,
-                containers_statuses=[one.status() for one in self._registry.containers_of(container.sandbox_id)],
-            )
-        )
 
 
 def lock(path: Path) -> int:

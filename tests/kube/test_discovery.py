@@ -8,8 +8,8 @@ from crrd.kube.client import KubeClient
 from crrd.kube.discovery import find_kind, kind_of
 from crrd.kube.resources import PODS, Resource
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
-from crrd_localnode.node import LocalAccess
 from tests.support.faulty_api import FaultyApiServer
+from tests.support.local_api import LocalAccess
 
 REQUESTS = Resource("containerrecreaterequests", "apps.kruise.io", "v1alpha1")
 PREFERRED = Resource("containerrecreaterequests", "apps.kruise.io", "v1beta1")

@@ -12,7 +12,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.config import KubeconfigAccess
 from crrd.kube.resources import NODES
 from crrd_localnode.apiserver import ApiServer
-from crrd_localnode.node import LocalAccess, LocalNode
+from crrd_localnode.node import LocalNode
 from tests.support.faulty_node import RuntimeProcess
 
 
@@ -59,12 +59,6 @@ async def test_a_node_restarted_on_the_same_root_takes_up_its_name(tmp_path: Pat
         await node.stop_kubelet()
         await node.start_kubelet()
         assert len((await node.client.list_all(NODES, dict)).items) == 1
-
-
-async def test_local_access_never_changes() -> None:
-    access = LocalAccess("http://127.0.0.1:1")
-    assert await access.renew(await access.current()) == await access.current()
-    assert access.description == "no credentials"
 
 
 def test_it_imports_no_parser_generator() -> None:

@@ -32,8 +32,8 @@ from crrd.manager.policies.look import UNUSED_SECONDS, Memory, TargetObserver
 from crrd.manager.policies.runs import CHECK_SECONDS, Turns
 from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd_localnode.api.crds import load_crd
-from crrd_localnode.node import LocalAccess
 from tests.support.faulty_api import Call
+from tests.support.local_api import LocalAccess
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 
 CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")

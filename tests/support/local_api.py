@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 from multidict import CIMultiDict
 
+from crrd.kube.config import Access
 from tests.support.faulty_api import FaultyApiServer
 
 CRRS = "/apis/apps.kruise.io/v1alpha1/namespaces/default/containerrecreaterequests"
@@ -19,6 +20,23 @@ PODS = "/api/v1/namespaces/default/pods"
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class LocalAccess:
+    """Access to a local API server by plain HTTP, without credentials."""
+
+    description = "no credentials"
+
+    def __init__(self, url: str) -> None:
+        self._access = Access(url)
+
+    async def current(self) -> Access:
+        """Return the access, which never changes."""
+        return self._access
+
+    async def renew(self, refused: Access) -> Access:
+        """There is nothing to renew."""
+        return refused
 
 
 @dataclass(frozen=True)

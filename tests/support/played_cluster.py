@@ -19,11 +19,11 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd_localnode.api.admission import AdmissionRequest, Operation
 from crrd_localnode.api.errors import Cause, invalid
 from crrd_localnode.api.objects import Object
-from crrd_localnode.node import LocalAccess
 from crrd_localnode.workload import Maker
 from tests.support.admission import reviewed
 from tests.support.command import Ended, crrd
 from tests.support.faulty_api import FaultyApiServer
+from tests.support.local_api import LocalAccess
 
 Json = dict[str, Any]
 NAMESPACE = "default"

@@ -30,8 +30,6 @@ MERGE_KEYS: Mapping[str, str] = {
 }  # fmt: skip
 """Name of a list of objects -> the field that identifies an element. Lists not named here are replaced."""
 
-KIND_MERGE_KEYS: Mapping[str, Mapping[str, str]] = {"Service": {"ports": "port"}}  # Kind -> its different keys
-
 PRIMITIVE_SETS = frozenset({"finalizers"})  # Lists of plain values that are merged as sets
 
 _ORDER = "$setElementOrder/"
@@ -86,8 +84,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 def strategic_merge_patch(target: Object, patch: Object) -> Object:
     """Return the object with the patch applied. Raises ApiError 400 for an invalid directive or list element."""
-    keys = {**MERGE_KEYS, **KIND_MERGE_KEYS.get(str(target.get("kind")), {})}
-    return _merge_map(target, patch, keys)
+    return _merge_map(target, patch, MERGE_KEYS)
 
 
 def _merge_map(target: Any, patch: Object, keys: Mapping[str, str]) -> Object:

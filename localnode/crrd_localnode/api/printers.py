@@ -92,12 +92,6 @@ def _node_status(node: Object, _now: datetime) -> str:
     return f"{ready},SchedulingDisabled" if dig(node, "spec", "unschedulable") else ready
 
 
-def _node_roles(node: Object, _now: datetime) -> str:
-    prefix = "node-role.kubernetes.io/"
-    labels = metadata(node).get("labels") or {}
-    return ",".join(sorted(name.removeprefix(prefix) for name in labels if name.startswith(prefix))) or NONE
-
-
 def _last_seen(event: Object, now: datetime) -> str:
     series = dig(event, "series", "lastObservedTime")
     return age_since(series or event.get("lastTimestamp") or event.get("eventTime"), now)
@@ -112,11 +106,6 @@ def _count(name: str, field: str) -> Column:
     return Column(name, lambda obj, _now: len(obj.get(field) or {}), "integer")
 
 
-def _ports(service: Object, _now: datetime) -> str:
-    ports = dig(service, "spec", "ports") or []
-    return ",".join(f"{port.get('port')}/{port.get('protocol', 'TCP')}" for port in ports) or NONE
-
-
 POD = (
     Column("Ready", _pod_ready),
     Column("Status", _pod_status),
@@ -129,7 +118,6 @@ POD = (
 )
 NODE = (
     Column("Status", _node_status),
-    Column("Roles", _node_roles),
     AGE,
     _field("Version", "status", "nodeInfo", "kubeletVersion", missing=""),
 )
@@ -143,10 +131,4 @@ EVENT = (
 )
 SECRET = (_field("Type", "type", missing=""), _count("Data", "data"), AGE)
 CONFIG_MAP = (_count("Data", "data"), AGE)
-SERVICE = (
-    _field("Type", "spec", "type", missing="ClusterIP"),
-    _field("Cluster-IP", "spec", "clusterIP"),
-    Column("Port(s)", _ports),
-    AGE,
-)
 LEASE = (_field("Holder", "spec", "holderIdentity", missing=""), AGE)

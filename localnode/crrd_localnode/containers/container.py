@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,12 @@ from google.protobuf import json_format
 from cri_stubs import api_pb2
 from crrd_localnode.containers import exec as exec_
 from crrd_localnode.containers import launch
-from crrd_localnode.containers.images import image_id, no_usage
+from crrd_localnode.containers.images import image_id
 from crrd_localnode.containers.rpc import CallError, wrong_state
 from crrd_localnode.containers.shim import KILL, STOP, Ended, Running, Spec, identity, write_json
 from crrd_localnode.containers.shim_process import ShimProcess, StartingShim
 
-_PROC = Path("/proc")
-_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 LOST_EXIT_CODE = 255  # Exit code if the shim ended without recording one, as containerd reports it
-
-Changed = Callable[["Container", api_pb2.ContainerEventType.ValueType], None]
 
 
 @dataclass(eq=False)
@@ -39,7 +33,6 @@ class Container:
     """A container in one of the states CREATED, RUNNING and EXITED."""
 
     directory: Path
-    changed: Changed
     sandbox_id: str
     config: api_pb2.ContainerConfig
     created_at: int  # Nanoseconds since the epoch, like all times here
@@ -48,7 +41,6 @@ class Container:
     exited: asyncio.Event = field(default_factory=asyncio.Event)
     _shim: ShimProcess | None = None
     _starting: bool = False
-    _announced: bool = False
     _stop_sent: bool = False
     _ended: Ended | None = None
     _execs: set[int] = field(default_factory=set)  # Process groups of running commands
@@ -66,16 +58,15 @@ class Container:
         write_json(str(self.directory / "container.json"), {**record, "config": config})
 
     @classmethod
-    def load(cls, directory: Path, changed: Changed) -> "Container":
+    def load(cls, directory: Path) -> "Container":
         """Load a container that an earlier runtime process has created. If it is running, it is watched from now on."""
         record = json.loads((directory / "container.json").read_text())
         config = json_format.ParseDict(record["config"], api_pb2.ContainerConfig())
-        container = cls(directory, changed, record["sandbox_id"], config, record["created_at"], record["log_path"])
+        container = cls(directory, record["sandbox_id"], config, record["created_at"], record["log_path"])
         known = _read(directory / "shim.json")
         if known is None:
             return container
         container.started_at = known["started_at"]
-        container._announced = True
         shim = ShimProcess.find(known["pid"], known["identity"])
         if shim is None:
             container._note_end()
@@ -109,10 +100,6 @@ class Container:
         if error:
             await self.exited.wait()
             raise CallError(grpc.StatusCode.UNKNOWN, f"container {self.id} cannot be started: {error}")
-        self.changed(self, api_pb2.CONTAINER_STARTED_EVENT)
-        self._announced = True
-        if self.exited.is_set():
-            self.changed(self, api_pb2.CONTAINER_STOPPED_EVENT)
 
     async def stop(self, seconds: float) -> None:
         """Send the stop signal, once in the container's life, and kill it after `seconds`.
@@ -154,18 +141,13 @@ class Container:
         if self._shim is not None:
             self._shim.let_go()
 
-    def _attributes(self) -> dict[str, Any]:
-        """Return the fields that all CRI messages about the container have."""
-        config = self.config
-        return {
-            "id": self.id, "metadata": config.metadata, "labels": config.labels, "annotations": config.annotations
-        }  # fmt: skip
-
     def _outline(self) -> dict[str, Any]:
         """Return the fields that list entry and status have in common."""
-        image = image_id(self.config.image.image)
-        state = {"state": self.state, "created_at": self.created_at, "image_ref": image, "image_id": image}
-        return {**self._attributes(), **state}
+        config, image = self.config, image_id(self.config.image.image)
+        return {
+            "id": self.id, "metadata": config.metadata, "labels": config.labels, "annotations": config.annotations,
+            "state": self.state, "created_at": self.created_at, "image_ref": image, "image_id": image,
+        }  # fmt: skip
 
     def summary(self) -> api_pb2.Container:
         """Return the container's entry in a list."""
@@ -197,18 +179,6 @@ class Container:
         shim = self._shim.pid if self._shim and self.state == api_pb2.CONTAINER_RUNNING else 0
         return {"info": json.dumps({"pid": running["pid"] if running else 0, "shimPid": shim})}
 
-    def stats(self) -> api_pb2.ContainerStats:
-        """Return the resource usage of its processes, or 0 if it is not running. Reads files."""
-        running, now = self._running(), time.time_ns()
-        nanoseconds, memory_bytes = _usage_of(running["pid"]) if running else (0, 0)
-        cpu, memory = api_pb2.UInt64Value(value=nanoseconds), api_pb2.UInt64Value(value=memory_bytes)
-        return api_pb2.ContainerStats(
-            attributes=api_pb2.ContainerAttributes(**self._attributes()),
-            cpu=api_pb2.CpuUsage(timestamp=now, usage_core_nano_seconds=cpu),
-            memory=api_pb2.MemoryUsage(timestamp=now, working_set_bytes=memory, rss_bytes=memory),
-            writable_layer=no_usage(self.directory / "rootfs"),
-        )
-
     def _wrong_state(self, consequence: str) -> CallError:
         return wrong_state(f"container {self.id} is in state {api_pb2.ContainerState.Name(self.state)}{consequence}")
 
@@ -221,9 +191,6 @@ class Container:
         for group in self._execs:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
-        # A process can end before its start was reported. The end must not be reported first.
-        if self._announced:
-            self.changed(self, api_pb2.CONTAINER_STOPPED_EVENT)
 
     def _note_end(self) -> None:
         """The shim has ended: read the container's result, or set it if the shim died before writing it."""
@@ -248,31 +215,3 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text())
     except FileNotFoundError:
         return None
-
-
-def _usage_of(pid: int) -> tuple[int, int]:
-    """Return CPU nanoseconds and resident bytes of a process and its descendants. Ended ones count in their parents.
-
-    Read from /proc, because there is no cgroup.
-    """
-    fields = {each.name: found for each in _PROC.glob("[0-9]*") if (found := _stat(each))}
-    below: dict[str, list[str]] = {}
-    for name, found in fields.items():
-        below.setdefault(found[1], []).append(name)
-    ticks = pages = 0
-    waiting = [str(pid)] if str(pid) in fields else []
-    while waiting:
-        name = waiting.pop()
-        found = fields[name]
-        ticks += sum(map(int, found[11:15]))  # utime, stime, cutime, cstime of proc(5), whose fields start with 1 (pid)
-        pages += int(found[21])
-        waiting += below.get(name, [])
-    return ticks * 1_000_000_000 // _TICKS, pages * _PAGE
-
-
-def _stat(process: Path) -> list[str]:
-    """Return the fields of its `stat` from the state on, or none if it has just ended."""
-    try:
-        return (process / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []

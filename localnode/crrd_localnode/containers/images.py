@@ -6,7 +6,6 @@ A reference that contains `does-not-exist` is unknown to all registries, so that
 
 import hashlib
 import json
-import time
 from pathlib import Path
 
 from cri_stubs import api_pb2
@@ -35,7 +34,6 @@ class ImageService:
     """The CRI's ImageService for a list of references, stored in one file."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
         self._file = root / "images.json"
         self._references: list[str] = []
 
@@ -67,11 +65,6 @@ class ImageService:
             self._save([reference for reference in self._references if reference != found])
         return api_pb2.RemoveImageResponse()
 
-    async def image_fs_info(self, _request: api_pb2.ImageFsInfoRequest) -> api_pb2.ImageFsInfoResponse:
-        """Answer ImageFsInfo: images take no space."""
-        usage = no_usage(self._root)
-        return api_pb2.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[usage])
-
     def _find(self, wanted: str) -> str | None:
         return next((reference for reference in self._references if _is(reference, wanted)), None)
 
@@ -83,12 +76,6 @@ class ImageService:
     def _save(self, references: list[str]) -> None:
         self._references = references
         write_json(str(self._file), references)
-
-
-def no_usage(directory: Path) -> api_pb2.FilesystemUsage:
-    """Return the usage of a directory, which is always 0. It is not read."""
-    layer, zero = api_pb2.FilesystemIdentifier(mountpoint=str(directory)), api_pb2.UInt64Value(value=0)
-    return api_pb2.FilesystemUsage(timestamp=time.time_ns(), fs_id=layer, used_bytes=zero, inodes_used=zero)
 
 
 def _is(reference: str, wanted: str) -> bool:

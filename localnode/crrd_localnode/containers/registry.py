@@ -11,19 +11,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
 from google.protobuf import json_format
 
 from cri_stubs import api_pb2
-from crrd_localnode.containers.container import Changed, Container
+from crrd_localnode.containers.container import Container
 from crrd_localnode.containers.images import check_reference
 from crrd_localnode.containers.launch import mounts_of
 from crrd_localnode.containers.rpc import CallError, invalid, not_found, wrong_state
 from crrd_localnode.containers.shim import write_json
-
-POD_IP = "127.0.0.1"  # IP of every pod, because all pods use the node's network
 
 
 @dataclass(slots=True)
@@ -48,35 +45,22 @@ class Sandbox:
         """Whether containers can be created in it, as CRI state."""
         return api_pb2.SANDBOX_READY if self.ready else api_pb2.SANDBOX_NOTREADY
 
-    def _outline(self) -> dict[str, Any]:
-        return {
-            "id": self.id, "metadata": self.config.metadata, "state": self.state, "created_at": self.created_at,
-            "labels": self.config.labels, "annotations": self.config.annotations, "runtime_handler": self.handler,
-        }  # fmt: skip
-
     def summary(self) -> api_pb2.PodSandbox:
         """Return the sandbox's entry in a list."""
-        return api_pb2.PodSandbox(**self._outline())
-
-    def status(self) -> api_pb2.PodSandboxStatus:
-        """Return the sandbox's status."""
-        options = self.config.linux.security_context.namespace_options
-        return api_pb2.PodSandboxStatus(
-            network=api_pb2.PodSandboxNetworkStatus(ip=POD_IP if self.ready else ""),
-            linux=api_pb2.LinuxPodSandboxStatus(namespaces=api_pb2.Namespace(options=options)),
-            **self._outline(),
-        )
+        return api_pb2.PodSandbox(
+            id=self.id, metadata=self.config.metadata, state=self.state, created_at=self.created_at,
+            labels=self.config.labels, annotations=self.config.annotations, runtime_handler=self.handler,
+        )  # fmt: skip
 
 
 class Registry:
     """The runtime's objects by ID. IDs have 64 hexadecimal digits, as in containerd."""
 
-    def __init__(self, root: Path, changed: Changed) -> None:
+    def __init__(self, root: Path) -> None:
         self.sandboxes: dict[str, Sandbox] = {}
         self.containers: dict[str, Container] = {}
         self._sandbox_directory = root / "sandboxes"
         self._container_directory = root / "containers"
-        self.changed = changed
         self._last_time = 0
 
     def load(self) -> None:
@@ -87,7 +71,7 @@ class Registry:
             self.sandboxes[file.stem] = Sandbox.load(file)
         for directory in self._container_directory.iterdir():
             if (directory / "container.json").exists():
-                self.containers[directory.name] = Container.load(directory, self.changed)
+                self.containers[directory.name] = Container.load(directory)
             else:
                 # The runtime died before it wrote the record, so no client knows of this container.
                 shutil.rmtree(directory)
@@ -149,7 +133,7 @@ class Registry:
         folder = sandbox.config.log_directory
         log_path = str(Path(folder) / config.log_path) if folder and config.log_path else ""
         directory = self._container_directory / secrets.token_hex(32)
-        container = Container(directory, self.changed, sandbox_id, config, self._now(), log_path)
+        container = Container(directory, sandbox_id, config, self._now(), log_path)
         container.save()
         self.containers[container.id] = container
         return container

@@ -4,7 +4,7 @@ The generated servicer classes would do that too, but log a stack trace for each
 """
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from operator import methodcaller
 from typing import Any
 
@@ -41,8 +41,8 @@ def wrong_state(message: str) -> CallError:
 def handlers(service: str, implementation: object) -> grpc.GenericRpcHandler:
     """Return handlers for the methods of a CRI service that `implementation` has.
 
-    Its methods have the CRI's names in snake case (`run_pod_sandbox`). They take the request and return the response,
-    or are asynchronous generators of responses. A CallError becomes the call's status.
+    Its methods have the CRI's names in snake case (`run_pod_sandbox`). They take the request and return the response.
+    A CallError becomes the call's status.
     """
     descriptor = api_pb2.DESCRIPTOR.services_by_name[service]
     found = {
@@ -60,8 +60,6 @@ def snake_case(name: str) -> str:
 
 def _handler(method: MethodDescriptor, function: Callable[[Any], Any]) -> "grpc.RpcMethodHandler[Any, Any]":
     read: Callable[[bytes], Message] = getattr(api_pb2, method.input_type.name).FromString
-    if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(_stream(function), read, methodcaller("SerializeToString"))
     return grpc.unary_unary_rpc_method_handler(_unary(function), read, methodcaller("SerializeToString"))
 
 
@@ -69,17 +67,6 @@ def _unary(function: Callable[[Any], Awaitable[Message]]) -> Any:
     async def call(request: Any, context: "grpc.aio.ServicerContext[Any, Any]") -> Message:
         try:
             return await function(request)
-        except CallError as error:
-            await context.abort(error.code, str(error))
-
-    return call
-
-
-def _stream(function: Callable[[Any], AsyncIterator[Message]]) -> Any:
-    async def call(request: Any, context: "grpc.aio.ServicerContext[Any, Any]") -> AsyncIterator[Message]:
-        try:
-            async for response in function(request):
-                yield response
         except CallError as error:
             await context.abort(error.code, str(error))
 

@@ -5,8 +5,6 @@ Missing methods are answered with UNIMPLEMENTED, see `rpc`.
 # ruff: noqa: D102 - methods are documented by the call they answer
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
 
 from cri_stubs import api_pb2
 from crrd import __version__
@@ -17,34 +15,11 @@ from crrd_localnode.containers.rpc import invalid
 NAME = "crrd-local"  # Name of the runtime, the prefix of container IDs in the API
 
 
-class EventHub:
-    """Sends container events to all current listeners. Events are not stored."""
-
-    def __init__(self) -> None:
-        self._listeners: set[asyncio.Queue[api_pb2.ContainerEventResponse]] = set()
-
-    def publish(self, event: api_pb2.ContainerEventResponse) -> None:
-        """Send the event to all listeners, without blocking."""
-        for queue in self._listeners:
-            queue.put_nowait(event)
-
-    async def listen(self) -> AsyncIterator[api_pb2.ContainerEventResponse]:
-        """Yield all events from now on, until the caller stops iterating."""
-        queue: asyncio.Queue[api_pb2.ContainerEventResponse] = asyncio.Queue()
-        self._listeners.add(queue)
-        try:
-            while True:
-                yield await queue.get()
-        finally:
-            self._listeners.discard(queue)
-
-
 class RuntimeService:
-    """Implements the calls. The owner creates `registry` and `hub`, and publishes events to the hub."""
+    """Implements the calls."""
 
-    def __init__(self, registry: Registry, hub: EventHub, *, namespaced: bool) -> None:
+    def __init__(self, registry: Registry, *, namespaced: bool) -> None:
         self._registry = registry
-        self._hub = hub
         self._namespaced = namespaced
         self._starts: set[asyncio.Task[None]] = set()
 
@@ -83,18 +58,11 @@ class RuntimeService:
             self._registry.forget_sandbox(request.pod_sandbox_id)
         return api_pb2.RemovePodSandboxResponse()
 
-    async def pod_sandbox_status(self, request: api_pb2.PodSandboxStatusRequest) -> api_pb2.PodSandboxStatusResponse:
-        status = self._registry.sandbox(request.pod_sandbox_id).status()
-        containers = [one.status() for one in self._registry.containers_of(status.id)]
-        now = time.time_ns()
-        return api_pb2.PodSandboxStatusResponse(status=status, containers_statuses=containers, timestamp=now)
-
     async def list_pod_sandbox(self, request: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
         return api_pb2.ListPodSandboxResponse(items=self._registry.list_sandboxes(request.filter))
 
     async def create_container(self, request: api_pb2.CreateContainerRequest) -> api_pb2.CreateContainerResponse:
         container = self._registry.add_container(request.pod_sandbox_id, request.config)
-        self._registry.changed(container, api_pb2.CONTAINER_CREATED_EVENT)
         return api_pb2.CreateContainerResponse(container_id=container.id)
 
     async def start_container(self, request: api_pb2.StartContainerRequest) -> api_pb2.StartContainerResponse:
@@ -131,21 +99,6 @@ class RuntimeService:
         info = container.details() if request.verbose else None
         return api_pb2.ContainerStatusResponse(status=container.status(), info=info)
 
-    async def container_stats(self, request: api_pb2.ContainerStatsRequest) -> api_pb2.ContainerStatsResponse:
-        container = self._registry.container(request.container_id)
-        return api_pb2.ContainerStatsResponse(stats=await asyncio.to_thread(container.stats))
-
-    async def list_container_stats(
-        self, request: api_pb2.ListContainerStatsRequest
-    ) -> api_pb2.ListContainerStatsResponse:
-        """Answer ListContainerStats for running containers."""
-        sandbox_id, labels = request.filter.pod_sandbox_id, request.filter.label_selector
-        wanted = api_pb2.ContainerFilter(id=request.filter.id, pod_sandbox_id=sandbox_id, label_selector=labels)
-        wanted.state.state = api_pb2.CONTAINER_RUNNING
-        found = [self._registry.container(each.id) for each in self._registry.list_containers(wanted)]
-        stats = await asyncio.to_thread(lambda: [container.stats() for container in found])
-        return api_pb2.ListContainerStatsResponse(stats=stats)
-
     async def exec_sync(self, request: api_pb2.ExecSyncRequest) -> api_pb2.ExecSyncResponse:
         container = self._registry.container(request.container_id)
         if not request.cmd:
@@ -153,14 +106,7 @@ class RuntimeService:
         seconds = float(request.timeout) if request.timeout > 0 else None
         return await container.execute(list(request.cmd), seconds)
 
-    async def get_container_events(
-        self, _request: api_pb2.GetEventsRequest
-    ) -> AsyncIterator[api_pb2.ContainerEventResponse]:
-        async for event in self._hub.listen():
-            yield event
-
     async def _remove(self, container: Container) -> None:
         await container.stop(0)
         if container.id in self._registry.containers:
             self._registry.forget_container(container)
-            self._registry.changed(container, api_pb2.CONTAINER_DELETED_EVENT)

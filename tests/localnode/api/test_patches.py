@@ -161,12 +161,6 @@ def test_what_is_new_in_a_strategic_merge_goes_before_what_is_not_named(names: l
     assert [container["name"] for container in merged["spec"]["containers"]] == result
 
 
-def test_strategic_merge_of_a_service_goes_by_port() -> None:
-    service = {"kind": "Service", "spec": {"ports": [{"port": 80, "name": "a"}]}}
-    merged = strategic_merge_patch(service, {"spec": {"ports": [{"port": 80, "name": "b"}]}})
-    assert merged["spec"]["ports"] == [{"port": 80, "name": "b"}]
-
-
 @pytest.mark.parametrize("patch", [{"$patch": "destroy"}, {"containers": [{"image": "x"}]}, {"containers": ["x"]}])
 def test_strategic_merge_refuses(patch: dict[str, Any]) -> None:
     with pytest.raises(ApiError) as refused:

@@ -97,21 +97,13 @@ async def test_a_container_begins_with_no_signal_blocked_or_ignored(client: Clie
         assert int(mask, 16) & ~own == 0
 
 
-async def test_the_end_of_a_short_life_is_told_after_its_start(tmp_path: Path) -> None:
-    received: list[str] = []
-    container = Container(
-        tmp_path / "short",
-        sandbox_id="",
-        config=pb.ContainerConfig(command=["true"]),
-        created_at=1,
-        log_path="",
-        changed=lambda _, kind: received.append(pb.ContainerEventType.Name(kind)),
-    )
+async def test_a_container_that_ends_while_its_start_is_reported_has_started(tmp_path: Path) -> None:
+    config = pb.ContainerConfig(command=["true"])
+    container = Container(tmp_path / "short", sandbox_id="", config=config, created_at=1, log_path="")
     container.save()
     start = asyncio.ensure_future(container.start(hostname="", namespaced=False))
     while not start.done():
         await asyncio.sleep(0)
-        # A loop that is this busy hears of the start and of the end in one go.
-        time.sleep(0.1)  # noqa: ASYNC251 - on purpose, as said
-    assert received == ["CONTAINER_STARTED_EVENT", "CONTAINER_STOPPED_EVENT"]
+        time.sleep(0.1)  # noqa: ASYNC251 - a loop that is this busy learns of the start and of the end in one go
+    await start
     assert container.status().exit_code == 0

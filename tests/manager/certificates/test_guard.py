@@ -19,8 +19,8 @@ from crrd.manager.certificates import keeper as keepers
 from crrd.manager.certificates.guard import CaBundleGuard
 from crrd.manager.certificates.keeper import CaBundlePublisher, SecretCertificates
 from crrd.manager.certificates.tls import ServingTls
-from crrd_localnode.node import LocalAccess
 from tests.support.faulty_api import FaultyApiServer
+from tests.support.local_api import LocalAccess
 
 
 class Kept:
