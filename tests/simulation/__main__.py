@@ -7,6 +7,7 @@ docs/reliability.md.
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -89,6 +90,11 @@ def tell(seed: int, *, shortest: bool, days: bool = False) -> bool:
     return well
 
 
+def _leave_interrupts() -> None:
+    """Leave Ctrl-C, which a terminal sends to all processes, to the first one, which then ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def soak(schedules: int | None, first: int, *, days: bool = False) -> int:
     """Run schedules, show the progress and print failures. Return the exit code."""
     from tests.simulation.shrink import sort_of  # noqa: PLC0415
@@ -105,7 +111,8 @@ def soak(schedules: int | None, first: int, *, days: bool = False) -> int:
         TimeElapsedColumn(),
         TextColumn("{task.fields[rate]}"),
     )
-    with multiprocessing.Pool(os.cpu_count()) as pool, Progress(*columns, console=console) as progress:
+    pool = multiprocessing.Pool(os.cpu_count(), _leave_interrupts)
+    with pool, Progress(*columns, console=console) as progress:
         bar = progress.add_task("schedules", total=schedules, rate="")
         try:
             for tally in pool.imap_unordered(some, seeds):
