@@ -54,12 +54,12 @@ EQUIVALENT: dict[str, str] = {
     "core/lifecycle/steps.py: statement left out: check_move(request.status, status)": "it raises only for a bug",
     "core/recreate/request_view.py: statement left out: check_move(self.request.status, status)":
         "it raises only for a bug",
-    "core/rollout/plan.py: Lt -> LtE: return first if first is not None and _age(first) < _age(run":
+    "core/rollout/rivals.py: Lt -> LtE: return first if first is not None and age_of(first) < age_of":
         "another run has another name",
-    "core/rollout/plan.py: 0 -> 1: desired = world.workload.desired if world.workload is not No":
+    "core/rollout/round.py: 0 -> 1: desired = world.workload.desired if world.workload is not No":
         "a pod whose turn can come is one itself",
     "core/rollout/state.py: False -> True: ready: bool = False": "who reads a pod always says it",
-    "core/rollout/state.py: 0 -> 1: desired: int = 0": "who reads a workload always says it",
+    "core/rollout/workload.py: 0 -> 1: desired: int = 0": "who reads a workload always says it",
     "core/rollout/preview.py: 0 -> 1: pause_after: int = 0": "preview always says it",
     "core/recreate/stop.py: 1000 -> 1001: return base * (1 + RETRY_JITTER * (crc32(f'{salt}/{attempts}":
         "a thousandth of a jitter",
