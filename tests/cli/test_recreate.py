@@ -20,8 +20,8 @@ import pytest
 
 from crrd.cli.main import main
 from crrd.core.api.time import parse_time, rfc3339
-from crrd.core.api.types import API_VERSION, KIND
-from crrd.core.rollout.run import ANNOTATION_ABORTED, ANNOTATION_TARGET, LABEL_RUN, Options, Run, Target
+from crrd.core.api.types import ANNOTATION_ABORTED, API_VERSION, KIND
+from crrd.core.rollout.run import ANNOTATION_TARGET, LABEL_RUN, Options, Run, Target
 from crrd.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, REQUESTS, Resource
 from crrd_localnode.api.admission import AdmissionRequest
 from crrd_localnode.api.errors import Cause, invalid

@@ -171,7 +171,7 @@ async def test_an_abort_leaves_the_pods_as_they_are(
     assert re.search(r"request \S+ is kept to record the abort$", text, re.MULTILINE)
     assert set((await images_of(cluster)).values()) == {"i:1"}, "and no pull pod is left"
     (kept,) = await cluster.requests()
-    assert "crr.apps.kruise.io/active" not in kept["metadata"]["labels"], "so the pod does not stay unready for it"
+    assert "crr.apps.kruise.io/run-aborted" in kept["metadata"]["annotations"], "for which the manager ends it"
 
 
 async def test_an_abort_in_the_middle_of_an_adoption_leaves_nothing_paused(

@@ -4,12 +4,12 @@ import asyncio
 from contextlib import suppress
 
 from crrd.core.api.time import rfc3339
-from crrd.core.api.types import LABEL_ACTIVE, StatePhase
+from crrd.core.api.types import ANNOTATION_ABORTED, StatePhase
 from crrd.core.rollout.adoption import is_held
 from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.plan import End, make_plan
 from crrd.core.rollout.requests import RunRequest, newest_run
-from crrd.core.rollout.run import ANNOTATION_ABORTED, Run
+from crrd.core.rollout.run import Run
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, GoneError
 from crrd.rollout.cluster import Cluster
@@ -25,8 +25,8 @@ async def abort(session: Session) -> int:
     """Abort a run: begin no more pods of it. Return the exit code.
 
     One request must be kept, because its annotation records the abort. Without it, a process that has not read it
-    would start the run again. If no request has started, the oldest is kept, and it may still be served, but not for
-    another image.
+    would start the run again. If no request has started, the oldest is kept, and it may still be served. If it is for
+    another image, the manager ends it.
     """
     name = session.command.run_name
     try:
@@ -37,15 +37,13 @@ async def abort(session: Session) -> int:
         session.display.print_line(f"run {name} has started no pod, so only its pull pods were deleted")
         return 0
     await _check_not_over(session, newest_run(requests))
-    open_requests = [each.request for each in requests if each.is_open]
-    waiting = [each.request for each in requests if each.is_open and not _has_begun(each)]
+    open_requests = [each.request for each in requests if not each.request.completed]
+    waiting = [each.request for each in requests if not each.request.completed and not _has_begun(each)]
     under_way = len(open_requests) - len(waiting)
     # The process of the run must see the abort before requests are deleted. The newest request lives longest.
     kept = next((each.request for each in reversed(requests) if each.request not in waiting), requests[0].request)
-    meta: dict[str, object] = {"annotations": {ANNOTATION_ABORTED: rfc3339(session.clock.now())}}
-    if kept.for_image and kept in waiting:
-        meta["labels"] = {LABEL_ACTIVE: None}  # nobody serves it any more, and the manager makes the pod ready again
-    await session.client.merge_patch(REQUESTS, session.namespace, kept.name, {"metadata": meta})
+    patch = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(session.clock.now())}}}
+    await session.client.merge_patch(REQUESTS, session.namespace, kept.name, patch)
     if newest_run(requests).options.image is not None:
         await delete_pull_pods(session.client, session.namespace, name)
     deleted = 0

@@ -219,7 +219,7 @@ class Cluster:
             await self._config.learn(members)
         watched = {each.pod.uid for each in self._pods.values()}
         for found in [each.value for each in self._requests]:
-            if found is None or not found.is_open:
+            if found is None or found.request.completed:
                 continue
             uid = found.request.pod_uid
             if uid and uid not in watched and uid not in self._labels:

@@ -36,10 +36,9 @@ class ImageWriter:
         self._client, self._cluster, self._known = client, cluster, known
 
     async def begin(self, run: Run) -> None:
-        """Delete the run's pull pods that could not pull, so that they are tried again."""
-        failed = (PullState.FAILED, PullState.RETRYING)
+        """Delete the run's pull pods that have not pulled, so that they are tried again, with their whole time."""
         known = pulls_of(self._cluster.world(), run).values()
-        await _each(self._drop(run, each) for each in known if each.state in failed)
+        await _each(self._drop(run, each) for each in known if each.state is not PullState.PULLED)
 
     async def carry_out(self, run: Run, plan: Plan) -> None:
         """Carry out what is due. Raises ConfigurationError if waiting cannot help."""

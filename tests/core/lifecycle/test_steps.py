@@ -338,6 +338,20 @@ class TestPodThatCannotBeLookedUp:
         assert steps == next_steps(view, POD, at(seconds))
         assert reasons(steps) == [reason] * 3
 
+    @pytest.mark.parametrize(("phase", "ends"), [(StatePhase.PENDING, True), (StatePhase.RECREATING, False)])
+    def test_a_run_that_is_aborted_keeps_no_pod_unready_that_does_not_get_the_image(
+        self, phase: StatePhase, ends: bool
+    ) -> None:
+        wanted = (RequestedContainer("app", image="app:2"),)
+        status = Status(RequestPhase.RECREATING, (RecreateState("app", phase),))
+        view = request(containers=wanted, status=status, strategy=GRACE, aborted=True)
+        ended = any(isinstance(each, lc.Complete) for each in next_steps(view, POD, at(5)).actions)
+        assert ended is ends
+        if ends:
+            assert reasons(next_steps(view, POD, at(5))) == [Reason.RUN_ABORTED] * 2
+        for other in (replace(view, aborted=False), serving(aborted=True)):  # its container may be stopped already
+            assert not any(isinstance(each, lc.Complete) for each in next_steps(other, POD, at(5)).actions)
+
 
 class TestPod:
     def test_a_gate_without_a_condition_gets_one(self) -> None:

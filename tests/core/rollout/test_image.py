@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -92,6 +93,11 @@ def test_a_pull_that_fails_fails_the_pods_of_its_node() -> None:
     memory, again = PullMemory(), pull(PullState.RETRYING, "ErrImagePull: not found")
     assert memory.seen(again, 100.0) == again, "from the first failure, however long the pull took until then"
     late = memory.seen(again, 100.0 + RETRY_SECONDS)
+    assert planned(world(pods(OLD), pulls=(again,)), of_image()).end is None
+    hangs = pull(PullState.PULLING, created=NOW - timedelta(seconds=600))
+    sentence = "kubelet cannot pull app:2 on node node-a, and no container was stopped there: not pulled within 600s"
+    assert why(planned(world(pods(OLD), pulls=(hangs,)), of_image())) == {"web-0": sentence}, "no deadline of kubelet's"
+    assert planned(world(pods(OLD), pulls=(replace(hangs, state=PullState.PULLED),)), of_image()).end is None
     for found in (late, pull(PullState.FAILED, "InvalidImageName")):
         plan = planned(world(pods(OLD), pulls=(found,)), of_image())
         assert (plan.end, plan.image.drop) == (End.FAILED, ())
@@ -518,15 +524,6 @@ def test_an_abort_in_the_middle_of_an_adoption_finishes_it() -> None:
         "the run was aborted; pod web-1 has app:1, and its controller is held; "
         "to roll it out with new pods, set its updateStrategy back to 0"
     )
-
-
-def test_a_request_that_only_records_an_abort_is_not_waited_for() -> None:
-    of, (pod,) = of_image(pulls=False), pods(OLD)
-    kept = replace(present(of, pod), aborted=True)
-    later = of_image(pulls=False, name="later", started="2026-01-01T12:00:50Z")
-    assert planned(world((pod,), kept), later).end is End.RIVAL, "its node may still see it"
-    kept = replace(kept, request=replace(kept.request, active=False))
-    assert chosen(planned(world((pod,), kept), later)) == ["web-0"]
 
 
 def test_a_template_is_changed_only_as_it_was_decided_on() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from crrd.core.api.types import ANNOTATION_ABORTED
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.requests import newest_run, read_run_request
 from crrd.core.rollout.run import (
-    ANNOTATION_ABORTED,
     ANNOTATION_REASON,
     ANNOTATION_RUN,
     ANNOTATION_TARGET,

@@ -35,6 +35,8 @@ ANNOTATION_UNREADY_ACQUIRED = "crr.apps.kruise.io/unready-acquired"
 ANNOTATION_PINNED = "crr.apps.kruise.io/pinned-containers"
 ANNOTATION_REQUESTED_BY = "crr.apps.kruise.io/requested-by"
 """Name of the user who created the request, as the API server authenticated it."""
+ANNOTATION_ABORTED = "crr.apps.kruise.io/run-aborted"
+"""The time of the abort (RFC 3339). On any request of a run, it means that the run starts no more pods."""
 FINALIZER = "crr.apps.kruise.io/unready-acquired"
 """Keeps a deleted request until the manager has made its pod ready again."""
 CONDITIONS_UNREADY = ("PodUnreadyAcquired", "PreRecreateGrace")
@@ -203,6 +205,7 @@ class Request:
     """Start times of the instances in `pinned`, for a daemon that restarts."""
     unpinned: bool = False  # Whether another client removed or changed pins or start times: write them again
     unready_acquired: bool = False
+    aborted: bool = False  # Whether its run was aborted
     deadline_seconds: int | None = None  # activeDeadlineSeconds
     ttl_seconds: int | None = None  # ttlSecondsAfterFinished
     finalizers: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from crrd.core.api.time import parse_time
 from crrd.core.api.types import (
     ACTIVE,
     ACTIVE_IMAGE,
+    ANNOTATION_ABORTED,
     ANNOTATION_PINNED,
     ANNOTATION_UNREADY_ACQUIRED,
     CONDITIONS_UNREADY,
@@ -84,6 +85,7 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
         pinned=pinned,
         start_times=start_times,
         unready_acquired=unready_acquired,
+        aborted=ANNOTATION_ABORTED in annotations,
         deadline_seconds=deadline,
         ttl_seconds=ttl,
         finalizers=tuple(filter(None, map(text, items(meta.get("finalizers"))))),

@@ -29,7 +29,14 @@ from crrd.core.recreate.actions import EmitEvent
 from crrd.core.recreate.messages import Message
 from crrd.core.recreate.settle import failed_status
 
-ENDS = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING, Reason.NO_ANSWER, Reason.DEADLINE)
+ENDS = (
+    Reason.POD_GONE,
+    Reason.POD_REPLACED,
+    Reason.POD_DELETING,
+    Reason.NO_ANSWER,
+    Reason.DEADLINE,
+    Reason.RUN_ABORTED,
+)
 """The reasons for which the manager completes a request that its node has not completed."""
 POD_DELETION_SECONDS = 30
 """How long the node's daemon may take to complete a deleted pod's requests, after the pod's grace period has ended."""
@@ -140,6 +147,8 @@ def next_steps(
     if known and own is None:
         values = {"wanted": request.pod_uid, "key": request.pod_key, "found": pod.uid if pod else ""}
         return _end(request, Reason.POD_GONE if pod is None else Reason.POD_REPLACED, now, **values)
+    if request.for_image and request.aborted and not any(state.started for state in request.status.states):
+        return _end(request, Reason.RUN_ABORTED, now)  # nobody gives the pod the image, and it would stay unready
     times = [(after(own.grace_ends if own else "", POD_DELETION_SECONDS), Reason.POD_DELETING)]
     created = request.created if since is None else since.isoformat()
     seconds, deadline = request.deadline_seconds, f"{request.deadline_seconds}s"

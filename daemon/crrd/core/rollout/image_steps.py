@@ -16,6 +16,7 @@ The invariant, checked by the property tests: no pod gets the image before the n
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from crrd.core.api.reasons import Reason
 from crrd.core.rollout.adoption import Adoption, container_path, image_operations
@@ -131,13 +132,14 @@ def pulls_of(world: World, run: Run) -> dict[str, PullPod]:
     return {each.node: each for each in known if each.run == run.name}
 
 
-def image_rows(world: World, run: Run, rows: Iterable[Row]) -> tuple[Row, ...]:
+def image_rows(world: World, run: Run, rows: Iterable[Row], now: datetime) -> tuple[Row, ...]:
     """Return the rows of a run with an image. Pods that cannot or must not get the image have failed."""
     change = run.options.image
     if change is None:
         return tuple(rows)
     pulls = pulls_of(world, run).values() if change.pulls else ()
-    failed = {each.node: each.message for each in pulls if each.state is PullState.FAILED}
+    failures = {each.node: each.failure(now, run.options.pod_timeout) for each in pulls}
+    failed = {node: why for node, why in failures.items() if why is not None}
     return tuple(_image_row(world, run, row, failed) for row in rows)
 
 

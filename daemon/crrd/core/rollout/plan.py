@@ -73,7 +73,7 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False,
     `world` must contain all requests created so far. `now` is the API server's time. `confirmed` means that the user
     has allowed the rest after the first part. Plans that follow each other are quicker with the same `memo`.
     """
-    rows, min_ready = image_rows(world, run, make_rows(world, run, now, memo)), world.min_ready(run)
+    rows, min_ready = image_rows(world, run, make_rows(world, run, now, memo), now), world.min_ready(run)
     available = (each.available_at(min_ready) for each in world.members if each.counts) if min_ready else ()
     times = [row.settled_at for row in rows if row.settled_at is not None]
     wake = min([*times, *(at for at in available if at is not None and at > now)], default=None)

@@ -9,9 +9,11 @@ While the pod exists, kubelet keeps the image on the node.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from crrd.core.api.time import parse_time
 from crrd.core.rollout.run import Run
 from crrd.lib.jsonfields import items, mapping, text
 
@@ -58,16 +60,29 @@ class PullPod:
     node: str
     state: PullState
     message: str = ""  # Kubelet's, if the image could not be pulled
+    created: datetime | None = None
     deleting: bool = False
+
+    def failure(self, now: datetime, limit: int) -> str | None:
+        """Return why the pull has failed, None if it has not. It may take `limit` seconds.
+
+        Kubelet does not end the pod at its deadline while it pulls, and a runtime may wait for a registry for minutes.
+        """
+        if self.state is PullState.FAILED:
+            return self.message
+        late = self.created is not None and (now - self.created).total_seconds() >= limit
+        if self.state is PullState.PULLED or not late:
+            return None
+        return ": ".join(filter(None, (f"not pulled within {limit}s", self.message)))
 
 
 def read_pull_pod(obj: Mapping[str, Any]) -> PullPod:
     """Parse a pull pod."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
-    name, uid = text(meta.get("name")), text(meta.get("uid"))
+    name, uid, created = (text(meta.get(key)) for key in ("name", "uid", "creationTimestamp"))
     run, node = text(mapping(meta.get("labels")).get(LABEL_PULL)), text(spec.get("nodeName"))
     deleting = meta.get("deletionTimestamp") is not None
-    return PullPod(name, uid, run, node, *_state(status), deleting=deleting)
+    return PullPod(name, uid, run, node, *_state(status), created=parse_time(created), deleting=deleting)
 
 
 class PullMemory:

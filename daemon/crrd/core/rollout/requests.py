@@ -10,7 +10,6 @@ from crrd.core.api.types import Request, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.image_change import read_image_change
 from crrd.core.rollout.run import (
-    ANNOTATION_ABORTED,
     ANNOTATION_PROGRESS,
     ANNOTATION_RUN,
     LABEL_RUN,
@@ -50,11 +49,6 @@ class RunRequest:
         return self.request.status.phase is RequestPhase.RECREATING
 
     @property
-    def is_open(self) -> bool:
-        """Whether its pod may still be recreated for it. One that only records an abort is not served any more."""
-        return not self.request.completed and (self.request.active or not self.aborted)
-
-    @property
     def age(self) -> tuple[str, str]:
         """Sort key, the oldest first."""
         return self.request.created, self.request.name
@@ -81,7 +75,8 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     options = replace(options, image=image)
     run = Run(text(meta.get("namespace")), name, target, options, started, number(shape.get("revision")))
     progress = _read_progress(text(annotations.get(ANNOTATION_PROGRESS)))
-    return RunRequest(parse_request(obj), run, ANNOTATION_ABORTED in annotations, progress)
+    request = parse_request(obj)
+    return RunRequest(request, run, request.aborted, progress)
 
 
 def _read_progress(annotation: str) -> Progress | None:

@@ -20,7 +20,7 @@ def taken_over(world: World, run: Run) -> Mapping[str, list[RunRequest]]:
     """
     found: dict[str, list[RunRequest]] = {}
     for each in world.requests:
-        if run.replaces(each.run) and each.is_open:
+        if run.replaces(each.run) and not each.request.completed:
             found.setdefault(each.request.pod_uid, []).append(each)
     return found
 
@@ -28,7 +28,7 @@ def taken_over(world: World, run: Run) -> Mapping[str, list[RunRequest]]:
 def with_open_requests(world: World, run: Run) -> list[Run]:
     """Return other runs with an open request for the same target, or for one of its pods."""
     pods = {member.pod.uid for member in world.members}
-    others = [each for each in world.requests if each.run.name != run.name and each.is_open]
+    others = [each for each in world.requests if each.run.name != run.name and not each.request.completed]
     own = run.target.identity
     return [each.run for each in others if each.run.target.identity == own or each.request.pod_uid in pods]
 

@@ -25,7 +25,7 @@ class Round:
         self._world, self._run, self._rows = world, run, rows
         self._min_ready = world.min_ready(run)
         self._in_order = world.workload is not None and world.workload.in_order
-        requests = [each for each in world.requests if each.is_open]
+        requests = [each for each in world.requests if not each.request.completed]
         self._busy = {row.uid for row in rows if row.stage.under_way} | {each.request.pod_uid for each in requests}
         counting = [member for member in world.members if member.counts]
         self._others_busy = {each.request.pod_uid for each in requests if not run.replaces(each.run)}

@@ -18,8 +18,6 @@ LABEL_RUN = "crr.apps.kruise.io/run"
 ANNOTATION_TARGET = "crr.apps.kruise.io/run-target"
 ANNOTATION_REASON = "crr.apps.kruise.io/run-reason"
 ANNOTATION_RUN = "crr.apps.kruise.io/run-options"  # The whole run, as JSON
-ANNOTATION_ABORTED = "crr.apps.kruise.io/run-aborted"
-"""The time of the abort (RFC 3339). On any request of a run, it means that the run starts no more pods."""
 ANNOTATION_PROGRESS = "crr.apps.kruise.io/run-progress"  # `Progress` as JSON
 ANNOTATION_REFRESH = "crr.apps.kruise.io/config-refresh"
 """On a pod: the token of the change for which kubelet had to refresh the pod's files. See `core.rollout.refresh`."""
