@@ -23,8 +23,11 @@ async def rolled_out(cluster: Cluster, kind: str, name: str) -> Json:
         while True:
             found = dict(await cluster.client.get(RESOURCES[kind], cluster.namespace, name))
             status, generation = found.get("status", {}), found["metadata"]["generation"]
-            counts = {status.get(key) for key in ("replicas", "updatedReplicas", "readyReplicas")}
-            if status.get("observedGeneration") == generation and counts == {found["spec"]["replicas"]}:
+            of_set = [f"{key}Scheduled" for key in ("desiredNumber", "updatedNumber")]
+            keys = ("numberReady", *of_set) if kind == "DaemonSet" else ("replicas", "updatedReplicas", "readyReplicas")
+            counts = {status.get(key) for key in keys}
+            wanted = status.get("desiredNumberScheduled") if kind == "DaemonSet" else found["spec"]["replicas"]
+            if status.get("observedGeneration") == generation and counts == {wanted}:
                 return found
             await asyncio.sleep(0.1)
 
@@ -63,4 +66,61 @@ async def test_a_workload_adopts_its_pods(cluster: Cluster, tmp_path: Path, kind
         await cluster.client.merge_patch(RESOURCES[kind], cluster.namespace, "web", change)
         await rolled_out(cluster, kind, "web")
         later = await wait_ready(cluster, "web", 3)
+        assert not {pod["metadata"]["uid"] for pod in later} & {pod["metadata"]["uid"] for pod in before}
+
+
+HELD: dict[str, tuple[Json, Json]] = {
+    "Deployment": ({"paused": True}, {"paused": False}),
+    "StatefulSet": (
+        {"updateStrategy": {"rollingUpdate": {"partition": 9}}},
+        {"updateStrategy": {"rollingUpdate": {"partition": 0}}},
+    ),
+    "DaemonSet": (
+        {"updateStrategy": {"type": "OnDelete", "rollingUpdate": None}},
+        {"updateStrategy": {"type": "RollingUpdate"}},
+    ),
+}
+"""By kind: how a workload is held, and released."""
+
+
+@pytest.mark.parametrize("kind", HELD)
+async def test_pods_follow_the_template_of_a_held_workload(cluster: Cluster, tmp_path: Path, kind: str) -> None:
+    image, (hold, release), count = cluster.need_second_image(), HELD[kind], 1 if kind == "DaemonSet" else 3
+    resource, target = RESOURCES[kind], f"{kind.lower()}/web"
+
+    async def change(spec: Json) -> None:
+        await cluster.client.merge_patch(resource, cluster.namespace, "web", {"spec": spec})
+
+    async def follow() -> None:
+        words = (target, "--image-from-template", "--allow-mutable-tag", "--max-unavailable", "3")
+        ended = await recreate(cluster, *words)
+        assert ended.code == 0, ended
+
+    async with daemons(cluster, tmp_path):
+        before = await workload(cluster, kind, "web", count)
+        found = await cluster.client.get(resource, cluster.namespace, "web")
+        template = {**found["spec"]["template"]["spec"]}
+        containers = [{**template["containers"][0], "image": image}, *template["containers"][1:]]
+        await change({**hold, "template": {"spec": {"containers": containers}}})
+        written = dict(await cluster.client.get(resource, cluster.namespace, "web"))
+        await follow()
+        pods = await pods_of(cluster, "web")
+        kept(before, pods, "app")
+        assert {image_of(pod) for pod in pods} == {image}
+        name = (await requests_of(cluster))[0]["metadata"]["labels"]["crr.apps.kruise.io/run"]
+        undone = await recreate(cluster, "undo", name, "--max-unavailable", "3")
+        assert undone.code == 0, undone
+        assert {image_of(pod) for pod in await pods_of(cluster, "web")} == {cluster.image}
+        await follow()
+        now = dict(await cluster.client.get(resource, cluster.namespace, "web"))
+        assert (now["spec"], now["metadata"].get("labels")) == (written["spec"], written["metadata"].get("labels"))
+        await change(release)
+        await rolled_out(cluster, kind, "web")
+        await asyncio.sleep(3)  # in which a controller would begin a rollout
+        assert {pod["metadata"]["uid"] for pod in await pods_of(cluster, "web")} == {
+            pod["metadata"]["uid"] for pod in before
+        }
+        await change({"template": {"metadata": {"annotations": {"later": "rollout"}}}})
+        await rolled_out(cluster, kind, "web")
+        later = await wait_ready(cluster, "web", count)
         assert not {pod["metadata"]["uid"] for pod in later} & {pod["metadata"]["uid"] for pod in before}

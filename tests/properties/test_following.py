@@ -41,12 +41,21 @@ class Held(Model):
             spec["updateStrategy"]["type"] = "OnDelete" if held else "RollingUpdate"
         self.changed()
 
+    back = False  # Whether the run is one back to the old image
+
     @property
     def run(self) -> Run:
         run = super().run
         change = run.options.image
         assert change is not None
-        return replace(run, options=replace(run.options, image=replace(change, follow=True)))
+        change = replace(change, follow=True)
+        if self.back:
+            change = replace(change, image=OLD, before=(NEW,), undoes="run")
+        return replace(run, options=replace(run.options, image=change))
+
+    @property
+    def wanted(self) -> str:
+        return OLD if self.back else NEW
 
     def next_step(self) -> Adoption:
         return next_following(self.world(), self.run)
@@ -80,3 +89,38 @@ def test_a_release_before_the_end_rolls_out_new_pods(kind: str) -> None:
     model.see()
     model.controller()
     assert model.rollouts
+
+
+@pytest.mark.parametrize("kind", ADOPTED_BY)
+def test_after_a_run_back_the_controller_knows_that_the_pods_are_old(kind: str) -> None:
+    """So a release rolls out the template, and another run follows it again."""
+    for again in (False, True):
+        model = Held(kind)
+        assert model.settle().done
+        before, model.back = model.uids(), True
+        assert model.settle().done
+        assert {image_of(pod) for pod in model.pods()} == {OLD}
+        model.back = not again
+        if again:
+            assert model.settle().done
+        assert (model.rollouts, model.uids()) == ([], before)
+        model.hold(held=False)
+        model.see()
+        model.controller()
+        assert bool(model.rollouts) is not again
+        assert [model.workload["spec"]["template"]] == model.written[:1]
+
+
+def test_pods_below_a_partition_follow_those_that_were_replaced() -> None:
+    model = Held("StatefulSet")
+    model.workload["spec"]["updateStrategy"]["rollingUpdate"]["partition"] = 1
+    model.changed()
+    model.see()
+    model.controller()
+    assert model.rollouts == ["web-1", "web-2"], "by the controller, as its partition says"
+    assert model.settle().done
+    model.hold(held=False)
+    model.see()
+    model.controller()
+    assert model.rollouts == ["web-1", "web-2"]
+    assert {image_of(pod) for pod in model.pods()} == {NEW}

@@ -272,12 +272,17 @@ class Model:
         members = tuple(map(read_member, self.pods(self.known)))
         return World(members, workload=read_workload(workload), image=state)
 
+    @property
+    def wanted(self) -> str:
+        """The image that the run sets."""
+        return NEW
+
     def step(self) -> Adoption:
-        """The next step of the run, by what it knows: pods with the old image get the new one first."""
+        """The next step of the run, by what it knows: pods with another image get it first."""
         for pod in self.pods(self.known):
             real = self.objects.get(f"pods/{pod['metadata']['name']}")
-            if real is not None and image_of(pod) != NEW and real["metadata"]["uid"] == pod["metadata"]["uid"]:
-                real["spec"]["containers"][1]["image"] = NEW
+            if real is not None and image_of(pod) != self.wanted and real["metadata"]["uid"] == pod["metadata"]["uid"]:
+                real["spec"]["containers"][1]["image"] = self.wanted
                 return Adoption(wait="a pod gets the image")
         adoption = self.next_step()
         for write in adoption.writes:

@@ -63,6 +63,10 @@ async def workload(cluster: Cluster, kind: str, name: str, replicas: int, *conta
         spec_of: Json = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
         if kind == "StatefulSet":
             spec_of["serviceName"] = name
+        if kind == "DaemonSet":
+            spec = {key: value for key, value in spec.items() if key != "nodeName"}
+            spec_of = {**spec_of, "template": {**template, "spec": spec}}
+            del spec_of["replicas"]
         body = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec_of}
         await cluster.client.create(RESOURCES[kind], cluster.namespace, body)
     return await wait_ready(cluster, name, replicas)

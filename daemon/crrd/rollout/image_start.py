@@ -31,7 +31,7 @@ from crrd.rollout.target import Aim
 
 Json = Mapping[str, Any]
 ROLE = "crrd-recreate-image"
-FOLLOW_ROLE = "crrd-update-images"  # It cannot change workloads
+FOLLOW_ROLE = "crrd-recreate-from-template"  # It cannot change workloads
 _KRUISE, _SIDECAR_SETS = "apps.kruise.io", "kruise.io/sidecarset"
 _GITOPS = {
     "argocd.argoproj.io/": "Argo CD",

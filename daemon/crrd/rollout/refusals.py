@@ -3,7 +3,18 @@
 from crrd.kube.discovery import KNOWN
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.reflector import APPLY
-from crrd.kube.resources import BUDGETS, CONFIG_MAPS, DISCOVERY, EVENTS, NODES, PODS, REQUESTS, SECRETS, Resource
+from crrd.kube.resources import (
+    BUDGETS,
+    CONFIG_MAPS,
+    CONTROLLER_REVISIONS,
+    DISCOVERY,
+    EVENTS,
+    NODES,
+    PODS,
+    REQUESTS,
+    SECRETS,
+    Resource,
+)
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
 from crrd.lib.plain import plain
 
@@ -12,7 +23,11 @@ IN_ROLE = {
     each.full_name for each in (REQUESTS, PODS, BUDGETS, NODES, EVENTS, *(known.resource for known in KNOWN), *_KRUISE)
 }
 """Resources in the ClusterRole crrd-recreate, with kubectl's names."""
-_READERS = {CONFIG_MAPS.full_name: "crrd-read-config", SECRETS.full_name: "crrd-read-secrets"}
+_READERS = {
+    CONFIG_MAPS.full_name: "crrd-read-config",
+    SECRETS.full_name: "crrd-read-secrets",
+    CONTROLLER_REVISIONS.full_name: "crrd-recreate-from-template",
+}
 
 
 def describe(error: Exception) -> str:

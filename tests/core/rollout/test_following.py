@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from crrd.core.rollout.following import planned_writes, record_writes, template_images
+from crrd.core.rollout.following import planned_writes, record_writes, released_meanwhile, template_images
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.plan import End, Plan, seen_by_others
@@ -238,3 +238,32 @@ def test_what_is_not_known_yet_is_waited_for() -> None:
     assert planned(World(BOTH, workload=workload(2), image=ImageState()), of_run()).wait.why
     stranger = after(template("DaemonSet"), NEWEST, pods=BOTH)
     assert stranger.wait.why == "reading the revision of pod web-1"
+
+
+def test_a_replicaset_that_does_not_fit_any_more_is_left_alone() -> None:
+    two = after(template(), ACTIVE, record("new", NEW, replicas=1), pods=BOTH)
+    assert (two.end, two.message) == (
+        End.FAILED,
+        "the rollout of deployment.apps/web is not finished: it has 2 active ReplicaSets",
+    )
+    other = read_content({"spec": {"containers": [{"name": "proxy", "image": OLD}]}}, "proxy")
+    differs = after(template(), replace(ACTIVE, content=other), pods=BOTH)
+    assert differs.message == "ReplicaSet old differs from deployment.apps/web in more than images"
+
+
+def test_pods_that_end_get_no_label() -> None:
+    leaving = replace(BOTH[0], pod=replace(BOTH[0].pod, deleting=True))
+    found = after(template("DaemonSet"), record("old"), NEWEST, pods=(leaving, BOTH[1]))
+    assert writes(found) == [("web-1", "new")]
+
+
+def test_only_the_writes_of_a_replicaset_can_be_tried_first() -> None:
+    of = of_run()
+    assert [each.name for each in record_writes(world(template(), ACTIVE, pods=BOTH), of)] == ["old"]
+    for found in (world(template("DaemonSet"), pods=BOTH), World(BOTH, image=ImageState((), template())), World(BOTH)):
+        assert record_writes(found, of) == ()
+    assert record_writes(world(template(), ACTIVE, pods=BOTH), of_run(follow=False)) == ()
+
+
+def test_without_a_record_of_the_template_it_is_not_judged() -> None:
+    assert released_meanwhile(of_run(template=""), template(image="proxy:9")) == ""

@@ -111,11 +111,10 @@ def planned_writes(world: World, run: Run) -> tuple[str, ...]:
 def record_writes(world: World, run: Run) -> tuple[Write, ...]:
     """Return the writes of ReplicaSets that follow the last pod, so that they can be tried as a dry run."""
     change, state = run.options.image, world.image
-    if change is None or not change.follow or state is None or state.template is None:
+    template = state.template if state is not None and state.revisions is not None else None
+    if change is None or not change.follow or state is None or template is None or template.kind != "Deployment":
         return ()
-    if state.template.kind != "Deployment" or state.revisions is None:
-        return ()
-    return tuple(each for each in _ReplicaSet(run, change, state, state.template).next().writes if each.operations)
+    return tuple(each for each in _ReplicaSet(run, change, state, template).next().writes if each.operations)
 
 
 class _ReplicaSet(Steps):
