@@ -122,7 +122,7 @@ async def running_manager(node: LocalNode, kubeconfig: Path | None = None) -> As
     The webhook is called for every update: in a cluster, matchConditions exclude the daemons' own writes, but these are
     CEL, which is not evaluated here. `kubeconfig` is the manager's; None means the node's own.
     """
-    await node.client.create(WEBHOOKS, "", _webhook_configuration())  # the manager writes its caBundle
+    await node.client.create(WEBHOOKS, "", webhook_configuration())
     try:
         with suppress(ConflictError):
             await node.client.create(Resource("namespaces"), "", {"metadata": {"name": "crrd-system"}})
@@ -141,12 +141,15 @@ async def ask_manager(node: LocalNode, manager: Daemon) -> None:
     await node.client.merge_patch(WEBHOOKS, "", _CONFIGURATION, {"webhooks": [asking]})
 
 
-def _webhook_configuration() -> dict[str, Any]:
-    """Return the manifests' configuration, with a URL instead of a Service. The port is an unused placeholder."""
+def webhook_configuration(address: str = "127.0.0.1:1") -> dict[str, Any]:
+    """Return the manifests' configuration, with a URL instead of a Service. The manager writes its caBundle.
+
+    The default address is an unused placeholder.
+    """
     operations = ["CREATE", "UPDATE"]
     rule = {"apiGroups": [GROUP], "apiVersions": list(VERSIONS), "resources": [PLURAL], "operations": operations}
     webhook = {
-        "name": f"{_PATH}.{GROUP}", "clientConfig": {"url": f"https://127.0.0.1:1/{_PATH}"}, "rules": [rule],
+        "name": f"{_PATH}.{GROUP}", "clientConfig": {"url": f"https://{address}/{_PATH}"}, "rules": [rule],
         "sideEffects": "None", "admissionReviewVersions": ["v1"], "failurePolicy": "Fail",
     }  # fmt: skip
     return {"metadata": {"name": _CONFIGURATION}, "webhooks": [webhook]}
