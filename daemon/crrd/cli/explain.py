@@ -21,6 +21,7 @@ from crrd.core.explain import facts as read
 from crrd.core.explain.facts import DaemonFacts, Facts, Json
 from crrd.core.explain.findings import Explanation, Finding, Topic, Verdict
 from crrd.core.explain.request import explain_request
+from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.state import ProbeFailure
 from crrd.core.rollout.waits import read_probe_failure
 from crrd.kube.best_effort import BestEffortReader
@@ -234,6 +235,7 @@ class _Reader(BestEffortReader):
             events=events or (),
             probes=probes or (),
             times=read.read_times(obj),
+            run=asked.run if (asked := read_run_request(obj)) is not None else None,
             admitted=read.is_admitted(obj),
             unread={what: _shortly(error) for what, error in self.unread.items()},
         )

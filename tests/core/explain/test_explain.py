@@ -27,6 +27,9 @@ from crrd.core.explain.facts import (
 )
 from crrd.core.explain.findings import Explanation, Topic, Verdict
 from crrd.core.explain.request import explain_request
+from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.requests import read_run_request
+from crrd.core.rollout.run import LABEL_RUN, Options, Run, Target
 from crrd.core.rollout.waits import read_probe_failure
 
 Json = dict[str, Any]
@@ -167,6 +170,7 @@ def facts(obj: Json, pod_obj: Json | None, others: tuple[Json, ...] = (), events
         daemons=(DAEMON,),
         events=tuple(map(read_event, events)),
         times=read_times(obj),
+        run=asked.run if (asked := read_run_request(obj)) is not None else None,
     )
 
 
@@ -1584,12 +1588,101 @@ def test_times_in_words(seconds: float, said: str) -> None:
     assert format_duration(seconds) == said
 
 
+def for_image(written: float, reason: str = "", *, run: bool = True, adopt: bool = False) -> Json:
+    """A request for another image, perhaps of a run, whose status was written so many seconds ago."""
+    message = "as the node daemon says it" if reason else ""
+    states = [state(message=message, reason=reason)]
+    writes = [{"subresource": "status", "time": ago(written)}]
+    obj = request("web-abc-1", phase="Recreating", states=states, managedFields=writes)
+    obj["spec"]["containers"][0]["image"] = "app:2"
+    obj["metadata"]["labels"] |= {"crr.apps.kruise.io/active": "image"} | ({LABEL_RUN: "web-abc"} if run else {})
+    change, target = ImageChange("app:2", ("app:1",), adopt=adopt), Target("deployment.apps/web", "apps/v1", uid="u")
+    of = Run("shop", "web-abc", target, Options(("app",), image=change), ago(60))
+    obj["metadata"]["annotations"] = of.annotations() if run else {}
+    return obj
+
+
+def having(image: str, *statuses: Json) -> Json:
+    """The pod with this image in its spec."""
+    found = pod(*statuses)
+    found["spec"]["containers"][0]["image"] = image
+    return found
+
+
+SET, TAKEN = "the image app:2 is on the node; waiting until the pod has it", "the pod has the image app:2; kubelet has"
+FAILING = "kubelet has stopped the container, and cannot pull its new image app:2 (ErrImagePull: not found)"
+BACK = "to start the container with an image that the node has: kubectl "
+IMAGE_ROWS = [
+    Row("set soon", for_image(3, "ImagePresent"), MOVING, SET, pod=having("app:1"), since=3),
+    Row(
+        "set by nobody",
+        for_image(40, "ImagePresent"),
+        STUCK,
+        SET,
+        "continue the run that has created this request: kubectl recreate status -n shop",
+        pod=having("app:1"),
+        since=40,
+    ),
+    Row("taken soon", for_image(3), MOVING, f"{TAKEN} not replaced the container yet (for 3s)", pod=having("app:2")),
+    Row(
+        "not taken",
+        for_image(70, "WaitingForNewImage"),
+        STUCK,
+        f"{TAKEN} not replaced the container yet (for 1m10s)",
+        "check that kubelet works: kubectl describe node n1",
+        pod=having("app:2"),
+    ),
+    Row(
+        "not pulled",
+        for_image(8),
+        STUCK,
+        FAILING,
+        f"{BACK}recreate undo web-abc -n shop",
+        pod=having("app:2", waiting("ErrImagePull", "not found")),
+        since=8,
+    ),
+    Row(
+        "not pulled, by hand",
+        for_image(8, run=False),
+        STUCK,
+        FAILING,
+        f"{BACK}-n shop set image pod/web app=IMAGE",
+        pod=having("app:2", waiting("ErrImagePull", "not found")),
+    ),
+    Row("as before", for_image(8), MOVING, "not started yet", pod=having("app:1")),
+    Row(
+        "ready",
+        for_image(8),
+        MOVING,
+        "the new container containerd://new012345678 is running (for 20s), and is ready",
+        pod=having("app:2", status(NEW, 3)),
+    ),
+]
+
+
+@pytest.mark.parametrize("row", IMAGE_ROWS, ids=lambda row: row.name)
+def test_where_a_request_for_another_image_stands(row: Row) -> None:
+    found = told(row.obj, row.pod)
+    advice = found.cause.advice[0] if found.cause.advice else ""
+    assert found.cause.what.startswith(f"container app: {row.what}")
+    assert (found.found.verdict, advice) == (row.verdict, row.advice)
+    assert row.since is None or found.cause.since == row.since
+
+
+def test_a_run_that_leaves_the_template_as_it_is() -> None:
+    kept = "run web-abc leaves the template of deployment.apps/web as it is, so a new pod does not get app:2 from it"
+    assert kept in told(for_image(3)).notes
+    for run in (True, False):
+        assert not any("template" in note for note in told(for_image(3, adopt=True, run=run)).notes)
+
+
 def test_each_row_of_the_table_is_found_for_some_request() -> None:
     done = request(phase="Completed", states=[state(phase="Succeeded")], completed=5)
     probed, pulled = pod(DOWN), pod()
     probed["spec"]["containers"][0].update({probe: {"exec": {}} for probe in ("startupProbe", "livenessProbe")})
     pulled["spec"]["containers"][0]["imagePullPolicy"] = "Always"
     explained = [told(row.obj, row.pod, others=row.others, events=row.events, changes=row.changes) for row in ROWS]
+    explained += [told(row.obj, row.pod) for row in IMAGE_ROWS]
     explained += [told(obj) for _, obj, _ in NOTES]
     explained += [told(done, pod(status(NEW, restarts))) for restarts in (3, 5)]
     explained += [told(request(**KILLED), each, changes={"node": AFFECTED}) for each in (beside_sidecar(DOWN), probed)]

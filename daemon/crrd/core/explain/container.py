@@ -44,9 +44,36 @@ def _find(facts: Facts, container: RequestedContainer, state: RecreateState) -> 
         return make_finding(facts, Topic.NOT_FINISHED, stuck=True, message=message)
     if known is None:
         return _status_message(facts, state, Topic.NOT_IN_POD_STATUS)
+    if container.image and (pending := _image_pending(facts, container, state, known)) is not None:
+        return pending
     if not known.running:
         return _not_running(facts, state, known)
     return _runs_again(facts, known) if _is_successor(target, known) else _to_be_stopped(facts, state)
+
+
+def _image_pending(
+    facts: Facts, container: RequestedContainer, state: RecreateState, known: PodContainer
+) -> Finding | None:
+    """Return the finding for a container that does not run its new image yet; None if it does, or waits otherwise."""
+    written, image = facts.seconds_since(facts.times.written), container.image
+    has_image = known.image == image
+    if known.waiting_reason in _IMAGE and has_image:
+        back = f"kubectl -n {facts.request.namespace} set image pod/{facts.request.pod_name} {known.name}=IMAGE"
+        if facts.run is not None:
+            back = f"kubectl recreate undo {facts.run.name} -n {facts.request.namespace}"
+        values = {"image": image, "kubelet": held_back(known), "back": back}
+        return make_finding(facts, Topic.NEW_IMAGE_NOT_PULLED, written, stuck=True, **values)
+    if not known.running or _is_successor(facts.request.target(container), known):
+        return None
+    if has_image:
+        late = written is not None and written > OVERDUE_SECONDS
+        advice = None if late else ()
+        return make_finding(facts, Topic.NEW_IMAGE_NOT_TAKEN, written, stuck=late, advice=advice, image=image)
+    if state.reason is Reason.IMAGE_PRESENT:
+        late = written is None or written > DAEMON_PATIENCE_SECONDS  # a run sets it within seconds
+        advice = None if late else ()
+        return make_finding(facts, Topic.NEW_IMAGE_NOT_SET, written, stuck=late, advice=advice, image=image)
+    return _status_message(facts, state, Topic.TURN_AWAITED)
 
 
 def _status_message(facts: Facts, state: RecreateState, otherwise: Topic) -> Finding:

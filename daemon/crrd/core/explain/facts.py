@@ -15,6 +15,7 @@ from crrd.core.api.types import (
     DEFAULT_GRACE_SECONDS,
     Request,
 )
+from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import ProbeFailure
 from crrd.kubelet.version import reported_version
 from crrd.lib.jsonfields import condition, condition_is_true, items, mapping, text, value_at
@@ -67,6 +68,7 @@ class Facts:
     probes: tuple[tuple[tuple[str, str], ProbeFailure] | None, ...] = ()
     """What kubelet's events say about failed probes, by pod (UID) and container, in any order."""
     times: Times = Times()
+    run: Run | None = None  # The run of `kubectl recreate` that has created the request
     admitted: bool = True
     """Whether crrd's manager admitted the request. If not, another manager may run, for example OpenKruise's."""
     unread: Mapping[str, str] = field(default_factory=dict)  # What could not be read, and why

@@ -110,6 +110,13 @@ class Topic(ReasonTable):
     IMAGE_NOT_PULLED = ("ImageNotPulled", "waiting for kubelet: the image cannot be pulled ({kubelet})",
         f"check the image name, the registry and the pod's imagePullSecrets: {_DESCRIBE_POD}",
         "kubelet retries with growing back-off")
+    NEW_IMAGE_NOT_SET = ("NewImageNotSet", Reason.IMAGE_PRESENT.sentence, *Reason.IMAGE_PRESENT.remedy)
+    NEW_IMAGE_NOT_TAKEN = ("NewImageNotTaken", f"{Reason.IMAGE_NOT_APPLIED.sentence}{{so_far}}",
+        f"check that kubelet works: {_DESCRIBE_NODE}")
+    NEW_IMAGE_NOT_PULLED = ("NewImageNotPulled",
+        "kubelet has stopped the container, and cannot pull its new image {image} ({kubelet})",
+        "to start the container with an image that the node has: {back}",
+        f"check the image name, the registry and the pod's imagePullSecrets: {_DESCRIBE_POD}")
     NOT_CREATED = ("NotCreated", "waiting for kubelet: the container cannot be created ({kubelet})",
         f"check what is missing (a ConfigMap, a Secret, a volume): {_DESCRIBE_POD}")
     HELD_BACK = "HeldBack", "waiting for kubelet: {kubelet}", f"check the pod: {_DESCRIBE_POD}"
@@ -131,6 +138,8 @@ class Topic(ReasonTable):
     NOT_ADMITTED = ("NotAdmitted",
         "the request has no statusContext, because it did not pass admission; the daemon stops the running instances")
     NO_READINESS_GATE = "NoReadinessGate", Reason.NO_READINESS_GATE.sentence
+    TEMPLATE_KEPT = ("TemplateKept",
+        "run {run} leaves the template of {target} as it is, so a new pod does not get {image} from it")
     NOT_CLEANED_UP = "NotCleanedUp", "waiting for the manager to remove {left}"
     NO_TTL = "NoTtl", "ttlSecondsAfterFinished is not set, so the request stays until you delete it"
     TTL = "Ttl", "ttlSecondsAfterFinished: the request is deleted in {left}"

@@ -19,6 +19,7 @@ _DEFAULT_OF_ANY = " (crrd's default, OpenKruise's manager applies none)"
 def find_notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
     """Yield what else is worth knowing. `node` is what is wrong with the node, if that is not the cause already."""
     request = facts.request
+    yield from _template_kept(facts)
     yield from _may_not_come_back(facts)
     if request.completed:
         yield from _cleanup(facts)
@@ -31,6 +32,15 @@ def find_notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
     no_gate = facts.pod is not None and not facts.pod.readiness_gate
     if request.strategy.unready_grace_seconds is not None and no_gate:
         yield make_finding(facts, Topic.NO_READINESS_GATE)
+
+
+def _template_kept(facts: Facts) -> Iterator[Finding]:
+    """Yield that new pods do not get the image of the run."""
+    run = facts.run
+    change = run.options.image if run is not None else None
+    if run is not None and change is not None and not change.adopt and run.target.uid:
+        target, image = run.target.words, change.image
+        yield make_finding(facts, Topic.TEMPLATE_KEPT, run=run.name, target=target, image=image)
 
 
 def _may_not_come_back(facts: Facts) -> Iterator[Finding]:
