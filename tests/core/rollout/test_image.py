@@ -134,8 +134,9 @@ def test_a_pod_gets_the_image_when_its_node_says_so() -> None:
         {"op": "replace", "path": "/spec/containers/0/image", "value": NEW},
     )
     (has,) = pods(NEW)
-    assert planned(world((has,), present(of, has)), of).image.patch == ()
     assert patch_of(plan.image.patch[0], run()) == ()
+    plan = planned(world((has,), present(of, has)), of)
+    assert (plan.image.patch, why(plan)) == ((), {"web-0": ""}), "what its request says is over"
 
 
 def test_while_somebody_rolls_out_the_workload_begun_pods_get_the_image() -> None:

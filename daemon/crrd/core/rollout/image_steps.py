@@ -25,7 +25,7 @@ from crrd.core.rollout.pull import PullPod, PullState
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import World
-from crrd.core.rollout.waits import Wait, WaitReason, describe_pod
+from crrd.core.rollout.waits import NO_WAIT, Wait, WaitReason, describe_pod
 from crrd.lib import jsonpatch
 from crrd.lib.jsonpatch import Operation
 
@@ -159,8 +159,9 @@ def _image_row(world: World, run: Run, row: Row, failed: Mapping[str, str]) -> R
         wait = Wait.of(WaitReason.PULL_FAILED, **values)
     if wait is not None:
         return replace(row, stage=Stage.FAILED, wait=wait)
-    if row.stage.under_way and _is_present(row, run) and image != change.image:
-        return replace(row, wait=Wait.of(WaitReason.SETTING_IMAGE, container=name, image=change.image))
+    if row.stage.under_way and _is_present(row, run):  # what the request says ends with the pod's change
+        setting = Wait.of(WaitReason.SETTING_IMAGE, container=name, image=change.image)
+        return replace(row, wait=setting if image != change.image else NO_WAIT)
     return row
 
 
