@@ -1,7 +1,8 @@
 """`crrd demo`: starts a local node, a pod and the node daemon, creates a request, and shows live what it changes.
 
-Then `crrd recreate` recreates a workload of three pods, and a policy applies a changed ConfigMap to the same pods. The
-demo removes everything at its end, however it ends; with `--keep` it first waits for Ctrl-C.
+Then `crrd recreate` recreates a workload of three pods, a policy applies a changed ConfigMap to the same pods, and
+`crrd recreate --image` gives one of their containers another image. The demo removes everything at its end, however it
+ends; with `--keep` it first waits for Ctrl-C.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from crrd_localnode.node import LocalNode
 from crrd_localnode.workload import Maker
 
 NAMESPACE, POD, REQUEST, WORKLOAD = "default", "demo", "restart-app", "web"
+NEXT_IMAGE = "side:2"  # A runtime of plain processes runs the same programs with any image
 PATIENCE_SECONDS = 60.0
 IN_VOLUME = "$CRRD_ROOT/data/hook"
 """A file in the pod's volume. A runtime of plain processes sets the variable if it cannot mount `/data`."""
@@ -87,7 +89,7 @@ class _Demo:
             self._view.print_line(f"starting a local node: API server, kubelet, {runtime}")
             node = await stack.enter_async_context(LocalNode(cri_endpoint=endpoint))
             try:
-                return await self._play(node, stack, keep=keep)
+                return await self._play(node, stack, endpoint, keep=keep)
             except TimeoutError:
                 self._view.print_line(f"timed out after {PATIENCE_SECONDS:.0f}s")
                 if endpoint:
@@ -100,7 +102,7 @@ class _Demo:
                         await node.client.delete(PODS, NAMESPACE, pod.name)
                     await _until_pods(node.client, lambda pods: not pods)  # so that a real runtime is left as it was
 
-    async def _play(self, node: LocalNode, stack: AsyncExitStack, *, keep: bool) -> int:
+    async def _play(self, node: LocalNode, stack: AsyncExitStack, endpoint: str, *, keep: bool) -> int:
         client = node.client
         await client.create(PODS, NAMESPACE, self._pod(node))
         self._view.print_line(f'creating pod "{POD}": "app" with a preStop hook that writes into a volume, and "side"')
@@ -120,6 +122,8 @@ class _Demo:
         ok = all(state.phase.value == "Succeeded" for state in final.status.states)
         ok = await self._recreate_workload(node) and ok
         ok = await self._edit_configuration(node.client, node.cri_endpoint) and ok
+        if not endpoint:  # a real runtime may not have a second image
+            ok = await self._replace_image(node) and ok
         if keep:
             self._view.print_line("running until Ctrl-C; to use it in another terminal (docs/local-testing.md):")
             self._view.print_line(f"export KUBECONFIG={node.kubeconfig} CONTAINER_RUNTIME_ENDPOINT={node.cri_endpoint}")
@@ -128,7 +132,7 @@ class _Demo:
         return 0 if ok else 1
 
     async def _recreate_workload(self, node: LocalNode) -> bool:
-        """Create three pods of a Deployment, and run `crrd recreate` on them. Return whether it succeeded."""
+        """Create three pods of a Deployment, and restart a container of each. Return whether it succeeded."""
         spec = self._spec(node, {"name": "app"}, {"name": "side", "envFrom": [{"configMapRef": {"name": WORKLOAD}}]})
         names = f'ConfigMap "{WORKLOAD}" and Deployment "{WORKLOAD}"'
         self._view.print_line(f'creating {names} of three pods, whose "side" uses it')
@@ -136,7 +140,11 @@ class _Demo:
         await node.client.create(CONFIG_MAPS, NAMESPACE, config)
         await Maker(node.client, NAMESPACE).workload("Deployment", WORKLOAD, 3, spec)
         await _until_pods(node.client, lambda pods: all(map(_all_ready, pods)))
-        arguments = ["recreate", f"deployment/{WORKLOAD}", "-c", "app", "--reason", "demo"]
+        return await self._recreate(node, "-c", "app", "--reason", "demo")
+
+    async def _recreate(self, node: LocalNode, *flags: str) -> bool:
+        """Run `crrd recreate` on the Deployment. Return whether it succeeded."""
+        arguments = ["recreate", f"deployment/{WORKLOAD}", *flags]
         self._view.print_line(f"crrd {' '.join(arguments)}")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "crrd", *arguments, "--kubeconfig", str(node.kubeconfig), "-n", NAMESPACE),
@@ -148,6 +156,15 @@ class _Demo:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
+    async def _replace_image(self, node: LocalNode) -> bool:
+        """Give a container of the Deployment's pods another image. The pods stay."""
+        before = await _images(node.client)
+        flags = ("--image", NEXT_IMAGE, "--template", "keep", "--max-unavailable", "100%")
+        done = await self._recreate(node, "-c", "side", *flags)
+        after = await _images(node.client)
+        self._view.summary([(name, old, new) for (name, _, old), (*_, new) in zip(before, after, strict=True)])
+        return done and [each[:2] for each in before] == [each[:2] for each in after]
 
     async def _edit_configuration(self, client: KubeClient, endpoint: str) -> bool:
         """Create a policy for the Deployment, and edit its ConfigMap. The same pods get the change."""
@@ -261,6 +278,11 @@ async def _workload_pods(client: KubeClient) -> list[Pod]:
 async def _greeting(pod: Pod, endpoint: str) -> tuple[str, str, str]:
     """Return name and UID of a pod, and the value of GREETING in its container "side"."""
     return pod.name, pod.uid, await _run_inside(endpoint, pod, "side", "echo $GREETING")
+
+
+async def _images(client: KubeClient) -> list[tuple[str, str, str]]:
+    """Return name and UID of the Deployment's pods, and the image of their container "side"."""
+    return [(pod.name, pod.uid, pod.containers["side"].image) for pod in await _workload_pods(client)]
 
 
 def _policy() -> dict[str, Any]:

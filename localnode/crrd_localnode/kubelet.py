@@ -86,12 +86,13 @@ class Kubelet:
         runtime = self._runtime = KubeRuntime(self._endpoint, self.node_name)
         name, version = await self._patiently(runtime.version)
         handlers, retry, backoff = Handlers(runtime), self._timing.retry, BackOff(self._timing.backoff)
-        volumes = Mounter(self._folders, self._objects, Recorder(self._client, self.node_name))
+        recorder = Recorder(self._client, self.node_name)
+        volumes = Mounter(self._folders, self._objects, recorder)
         self._node = Node(
             client=self._client,
             runtime=runtime,
             runtime_name=name,
-            starter=Starter(volumes, runtime, handlers, self.node_name, backoff, retry),
+            starter=Starter(volumes, runtime, handlers, recorder, self.node_name, backoff, retry),
             stopper=Stopper(runtime, handlers),
             probes=Probes(handlers, self._wake),
             volumes=volumes,

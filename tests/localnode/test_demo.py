@@ -27,6 +27,7 @@ async def test_it_shows_a_recreated_container() -> None:
     assert "Completed: 1 of 1 containers recreated" in out
     assert out.count("changed  hello -> welcome") == 3, "an edit of a ConfigMap goes live in the same pods"
     assert "policy: 3 of 3 pods recreated" in out
+    assert out.count("changed  busybox -> side:2") == 3, "another image, in the same pods"
 
 
 @pytest.mark.usefixtures("log_as_before")

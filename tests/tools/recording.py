@@ -17,6 +17,7 @@ NAMESPACE, WIDTH = "default", 124
 LOOP = "trap 'exit 0' TERM; while true; do sleep 0.1; done"
 PODS = "kubectl get pods"
 RECREATE = "kubectl recreate deployment/web -c app --max-unavailable 2"
+REPLACE = "kubectl recreate deployment/web -c side --image side:2 --template keep --max-unavailable 2"
 
 
 async def run(node: LocalNode, command: str) -> str:
@@ -46,6 +47,7 @@ async def record() -> None:
         while (pods := await run(node, PODS)).count("2/2") < 4:
             await asyncio.sleep(0.2)
         console.print(Text.from_ansi(f"$ {PODS}\n{pods}$ {RECREATE}\n{await run(node, RECREATE)}$ {PODS}"))
+        console.print(Text.from_ansi(f"{await run(node, PODS)}$ {REPLACE}\n{await run(node, REPLACE)}$ {PODS}"))
         console.print(Text.from_ansi(await run(node, PODS)), end="")
     drawn = console.export_svg(title="kubectl recreate", unique_id="recreate")
     OUTPUT.write_text(re.sub(r"@font-face {[^}]*}\s*", "", drawn), encoding="utf-8")  # those would be fetched

@@ -1,11 +1,14 @@
 """Images that are only names: the local runtime runs the node's own programs, whatever the image.
 
-A reference that contains `does-not-exist` is unknown to all registries, so that a failed pull can be shown.
+A reference that contains `does-not-exist` is unknown to all registries, so that a failed pull can be shown. The pull of
+one that contains `slow-5s` takes 5 seconds.
 """
 # ruff: noqa: D102 - methods are documented by the call they answer
 
+import asyncio
 import hashlib
 import json
+import re
 from pathlib import Path
 
 from cri_stubs import api_pb2
@@ -13,6 +16,7 @@ from crrd_localnode.containers.rpc import invalid, not_found
 from crrd_localnode.containers.shim import write_json
 
 MISSING = "does-not-exist"
+_SLOW = re.compile(r"slow-(\d{1,3})s")
 
 
 def image_id(reference: str) -> str:
@@ -54,6 +58,8 @@ class ImageService:
 
     async def pull_image(self, request: api_pb2.PullImageRequest) -> api_pb2.PullImageResponse:
         reference = request.image.image
+        if slow := _SLOW.search(reference):
+            await asyncio.sleep(int(slow[1]))
         check_reference(reference)
         if self._find(reference) is None:
             self._save([*self._references, reference])

@@ -1,4 +1,4 @@
-"""Writes kubelet's warnings about pods as events, each text once for a pod: a local node does not count repetitions."""
+"""Writes kubelet's events about pods, each text once for a pod: a local node does not count repetitions."""
 
 import asyncio
 import time
@@ -24,18 +24,19 @@ class Recorder:
         self._written: set[tuple[str, str]] = set()  # Pod UID, message
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def warn(self, pod: Json, reason: str, message: str) -> None:
-        """Write a Warning event about the pod."""
+    def warn(self, pod: Json, reason: str, message: str, container: str = "", *, kind: str = "Warning") -> None:
+        """Write an event about the pod, or one of its containers."""
         if (podspec.uid(pod), message) in self._written:
             return
         self._written.add((podspec.uid(pod), message))
-        _log.warning("pod_event", pod=podspec.key(pod), reason=reason, error=message)
+        _log.warning("pod_event", pod=podspec.key(pod), reason=reason, message=message)
         metadata, now = pod["metadata"], timestamp(time.time_ns())
         involved = {field: metadata.get(field, "") for field in ("name", "namespace", "uid", "resourceVersion")}
+        involved |= {"fieldPath": f"spec.containers{{{container}}}"} if container else {}
         event: Json = {
             "metadata": {"name": f"{metadata['name']}.{time.time_ns():x}", "namespace": metadata["namespace"]},
             "involvedObject": {"apiVersion": "v1", "kind": "Pod", **involved},
-            "type": "Warning", "reason": reason, "message": message, "count": 1,
+            "type": kind, "reason": reason, "message": message, "count": 1,
             "firstTimestamp": now, "lastTimestamp": now, "source": {"component": "kubelet", "host": self._node_name},
             "reportingComponent": "kubelet", "reportingInstance": self._node_name,
         }  # fmt: skip

@@ -16,6 +16,7 @@ from crrd_localnode.pods.environment import ConfigError, environment, read_confi
 from crrd_localnode.pods.handlers import Handlers
 from crrd_localnode.pods.kuberuntime import KubeRuntime, RuntimePod
 from crrd_localnode.pods.mounter import Mounter
+from crrd_localnode.pods.recorder import Recorder
 from crrd_localnode.pods.spec import Json
 from crrd_localnode.pods.status import Waiting
 
@@ -95,6 +96,7 @@ class Starter:
     volumes: Mounter
     runtime: KubeRuntime
     handlers: Handlers
+    recorder: Recorder
     node_name: str
     backoff: BackOff
     retry_seconds: float  # Delay after a failure without its own back-off (kubelet: 10 s)
@@ -173,26 +175,38 @@ class Starter:
     async def _image(self, pod: Json, spec: Json) -> str:
         """Return the ID of the container's image. Pull the image if needed."""
         image, policy = str(spec["image"]), spec["imagePullPolicy"]
+
+        def tell(reason: str, message: str, kind: str = "Warning") -> None:
+            self.recorder.warn(pod, reason, message, spec["name"], kind=kind)
+
         present = await self.runtime.image_id(image)
         if present and policy != "Always":
             return present
         if policy == "Never":
             why = f'Container image "{image}" is not present with pull policy of Never'
+            tell("ErrImageNeverPull", why)
             raise self._error("ErrImageNeverPull", why)
         key = f"{podspec.uid(pod)}/{image}"
         failed_at, before = self._pull_errors.get(key, (0.0, ""))
         remaining = self._pull_backoff.remaining(key, failed_at, time.time())
         if remaining > 0:
             message = f'Back-off pulling image "{image}": ErrImagePull: {before}'
+            tell("BackOff", f'Back-off pulling image "{image}"', "Normal")
+            tell("Failed", "Error: ImagePullBackOff")
             raise StartError("ImagePullBackOff", message, retry_after=remaining)
+        tell("Pulling", f'Pulling image "{image}"', "Normal")
         try:
-            return await self.runtime.pull(image)
+            pulled = await self.runtime.pull(image)
         except RuntimeCallError as error:
+            tell("Failed", f'Failed to pull image "{image}": {error}')
+            tell("Failed", "Error: ErrImagePull")
             now = time.time()
             self._pull_backoff.advance(key, now, now)
             self._pull_errors[key] = (now, str(error))
             # Check again before the back-off is over, because then kubelet reports ImagePullBackOff.
             raise StartError("ErrImagePull", str(error), retry_after=self._pull_backoff.delay(key) / 2) from error
+        tell("Pulled", f'Successfully pulled image "{image}"', "Normal")
+        return pulled
 
     async def _post_start(self, spec: Json, container_id: str) -> None:
         """Run the postStart hook. If it fails, kill the container."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cri_stubs import api_pb2 as pb
-from crrd.kube.resources import CONFIG_MAPS, NODES, PODS, SECRETS
+from crrd.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS
 from crrd.lib.errors import GoneError
 from tests.support import programs
 from tests.support.cluster import (
@@ -427,6 +427,30 @@ async def test_a_container_that_cannot_be_started_says_why(
     pod = await cluster.wait_pod("web", waiting("app", reason), reason)
     assert words in state(pod, "app")["waiting"]["message"]
     assert not pod_ready(pod)
+    if reason == "ImagePullBackOff":
+        image, why = fields["image"], f"PullImage failed: image '{fields['image']}' not found (NOT_FOUND)"
+        assert [(each["type"], each["reason"], each["message"]) for each in await pull_events(cluster)] == [
+            ("Normal", "Pulling", f'Pulling image "{image}"'),
+            ("Warning", "Failed", f'Failed to pull image "{image}": {why}'),
+            ("Warning", "Failed", "Error: ErrImagePull"),
+            ("Normal", "BackOff", f'Back-off pulling image "{image}"'),
+            ("Warning", "Failed", "Error: ImagePullBackOff"),
+        ]
+
+
+async def pull_events(cluster: Cluster) -> list[Json]:
+    """The events about a container, in the order in which kubelet has written them."""
+    found = (await cluster.local.client.list_all(EVENTS, dict)).items
+    own = [each for each in found if each["involvedObject"].get("fieldPath") == "spec.containers{app}"]
+    return sorted(own, key=lambda each: int(each["metadata"]["name"].rpartition(".")[2], 16))
+
+
+async def test_an_image_that_takes_long_to_pull(cluster: Cluster) -> None:
+    spec = container("app", command=["/bin/sleep", "1000"], image="local/slow-0s:1")
+    await cluster.create_pod("web", [spec])
+    await cluster.wait_pod("web", pod_ready, "ready")
+    reasons = [each["reason"] for each in await pull_events(cluster)]
+    assert reasons == ["Pulling", "Pulled"]
 
 
 async def test_an_image_that_is_always_pulled_is_pulled(cluster: Cluster) -> None:
