@@ -577,7 +577,7 @@ def test_what_a_kubeconfig_comes_to(write: Write, tmp_path: Path, monkeypatch: p
     [
         ("", "it has no current-context: set one with kubectl config use-context"),
         ("{", " is not valid YAML: "),
-        ("since: 2026-02-30", " is not valid YAML: "),
+        (f"since: {'9' * 5000}", " is not valid YAML: "),
         ("\x00", " is not valid YAML: "),
         ("[1]", " is not a kubeconfig"),
         ({"current-context": "x"}, "it has no context named 'x'"),
@@ -792,6 +792,11 @@ def test_what_is_null_or_empty_is_not_there(write: Write, tmp_path: Path) -> Non
 def test_of_several_documents_the_first_counts(write: Write) -> None:
     first, second = (json.dumps(kubeconfig(f"https://{name}", {})) for name in ("first", "second"))
     assert resolve(write(f"{first}\n---\n{second}\n--- {{")).server == "https://first"
+
+
+def test_a_name_may_look_like_a_date(write: Write) -> None:
+    content = json.dumps(kubeconfig("https://x", {})).replace('"here"', "2026-02-30")
+    assert resolve(write(content)).server == "https://x"
 
 
 def test_relative_paths_are_those_of_their_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

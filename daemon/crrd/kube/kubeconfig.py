@@ -115,9 +115,12 @@ def _merged(paths: str) -> dict[str, Any]:
 
 def _parsed(file: Path) -> Mapping[str, Any]:
     yaml: Any = importlib.import_module("yaml")
+    resolvers = yaml.SafeLoader.yaml_implicit_resolvers.items()
+    plain = {first: [each for each in some if "timestamp" not in each[0]] for first, some in resolvers}
+    loader: Any = type("Loader", (yaml.SafeLoader,), {"yaml_implicit_resolvers": plain})  # a date is text to kubectl
     try:
-        content = next(yaml.safe_load_all(_read(file)), None)  # kubectl ignores further documents, too
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: an invalid date
+        content = next(yaml.load_all(_read(file), loader), None)  # kubectl ignores further documents, too
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an invalid number
         raise ConfigurationError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
     _require(content is None or isinstance(content, dict), f"{file} is not a kubeconfig")
     return mapping(content)
