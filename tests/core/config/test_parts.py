@@ -26,6 +26,8 @@ def use(how: Use, *keys: str, without: str = "") -> Reference:
         ([use(Use.ENV_FROM, without="ab"), use(Use.ENV, "b")], ("data.*", "!a", "b")),
         ([use(Use.ENV_FROM, without="ab"), use(Use.ENV_FROM, without="bc")], ("data.*", "!b")),
         ([use(Use.ENV_FROM), use(Use.VOLUME, "logo")], ("data.*", "logo")),
+        ([use(Use.VOLUME, without="ab"), use(Use.ENV, "b")], ("*", "!a")),
+        ([use(Use.VOLUME, without="a"), use(Use.ENV_FROM)], ()),
     ],
 )
 def test_all_uses_of_an_object_by_a_container_are_one_part(uses: list[Reference], keys: tuple[str, ...]) -> None:

@@ -155,6 +155,18 @@ PROJECTED = {
     },
 }
 BOTH = keys("crt", "key")
+HIDING = {
+    "name": "cfg",
+    "projected": {
+        "sources": [
+            {"configMap": {"name": "web", "items": [{"key": "a", "path": "x"}, {"key": "b", "path": "y"}]}},
+            {"configMap": {"name": "all"}},
+            {"secret": {"name": "tls", "items": [{"key": "crt", "path": "x"}]}},
+            {"secret": {"name": "maybe", "items": [{"key": "c", "path": "y"}], "optional": True}},
+            {"serviceAccountToken": {"path": "token"}},
+        ]
+    },
+}
 
 
 def listed(*pairs: tuple[str, str]) -> dict[str, Any]:
@@ -210,7 +222,10 @@ ALL_FILES = Reference(CM, "web", Use.SUB_PATH)
             PROJECTED_GO,
             PROJECTED,
             {},
-            [Reference(CM, "web", Use.VOLUME, keys("a"), optional=True), Reference(SECRET, "token", Use.VOLUME)],
+            [
+                Reference(CM, "web", Use.VOLUME, keys("a"), optional=True),
+                Reference(SECRET, "token", Use.VOLUME, without=keys("token", "ca")),
+            ],
         ),
         (
             "a path in a projected volume is looked up in all sources",
@@ -220,6 +235,36 @@ ALL_FILES = Reference(CM, "web", Use.SUB_PATH)
             [
                 Reference(CM, "web", Use.SUB_PATH, keys("a"), optional=True),
                 Reference(SECRET, "token", Use.SUB_PATH, keys("a")),
+            ],
+        ),
+        (
+            "a later source hides the files of an earlier one, whose keys are still required",
+            PROJECTED_GO,
+            HIDING,
+            {},
+            [
+                Reference(CM, "web", Use.VOLUME, keys("b"), keys("a", "b")),
+                Reference(CM, "all", Use.VOLUME, without=keys("x", "token")),
+                Reference(SECRET, "tls", Use.VOLUME, keys("crt"), keys("crt")),
+                Reference(SECRET, "maybe", Use.VOLUME, keys("c"), optional=True),
+            ],
+        ),
+        (
+            "a subPath has the file of the last source",
+            PROJECTED_GO,
+            HIDING,
+            {"subPath": "x"},
+            [Reference(SECRET, "tls", Use.SUB_PATH, keys("crt"), keys("crt"))],
+        ),
+        (
+            "an optional source hides nothing for certain",
+            PROJECTED_GO,
+            HIDING,
+            {"subPath": "y"},
+            [
+                Reference(CM, "web", Use.SUB_PATH, keys("b"), keys("a", "b")),
+                Reference(CM, "all", Use.SUB_PATH, keys("y")),
+                Reference(SECRET, "maybe", Use.SUB_PATH, keys("c"), optional=True),
             ],
         ),
         ("other volumes have no objects", KUBELET, {"name": "cfg", "emptyDir": {}}, {}, []),

@@ -8,8 +8,8 @@ from datetime import datetime
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.config.references import Kind, Reference
 
-_ALL_VARIABLES = "data.*"
-"""In `Part.keys`: all keys of `data`, except the following ones with a "!". No key of an object has a "*" or a "!"."""
+_ALL_VARIABLES, _ALL_FILES = "data.*", "*"
+"""In `Part.keys`: all keys of `data`, or of both fields, except the next ones with a "!". No key has these signs."""
 _WRITTEN = re.compile(r"(?P<kind>ConfigMap|Secret) (?P<name>\S+) \((?P<keys>\S*)\) (?P<until>\S+)(?: (?P<after>\S+))?")
 
 
@@ -44,12 +44,12 @@ def parts_of(uses: Iterable[Reference]) -> dict[Part, tuple[Reference, ...]]:
 def _keys(uses: Iterable[Reference]) -> tuple[str, ...]:
     whole = [use for use in uses if use.keys is None]
     named = {key for use in uses for key in use.keys or ()}
-    if any(use.use.mounted for use in whole):
-        return ()
     if not whole:
         return tuple(sorted(named))
-    without = frozenset.intersection(*(use.without for use in whole)) - named
-    return (_ALL_VARIABLES, *(f"!{key}" for key in sorted(without)), *sorted(named))
+    without = tuple(f"!{key}" for key in sorted(frozenset.intersection(*(use.without for use in whole)) - named))
+    if any(use.use.mounted for use in whole):
+        return (_ALL_FILES, *without) if without else ()
+    return (_ALL_VARIABLES, *without, *sorted(named))
 
 
 @dataclass(frozen=True, slots=True)

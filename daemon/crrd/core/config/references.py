@@ -35,7 +35,8 @@ class Reference:
     keys: frozenset[str] | None = None  # The keys that are used, None for all
     required: frozenset[str] = frozenset()  # Keys without which kubelet does not start the container
     optional: bool = False  # Whether kubelet starts the container without the object
-    without: frozenset[str] = frozenset()  # If `keys` is None: keys that do not count, because `env` replaces them
+    without: frozenset[str] = frozenset()
+    """If `keys` is None: keys that do not count, because `env` or a later source of the volume replaces them."""
 
     @property
     def object(self) -> tuple[Kind, str]:

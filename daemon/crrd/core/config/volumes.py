@@ -14,31 +14,56 @@ _ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 _DATA_DIRECTORY = "..data"
 """The link in a volume to the directory with its present files. A `subPath` may lead through it."""
 
+_OWN_PATHS = (
+    *("serviceAccountToken.path", "clusterTrustBundle.path", "podCertificate.credentialBundlePath"),
+    *("podCertificate.keyPath", "podCertificate.certificateChainPath"),
+)
+"""Fields of the sources of a projected volume that name a file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """The files of one source in a volume."""
 
     reference: Reference
-    files: Mapping[str, str]  # Path in the volume -> key, if the source lists its keys; else each key is its own path
+    files: Mapping[str, str] | None  # Path in the volume -> key; None if each key is its own path
 
 
 def read_volume(volume: Mapping[str, Any]) -> Iterator[Part]:
     """Yield the ConfigMaps and Secrets in a volume."""
-    sources = [(volume, Kind.CONFIG_MAP, "configMap", "name"), (volume, Kind.SECRET, "secret", "secretName")]
-    for source in map(mapping, items(value_at(volume, "projected.sources"))):
-        sources += [(source, Kind.CONFIG_MAP, "configMap", "name"), (source, Kind.SECRET, "secret", "name")]
-    for source, kind, field, name_field in sources:
+    yield from _read_source(volume, "secretName", frozenset())
+    sources = [*map(mapping, items(value_at(volume, "projected.sources")))]
+    for index, source in enumerate(sources):
+        yield from _read_source(source, "name", frozenset().union(*map(_certain_paths, sources[index + 1 :])))
+
+
+def _read_source(source: Mapping[str, Any], secret_name: str, hidden: frozenset[str]) -> Iterator[Part]:
+    """Yield what a source has. Later sources of the volume have other files at the `hidden` paths."""
+    for kind, field, name_field in ((Kind.CONFIG_MAP, "configMap", "name"), (Kind.SECRET, "secret", secret_name)):
         body = mapping(source.get(field))
-        name = text(body.get(name_field))
-        if not name:
-            continue
-        pairs = ((text(each.get("path")), text(each.get("key"))) for each in map(mapping, items(body.get("items"))))
-        listed = [(path, key) for path, key in pairs if key]
-        files, optional = dict(listed), body.get("optional") is True
-        required = frozenset[str]() if optional else frozenset(key for _, key in listed)
-        keys = frozenset(files.values()) or None
-        yield Part(Reference(kind, name, Use.VOLUME, keys, required, optional), files)
+        if name := text(body.get(name_field)):
+            listed, optional = _listed(body), body.get("optional") is True
+            required = frozenset[str]() if optional else frozenset(key for _, key in listed)
+            if not listed:
+                yield Part(Reference(kind, name, Use.VOLUME, None, required, optional, hidden), None)
+                continue
+            files = {path: key for path, key in listed if path not in hidden}
+            yield Part(Reference(kind, name, Use.VOLUME, frozenset(files.values()), required, optional), files)
+
+
+def _listed(body: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the paths of a source's items, each with its key."""
+    pairs = ((text(each.get("path")), text(each.get("key"))) for each in map(mapping, items(body.get("items"))))
+    return [(path, key) for path, key in pairs if key]
+
+
+def _certain_paths(source: Mapping[str, Any]) -> frozenset[str]:
+    """Return the paths where a source of a projected volume has a file. An optional object may be missing."""
+    bodies = [mapping(source.get(field)) for field in ("configMap", "secret")]
+    found = {path for body in bodies if body.get("optional") is not True for path, _ in _listed(body)}
+    found |= {text(mapping(each).get("path")) for each in items(value_at(source, "downwardAPI.items"))}
+    found |= {text(value_at(source, path)) for path in _OWN_PATHS}
+    return frozenset(filter(None, found))
 
 
 def of_mounts(
@@ -67,10 +92,12 @@ def _below(part: Part, path: str) -> Iterator[Reference]:
         return
     inner = names[1:] if names[:1] == (_DATA_DIRECTORY,) else names
     keys = part.reference.keys
-    if inner and part.files:
+    if inner and part.files is not None:
         files = part.files.items()
         keys = frozenset(key for at, key in files if tuple(normpath(at).split("/"))[: len(inner)] == inner)
     elif inner:
-        keys = frozenset({"/".join(inner)})  # no key has a slash, as kubelet makes an empty directory there
+        # No key has a slash, as kubelet makes an empty directory there.
+        keys = frozenset({"/".join(inner)}) - part.reference.without
     if keys or keys is None:
-        yield replace(part.reference, use=Use.SUB_PATH, keys=keys)
+        without = part.reference.without if keys is None else frozenset[str]()
+        yield replace(part.reference, use=Use.SUB_PATH, keys=keys, without=without)

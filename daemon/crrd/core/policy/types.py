@@ -118,7 +118,9 @@ class UsedObject:
     left: Annotated[str, "Time of the first change after the data in done. Empty if the data has not changed."] = ""
     """Also if the data is the same again now. A container that started later may have the data from in between."""
     keys: Annotated[
-        tuple[str, ...], "The keys that the container uses. Empty for all, data.* for all but those of binaryData."
+        tuple[str, ...],
+        "The keys that the container uses. Empty or * for all, data.* for all but those of binaryData, and !KEY for "
+        "one that does not count.",
     ] = ()
     immutable: Annotated[str, "The object's UID if it is immutable. Kubelet keeps its data."] = ""
     nodes: Annotated[
