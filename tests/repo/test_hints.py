@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from crrd.core.policy import types
 from crrd.core.policy.v1alpha1 import read_policy
 from tests.support.manifests import needs_kubectl, rendered
 from tests.support.policies import Rules, Who, Write
@@ -23,32 +24,37 @@ def target(kind: str, api_version: str) -> Json:
     return {"targetRef": {"apiVersion": api_version, "kind": kind, "name": "web"}}
 
 
-@pytest.mark.parametrize(
-    ("spec", "warning"),
-    [
-        ({}, ""),
-        (target("StatefulSet", "apps.kruise.io/v1beta1"), ""),
-        (target("Rollout", "argoproj.io/v1alpha1"), ""),
-        (target("ReplicationController", "v1"), ""),
-        (target("Job", "batch/v1"), ""),
-        ({"targetRef": None, "selector": {"matchLabels": {"app": "web"}}}, ""),
-        (target("deployment", "apps/v1"), NO_TARGET),
-        (target("Deployment", "v1"), NO_TARGET),
-        (target("Service", "v1"), NO_TARGET),
-        (target("Pod", "v1"), NO_TARGET),
-        (target("CronJob", "batch/v1"), NO_TARGET),
-        ({"window": NIGHT}, ""),
-        ({"window": NIGHT, "budget": {"minReady": "59m59s"}}, ""),
-        ({"window": NIGHT, "budget": {"minReady": "60m"}}, SHORT_WINDOW),
-        ({"triggers": {"maxAge": "72h"}}, ""),
-        ({"triggers": {"maxAge": "72h"}, "budget": {"minInterval": "72h"}}, ""),
-        ({"triggers": {"maxAge": "72h"}, "budget": {"minInterval": "72h1s"}}, LONG_INTERVAL),
-    ],
-    ids=str,
-)
-def test_what_can_be_seen_at_once_is_a_warning_and_no_denial(spec: Json, warning: str) -> None:
+HINTS: list[tuple[Json, str]] = [
+    ({}, ""),
+    (target("StatefulSet", "apps.kruise.io/v1beta1"), ""),
+    (target("Rollout", "argoproj.io/v1alpha1"), ""),
+    (target("ReplicationController", "v1"), ""),
+    (target("Job", "batch/v1"), ""),
+    ({"targetRef": None, "selector": {"matchLabels": {"app": "web"}}}, ""),
+    (target("deployment", "apps/v1"), NO_TARGET),
+    (target("Deployment", "v1"), NO_TARGET),
+    (target("Service", "v1"), NO_TARGET),
+    (target("Pod", "v1"), NO_TARGET),
+    (target("CronJob", "batch/v1"), NO_TARGET),
+    ({"window": NIGHT}, ""),
+    ({"window": NIGHT, "budget": {"minReady": "59m59s"}}, ""),
+    ({"window": NIGHT, "budget": {"minReady": "60m"}}, SHORT_WINDOW),
+    ({"triggers": {"maxAge": "72h"}}, ""),
+    ({"triggers": {"maxAge": "72h"}, "budget": {"minInterval": "72h"}}, ""),
+    ({"triggers": {"maxAge": "72h"}, "budget": {"minInterval": "72h1s"}}, LONG_INTERVAL),
+]
+
+
+def policy(spec: Json) -> Json:
+    """A policy with these fields, None for one that it lacks."""
     plain = {**target("Deployment", "apps/v1"), "triggers": {"configChange": {}}, **spec}
-    obj = {"metadata": {"name": "web"}, "spec": {key: value for key, value in plain.items() if value is not None}}
+    head: Json = {"apiVersion": types.API_VERSION, "kind": types.KIND, "metadata": {"name": "web"}}
+    return {**head, "spec": {key: value for key, value in plain.items() if value is not None}}
+
+
+@pytest.mark.parametrize(("spec", "warning"), HINTS, ids=str)
+def test_what_can_be_seen_at_once_is_a_warning_and_no_denial(spec: Json, warning: str) -> None:
+    obj = policy(spec)
     assert not read_policy(obj).error, "an invalid policy would be denied, and the warning would not matter"
     rules = Rules(rendered("default"))
     for old in (None, obj):

@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from crrd.core.api import types as model
+from tests.repo.test_hints import HINTS, policy
 from tests.repo.test_manager_policies import (
     POD_STATUS,
     REFRESHES,
@@ -307,3 +308,17 @@ def test_what_has_ended_stays_ended(server: Server, move: str) -> None:
                               everybody("default")["root"])  # fmt: skip
     assert (code == 0) is not bool(message), output
     assert message in output
+
+
+@pytest.mark.parametrize("server", WITH_MANAGER[:1], indirect=True)
+@pytest.mark.parametrize(("spec", "warning"), HINTS, ids=str)
+def test_kubectl_shows_what_a_policy_shows_at_once(server: Server, spec: Json, warning: str) -> None:
+    given = json.dumps(policy(spec))
+    words = ("create", "-n", server.namespace, "--dry-run=server", "-f", "-")
+    ends = time.monotonic() + PATIENCE
+    output = server.done(*words, given=given)
+    while warning not in output and time.monotonic() < ends:  # the policy may not be in effect yet
+        time.sleep(0.5)
+        output = server.done(*words, given=given)
+    assert output.count("Warning:") == bool(warning), output
+    assert warning in output, output
