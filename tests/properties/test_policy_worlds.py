@@ -12,7 +12,7 @@ POLICY_WORLDS=2000 plays so many worlds.
 import os
 from collections.abc import Awaitable, Callable
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.simulation.clock import virtual_time
@@ -169,6 +169,7 @@ async def play(steps: list[Step]) -> PolicyWorld:
 
 
 @given(st.lists(STEPS, max_size=14))
+@example([(edit, "a", 1)])  # two policies start a run in the same moment
 @settings(max_examples=WORLDS, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_policies_keep_their_promises(steps: list[Step]) -> None:
     with virtual_time() as loop:

@@ -33,13 +33,13 @@ async def test_what_probes_said_last_of_pods_that_wait_for_one(tmp_path: Path) -
         async with Cluster(cluster.client, NAMESPACE, Aim(TARGET), RUN.options) as seen:
             waiting = Row("web-0", uid, Stage.RECREATING, Wait("not ready for 5s", topic="not ready"))
             untimed = replace(waiting, wait=Wait("not ready for 5s"))
-            assert not await seen.learn_probes(Plan((untimed,))), "nobody waits for a probe"
+            assert not await seen.probes.learn(Plan((untimed,))), "nobody waits for a probe"
             assert seen.world().probes == {}
-            assert await seen.learn_probes(Plan((waiting,)))
+            assert await seen.probes.learn(Plan((waiting,)))
             ((key, said),) = seen.world().probes.items()
             assert (key, said.message) == ((uid, "app"), "readiness probe failed: HTTP 503")
-            assert not await seen.learn_probes(Plan((waiting,))), "not every time"
+            assert not await seen.probes.learn(Plan((waiting,))), "not every time"
         cluster.api.fail_next(status=403, match=lambda call: call.resource == "events")
         async with Cluster(cluster.client, NAMESPACE, Aim(TARGET), RUN.options) as seen:
-            assert await seen.learn_probes(Plan((waiting,)))
+            assert await seen.probes.learn(Plan((waiting,)))
             assert seen.world().probes == {}, "who may not list events goes without"

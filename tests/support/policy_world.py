@@ -100,7 +100,6 @@ class PolicyWorld:
         """What kubelet keeps of immutable objects, by node and name."""
         self.faults: list[str] = []
         self.stops: list[tuple[float, str, str]] = []  # Time, pod and policy
-        self._asked: dict[str, float] = {}  # By request: when it was created
         self.resumed = 0.0
         self.blind = False  # Whether a manager has missed changes of pods, or has had no record of an object
         self._noticed = True  # Whether a manager has looked since the policies were suspended
@@ -361,7 +360,6 @@ class PolicyWorld:
             raise ApiRefusedError(found.message, status=422)
         assert pod is not None
         self._judge_budget(pod, found)
-        self._asked[str(found["metadata"]["name"])] = self.loop.time()
         self.loop.call_later(1.0, self._serve, str(found["metadata"]["name"]))
         return found
 
@@ -401,13 +399,12 @@ class PolicyWorld:
         return str(uids[run.run.options.policy])
 
     def _judge_budget(self, pod: Pod, request: Json) -> None:
-        """No more pods of its target are unavailable than one, as far as the manager can know."""
+        """No more pods of its target are unavailable than one, whichever run of the manager starts them."""
         policy, late = self._policy_of(request), self.loop.time() - LAG
         busy = {
             each["spec"]["podName"]
             for each in self.api.all(REQUESTS, QUIET)
             if each.get("status", {}).get("phase") != "Completed"
-            if self._asked[each["metadata"]["name"]] < late or self._policy_of(each) == policy
         }
         others = [
             each.name

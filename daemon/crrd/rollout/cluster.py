@@ -1,25 +1,23 @@
 """Watches the objects that a run needs, one watch for each kind, and keeps them as values for `core.rollout`."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
 
 from crrd.core.config.kept import kept_of_pods
-from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.run import LABEL_RUN, FileRefresh, Options
-from crrd.core.rollout.state import ZONE, Member, ProbeFailure, World, read_budget, read_member
-from crrd.core.rollout.waits import read_probe_failure
+from crrd.core.rollout.state import ZONE, Member, World, read_budget, read_member
 from crrd.core.rollout.workload import read_workload
 from crrd.kube.client import KubeClient
 from crrd.kube.informer import Informer, Objects, Values, Version, versioned
-from crrd.kube.reflector import Reflector, Selection
-from crrd.kube.resources import BUDGETS, EVENTS, NODES, PODS, REQUESTS, Resource, Where
+from crrd.kube.reflector import Selection
+from crrd.kube.resources import BUDGETS, NODES, PODS, REQUESTS, Resource
 from crrd.lib.backoff import retry_delay
-from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
+from crrd.lib.errors import ApiUnavailableError, GoneError
 from crrd.lib.jsonfields import mapping, text
 from crrd.lib.looptime import loop_time
 from crrd.rollout.config import ConfigObjects
@@ -27,30 +25,39 @@ from crrd.rollout.daemons import NodeDaemons, daemon_informer, may_list_daemons
 from crrd.rollout.image_objects import ImageObjects
 from crrd.rollout.nodes import Nodes
 from crrd.rollout.owners import Owners
+from crrd.rollout.probes import Probes
 from crrd.rollout.target import Aim
+from crrd.rollout.watches import RunWatches
 
 T = TypeVar("T")
 Json = Mapping[str, Any]
 _LEARN_SECONDS = 1.0  # Interval of looking for what no watch reports. Until then, what is unknown uses up budgets
 PAUSE_PER_POD = 0.0001
 """Seconds between two plans, for each pod. Plans then take about a third of one core, however many pods there are."""
-_PROBES_SECONDS = 10.0  # Interval of reading kubelet's events on failed probes while a recreated pod is not ready
 
 
 class Cluster:
     """The pods of a target, and all other objects that limit a run on them. `async with` keeps it up to date."""
 
     def __init__(
-        self, client: KubeClient, namespace: str, aim: Aim, options: Options, daemons: NodeDaemons | None = None
+        self,
+        client: KubeClient,
+        namespace: str,
+        aim: Aim,
+        options: Options,
+        daemons: NodeDaemons | None = None,
+        *,
+        peers: "list[Cluster] | None" = None,
     ) -> None:
         """`options` decide whether nodes and configuration are read, which needs additional rights.
 
-        `daemons` are node daemons that the caller watches; without them, this class watches them itself.
+        Without `daemons`, this class watches them itself. `peers` has all entered clusters, for the process's runs.
         """
-        self._client, self._namespace, self._aim = client, namespace, aim
+        self._client, self.namespace, self._aim = client, namespace, aim
         self.changed = asyncio.Event()  # Set after every change; the reader clears it
         self.retried: frozenset[str] = frozenset()  # As `World.retried`, set once by the user of this class
-        self.starting: dict[str, str] = {}  # As `World.starting`, kept by the user of this class
+        self.claims: dict[str, tuple[Member, RunRequest]] = {}  # By UID: pods whose request is being created
+        self._peers, self._seen = [] if peers is None else peers, 0  # And how often a peer's start has mattered here
         notify = self.changed.set
         read = partial(read_member, with_config=options.reads_config or bool(options.objects))
         self._pods = Values(read, notify, group=lambda found: found.value.pod.name)
@@ -70,33 +77,32 @@ class Cluster:
         self._aborted: set[str] = set()
         self._labels: dict[str, Mapping[str, str]] = {}  # By UID: labels of pods with a request that are not watched
         self._owners = Owners(client, namespace, aim)
-        self._probes: dict[tuple[str, str], ProbeFailure] = {}
-        self._probes_read_at = float("-inf")  # Monotonic
+        self.probes = Probes(client, namespace)
         self._refused: dict[str, str] = {}
         self._refreshes: dict[str, tuple[float, FileRefresh]] = {}  # By UID, with the loop's time
         self._learn_at, self._failures, self._trouble = 0.0, 0, ""  # The loop's time, and why it failed the last times
         self.images: ImageObjects | None = None  # If the run sets an image
         if options.image is not None:
             self.images = ImageObjects(client, namespace, aim, options.containers[0], notify)
-        self._reflectors: list[Reflector[Any]] = []
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._watches = RunWatches(self.changed)
 
     async def __aenter__(self) -> Self:
         """Start the watches, and return when everything is listed. Raises ConfigurationError if a right is missing."""
+        self._peers.append(self)
         try:
             if self._watched_daemons is None and await may_list_daemons(self._client):
-                self._begin(daemon_informer(self._client, self._daemons, strict=True))
-            selection = Selection(REQUESTS, self._parse_request, self._namespace, LABEL_RUN)
-            self._begin(Informer(self._client, selection, self._requests, strict=True))
+                self._watches.begin(daemon_informer(self._client, self._daemons, strict=True))
+            selection = Selection(REQUESTS, self._parse_request, self.namespace, LABEL_RUN)
+            self._watches.begin(Informer(self._client, selection, self._requests, strict=True))
             self._watch(self._pods, PODS, labels=self._aim.pods_query, fields=self._aim.pods_fields)
             self._watch(self._budgets, BUDGETS)
             if self._aim.resource is not None:
                 self._watch(self._workloads, self._aim.resource, fields=f"metadata.name={self._aim.target.name}")
             for informer in self.images.informers() if self.images is not None else ():
-                self._begin(informer)
+                self._watches.begin(informer)
             if self._zones:
                 self._watch(self._labelled_nodes, NODES, namespace="")
-            await self._all_listed()
+            await self._watches.all_listed()
             await self.learn()
         except BaseException:
             await self.__aexit__()
@@ -104,14 +110,12 @@ class Cluster:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._peers.remove(self)
+        await self._watches.end()
 
     async def refresh(self) -> str:
         """Read what no watch reports. Return why the known state may be out of date, or ""."""
-        self._raise_error()
-        if problem := next((each.last_error for each in self._reflectors if each.last_error), ""):
+        if problem := self._watches.problem():
             return problem
         if loop_time() >= self._learn_at:
             try:
@@ -127,10 +131,15 @@ class Cluster:
         """Return the known state."""
         loop_now, config = loop_time(), self._config.known if self._config is not None else {}
         users = (each.user for each in self._pods.values()) if self._stale else ()
+        of_peers = [each for peer in self._others() for each in peer.claims.values()]
         return World(
             members=tuple(sorted(filter(self._belongs, self._pods.values()), key=lambda each: each.pod.name)),
-            requests=tuple(each.value for each in self._requests if each.value is not None),
-            labels=self._labels | {each.pod.uid: each.labels for each in self._pods.values()},
+            requests=(
+                *(each.value for each in self._requests if each.value is not None),
+                *(request for _, request in of_peers),
+            ),
+            labels=self._labels
+            | {each.pod.uid: each.labels for each in (*self._pods.values(), *(each for each, _ in of_peers))},
             workload=next((each for each in self._workloads.values() if each.uid == self._aim.target.uid), None),
             budgets=tuple(self._budgets.values()),
             zones={name: zone for name, zone in self._labelled_nodes.values() if zone},
@@ -139,18 +148,45 @@ class Cluster:
             aborted=frozenset(self._aborted),
             refused=dict(self._refused),
             retried=self.retried,
-            starting=dict(self.starting),
+            starting=self.starting,
+            seen=self._seen,
             kubelets=dict(self._nodes.kubelets),
-            probes=self._probes,
+            probes=self.probes.known,
             config=dict(config),
             kept=kept_of_pods(users, config),
             refreshes={uid: replace(each, age=loop_now - at) for uid, (at, each) in self._refreshes.items()},
             image=self.images.state() if self.images is not None else None,
         )
 
+    @property
+    def starting(self) -> dict[str, str]:
+        """As `World.starting`."""
+        return {uid: request.request.name for uid, (_, request) in self.claims.items()}
+
+    def claim(self, member: Member, request: RunRequest) -> None:
+        """Record that the request for a pod is being created. The other runs of this process count it at once."""
+        self.claims[member.pod.uid] = member, request
+        for peer in self._others():
+            peer.see_claim(member)
+
+    def see_claim(self, member: Member) -> None:
+        """Record that another run starts this pod. If that matters here, older plans start no more pods."""
+        selected = (each.selector for each in self._budgets.values())
+        if self._pods.get(member.pod.uid) or any(each and each.matches(member.labels) for each in selected):
+            self._seen += 1
+            self.changed.set()
+
     def written(self, obj: Json) -> None:
         """Record a request that the API server has just returned to this process."""
-        self._requests.put(self._parse_request(obj))
+        for each in (self, *self._others()):
+            each.put(obj)
+
+    def put(self, request: Json) -> None:
+        """Record a version of a request."""
+        self._requests.put(self._parse_request(request))
+
+    def _others(self) -> "Iterator[Cluster]":
+        return (each for each in self._peers if each is not self and each.namespace == self.namespace)
 
     def refused(self, pod_uid: str, message: str) -> None:
         """Record that the API server rejected the run's request for a pod."""
@@ -174,7 +210,7 @@ class Cluster:
         """
         uid, member = "", None
         with suppress(GoneError):
-            found = self._pods.parse(await self._client.get(PODS, self._namespace, name))
+            found = self._pods.parse(await self._client.get(PODS, self.namespace, name))
             self._pods.put(found)
             uid, member = found.uid, found.value
             await self._nodes.look_again(found.value)
@@ -186,7 +222,9 @@ class Cluster:
 
     def is_as_in(self, world: World, member: Member | None) -> bool:
         """Whether a pod, its node and its configuration are as in this world, in which the pod is `member`."""
-        if member is None or member not in [each.value for each in self._pods.of(member.pod.name)]:
+        if member is None or self._seen != world.seen:
+            return False
+        if member not in [each.value for each in self._pods.of(member.pod.name)]:
             return False
         node = member.pod.node_name
         same_daemon = (self._daemons.by_node or {}).get(node) == (world.daemons or {}).get(node)
@@ -226,25 +264,10 @@ class Cluster:
                 pod = await self._get(PODS, found.request.pod_name, uid)  # a deleted pod spends no budget
                 self._labels[uid] = read_member(pod, with_config=False).labels if pod is not None else {}
 
-    async def learn_probes(self, plan: Plan) -> bool:
-        """Read the events of failed probes if a pod of the plan waits for a probe. Return whether they were read.
-
-        They are read every few seconds at most. Without the right to list events, none are known.
-        """
-        due = loop_time() >= self._probes_read_at + _PROBES_SECONDS
-        if not due or not any(row.wait.topic for row in plan.rows):
-            return False
-        self._probes_read_at = loop_time()
-        with suppress(ApiRefusedError, ApiUnavailableError):
-            where = Where(namespace=self._namespace, field_selector="reason=Unhealthy")
-            listing = await self._client.list_all(EVENTS, read_probe_failure, **where)
-            self._probes = dict(sorted(filter(None, listing.items), key=lambda found: found[1].at))
-        return True
-
     async def _get(self, resource: Resource, name: str, uid: str) -> Json | None:
         """Return an object, or None if it was deleted or replaced by another one with its name."""
         with suppress(GoneError):
-            found = await self._client.get(resource, self._namespace, name)
+            found = await self._client.get(resource, self.namespace, name)
             return found if text(mapping(found.get("metadata")).get("uid")) == uid else None
         return None
 
@@ -261,29 +284,9 @@ class Cluster:
     def _watch(
         self, known: Values[T], resource: Resource, *, labels: str = "", fields: str = "", namespace: str | None = None
     ) -> None:
-        where = self._namespace if namespace is None else namespace
+        where = self.namespace if namespace is None else namespace
         selection = Selection(resource, known.parse, where, labels, fields)
-        self._begin(Informer(self._client, selection, known, strict=True))
-
-    def _begin(self, reflector: Reflector[Any]) -> None:
-        self._reflectors.append(reflector)
-        self._tasks.append(asyncio.create_task(reflector.run()))
-
-    async def _all_listed(self) -> None:
-        while not all(each.listed for each in self._reflectors):
-            self.changed.clear()
-            waiting = asyncio.ensure_future(self.changed.wait())
-            try:
-                await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                waiting.cancel()
-            self._raise_error()
-
-    def _raise_error(self) -> None:
-        """Raise the error that has ended a watch."""
-        for task in self._tasks:
-            if task.done() and not task.cancelled():
-                task.result()
+        self._watches.begin(Informer(self._client, selection, known, strict=True))
 
 
 def _zone(node: Json) -> tuple[str, str]:

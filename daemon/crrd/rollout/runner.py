@@ -103,7 +103,7 @@ class Runner:
             run = latest
             plan = make_plan(world, run, self._clock.now(), confirmed=self._confirmed, memo=self._memo)
             plan = plan.worded(self._remedies)
-            if not trouble and await self._cluster.learn_probes(plan):
+            if not trouble and await self._cluster.probes.learn(plan):
                 continue
             if trouble and plan.end is not End.ABORTED:
                 # The state may be out of date, so begin nothing and do not end the run.

@@ -8,7 +8,7 @@ has seen it as it is now; otherwise the next plan decides. While its request is 
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from crrd.core.api.v1alpha1 import parse_request
@@ -85,7 +85,7 @@ class Starts:
         """Start no more pods. Return when it is known which requests were created."""
         self._choice = None
         self._ending.set()
-        await self._work.stop(but=self._cluster.starting)
+        await self._work.stop(but=self._cluster.claims)
 
     async def cancel(self) -> None:
         """Stop at once, even if it is not known whether the last requests were created."""
@@ -93,7 +93,7 @@ class Starts:
 
     def _begin(self) -> None:
         choice = self._choice
-        if choice is not None and not (choice.in_order and self._cluster.starting):
+        if choice is not None and not (choice.in_order and self._cluster.claims):
             for uid in tuple(choice.rows)[: 1 if choice.in_order else None]:
                 self._work.begin(uid, partial(self._start, uid))
 
@@ -102,7 +102,7 @@ class Starts:
         choice = self._choice
         if choice is None or uid not in choice.rows or loop_time() > choice.until:
             return None
-        may_start = not choice.in_order or (uid == next(iter(choice.rows)) and not self._cluster.starting)
+        may_start = not choice.in_order or (uid == next(iter(choice.rows)) and not self._cluster.claims)
         return (choice, choice.rows[uid]) if may_start else None
 
     async def _start(self, uid: str) -> None:
@@ -120,7 +120,7 @@ class Starts:
             self._choice = None
             raise ConfigurationError(str(error)) from error
         finally:
-            self._cluster.starting.pop(uid, None)
+            self._cluster.claims.pop(uid, None)
         self._begin()  # the next one of those that start in order
 
     async def _back_off(self, uid: str, error: ApiUnavailableError | ConflictError) -> None:
@@ -138,7 +138,8 @@ class Starts:
         run, name = choice.run, choice.run.request_name(row.uid, row.failed)
         body = run.request(row.pod, row.uid, row.containers, row.failed)
         body["metadata"]["annotations"] |= choice.progress
-        self._cluster.starting[row.uid] = name
+        assert row.member is not None  # noqa: S101 - the pod is there
+        self._cluster.claim(row.member, RunRequest(replace(parse_request(body), pod_uid=row.uid), run))
         del choice.rows[row.uid]
         try:
             for old in choice.taken_over.get(row.uid, ()):
@@ -175,7 +176,7 @@ class Starts:
         if error.status in (401, 404) or lacks_right(error):
             raise error
         await self._cluster.look_again(row.pod)
-        self._cluster.starting.pop(row.uid)
+        self._cluster.claims.pop(row.uid)
         again = make_rows(self._cluster.world(), run, self._clock.now())
         if any(each.uid == row.uid and each.stage is Stage.WAITING for each in again):
             self._cluster.refused(row.uid, str(error))

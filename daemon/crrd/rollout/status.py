@@ -58,7 +58,7 @@ async def status_of(session: Session, run: Run, cluster: Cluster) -> tuple[RunSt
     world, now = cluster.world(), session.clock.now()
     run = world.latest(run)
     plan = seen_by_others(world, run, now)
-    if await cluster.learn_probes(plan):
+    if await cluster.probes.learn(plan):
         plan = seen_by_others(cluster.world(), run, now)
     plan = plan.worded(FLAGS)
     return run_status(run, world.requests_of(run), now, is_gone, plan), plan

@@ -147,6 +147,7 @@ class World:
     retried: frozenset[str] = frozenset()  # Failed requests (UID) whose pods are restarted again
     starting: Mapping[str, str] = field(default_factory=dict)
     """By pod (UID): the name of the request that is being created, and may exist already. The pod counts as started."""
+    seen: int = 0  # How often another run of this process has started a pod that uses the same budgets
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By UID: known pods that are not the target's and have a request of another run."""
     kubelets: Mapping[str, str] = field(default_factory=dict)

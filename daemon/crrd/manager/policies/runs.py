@@ -141,7 +141,7 @@ class PolicyRuns:
         self._on_run, self._on_refresh, self._wake_at = on_run, on_refresh, wake_at
         self._active: dict[str, ActiveRun] = {}
         self._interrupted: dict[str, int] = {}  # By policy: how often its runs have failed in a row
-        self._turns = Turns(PARALLEL_RUNS)
+        self._turns, self._clusters = Turns(PARALLEL_RUNS), list[Cluster]()
 
     def progress(self, key: str) -> str:
         """Return what the active run of a policy waits for, "" for nothing."""
@@ -202,7 +202,8 @@ class PolicyRuns:
         timeout = None if until is None else max(1.0, (until - self._clock.now()).total_seconds())
         if self._turns.full and not active.progress:
             self._progressed(active, f"waiting for its turn: {PARALLEL_RUNS} runs of other policies are in progress")
-        cluster = Cluster(self._client, run.namespace, active.aim, run.options, self._daemons)
+        limited = active.aim, run.options, self._daemons
+        cluster = Cluster(self._client, run.namespace, *limited, peers=self._clusters)
         async with self._turns.take(idle=active.idle), AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(TURN_SECONDS):
