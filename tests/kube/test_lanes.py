@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from crrd.kube.lanes import FEW_PLACES, PLACES, SLOW_SECONDS, Lane, Lanes
+from crrd.kube.lanes import FEW_PLACES, PLACES, SLOW_SECONDS, Lane, Lanes, wanted
+from crrd.lib.errors import WithdrawnError
 from crrd.lib.supervise import cancel
 
 pytestmark = pytest.mark.virtual_time
@@ -166,3 +167,19 @@ async def test_a_place_that_is_granted_to_who_is_cancelled_in_that_moment_is_pas
     calls.most = 0
     await asyncio.gather(*(calls.call("w", Lane.WRITE, 0.1) for _ in range(2 * PLACES)))
     assert calls.most == PLACES
+
+
+async def test_a_call_that_is_not_wanted_when_its_turn_comes_leaves_its_place_to_the_next() -> None:
+    calls = Calls()
+    busy = [asyncio.create_task(calls.call("busy", Lane.WRITE, 0.1)) for _ in range(PLACES)]
+    await asyncio.sleep(0)
+    token = wanted.set(lambda: False)
+    late = [asyncio.create_task(calls.call("late", Lane.WRITE, 0.1)) for _ in range(PLACES)]
+    wanted.reset(token)
+    last = [asyncio.create_task(calls.call("last", Lane.WRITE, 0.1)) for _ in range(PLACES)]
+    outcomes = await asyncio.gather(*busy, *late, *last, return_exceptions=True)
+    assert [isinstance(each, WithdrawnError) for each in outcomes] == [False] * PLACES + [True] * PLACES + [
+        False
+    ] * PLACES
+    assert calls.began == ["busy"] * PLACES + ["last"] * PLACES
+    assert asyncio.get_running_loop().time() == pytest.approx(1000.2)

@@ -38,7 +38,7 @@ class Running(Watched):
     api: SilentApi
     node: "Runtime"
 
-    def request(self, name: str = "r1") -> None:
+    def request(self, name: str = "r1", created: str = "2026-01-01T00:00:00Z") -> None:
         """Somebody creates a request for the pod that there is."""
         labels = {"node-name": NODE, "active": "true", "pod-uid": POD_UID}
         meta = {
@@ -46,7 +46,7 @@ class Running(Watched):
             "name": name,
             "uid": name,
             "resourceVersion": "1",
-            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "creationTimestamp": created,
             "labels": {f"crr.apps.kruise.io/{key}": value for key, value in labels.items()},
         }
         context = {"containerID": f"{RUNTIME}://old", "restartCount": 0}

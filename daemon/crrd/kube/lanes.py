@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from crrd.lib.errors import WithdrawnError
+
 PLACES = 6  # Calls that may be under way at once, not counting slow ones; and as many of slow namespaces
 FEW_PLACES = 2  # How many of these places events may take, and how many routine reads
 SLOW_SECONDS = 0.5  # A call that takes longer gives up its place, and goes on without one
@@ -25,6 +27,10 @@ REMEMBERED = 1000  # Slow namespaces that are known as such until their next cal
 
 routine: ContextVar[bool] = ContextVar("routine", default=False)
 """Whether the reads of this task are routine. They take the lane ROUTINE, because no work waits for them."""
+
+
+wanted: ContextVar[Callable[[], bool]] = ContextVar("wanted", default=lambda: True)
+"""Whether this task's call is still wanted, asked when it gets its place."""
 
 
 class Lane(IntEnum):
@@ -111,6 +117,7 @@ class Lanes:
         """Wait for a place for one call. Return a function that releases it; it is also released after SLOW_SECONDS.
 
         TimeoutError: no place was free for `patience` seconds (None: wait without a limit).
+        WithdrawnError: the call was not `wanted` any more when it got its place.
         """
         loop, queue = asyncio.get_running_loop(), self._queues[lane]
         granted: asyncio.Future[float] = loop.create_future()
@@ -136,6 +143,9 @@ class Lanes:
                 self._hand_on()
 
         timer = loop.call_later(SLOW_SECONDS, give_back, SLOW_SECONDS)
+        if not wanted.get()():
+            give_back(estimate)
+            raise WithdrawnError("not wanted any more when its turn came")
         return give_back
 
     def _hand_on(self) -> None:

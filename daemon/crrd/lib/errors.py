@@ -41,6 +41,10 @@ class ApiUnavailableError(CrrdError):
         self.retry_after = min(retry_after or 0.0, self.LONGEST_PATIENCE_SECONDS)
 
 
+class WithdrawnError(CrrdError):
+    """The call was not sent, because it was not wanted any more when its turn came."""
+
+
 class ApiRefusedError(CrrdError):
     """The API server rejected the request (4xx; the subclasses below are for single statuses)."""
 

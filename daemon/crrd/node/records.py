@@ -56,6 +56,7 @@ class RequestRecord:
     """How often another client replaced that status, and when that status may be written again."""
     writing: bool = False  # Whether a write of it is running; at most one runs at a time
     completing: bool = False  # Whether that write completes it; then no hook or stop may begin
+    superseded: bool = False  # Whether a round has decided to complete it meanwhile
 
     @property
     def live(self) -> bool:

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
 from crrd.core.api.types import Request, RequestPhase, Status
 from crrd.core.recreate.actions import Action, PinContainers, WriteStatus
-from crrd.lib.errors import ConflictError, CrrdError, GoneError
+from crrd.kube.lanes import wanted
+from crrd.lib.errors import ConflictError, CrrdError, GoneError, WithdrawnError
 from crrd.lib.supervise import cancel
 from crrd.node.pods import Pods, drop_unneeded
 from crrd.node.records import RequestRecord, WriteRetry
@@ -44,7 +46,10 @@ class RequestWrites:
         """Start a write, unless another write of the request is running or has to wait after a failure."""
         request = write.request
         record = self._pods.peek(request.pod_key).requests.get(request.uid)
-        if record is None or record.writing:
+        if record is None:
+            return
+        if record.writing:
+            record.superseded = record.superseded or (_completes(write) and not record.completing)
             return
         retry, now = _retry_of(record, write), asyncio.get_running_loop().time()
         if now < retry.next_try and retry.version in ("", request.resource_version):
@@ -52,8 +57,7 @@ class RequestWrites:
         repeated = isinstance(write, WriteStatus) and write.status == record.last_written
         if repeated and now < record.overwrite_retry.next_try:
             return
-        record.writing = True
-        record.completing = isinstance(write, WriteStatus) and write.status.phase is RequestPhase.COMPLETED
+        record.writing, record.superseded, record.completing = True, False, _completes(write)
         name = f"{type(write).__name__} {request.key}"
         task = asyncio.get_running_loop().create_task(self._run(write, record), name=name)
         self._tasks.add(task)
@@ -80,6 +84,7 @@ class RequestWrites:
     async def _run(self, write: Write, record: RequestRecord) -> None:
         """Write once, then wake the pod at once. A failed write waits for its back-off."""
         request = write.request
+        wanted.set(partial(_is_wanted, write, record))
         try:
             await asyncio.sleep(0)  # let gRPC's task send a StopContainer first (Executor._stop)
             written, ineffective = await self._send(write)
@@ -89,6 +94,8 @@ class RequestWrites:
             self._written(write, record, written, ineffective)
         except GoneError:
             self._pods.requests.delete(request)
+        except WithdrawnError:
+            pass  # the next round decides anew
         except Exception as error:  # noqa: BLE001 - a write is retried after any failure, with a growing back-off
             _retry_later(write, record, error)
         finally:
@@ -140,6 +147,26 @@ class RequestWrites:
                 return ""
             return "the API server did not store the status (crrd doctor checks the CRD)"
         return ""
+
+
+def _is_wanted(write: Write, record: RequestRecord) -> bool:
+    """Whether a write is still of use when its turn comes.
+
+    Progress is not if the request can be completed meanwhile, and start times are not if what they concern has stopped.
+    """
+    request = write.request
+    if isinstance(write, WriteStatus):
+        return not record.superseded
+    if request.unpinned:
+        return True
+    changed = {name for name, pin in write.pins.items() if request.pinned.get(name) != pin}
+    changed |= {name for name, times in write.start_times.items() if request.start_times.get(name) != times}
+    stopped = {work.name for work in record.works.values() if work.stopped}
+    return not changed or not changed <= stopped
+
+
+def _completes(write: Write) -> bool:
+    return isinstance(write, WriteStatus) and write.status.phase is RequestPhase.COMPLETED
 
 
 def _retry_of(record: RequestRecord, write: Write) -> WriteRetry:

@@ -151,7 +151,7 @@ def _wait(view: RequestView, why: Message) -> Decision:
 def _work_done(view: RequestView) -> tuple[list[RecreateState], Decision]:
     """Return states that record the end of a hook or that a stop was sent, and what persists when both began."""
     request, works = view.request, view.known.works.values()
-    hooked = [work for work in works if work.hook_result is not None and work.hook_unrecorded(request)]
+    hooked = [work for work in works if work.hook_result and not work.stopped and work.hook_unrecorded(request)]
     done = list[RecreateState]()
     for work in works:
         written = request.status.state(work.name)

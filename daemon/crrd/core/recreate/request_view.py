@@ -95,6 +95,8 @@ class RequestView:
         """
         request, wakes, due = self.request, list[float](), dict[str, tuple[Pin, StartTimes]]()
         for work in works:
+            if work.stopped:
+                continue  # a restarted daemon finds that the instance has ended
             recorded = request.start_times_of(work.name, work.pin)
             began = {"hook": None if recorded.hook else work.hook_began, "stop": work.stop_sent}
             since = {what: at for what, at in began.items() if at is not None and not recorded.stop}

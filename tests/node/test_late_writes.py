@@ -1,0 +1,73 @@
+"""Writes that wait for their turn while the work goes on. Those that are of no use any more are not sent."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from crrd.core.api.time import rfc3339
+from crrd.cri.runtime import NodeRuntime
+from crrd.kube.client import KubeClient
+from crrd.kube.lanes import PLACES, Lane
+from crrd.kube.resources import PODS
+from crrd.node.daemon import NodeConfig, NodeDaemon
+from tests.node.test_health import Running
+from tests.node.test_refused_calls import Kubelet
+from tests.support.laned_api import LanedApi
+from tests.support.worlds import NODE
+
+pytestmark = pytest.mark.virtual_time
+
+SECONDS = 0.4  # Each of the other writes
+
+
+class Busy(LanedApi):
+    """An API server with a queue of other writes."""
+
+    async def other_writes(self, seconds: float) -> None:
+        """Keep all places for so long."""
+
+        async def write() -> None:
+            release = await self._lanes.take(Lane.WRITE, None, "default")
+            await asyncio.sleep(SECONDS)
+            release()
+
+        await asyncio.gather(*(write() for _ in range(round(seconds / SECONDS) * PLACES)))
+
+    @property
+    def written(self) -> int:
+        """The number of writes of requests."""
+        return sum(call[1:3] == ("patch", "containerrecreaterequests") for call in self.calls)
+
+
+@pytest.mark.parametrize(
+    ("stop_seconds", "kubelet_seconds", "queue", "writes"),
+    [
+        pytest.param(1.0, 0.5, 0.0, 2, id="at rest, a short stop costs the progress and the result"),
+        pytest.param(3.0, 0.5, 0.0, 3, id="at rest, a longer one costs its start, too"),
+        pytest.param(3.0, 4.0, 6.0, 2, id="start times are not written after the stop"),
+        pytest.param(3.0, 0.5, 6.0, 1, id="nor is the progress of a request that can be completed"),
+        pytest.param(0.2, 0.5, 6.0, 2, id="but the result is, as often as it is decided on"),
+        pytest.param(9.0, 0.5, 6.0, 3, id="and all of it if the stop goes on"),
+    ],
+)
+async def test_a_burst(stop_seconds: float, kubelet_seconds: float, queue: float, writes: int) -> None:
+    api = Busy()
+    node, ends = Kubelet(api), asyncio.Event()  # type: ignore[arg-type]
+    node.stop_seconds, node.kubelet_seconds = stop_seconds, kubelet_seconds
+    daemon = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "error"))
+    task = asyncio.create_task(daemon.serve(cast("NodeRuntime", node), cast("KubeClient", api), ends))
+    world = Running(daemon._health, api, node)
+    await world.pass_by(20)
+    world.request(created=rfc3339(datetime.now(UTC)))  # one that has waited long gets an answer first
+    await asyncio.sleep(0.5)
+    others = asyncio.create_task(api.other_writes(queue))
+    for number in range(60):  # each change of the pod makes the daemon decide again
+        await asyncio.sleep(0.5)
+        pod: Any = api.objects["pods"]["web"]
+        api.put(PODS, pod | {"status": pod["status"] | {"podIP": f"10.0.0.{number}"}})
+    ends.set()
+    await asyncio.gather(task, others)
+    (done,) = api.objects["containerrecreaterequests"].values()
+    assert (done["status"]["phase"], api.written) == ("Completed", writes)
