@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crrd.cli.main import main
+from crrd.cli.main import DAEMONS, main
 from crrd.lib.errors import OutputError
 from crrd.lib.output import Output
 
@@ -92,3 +92,12 @@ def test_unknown_words_are_named_with_the_command(capsys: pytest.CaptureFixture[
         with pytest.raises(SystemExit) as ended:
             main(words)
         assert (ended.value.code, capsys.readouterr().err.splitlines()[-1].startswith(said)) == (2, True)
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_a_daemon_that_still_imports_ends_at_sigterm(daemon: str) -> None:
+    # As process 1 of a container, it would otherwise go on until SIGKILL, at the end of the pod's grace period.
+    early = "import os, signal, crrd.cli.main as m; "
+    sent = "m.build_parser = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM); "
+    ended = subprocess.run([sys.executable, "-c", f"{early}{sent}m.main(['{daemon}'])"], check=False)
+    assert ended.returncode == 0

@@ -8,6 +8,7 @@ does not load what other commands need.
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -35,6 +36,7 @@ COMMANDS = {
     "completion": "print a shell completion script for `crrd recreate`",
 }
 """Each is a module of this package, except those of other distributions."""
+DAEMONS = ("node", "manager")
 ELSEWHERE = {"demo": "crrd-localnode"}
 """Commands of other distributions. Those name their module in an entry point of the group `crrd.commands`."""
 DESCRIPTION = """\
@@ -76,6 +78,9 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> NoReturn:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     arguments = sys.argv[1:] if argv is None else list(argv)
     command = arguments[0] if arguments else ""
+    if command in DAEMONS:
+        # The kernel drops a SIGTERM without handler for process 1 of a container, and the imports take seconds.
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
     def work() -> int:
         parser = build_parser(command, prog=prog)
