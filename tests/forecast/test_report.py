@@ -30,6 +30,10 @@ def one(
     return ForecastInput("shop", pod, "app", "c1", stored_hash, spec, kind)
 
 
+def static(container: ForecastInput, uid: str = "171513caa49344de9d8830d589070e70") -> ForecastInput:
+    return replace(container, uid=uid)
+
+
 def judged(container: ForecastInput, from_version: str, to_version: str) -> tuple[str, str]:
     (found,) = make_report([container], from_version, to_version).containers
     return found.outcome.value, found.reason
@@ -57,6 +61,7 @@ SAME = "the hash stays the same"
 RESTART = [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]
 RESIZABLE = SPEC | {"resources": {"limits": {"memory": "1Gi"}}, "resizePolicy": RESTART}
 OTHER = RESIZABLE | {"resources": {"requests": {"cpu": "1"}}}
+STATIC = "kubelet derives the UID of a static pod from the fields that its version knows"
 NOT = " differs from the stored one"
 CASES: list[tuple[ForecastInput, str, str, str, str]] = [
     (one(stored("1.30")), "1.30", "1.31", "restart", ERAS),
@@ -104,6 +109,12 @@ CASES: list[tuple[ForecastInput, str, str, str, str]] = [
     (one(stored("1.32", RESIZABLE), RESIZABLE), "1.31", "1.32", "keep", SAME),
     (one(stored("1.32", RESIZABLE), RESIZABLE, SIDECAR), "1.32", "1.33", "unknown", NO_RECORD),
     (one(stored("1.32", OTHER), OTHER), "1.32", "1.33", "keep", SAME),
+    (static(one(stored("1.33"))), "1.33", "1.36", "restart", f"{STATIC}, so 1.36 replaces the pod"),
+    (static(one(stored("1.36"))), "1.36", "1.33", "restart", f"{STATIC}, so 1.33 replaces the pod"),
+    (static(one(stored("1.33"), kind=SIDECAR)), "1.30", "1.31", "restart", f"{STATIC}, so 1.31 replaces the pod"),
+    (static(one(stored("1.29"))), "1.29", "1.30", "unknown", f"{STATIC}, so 1.30 may replace the pod"),
+    (static(one(stored("1.33"))), "1.33.1", "1.33.13", "keep", SAME),
+    (static(one(stored("1.33")), "of-the-manifest"), "1.33", "1.36", "keep", SAME),
 ]
 
 

@@ -69,10 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     flag = partial(add_flag, parser)
     add = parser.add_argument
     add("--to", dest="to_version", metavar="VERSION", required=True, help="kubelet version to upgrade to, e.g. 1.31")
-    running = (
-        "version of the running kubelet; changes only the explanations, not the result (default: %(default)s, read "
-        "from the Node; required with --pods)"
-    )
+    running = "version of the running kubelet (default: %(default)s, read from the Node; required with --pods)"
     add("--from", dest="from_version", metavar="VERSION", default="auto", help=running)
     add("-o", "--output", choices=FORMATS, default="table", help="format (default: %(default)s)")
     flag("--node-name", "name of this node in the cluster", env="NODE_NAME", shown="the host's name", metavar="NAME")

@@ -15,9 +15,12 @@ from crrd.core.api.pod import ContainerKind
 from crrd.forecast.spec_diff import diff, restarting_resources
 from crrd.kubelet.hash.container_hash import Hash, era_of, hash_of
 from crrd.kubelet.hash.container_types import added_fields
-from crrd.kubelet.restart_rules import RESIZE_SINCE, SIDECAR_HASH_SINCE, SIDECARS_SINCE
+from crrd.kubelet.restart_rules import RESIZE_SINCE, SIDECAR_HASH_SINCE, SIDECARS_SINCE, STATIC_UIDS_DIFFER_SINCE
 from crrd.kubelet.version import NEWEST_MINOR, parse_minor
 from crrd.lib.jsonfields import mapping
+
+_DERIVED_UID = re.compile("[0-9a-f]{32}")
+"""The UID of a static pod whose manifest has none (MD5). All others have dashes."""
 
 
 class Outcome(StrEnum):
@@ -102,7 +105,7 @@ class Report:
 def make_report(containers: Iterable[ForecastInput], from_version: str, to_version: str, *, node: str = "") -> Report:
     """Return what a kubelet of `to_version` will do with containers that a kubelet of `from_version` runs.
 
-    `from_version` affects only explanations. Raises ValueError if a version is not a Kubernetes version.
+    Raises ValueError if a version is not a Kubernetes version.
     """
     today, target = parse_minor(from_version), parse_minor(to_version)
     notes = []
@@ -161,6 +164,8 @@ def _judge(
     container: ForecastInput, stored: int | None, now: Hash, then: Hash, minors: tuple[int, int]
 ) -> tuple[Outcome, str]:
     today, target = minors
+    if today != target and _DERIVED_UID.fullmatch(container.uid):
+        return _static(today, target)
     if not is_compared(container.kind, target):
         return _not_compared(container.kind, target)
     unknown = ""
@@ -186,6 +191,14 @@ def _judge(
             "resizePolicy is RestartContainer"
         )
     return Outcome.RESTART, _why_it_differs(container.kind, now.value, stored, today, target)
+
+
+def _static(today: int, target: int) -> tuple[Outcome, str]:
+    """Return what happens to a container of a static pod, whatever its kind and hash."""
+    why = "kubelet derives the UID of a static pod from the fields that its version knows"
+    if min(today, target) < STATIC_UIDS_DIFFER_SINCE:
+        return Outcome.UNKNOWN, f"{why}, so 1.{target} may replace the pod"
+    return Outcome.RESTART, f"{why}, so 1.{target} replaces the pod"
 
 
 def _why_it_differs(kind: ContainerKind, now: int | None, stored: int | None, today: int, target: int) -> str:

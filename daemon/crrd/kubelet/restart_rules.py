@@ -11,6 +11,12 @@ from typing import Any
 # Minor version from which an init container with restartPolicy Always is a native sidecar (SidecarContainers)
 SIDECARS_SINCE = 29
 SIDECAR_HASH_SINCE = 32  # Minor version from which kubelet replaces a sidecar whose definition has changed
+STATIC_UIDS_DIFFER_SINCE = 30
+"""Minor version from which each one is known to derive another UID than the one before from a static pod's manifest.
+
+Source: `applyDefaults` in pkg/kubelet/config hashes the Go structs of the pod, with every field that the version knows.
+Each minor version has added some. Kubelet takes a static pod with another UID for another pod, and replaces it.
+"""
 RESIZE_SINCE = 33
 """Minor version from which kubelet compares the resources of running containers with those that it recorded
 (InPlacePodVerticalScaling, on by default since then). Containers started by an older kubelet have no such record."""
