@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -147,8 +147,7 @@ class Cluster:
     def end(self) -> None:
         """End everything that was started, by its ID, and take the network away."""
         with ExitStack() as left:
-            if Path(f"/sys/class/net/{self.plan.bridge}").exists():
-                left.callback(_ip, "link", "delete", self.plan.bridge)
+            left.callback(_remove_links, self.plan.bridge)
             left.callback(self.control_plane.stop)
             with ThreadPoolExecutor(len(self.nodes)) as pool:
                 list(pool.map(Node.stop, self.nodes))
@@ -157,6 +156,13 @@ class Cluster:
 def _ready(node: Mapping[str, Any]) -> bool:
     conditions = (node.get("status") or {}).get("conditions") or ()
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _remove_links(bridge: str) -> None:
+    """Delete the bridge and its links. The kernel would delete those a moment after their machine has ended."""
+    for name in (bridge, *(each.name for each in Path("/sys/class/net").glob(f"{bridge}-*"))):
+        with suppress(ConfigurationError):  # it is gone already
+            _ip("link", "delete", name)
 
 
 def _ip(*words: str) -> None:

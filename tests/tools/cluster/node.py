@@ -16,7 +16,6 @@ from tests.support.images import BUSYBOX_IMAGE
 from tests.tools.cluster.machine import Machine, wait
 from tests.tools.cluster.plan import Plan, version_of
 
-SOCKET = "/run/containerd/containerd.sock"
 _READY_SECONDS = 60.0
 _CALL_SECONDS = 20.0
 
@@ -35,7 +34,12 @@ class Node(Machine):
     @property
     def endpoint(self) -> str:
         """The CRI endpoint, as processes outside of the node see it."""
-        return f"unix://{self.folder / 'run' / 'containerd' / 'containerd.sock'}"
+        return f"unix://{self._socket}"
+
+    @property
+    def _socket(self) -> Path:
+        """The runtime's socket. On the node it is also in /run/containerd; this path tells apart the shims of nodes."""
+        return self.folder / "run" / "containerd" / "containerd.sock"
 
     @property
     def static_pods(self) -> Path:
@@ -51,7 +55,7 @@ class Node(Machine):
         (self.folder / "run" / "containerd").mkdir(exist_ok=True)
         (conf / "10-pods.conflist").write_text(json.dumps(_pod_network(self.plan.pod_network(self.number))))
         version = ".".join(map(str, version_of(self.runtime)))
-        (self.folder / "containerd.toml").write_text(configuration(version, self.folder, SOCKET))
+        (self.folder / "containerd.toml").write_text(configuration(version, self.folder, str(self._socket)))
 
     # The runtime
 
@@ -74,7 +78,7 @@ class Node(Machine):
 
     def load(self, archive: Path) -> None:
         """Import the images of an archive."""
-        words = ("ctr", "-a", SOCKET, "-n", "k8s.io", "images", "import", str(archive))
+        words = ("ctr", "-a", str(self._socket), "-n", "k8s.io", "images", "import", str(archive))
         self.run(*words, path=str(self.runtime.parent))
 
     def has_images(self) -> bool:
@@ -121,7 +125,7 @@ class Node(Machine):
             "authorization": {"mode": "AlwaysAllow"},
             "cgroupDriver": "cgroupfs",
             "cgroupsPerQOS": False,
-            "containerRuntimeEndpoint": f"unix://{SOCKET}",
+            "containerRuntimeEndpoint": self.endpoint,
             "enforceNodeAllocatable": [],
             "evictionHard": {"memory.available": "1Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
             "failSwapOn": False,
