@@ -109,24 +109,28 @@ def node_daemon(node: LocalNode) -> Daemon:
     return Daemon("node", log, node.kubeconfig, "--node-name", node.node_name, "--cri-endpoint", node.cri_endpoint)
 
 
-def manager_daemon(node: LocalNode, log_file: Path, kubeconfig: Path, *flags: str) -> Daemon:
+def manager_daemon(node: LocalNode, log_file: Path, kubeconfig: Path, *flags: str, host: str = "127.0.0.1") -> Daemon:
     """Return `crrd manager` for a local node. The API server calls its webhook only after `ask_manager`."""
-    admission = ("--webhook-address", "127.0.0.1:0", "--certificate-name", "127.0.0.1", "--drain-seconds", "0")
+    admission = ("--webhook-address", f"{host}:0", "--certificate-name", host, "--drain-seconds", "0")
     return Daemon("manager", log_file, kubeconfig, *admission, *flags)
 
 
 @asynccontextmanager
-async def running_manager(node: LocalNode, kubeconfig: Path | None = None) -> AsyncIterator[Daemon]:
+async def running_manager(
+    node: LocalNode, kubeconfig: Path | None = None, host: str = "127.0.0.1"
+) -> AsyncIterator[Daemon]:
     """Run `crrd manager` for a local node, with the webhook configuration through which the API server calls it.
 
     The webhook is called for every update: in a cluster, matchConditions exclude the daemons' own writes, but these are
-    CEL, which is not evaluated here. `kubeconfig` is the manager's; None means the node's own.
+    CEL, which is not evaluated here. `kubeconfig` is the manager's; None means the node's own. `host` is the address of
+    this machine at which the API server calls it.
     """
     await node.client.create(WEBHOOKS, "", webhook_configuration())
     try:
         with suppress(ConflictError):
             await node.client.create(Resource("namespaces"), "", {"metadata": {"name": "crrd-system"}})
-        async with manager_daemon(node, node.root / "crrd-manager.log", kubeconfig or node.kubeconfig) as manager:
+        log = node.root / "crrd-manager.log"
+        async with manager_daemon(node, log, kubeconfig or node.kubeconfig, host=host) as manager:
             await ask_manager(node, manager)
             yield manager
     finally:

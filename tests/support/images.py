@@ -9,7 +9,9 @@ import io
 import json
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 PAUSE_IMAGE = "localhost/pause:1"
 BUSYBOX_IMAGE = "localhost/busybox:1"
@@ -48,12 +50,12 @@ def _layer(busybox: Path) -> bytes:
     return raw.getvalue()
 
 
-def _config(layer: bytes, command: list[str], revision: str) -> bytes:
+def _config(layer: bytes, run: Mapping[str, Any]) -> bytes:
     return json.dumps(
         {
             "architecture": _architecture(),
             "os": "linux",
-            "config": {"Env": ["PATH=/bin"], "Cmd": command, "Labels": {"revision": revision}},
+            "config": run,
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
         },
         sort_keys=True,
@@ -68,17 +70,25 @@ def _architecture() -> str:
 
 def write_archive(target: Path, busybox: Path) -> None:
     """Write the archive of all images that the tests use."""
-    layer = _layer(busybox)
-    layer_name = f"{hashlib.sha256(layer).hexdigest()}/layer.tar"
     images = (
         (PAUSE_IMAGE, ["/bin/sleep", "2147483647"], "pause"),
         (BUSYBOX_IMAGE, ["/bin/sh"], "1"),
         (BUSYBOX_IMAGE_2, ["/bin/sh"], "2"),
     )
+    runs = {
+        name: {"Env": ["PATH=/bin"], "Cmd": command, "Labels": {"revision": revision}}
+        for name, command, revision in images
+    }
+    write_images(target, _layer(busybox), runs)
+
+
+def write_images(target: Path, layer: bytes, images: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write an archive of images with the same files: a name and how a container of it is run (`config` of OCI)."""
+    layer_name = f"{hashlib.sha256(layer).hexdigest()}/layer.tar"
     files = {layer_name: layer}
     manifest = []
-    for name, command, revision in images:
-        config = _config(layer, command, revision)
+    for name, run in images.items():
+        config = _config(layer, run)
         config_name = f"{hashlib.sha256(config).hexdigest()}.json"
         files[config_name] = config
         manifest.append({"Config": config_name, "RepoTags": [name], "Layers": [layer_name]})

@@ -2,14 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 from crrd.core.rollout.run import LABEL_RUN
-from crrd.kube.resources import PODS, REQUESTS, WEBHOOKS, Resource
+from crrd.kube.resources import NODES, PODS, REQUESTS, WEBHOOKS, Resource
 from crrd.lib.errors import GoneError
 from crrd_localnode.daemons import running_manager
 from crrd_localnode.node import LocalNode
@@ -101,9 +102,17 @@ async def has_manager(cluster: Cluster) -> bool:
     return False
 
 
-def own_manager(cluster: Cluster, folder: Path) -> AbstractAsyncContextManager[object]:
-    """Return a manager whose webhook the API server calls while it runs."""
-    return running_manager(cluster.node or cast("LocalNode", _Place(cluster, folder)))
+@asynccontextmanager
+async def own_manager(cluster: Cluster, folder: Path) -> AsyncIterator[object]:
+    """Run a manager whose webhook the API server calls. On another cluster, it calls the address of this node."""
+    if cluster.node is not None:
+        async with running_manager(cluster.node) as manager:
+            yield manager
+        return
+    addresses = (await cluster.client.get(NODES, "", cluster.node_name))["status"]["addresses"]
+    host = next(each["address"] for each in addresses if each["type"] == "InternalIP")
+    async with running_manager(cast("LocalNode", _Place(cluster, folder)), host=host) as manager:
+        yield manager
 
 
 @dataclass
@@ -147,6 +156,8 @@ class Record:
 
     pods: dict[str, Json]
     most_unready: int = 0
+    unready: list[list[Json]] = field(default_factory=list)
+    """The unready pods after each event."""
     restarts: list[tuple[str, str]] = field(default_factory=list)
     """Pods and containers, in the order in which new instances appeared."""
 
@@ -158,7 +169,14 @@ class Record:
             old = container_status(before, status["name"])
             if old and int(status["restartCount"]) > int(old["restartCount"]):
                 self.restarts.append((name, status["name"]))
-        self.most_unready = max(self.most_unready, sum(1 for each in self.pods.values() if not pod_ready(each)))
+        unready = [each for each in self.pods.values() if not pod_ready(each)]
+        self.unready.append(unready)
+        self.most_unready = max(self.most_unready, len(unready))
+
+    def most_unready_of(self, key: Callable[[Json], str]) -> int:
+        """Return how many pods of one group, for example of a node, were unready at once."""
+        groups = (Counter(map(key, pods)) for pods in self.unready)
+        return max((max(each.values(), default=0) for each in groups), default=0)
 
 
 @asynccontextmanager

@@ -1,0 +1,79 @@
+"""A cluster of `python -m tests.tools.cluster`, whose nodes tests can break, with crrd installed from its manifests."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.manifests import MANIFESTS
+from tests.tools.cluster.cluster import Cluster as Machines
+from tests.tools.cluster.image import write_crrd_image
+from tests.tools.cluster.node import Node
+
+VARIABLE = "CRRD_TEST_CLUSTER"
+"""The folder of the cluster."""
+
+
+def machines() -> Machines | None:
+    """Return the cluster that the variable names, or None."""
+    folder = os.environ.get(VARIABLE)
+    return Machines.find(Path(folder)) if folder else None
+
+
+def kubectl(found: Machines, *words: str, kubeconfig: Path | None = None) -> str:
+    """Run kubectl and return its output. Raises CalledProcessError."""
+    command = ["kubectl", "--kubeconfig", str(kubeconfig or found.plan.kubeconfig), *words]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+@contextmanager
+def installed(found: Machines) -> Iterator[Machines]:
+    """Install this checkout as pods, with an image of it, and uninstall it in the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder) / "crrd.tar"
+        write_crrd_image(archive)
+        for node in found.nodes:
+            node.load(archive)
+    kubectl(found, "apply", "-k", str(MANIFESTS / "default"))
+    try:
+        kubectl(found, "-n", "crrd-node", "set", "env", "daemonset/crrd-node", "CRRD_SERVE_FORECAST=true")
+        roll_out(found)
+        yield found
+    finally:
+        words = ["sh", str(MANIFESTS / "uninstall.sh"), "-k", str(MANIFESTS / "default")]
+        environment = {**os.environ, "KUBECONFIG": str(found.plan.kubeconfig)}
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=environment)
+
+
+def roll_out(found: Machines) -> None:
+    """Wait until all daemons and managers are ready."""
+    for namespace, workload in (("crrd-node", "daemonset/crrd-node"), ("crrd-system", "deployment/crrd-manager")):
+        kubectl(found, "-n", namespace, "rollout", "status", workload, "--timeout=180s")
+
+
+@contextmanager
+def broken(node: Node, *parts: str) -> Iterator[None]:
+    """Kill these parts of a node, kubelet or containerd, and start them again in the end. Their containers run on."""
+    for part in parts:
+        node.kill(part)
+    try:
+        yield
+    finally:
+        if not node.runs("containerd"):
+            node.start_runtime()
+            node.wait_runtime()  # kubelet ends if it starts earlier
+        if not node.runs("kubelet"):
+            node.start_kubelet()
+
+
+def missing() -> str:
+    """Return why there are no three nodes to test with, or ""."""
+    found = machines()
+    if found is None:
+        return f"needs a cluster of python -m tests.tools.cluster ({VARIABLE})"
+    if shutil.which("kubectl") is None:
+        return "needs kubectl"
+    return "" if len(found.nodes) >= 3 else "needs three nodes"
