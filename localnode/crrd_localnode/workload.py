@@ -11,7 +11,9 @@ from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, Resource
 
 Json = dict[str, Any]
-RESOURCES = {kind: Resource(f"{kind.lower()}s", "apps") for kind in ("Deployment", "ReplicaSet", "StatefulSet")}
+RESOURCES = {
+    kind: Resource(f"{kind.lower()}s", "apps") for kind in ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet")
+}
 _HASH = "6c7f9d5b8"
 _LETTERS, _MORE_LETTERS = "bcdfghjklm", "kmnpqrstvw"
 

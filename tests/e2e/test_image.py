@@ -8,8 +8,18 @@ import pytest
 from crrd.core.rollout.pull import LABEL_PULL
 from crrd.kube.resources import PODS
 from crrd_localnode.workload import RESOURCES
-from tests.support.cluster import PATIENCE, Cluster, Json, foreign
-from tests.support.recreates import daemons, kept, pods_of, recreate, requests_of, wait_ready, workload
+from tests.support.cluster import Cluster, Json, foreign
+from tests.support.recreates import (
+    daemons,
+    image_of,
+    kept,
+    pods_of,
+    recreate,
+    requests_of,
+    rolled_out,
+    wait_ready,
+    workload,
+)
 
 pytestmark = [
     pytest.mark.cluster,
@@ -17,31 +27,11 @@ pytestmark = [
 ]
 
 
-async def rolled_out(cluster: Cluster, kind: str, name: str) -> Json:
-    """Wait until the controller has updated all pods, as `kubectl rollout status` does. Return the workload."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            found = dict(await cluster.client.get(RESOURCES[kind], cluster.namespace, name))
-            status, generation = found.get("status", {}), found["metadata"]["generation"]
-            of_set = [f"{key}Scheduled" for key in ("desiredNumber", "updatedNumber")]
-            keys = ("numberReady", *of_set) if kind == "DaemonSet" else ("replicas", "updatedReplicas", "readyReplicas")
-            counts = {status.get(key) for key in keys}
-            wanted = status.get("desiredNumberScheduled") if kind == "DaemonSet" else found["spec"]["replicas"]
-            if status.get("observedGeneration") == generation and counts == {wanted}:
-                return found
-            await asyncio.sleep(0.1)
-
-
-def image_of(template: Json) -> str:
-    """Return the image of the first container."""
-    return str(template["spec"]["containers"][0]["image"])
-
-
-@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet"])
 async def test_a_workload_adopts_its_pods(cluster: Cluster, tmp_path: Path, kind: str) -> None:
-    image = cluster.need_second_image()
+    image, count = cluster.need_second_image(), 1 if kind == "DaemonSet" else 3
     async with daemons(cluster, tmp_path):
-        before, target = await workload(cluster, kind, "web", 3), f"{kind.lower()}/web"
+        before, target = await workload(cluster, kind, "web", count), f"{kind.lower()}/web"
         words = (target, "-c", "app", "--template", "adopt", "--allow-mutable-tag", "--max-unavailable", "2")
         missing = await recreate(cluster, *words, "--image", "localhost/does-not-exist:1")
         assert (missing.code, "no container was stopped there" in missing.out) == (1, True), missing
@@ -65,7 +55,7 @@ async def test_a_workload_adopts_its_pods(cluster: Cluster, tmp_path: Path, kind
         change = {"spec": {"template": {"metadata": {"annotations": {"later": "rollout"}}}}}
         await cluster.client.merge_patch(RESOURCES[kind], cluster.namespace, "web", change)
         await rolled_out(cluster, kind, "web")
-        later = await wait_ready(cluster, "web", 3)
+        later = await wait_ready(cluster, "web", count)
         assert not {pod["metadata"]["uid"] for pod in later} & {pod["metadata"]["uid"] for pod in before}
 
 

@@ -53,9 +53,14 @@ async def pods_of(cluster: Cluster, app: str) -> list[Json]:
     return sorted(listing.items, key=lambda pod: str(pod["metadata"]["name"]))
 
 
-async def workload(cluster: Cluster, kind: str, name: str, replicas: int, *containers: str) -> list[Json]:
-    """Create a running workload, and return its pods. On the local node without controllers, the test creates them."""
-    spec = pod_spec(cluster, *(containers or ("app", "side")))
+async def workload(
+    cluster: Cluster, kind: str, name: str, replicas: int, *containers: str, spec: Json | None = None
+) -> list[Json]:
+    """Create a running workload, and return its pods. On the local node without controllers, the test creates them.
+
+    `spec` is that of the pods; without it, they have these containers.
+    """
+    spec = spec or pod_spec(cluster, *(containers or ("app", "side")))
     if cluster.node is not None:
         await Maker(cluster.client, cluster.namespace).workload(kind, name, replicas, spec)
     else:
@@ -81,6 +86,26 @@ async def wait_ready(cluster: Cluster, app: str, count: int) -> list[Json]:
             if len(pods) == count and all(map(pod_ready, pods)):
                 return pods
             await asyncio.sleep(0.1)
+
+
+async def rolled_out(cluster: Cluster, kind: str, name: str) -> Json:
+    """Wait until the controller has updated all pods, as `kubectl rollout status` does. Return the workload."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = dict(await cluster.client.get(RESOURCES[kind], cluster.namespace, name))
+            status, generation = found.get("status", {}), found["metadata"]["generation"]
+            of_set = [f"{key}Scheduled" for key in ("desiredNumber", "updatedNumber")]
+            keys = ("numberReady", *of_set) if kind == "DaemonSet" else ("replicas", "updatedReplicas", "readyReplicas")
+            counts = {status.get(key) for key in keys}
+            wanted = status.get("desiredNumberScheduled") if kind == "DaemonSet" else found["spec"]["replicas"]
+            if status.get("observedGeneration") == generation and counts == {wanted}:
+                return found
+            await asyncio.sleep(0.1)
+
+
+def image_of(template: Json) -> str:
+    """Return the image of the first container."""
+    return str(template["spec"]["containers"][0]["image"])
 
 
 @asynccontextmanager

@@ -1,0 +1,290 @@
+"""`kubectl recreate --image` on a cluster while something goes wrong: kills, registries, budgets, other writers."""
+
+import asyncio
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crrd.core.rollout.pull import LABEL_PULL
+from crrd.kube.errors import ResourceMissingError
+from crrd.kube.resources import PODS, REPLICA_SETS, Resource
+from crrd.lib.errors import GoneError
+from crrd_localnode.workload import RESOURCES
+from tests.support.cluster import PATIENCE, Cluster, Json, container, foreign
+from tests.support.command import Ended
+from tests.support.recreates import (
+    BUDGETS,
+    daemons,
+    image_of,
+    kept,
+    pod_spec,
+    pods_of,
+    recorded,
+    recreate,
+    rolled_out,
+    wait_ready,
+    workload,
+)
+from tests.support.registry import Registry, registry
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(foreign() is None, reason="needs the controllers of a cluster"),
+]
+SECRETS = Resource("secrets")
+POLICIES, BINDINGS = (
+    Resource(f"mutatingadmissionpolic{end}", "admissionregistration.k8s.io") for end in ("ies", "ybindings")
+)
+KINDS = pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet"])
+
+
+def uids(pods: list[Json]) -> list[str]:
+    """Return the UIDs of pods."""
+    return [str(pod["metadata"]["uid"]) for pod in pods]
+
+
+def words(kind: str, name: str, image: str, template: str = "adopt") -> tuple[str, ...]:
+    """Return a command that gives the first container of a workload an image."""
+    flags = ("--template", template, "--allow-mutable-tag", "--max-unavailable", "2")
+    return (f"{kind.lower()}/{name}", "-c", "app", "--image", image, *flags)
+
+
+async def no_pull_pods(cluster: Cluster) -> None:
+    """Assert that no pull pod is left."""
+    where = {"namespace": cluster.namespace, "label_selector": LABEL_PULL}
+    left = await cluster.client.list_all(PODS, dict, **where)
+    assert not [pod for pod in left.items if "deletionTimestamp" not in pod["metadata"]]
+
+
+async def killed(cluster: Cluster, writes: int, *arguments: str) -> int:
+    """Run `crrd recreate`, and kill it after so many writes. Return its exit code, negative if it was killed."""
+    where = ("-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig))
+    command = (sys.executable, "-m", "tests.support.killed", str(writes), "recreate", *arguments, *where)
+    nowhere = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, stdout=nowhere, stderr=nowhere)
+    return await process.wait()
+
+
+@KINDS
+async def test_a_run_that_is_killed_after_any_write_can_be_resumed(cluster: Cluster, tmp_path: Path, kind: str) -> None:
+    image, count, writes = cluster.need_second_image(), 1 if kind == "DaemonSet" else 2, 0
+    async with daemons(cluster, tmp_path):
+        while True:
+            writes += 1
+            name = f"web{writes}"
+            before, arguments = await workload(cluster, kind, name, count), (*words(kind, name, image), "--run", name)
+            code = await killed(cluster, writes, *arguments)
+            if code >= 0:
+                break
+            ended = await recreate(cluster, *arguments)
+            assert ended.code == 0, (writes, ended)
+            kept(before, await pods_of(cluster, name), "app")
+            found = await rolled_out(cluster, kind, name)
+            assert image_of(found["spec"]["template"]) == image, writes
+            assert "crr.apps.kruise.io/adopting-run" not in found["metadata"].get("labels", {}), writes
+            await no_pull_pods(cluster)
+            await cluster.client.delete(RESOURCES[kind], cluster.namespace, name)
+        assert (code, writes > 5) == (0, True)
+
+
+async def test_an_abort_in_any_step_of_an_adoption_leaves_nothing_held(cluster: Cluster, tmp_path: Path) -> None:
+    image, writes = cluster.need_second_image(), 0
+    async with daemons(cluster, tmp_path):
+        while True:
+            writes += 1
+            name = f"web{writes}"
+            before = await workload(cluster, "Deployment", name, 2)
+            arguments = (*words("Deployment", name, image), "--run", name)
+            if await killed(cluster, writes, *arguments) >= 0:
+                break
+            ended = await recreate(cluster, "abort", name)
+            started = "not found" not in ended.err
+            assert ended.code == (0 if started else 2), (writes, ended)
+            found = await rolled_out(cluster, "Deployment", name)
+            assert (found["spec"].get("paused"), uids(await wait_ready(cluster, name, 2))) == (None, uids(before))
+            await no_pull_pods(cluster)
+            await cluster.client.delete(RESOURCES["Deployment"], cluster.namespace, name)
+
+
+def injection(cluster: Cluster) -> Json:
+    """Return a policy that adds the container mesh to the pods of the namespace, as a mesh does."""
+    command = "', '".join(container("mesh")["command"]).replace("trap 'exit 0'", r"trap \'exit 0\'")
+    fields = f"name: 'mesh', image: '{cluster.image}', imagePullPolicy: 'IfNotPresent', command: ['{command}']"
+    value = f"Object.spec.containers{{{fields}}}"
+    here = {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}}
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+    patch = {"expression": f'[JSONPatch{{op: "add", path: "/spec/containers/-", value: {value}}}]'}
+    spec = {
+        "matchConstraints": {"namespaceSelector": here, "resourceRules": [rule]},
+        "matchConditions": [{"name": "web", "expression": "object.metadata.?labels[?'app'].orValue('') == 'web'"}],
+        "mutations": [{"patchType": "JSONPatch", "jsonPatch": patch}],
+        "reinvocationPolicy": "Never",
+    }
+    return {"metadata": {"name": cluster.namespace}, "spec": spec}
+
+
+@asynccontextmanager
+async def injected(cluster: Cluster) -> AsyncIterator[None]:
+    """Add a container to all pods of the app web. Skips the test on an API server before 1.36."""
+    name = cluster.namespace
+    try:
+        await cluster.client.create(POLICIES, "", injection(cluster))
+    except ResourceMissingError:
+        pytest.skip("needs MutatingAdmissionPolicies")
+    try:
+        body = {"metadata": {"name": name}, "spec": {"policyName": name}}
+        await cluster.client.create(BINDINGS, "", body)
+        pod = {"metadata": {"name": "trial", "labels": {"app": "web"}}, "spec": pod_spec(cluster, "app")}
+        async with asyncio.timeout(PATIENCE):
+            while len((await cluster.client.create(PODS, name, pod, dry_run=True))["spec"]["containers"]) == 1:
+                await asyncio.sleep(0.2)
+        yield
+    finally:
+        for each in (BINDINGS, POLICIES):
+            with suppress(GoneError):
+                await cluster.client.delete(each, "", name)
+
+
+async def test_an_injected_container(cluster: Cluster, tmp_path: Path) -> None:
+    """The template does not have it. New pods get the injector's image."""
+    image = cluster.need_second_image()
+    async with daemons(cluster, tmp_path), injected(cluster):
+        before = await workload(cluster, "Deployment", "web", 2, "app")
+        ended = await recreate(cluster, "deployment/web", "-c", "mesh", "--image", image)
+        assert (ended.code, f"2 of 2 pods have {image}" in ended.out) == (0, True), ended
+        kept(before, await pods_of(cluster, "web"), "mesh")
+
+
+async def replica_sets(cluster: Cluster) -> list[Json]:
+    """Return the ReplicaSets of the namespace."""
+    return list((await cluster.client.list_all(REPLICA_SETS, dict, namespace=cluster.namespace)).items)
+
+
+async def test_a_budget_holds_at_every_moment(cluster: Cluster, tmp_path: Path) -> None:
+    image = cluster.need_second_image()
+    async with daemons(cluster, tmp_path):
+        spec = pod_spec(cluster, "app", "side")
+        spec["containers"][0]["readinessProbe"] = {"exec": {"command": ["true"]}, "initialDelaySeconds": 2}
+        before = await workload(cluster, "Deployment", "web", 5, spec=spec)
+        selector = {"matchLabels": {"app": "web"}}
+        body = {"metadata": {"name": "web"}, "spec": {"maxUnavailable": 1, "selector": selector}}
+        await cluster.client.create(BUDGETS, cluster.namespace, body)
+        async with recorded(cluster, "web") as record:
+            ended = await recreate(cluster, *words("Deployment", "web", image), "--max-unavailable", "5")
+        assert ended.code == 0, ended
+        kept(before, await pods_of(cluster, "web"), "app")
+        assert record.most_unready == 1
+
+
+@asynccontextmanager
+async def beside(work: Any) -> AsyncIterator[None]:
+    """Run something until the block ends."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+        assert not task.done(), task.exception()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_adoptions_while_the_workload_is_scaled(cluster: Cluster, tmp_path: Path) -> None:
+    images = (cluster.need_second_image(), cluster.image)
+
+    async def scale() -> None:
+        while True:
+            change = {"spec": {"replicas": 2 + secrets.randbelow(4)}}
+            await cluster.client.merge_patch(RESOURCES["Deployment"], cluster.namespace, "web", change)
+            await asyncio.sleep(1)
+
+    async with daemons(cluster, tmp_path):
+        await workload(cluster, "Deployment", "web", 3)
+        for number in range(20):
+            async with beside(scale()):
+                ended = await recreate(cluster, *words("Deployment", "web", images[number % 2]))
+            assert ended.code == 0, (number, ended)
+            found = await rolled_out(cluster, "Deployment", "web")
+            (only,) = await replica_sets(cluster)
+            assert only["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "1"
+            assert image_of(found["spec"]["template"]) == image_of(only["spec"]["template"]) == images[number % 2]
+
+
+async def test_a_template_that_is_put_back_is_reported_and_not_fought(cluster: Cluster, tmp_path: Path) -> None:
+    image, puts = cluster.need_second_image(), 0
+
+    async def put_back() -> None:
+        nonlocal puts
+        while True:
+            found = await cluster.client.get(RESOURCES["Deployment"], cluster.namespace, "web")
+            spec = found["spec"]["template"]["spec"]
+            if image_of(found["spec"]["template"]) != cluster.image:
+                spec["containers"][0]["image"] = cluster.image
+                change = {"spec": {"template": {"spec": {"containers": spec["containers"]}}}}
+                await cluster.client.merge_patch(RESOURCES["Deployment"], cluster.namespace, "web", change)
+                puts += 1
+            await asyncio.sleep(0.02)
+
+    async with daemons(cluster, tmp_path):
+        await workload(cluster, "Deployment", "web", 2)
+        async with beside(put_back()):
+            ended = await recreate(cluster, *words("Deployment", "web", image))
+            await asyncio.sleep(3)
+        assert (ended.code, puts) == (1, 1), ended
+        assert "the image of deployment.apps/web was set" in ended.out
+
+
+async def of_registry(cluster: Cluster, found: Registry) -> list[Json]:
+    """Create a workload whose image is in a private registry. Return its pods."""
+    body = {"metadata": {"name": "pull"}, "type": "kubernetes.io/dockerconfigjson", "data": found.secret("old")}
+    await cluster.client.create(SECRETS, cluster.namespace, body)
+    spec = pod_spec(cluster, "app", "side")
+    spec["containers"][0]["image"], spec["imagePullSecrets"] = found.image("1"), [{"name": "pull"}]
+    return await workload(cluster, "Deployment", "web", 2, spec=spec)
+
+
+async def test_a_private_registry_and_its_failures(cluster: Cluster, tmp_path: Path) -> None:
+    """Whatever the registry does, no container is stopped before its image is on the node."""
+    async with daemons(cluster, tmp_path), registry() as found:
+        found.password = "old"
+        for tag in ("1", "2"):
+            found.push(tag)
+        before = await of_registry(cluster, found)
+        ended = await recreate(cluster, *words("Deployment", "web", found.image("typo")))
+        unchanged(ended, before, await pods_of(cluster, "web"))
+        found.password = "new"
+        ended = await recreate(cluster, *words("Deployment", "web", found.image("2")))
+        unchanged(ended, before, await pods_of(cluster, "web"))
+        found.password, found.silent = "old", True
+        ended = await recreate(cluster, *words("Deployment", "web", found.image("2")), "--pod-timeout", "15s")
+        unchanged(ended, before, await pods_of(cluster, "web"))
+        found.silent = False
+        ended = await recreate(cluster, *words("Deployment", "web", found.image("2")))
+        assert ended.code == 0, ended
+        kept(before, await pods_of(cluster, "web"), "app")
+
+
+def unchanged(ended: Ended, before: list[Json], after: list[Json]) -> None:
+    """Assert that a run has failed, says so, and has stopped nothing."""
+    assert (ended.code, "no container was stopped there" in ended.out) == (1, True), ended
+    kept(before, after)
+
+
+async def test_what_is_done_with_tags_and_digests(cluster: Cluster, tmp_path: Path) -> None:
+    """Also with two names of one image, whose image IDs are the same."""
+    async with daemons(cluster, tmp_path), registry() as found:
+        found.push("1")
+        digest = found.push("2", "3")
+        spec = pod_spec(cluster, "app", "side")
+        spec["containers"][0]["image"] = found.image("1")
+        before = await workload(cluster, "Deployment", "web", 2, spec=spec)
+        for name in ("2", "3", digest, "2", "1"):
+            ended = await recreate(cluster, *words("Deployment", "web", found.image(name)))
+            assert ended.code == 0, (name, ended)
+            after = await pods_of(cluster, "web")
+            kept(before, after, "app")
+            before = after
