@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd.lib.supervise import cancel
 from crrd.rollout import runner
+from crrd.rollout.cluster import Cluster
 from tests.support.run_cluster import RunCluster
 
 pytestmark = pytest.mark.virtual_time
@@ -61,6 +63,18 @@ async def test_creations_that_hang_delay_no_other() -> None:
     assert len(api.restarts) >= 24, "eight at once, for at least six seconds"
     assert (await running)[0].end is End.DONE
     assert (once(api), api.most_away) == (True, 20)
+
+
+async def test_runs_of_one_process_count_each_other_before_a_request_exists() -> None:
+    api = RunCluster(4)
+    api.slow = dict.fromkeys(api.objects["pods"], 0.5)
+    run, peers = api.run_of(), list[Cluster]()
+    later = replace(run, name="other", target=replace(run.target, words="others", selector="app in (web)"))
+    (first, _), (second, _) = await asyncio.gather(*(api.carry_out(each, peers=peers) for each in (run, later)))
+    assert (first.end, once(api), api.most_away) == (End.DONE, True, 1)
+    assert second.end is End.RIVAL
+    assert second.message == "run nightly on pods app=web started first: wait for it, or abort it"
+    assert peers == []
 
 
 async def test_a_failure_stops_the_starts_that_are_still_to_come() -> None:

@@ -194,10 +194,10 @@ class RunCluster(LanedApi):
         given = Options(**{"containers": ("app",), **options})
         return Run(NAMESPACE, "nightly", aim.target, given, rfc3339(self.clock.now()))
 
-    async def carry_out(self, run: Run, aim: Aim = WEB) -> tuple[Plan, bool]:
-        """Carry out a run in a process of its own, to its end."""
+    async def carry_out(self, run: Run, aim: Aim = WEB, peers: list[Cluster] | None = None) -> tuple[Plan, bool]:
+        """Carry out a run to its end, in a process of its own, or in that of `peers`."""
         client = cast("KubeClient", self)
-        async with Cluster(client, NAMESPACE, aim, run.options) as cluster:
+        async with Cluster(client, NAMESPACE, aim, run.options, peers=peers) as cluster:
             parts = client, cluster, self.clock, _Shown(self.plans)
             return await Runner(*parts, timeout=None, confirmed=True, remedies=FLAGS).run(run)
 
