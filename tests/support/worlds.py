@@ -15,7 +15,7 @@ from crrd.core.api.types import (
     Status,
     Strategy,
 )
-from crrd.core.policy.types import Budget
+from crrd.core.policy.v1alpha1 import read_policy
 from crrd.core.recreate.actions import Decision
 from crrd.core.recreate.decide import decide
 from crrd.core.recreate.invariants import check
@@ -30,13 +30,12 @@ from crrd.core.recreate.observation import (
     Work,
     WorkKind,
 )
-from crrd.core.rollout.run import Amount
 from crrd.kubelet.runtime_status import ContainerState
 
 RUNTIME = "containerd"
 NODE = "node-a"
 POD_UID = "uid-of-web"
-BUDGET = Budget(Amount(1), None, 0, 0)  # Of a policy that says nothing
+BUDGET = read_policy({}).budget  # Of a policy that says nothing
 
 
 def pin(container_id: str, restart_count: int = 0) -> Pin:

@@ -21,7 +21,6 @@ from crrd.core.policy.types import (
 )
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.run import Amount
-from tests.support.worlds import BUDGET
 
 CRON_FORMS = (
     "must have five fields (minute, hour, day of the month, month, weekday) or be one of @hourly, @daily, @midnight, "
@@ -80,7 +79,7 @@ def test_a_container_that_is_named_twice_counts_once() -> None:
 
 def test_the_defaults() -> None:
     plain = spec()
-    assert (plain.config, plain.budget, plain.window) == (ConfigChange(10, secrets=False), BUDGET, None)
+    assert (plain.config, plain.budget, plain.window) == (ConfigChange(10), Budget(Amount(1), None, 0, 0), None)
     assert (plain.key, plain.error) == ("shop/web", "")
     assert [spec(budget={"maxUnavailable": each}).budget.max_unavailable for each in (3, 3.0)] == [Amount(3)] * 2
     assert spec(targetRef=None, selector={"matchLabels": {"app": "web"}}).selector == "app=web"
