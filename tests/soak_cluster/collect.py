@@ -97,12 +97,11 @@ class Collector:
         meta, conditions = obj["metadata"], (obj.get("status") or {}).get("conditions") or ()
         if known is None:
             known = Pod(uid, meta["name"], (meta.get("labels") or {}).get(LABEL_WORKLOAD, ""))
-        ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
         images = {container: image for _, container, image in known.images}
         new = [(each["name"], each["image"]) for each in obj["spec"]["containers"]]
         self.pods[uid] = replace(
             known,
-            ready=known.ready if known.ready and known.ready[-1][1] is ready else (*known.ready, (at, ready)),
+            ready=_followed(known.ready, next((each for each in conditions if each["type"] == "Ready"), {}), at),
             images=(*known.images, *((at, *each) for each in new if images.get(each[0]) != each[1])),
             holders=tuple(_holders(conditions)),
             deleting=known.deleting or (at if meta.get("deletionTimestamp") else None),
@@ -195,6 +194,21 @@ def _targets(spec: Json, pins: str | None, known: Mapping[str, tuple[str, ...]])
         if pinned and pinned not in found.get(name, ()):
             found[name] = (*found.get(name, ()), pinned)
     return found
+
+
+def _followed(ready: tuple[tuple[float, bool], ...], condition: Json, at: float) -> tuple[tuple[float, bool], ...]:
+    """Return the changes of a pod's readiness with this one, by the time that the condition has.
+
+    A watch can be late, and can miss changes: then the time has changed, but not the state.
+    """
+    now = condition.get("status") == "True"
+    stamp = condition.get("lastTransitionTime")
+    when = datetime.fromisoformat(stamp).timestamp() if stamp else at
+    if ready and ready[-1][1] is now:
+        if not stamp or when <= ready[-1][0]:
+            return ready
+        return (*ready, (when, not now), (when, now))
+    return (*ready, (max(when, ready[-1][0]) if ready else when, now))
 
 
 def _bare(container_id: str) -> str:

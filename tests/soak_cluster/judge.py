@@ -183,13 +183,13 @@ def budgets_kept(record: Record) -> Iterator[Broken]:
     """No run and no policy creates a request while as many other pods of the workload are unready as it may have."""
     pods = {each.uid: each for each in record.pods}
     for request in record.requests:
-        pod, at = pods.get(request.pod), request.created
+        pod, at = pods.get(request.pod), request.stamp  # by the API server's time, like the readiness of pods
         if not request.run or pod is None or pod.workload not in record.most_unready:
             continue
         if pod.unready_since(at) is not None:
             continue  # unready pods are restarted first, and do not use the budget again
         rest = (each for each in record.requests if each.run == request.run and each is not request)
-        own = {each.pod for each in rest if each.open_at(at)}
+        own = {each.pod for each in rest if each.open_at(request.created)}
         others = [
             other
             for other in record.pods

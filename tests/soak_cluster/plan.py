@@ -34,7 +34,7 @@ PER_MINUTE = {
     Action.EDIT: 0.4,
     Action.CRASH: 0.3,
 }
-FAULT_PAUSE = (20.0, 60.0)  # Seconds between two faults, after which a second one may follow at once
+FAULT_PAUSE = (8.0, 30.0)  # Seconds between two faults, after which a second one may follow at once
 POSSIBLE = {
     Kind.KILL: tuple(Part),
     Kind.FREEZE: (Part.NODE, Part.MANAGER, Part.KUBELET, Part.RUNTIME, Part.API, Part.ETCD),

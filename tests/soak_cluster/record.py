@@ -1,7 +1,7 @@
 """What was seen on a real cluster, as values. `judge` reads nothing else.
 
 All times are seconds since the epoch by the clock of the machine on which the soak runs. A time of the API is the time
-at which a watch reported it, so it can be late, but is never early.
+at which a watch reported it, so it can be late, but is never early. Where it says so, it is a time in the object.
 """
 
 from collections.abc import Iterator, Mapping
@@ -118,7 +118,7 @@ class Pod:
     uid: str
     name: str
     workload: str
-    ready: tuple[tuple[float, bool], ...] = ()  # Each change of its condition Ready
+    ready: tuple[tuple[float, bool], ...] = ()  # Each change of its condition Ready, by the time in the condition
     images: tuple[tuple[float, str, str], ...] = ()  # Each change of its spec: when, container, image
     holders: tuple[str, ...] = ()  # Names of the requests for which it is unready in the end
     deleting: float | None = None

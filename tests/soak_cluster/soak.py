@@ -70,7 +70,7 @@ class Soak:
         """Yield the lines of the table at the end."""
         yield from self.tally.lines()
         for name, count in sorted(self._users.done.items()):
-            yield f"| {name}s | {count}, and {self._users.refused[name]} that were not possible or failed |"
+            yield f"| {name} | {count}, and {self._users.refused[name]} that were not possible or failed |"
 
     async def run(
         self, seed: int, seconds: float, round_seconds: float, kinds: Collection[Kind], stop: asyncio.Event

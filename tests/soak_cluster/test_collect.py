@@ -108,6 +108,19 @@ def test_pins_are_the_targets_of_a_forced_request() -> None:
     assert made.requests["r-1"].targets == {"app": ("a-2",)}
 
 
+def test_the_readiness_of_a_pod_has_the_times_of_its_condition() -> None:
+    made = collector()
+    late = pod(ready=False)
+    late["status"]["conditions"][0]["lastTransitionTime"] = "1970-01-12T13:48:20Z"
+    made.pod("u-1", late, BEGAN + 130)
+    assert made.pods["u-1"].ready == ((BEGAN, True), (BEGAN + 100, False))
+    late["status"]["conditions"][0]["lastTransitionTime"] = "1970-01-12T13:49:00Z"
+    made.pod("u-1", late, BEGAN + 170)
+    assert made.pods["u-1"].unready_since(BEGAN + 170) == BEGAN + 140, (
+        "it was ready in between, which no watch reported"
+    )
+
+
 def test_a_deleted_request_and_pod() -> None:
     made = served()
     made.request("r-1", None, BEGAN + 140)

@@ -30,6 +30,7 @@ THIRD = replace(APP_NEW, id="a-3", started=108.0)
 SIDE = Instance("b-1", "u-1", "side", 10.0, sandbox="s-1", lines=(Line(10, Word.START),))
 OTHER = Instance("c-1", "u-2", "app", 10.0, sandbox="s-2", lines=(Line(10, Word.START, "two"),))
 POD = Pod("u-1", "web-1", "web", ((10.0, True), (101.0, False), (106.0, True)), ((10.0, "app", "x:1"),))
+DOWN = replace(POD, ready=((10.0, True), (101.0, False), (170.0, True)))
 NEIGHBOUR = Pod("u-2", "web-2", "web", ((10.0, True),), ((10.0, "app", "x:1"),))
 REQUEST = Request(
     "r-1", "first", "u-1", 100.0, ("app",), 100.0,
@@ -62,7 +63,9 @@ def second(**changes: Any) -> Request:
 
 def run_of_two(**changes: Any) -> tuple[Request, ...]:
     """A run that restarts both pods. The first is open until 106."""
-    other = Request("r-3", "other", "u-2", 103.0, ("app",), run="run-1", completed=110.0, phases={"app": ("Failed", 1)})
+    other = Request(
+        "r-3", "other", "u-2", 103.0, ("app",), stamp=103.0, run="run-1", completed=110.0, phases={"app": ("Failed", 1)}
+    )
     return replace(REQUEST, run="run-1"), replace(other, **changes)
 
 
@@ -106,8 +109,9 @@ WRONG: dict[str, tuple[Record, str]] = {
     "left unready": (
         replace(GOOD, pods=(replace(POD, ready=((10.0, True), (101.0, False))), NEIGHBOUR)), "nobody is left unready"),
     "two pods of a run at once": (replace(GOOD, requests=run_of_two(), audited=None), BUDGET),
-    "a run beside a pod that is down": (replace(GOOD, requests=run_of_two(created=140.0, completed=150.0), pods=(
-        replace(POD, ready=((10.0, True), (101.0, False), (170.0, True))), NEIGHBOUR), audited=None), BUDGET),
+    "a run beside a pod that is down": (replace(
+        GOOD, requests=run_of_two(created=140.0, stamp=140.0, completed=150.0), pods=(DOWN, NEIGHBOUR), audited=None),
+        BUDGET),
     "old data": (replace(GOOD, policies=(replace(POLICY, edits=(*POLICY.edits, (120.0, "three"))),)),
                  "policies bring the last edit"),
     "a daemon ends by itself": (replace(GOOD, exits=(Exit(99.0, Part.NODE, 1, "panic"),)), "daemons keep running"),
@@ -134,11 +138,14 @@ RIGHT: dict[str, Record] = {
     "the deadline passed while no manager ran": replace(
         GOOD, requests=with_request(completed=330.0, gone=360.0), faults=(
             Fault(210.0, 250.0, Kind.KILL, Part.MANAGER),)),
-    "a run begins with the pod that is down": replace(GOOD, requests=run_of_two(created=140.0), audited=None, pods=(
-        replace(POD, ready=((10.0, True), (101.0, False), (170.0, True))), replace(NEIGHBOUR, ready=((99.0, False),
-                                                                                                 (150.0, True))))),
+    "a run begins with the pod that is down": replace(
+        GOOD, requests=run_of_two(created=140.0, stamp=140.0), audited=None, pods=(DOWN, replace(
+            NEIGHBOUR, ready=((99.0, False), (150.0, True))))),
+    "a watch that was late with the request, not with the pods": replace(
+        GOOD, requests=run_of_two(created=140.0, stamp=110.0, completed=150.0), audited=None, pods=(replace(
+            POD, ready=((10.0, True), (101.0, False), (106.0, True), (120.0, False), (170.0, True))), NEIGHBOUR)),
     "a budget of two": replace(GOOD, requests=run_of_two(), audited=None, most_unready={"web": 2}),
-    "one pod after the other": replace(GOOD, requests=run_of_two(created=106.5), audited=None),
+    "one pod after the other": replace(GOOD, requests=run_of_two(created=106.5, stamp=106.0), audited=None),
     "a condition says why the data is old": replace(GOOD, policies=(replace(
         POLICY, edits=(*POLICY.edits, (120.0, "three")), conditions={"Ready": ("False", "RunFailed")}),)),
     "an end by Ctrl-C": replace(GOOD, settled=False, pods=(replace(POD, holders=("first",)), NEIGHBOUR)),

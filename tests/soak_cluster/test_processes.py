@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,9 @@ def test_a_process_is_killed_and_started_as_it_was(folder: Path) -> None:
             [folder / "etcd", "60"], cwd=folder, env={"WORD": "here"}, stdout=output, stderr=subprocess.STDOUT
         )
     file.write_text(str(child.pid))
-    try:
+    with ExitStack() as left:
+        left.callback(child.wait)
+        left.callback(child.kill)
         ((part, (process,)),) = found_in([folder]).items()
         assert isinstance(process, PlainProcess)
         assert (part, process.name, process.runs) == (Part.ETCD, "etcd", True)
@@ -38,6 +41,7 @@ def test_a_process_is_killed_and_started_as_it_was(folder: Path) -> None:
         assert child.wait() == -signal.SIGKILL
         assert not process.runs
         process.start()
+        left.callback(process.send, signal.SIGKILL)
         again = Path(f"/proc/{process.pid}")
         assert (process.runs, int(file.read_text())) == (True, process.pid)
         assert again.joinpath("cmdline").read_bytes() == f"{folder / 'etcd'}\0".encode() + b"60\0"
@@ -46,8 +50,6 @@ def test_a_process_is_killed_and_started_as_it_was(folder: Path) -> None:
         process.send(signal.SIGKILL)
         assert not process.runs
         process.send(signal.SIGKILL)  # it has ended: nothing happens
-    finally:
-        child.kill()
 
 
 def test_a_file_without_a_process_is_an_error(tmp_path: Path) -> None:
