@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from crrd.core.api.types import LABEL_READINESS_GATE, READINESS_GATE
-from crrd.kube.resources import NAMESPACES, PODS
+from crrd.kube.resources import NAMESPACES, PODS, REQUESTS
 from crrd.manager import gated as gated_module
 from crrd.manager import lifecycle as controller_module
 from tests.support.lifecycle_cluster import LifecycleCluster, Replica, entry, lifecycle_cluster
@@ -107,6 +107,26 @@ class TestElsewhere:
         await cluster.node_says("one", "Completed", "Succeeded")
         await cluster.settle("one")
         assert cluster.condition() == READY
+
+    async def test_a_pod_whose_condition_was_missing_is_not_read_for_ever(self, cluster: LifecycleCluster) -> None:
+        """Its completed request is kept for its TTL, and a read must not be the reason for the next one."""
+
+        def reads() -> int:
+            return sum(call.verb == "get" and call.name == "web-0" for call in cluster.calls)
+
+        cluster.manager()
+        await cluster.request("one", await cluster.pod(), grace=5, ttlSecondsAfterFinished=600)
+        await cluster.node_says("one", "Recreating")
+        await cluster.until("acquired", lambda: cluster.acquired("one"))
+        await cluster.node_says("one", "Completed", "Succeeded")
+        await cluster.settle("one")
+        before = reads()
+        await cluster.client.merge_patch(REQUESTS, "default", "one", {"metadata": {"labels": {"note": "x"}}})
+        await cluster.until("read again", lambda: reads() > before)
+        await cluster.request("two", await cluster.pod("other"))
+        await cluster.node_says("two", "Completed", "Succeeded")
+        await cluster.settle("two")
+        assert reads() - before <= 2
 
     async def test_a_request_that_vanishes_by_force_leaves_nothing(self, cluster: LifecycleCluster) -> None:
         cluster.manager()

@@ -86,6 +86,11 @@ class ManagerCache:
         if known != pod and (requested or self._has_work(pod)):
             self._on_change(pod.key)
 
+    def pod_read(self, pod: PodMeta) -> None:
+        """Record a pod that a round has read for itself, or that is followed by a round: nothing wakes one."""
+        if pod.readiness_gate or pod.key in self.requests.groups:
+            self._pods[pod.key] = pod
+
     def pod_deleted(self, pod: PodMeta) -> None:
         """Record that a pod was deleted. The next one of the same name may be known already."""
         known = self._pods.get(pod.key)

@@ -225,7 +225,7 @@ class LifecycleController(Controller):
             return None
         if waiting:
             self._asked[key] = asyncio.get_running_loop().time()
-        self._cache.pod_changed(found)
+        self._cache.pod_read(found)
         return found
 
     async def _read_routinely(self, key: str) -> None:
