@@ -52,6 +52,17 @@ def test_no_pod_is_rolled_out(kind: str, moves: list[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ADOPTED_BY)
+def test_a_template_gets_no_image_that_no_pod_has(kind: str) -> None:
+    """The only pod was evicted, and the next one does not exist yet. It would begin with an image that nobody tried."""
+    model = Model(kind, replicas=1)
+    model.lose(0)
+    model.look()
+    waits = model.step()
+    assert (waits.writes, waits.wait) == ((), f"waiting for a pod of {kind.lower()}.apps/web")
+    assert model.settle().done
+
+
+@pytest.mark.parametrize("kind", ADOPTED_BY)
 def test_the_pods_stay_and_a_later_rollout_works(kind: str) -> None:
     model = Model(kind)
     before = model.uids()
@@ -107,7 +118,8 @@ def test_an_older_replicaset_with_the_target_template_is_deleted_first() -> None
     template = pod_template(NEW, **{"pod-template-hash": "web-old"})
     owner = {"kind": "Deployment", "name": "web", "uid": "uid-web", "controller": True}
     meta = {"name": "web-old", "uid": "uid-old", "labels": {"app": "web"}, "ownerReferences": [owner], "generation": 1}
-    twin = {"metadata": meta, "spec": {"replicas": 0, "template": template}, "number": 0}
+    meta["annotations"] = {"deployment.kubernetes.io/revision": "0"}
+    twin = {"metadata": meta, "spec": {"replicas": 0, "template": template}}
     model.put("replicasets/web-old", twin)
     model.look()
     (write,) = model.step().writes

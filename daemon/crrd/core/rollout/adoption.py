@@ -123,6 +123,8 @@ def hindered(world: World, run: Run, change: ImageChange, template: Template) ->
     """Return what to wait for, or why there is no adoption, if a pod does not run the image; None if all do."""
     name, there = run.options.containers[0], [each for each in world.members if each.counts]
     odd = [each for each in there if _image_of(each, run) != change.image]
+    if not there and world.workload is not None and world.workload.desired and not template.holder:
+        return Adoption(wait=f"waiting for a pod of {run.target.words}")  # so that one has shown that the image works
     fresh = (each.pod for each in odd if name in each.pod.containers and not each.pod.containers[name].container_id)
     starts = next((pod.name for pod in fresh), "")
     if starts:  # it has just been created, and gets the image when its container can be replaced
