@@ -274,6 +274,29 @@ class TestTrust:
         message = self.failed(one(request("nope"), instance("old")))
         assert message == 'pod default/web has no container "nope"'
 
+    @pytest.mark.parametrize(
+        ("instances", "changes", "state"),
+        [
+            ((instance("old"),), {}, None),
+            ((instance("old"),), {"works": stopping()}, killed()),
+            ((exited("old"),), {}, killed()),
+            ((), {}, killed()),
+        ],
+        ids=["before its stop", "during its stop", "after its end", "when the runtime has forgotten it"],
+    )
+    def test_a_container_that_is_removed_from_the_running_pod(
+        self, instances: tuple[Instance, ...], changes: dict[str, Any], state: RecreateState | None
+    ) -> None:
+        asked = request() if state is None else replace(request(), status=recreating(state))
+        message = self.failed(one(asked, *instances, pod=pod(PodContainer("side")), **changes))
+        assert message == 'pod default/web has no container "app"'
+
+    def test_a_container_that_is_added_to_the_running_pod(self) -> None:
+        both = pod(*pod().containers.values(), PodContainer("new", container_id="containerd://new", running=True))
+        assert stops(one(request(), instance("old"), instance("new", "new"), pod=both)) == ["old"]
+        asked = request("new", uid="r2")
+        assert stops(decided([asked], observed(instance("old", "new"), pod=both), NOW)) == ["old"]
+
     @pytest.mark.parametrize("kind", [ContainerKind.INIT, ContainerKind.EPHEMERAL])
     def test_not_restartable_kinds(self, kind: ContainerKind) -> None:
         message = self.failed(one(request(), instance("old"), pod=pod(PodContainer("app", kind=kind))))
