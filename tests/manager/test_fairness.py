@@ -82,10 +82,10 @@ class Cluster:
 
 
 @asynccontextmanager
-async def managed(api: LanedApi) -> AsyncIterator[Cluster]:
+async def managed(api: LanedApi, *teams: str) -> AsyncIterator[Cluster]:
     cluster = Cluster(api)
     controller = LifecycleController(cast("KubeClient", api), Events(), cluster.clock)
-    for team in ("noisy", *OTHERS):
+    for team in (*(teams or ("noisy",)), *OTHERS):
         labels = {LABEL_READINESS_GATE: "enabled"}
         api.put(NAMESPACES, {"metadata": {"name": team, "uid": team, "resourceVersion": "1", "labels": labels}})
     task = asyncio.create_task(controller.run(Health()))
