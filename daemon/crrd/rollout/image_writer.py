@@ -7,6 +7,7 @@ again from fresh reads. So it does not matter whether the response to a write ar
 import asyncio
 from collections.abc import Awaitable, Iterable
 from contextlib import suppress
+from functools import partial
 
 from crrd.core.rollout.adoption import Write
 from crrd.core.rollout.image_steps import patch_of, pulls_of, to_release
@@ -22,6 +23,7 @@ from crrd.lib.jsonfields import mapping, text
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.image_objects import ImageObjects
 from crrd.rollout.refresher import lacks_right
+from crrd.rollout.side_by_side import SideBySide
 
 _PARALLEL = 16
 _PAUSE_SECONDS = 0.5  # After a write that was not accepted, so that the watches can catch up
@@ -34,6 +36,9 @@ class ImageWriter:
     def __init__(self, client: KubeClient, cluster: Cluster, known: ImageObjects) -> None:
         """`known` are the cluster's objects for images."""
         self._client, self._cluster, self._known = client, cluster, known
+        self._patches = SideBySide(cluster.changed.set)
+        self._chosen: dict[str, Row] = {}  # By UID: the pods that get the image by the newest plan
+        self._sent: set[str] = set()  # Those of them whose patch is under way
 
     async def begin(self, run: Run) -> None:
         """Delete the run's pull pods that have not pulled, so that they are tried again, with their whole time."""
@@ -41,14 +46,16 @@ class ImageWriter:
         await _each(self._drop(run, each) for each in known if each.state is not PullState.PULLED)
 
     async def carry_out(self, run: Run, plan: Plan) -> None:
-        """Carry out what is due. Raises ConfigurationError if waiting cannot help."""
+        """Carry out what is due. Patches of pods are only begun. Raises ConfigurationError if waiting cannot help."""
+        self._patches.raise_error()
         steps, written = plan.image, True
+        self._chosen = {row.uid: row for row in steps.patch}
+        for uid in self._chosen:
+            self._patches.begin(uid, partial(self._patch_chosen, run, uid))
         await _each(self._pull(run, node, plan) for node in steps.pull[:_PARALLEL])
-        for row in steps.patch:  # one after the other, so that an error stops the rest
-            written = await self._patch(run, row) and written
         await _each(self._cancel(run, row) for row in steps.cancel)
         await _each(self._drop(run, each) for each in steps.drop)
-        if steps.adoption is not None:
+        if steps.adoption is not None and not self._sent:
             for write in steps.adoption.writes:
                 written = await self._adopt(run, write) and written
             with suppress(ApiUnavailableError):
@@ -61,6 +68,15 @@ class ImageWriter:
         with suppress(ApiRefusedError, ApiUnavailableError):
             await _each(self._cancel(run, row) for row in (*plan.image.cancel, *to_release(run, plan.rows)))
             await delete_pull_pods(self._client, run.namespace, run.name)
+
+    async def end(self) -> None:
+        """Begin no more patches. Return when the response to each that was sent is there."""
+        self._chosen = {}
+        await self._patches.stop(but=self._sent)
+
+    async def cancel(self) -> None:
+        """Stop at once."""
+        await self._patches.stop()
 
     async def _pull(self, run: Run, node: str, plan: Plan) -> None:
         """Create the pull pod of a node, like a pod of the run there."""
@@ -81,13 +97,27 @@ class ImageWriter:
         else:
             self._known.pull_written(made)
 
+    async def _patch_chosen(self, run: Run, uid: str) -> None:
+        """Give a pod the image, unless the newest plan or an error says otherwise."""
+        if (row := self._chosen.get(uid)) is None:
+            return
+        self._sent.add(uid)
+        written = False
+        try:
+            written = await self._patch(run, row)
+        finally:
+            self._sent.discard(uid)
+        if not written:
+            await asyncio.sleep(_PAUSE_SECONDS)
+
     async def _patch(self, run: Run, row: Row) -> bool:
-        """Give a pod the image. Return whether it has it."""
+        """Give a pod the image. Return whether it has it. After a refusal, the next plan decides about the others."""
         try:
             made = await self._client.json_patch(PODS, run.namespace, row.pod, patch_of(row, run))
         except GoneError:
             return False
         except ApiRefusedError as error:
+            self._chosen = {}
             if error.status == 401 or lacks_right(error):
                 raise ConfigurationError(str(error)) from error
             known = await self._cluster.look_again(row.pod)

@@ -86,9 +86,11 @@ class Runner:
                 await self._images.begin(run)
             return await self._carry_out(run)
         except Exception:
-            await self._starts.finish()
+            await self._finish_begun()
             raise
         finally:
+            if self._images is not None:
+                await self._images.cancel()
             await self._starts.cancel()
             await self._refresher.cancel()
 
@@ -120,17 +122,23 @@ class Runner:
                 self._confirmed, self._stages = True, None
                 continue
             if plan.end is not None or loop_time() >= self._ends:
-                await self._starts.finish()
+                await self._finish_begun()
                 await self.clean_up(run, plan)
                 state = STOPPED if plan.outcome in (None, End.RIVAL) else str(plan.outcome)
                 await self.write_progress(run, plan, state)
                 return plan, plan.end is None
-            if self._images is not None and plan.image.due:
+            if self._images is not None:
                 await self._images.carry_out(run, plan)
             self._refresher.begin(plan)
             progress = self._progress(plan, state) if plan.create else {}
             self._starts.choose(run, world, plan, progress, partial(self._note_written, state))
             await self._wait(plan)
+
+    async def _finish_begun(self) -> None:
+        """Begin nothing more. Return when the response to each write of a pod or a request is there."""
+        await self._starts.finish()
+        if self._images is not None:
+            await self._images.end()
 
     async def clean_up(self, run: Run, plan: Plan) -> None:
         """Delete what a run with an image leaves behind if no process continues it: its pull pods."""

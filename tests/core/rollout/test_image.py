@@ -14,7 +14,7 @@ from crrd.core.rollout.adoption import Adoption, container_path, next_adoption, 
 from crrd.core.rollout.image_change import ImageChange, image_ids, is_mutable
 from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.image_state import ImageState
-from crrd.core.rollout.image_steps import patch_of, to_release
+from crrd.core.rollout.image_steps import NO_STEPS, patch_of, to_release
 from crrd.core.rollout.overview import run_status
 from crrd.core.rollout.plan import End, Plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import make_preview
@@ -79,12 +79,12 @@ def test_the_image_is_pulled_before_a_pod_gets_its_request() -> None:
     assert (first.image.pull, chosen(first)) == (("node-a",), [])
     assert first.wait.why == "kubelet pulls app:2 on node node-a"
     waiting = planned(world(two, pulls=(pull(PullState.RETRYING, "ErrImagePull: no route"),)), of_image())
-    assert (waiting.image.due, waiting.wait.why) == (
-        False,
+    assert (waiting.image, waiting.wait.why) == (
+        NO_STEPS,
         "kubelet pulls app:2 on node node-a: ErrImagePull: no route",
     )
     pulled = planned(world(two, pulls=(pull(PullState.PULLED),)), of_image())
-    assert (chosen(pulled), pulled.image.due) == (["web-0"], False)
+    assert (chosen(pulled), pulled.image) == (["web-0"], NO_STEPS)
     assert chosen(planned(world(two, pulls=(pull(PullState.PULLED, deleting=True),)), of_image())) == []
     assert chosen(planned(world(two), of_image(pulls=False))) == ["web-0"]
 

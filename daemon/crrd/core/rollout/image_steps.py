@@ -43,11 +43,6 @@ class ImageSteps:
     drop: tuple[PullPod, ...] = ()  # Pull pods that are not needed any more
     adoption: Adoption | None = None
 
-    @property
-    def due(self) -> bool:
-        """Whether there is anything to do."""
-        return bool(self.pull or self.patch or self.cancel or self.drop) or self.adoption is not None
-
 
 NO_STEPS = ImageSteps()
 

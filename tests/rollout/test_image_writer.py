@@ -1,0 +1,129 @@
+"""The patches of a run with an image: side by side, as its requests are, in virtual time."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.image_steps import NO_STEPS, ImageSteps
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.standing import Row, Stage
+from crrd.kube.client import KubeClient
+from crrd.kube.lanes import PLACES
+from crrd.lib.errors import ApiRefusedError, ConfigurationError
+from crrd.rollout.cluster import Cluster
+from crrd.rollout.image_objects import ImageObjects
+from crrd.rollout.image_writer import ImageWriter
+from tests.support.rollouts import asked, container, member, run
+
+pytestmark = pytest.mark.virtual_time
+
+RUN = run(image=ImageChange("i:2", ("i:1",)))
+NAMES = [f"web-{number:02}" for number in range(60)]
+
+
+class World:
+    """The pods, and the API server, which takes 0.4 s for a patch. Stands for the client and the cluster."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.slow: dict[str, float] = {}  # By pod: the seconds of its patch
+        self.error: ApiRefusedError | None = None
+        self.asked: list[str] = []
+        self.done: list[str] = []
+        self.refusals: dict[str, str] = {}
+        self.in_flight = self.most_in_flight = 0
+        self.writer = ImageWriter(cast("KubeClient", self), cast("Cluster", self), cast("ImageObjects", self))
+
+    async def json_patch(self, _resource: object, _namespace: str, name: str, _operations: object) -> Any:
+        self.asked.append(name)
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        await asyncio.sleep(self.slow.get(name, 0.4))
+        self.in_flight -= 1
+        if self.error is not None:
+            raise self.error
+        return name
+
+    def pod_written(self, name: str) -> None:
+        self.done.append(name)
+
+    async def look_again(self, _name: str) -> None:
+        """It is gone."""
+
+    def refused(self, uid: str, message: str) -> None:
+        self.refusals[uid] = message
+
+    async def plan(self) -> None:
+        """Have a plan in which all that is not done is due."""
+        names = [name for name in NAMES if name not in self.done and f"uid-{name}" not in self.refusals]
+        pods = [member(name, container(image="i:1")) for name in names]
+        rows = [
+            Row(pod.pod.name, pod.pod.uid, Stage.REQUESTED, member=pod, request=asked(RUN, pod), containers=("app",))
+            for pod in pods
+        ]
+        await self.writer.carry_out(RUN, Plan(tuple(rows), image=ImageSteps(patch=tuple(rows))))
+
+    async def plans(self, seconds: float) -> None:
+        """Plan anew after each change."""
+        async with asyncio.timeout(seconds):
+            while len(self.done) < len(NAMES):
+                self.changed.clear()
+                await self.plan()
+                await self.changed.wait()
+
+
+async def test_as_many_are_in_flight_as_of_other_writes() -> None:
+    world = World()
+    await world.plans(60.0)
+    assert (sorted(world.done), sorted(world.asked)) == (NAMES, NAMES)
+    assert world.most_in_flight == PLACES
+
+
+async def test_those_that_hang_delay_no_other() -> None:
+    world = World()
+    world.slow = dict.fromkeys(NAMES[: 2 * PLACES], 30.0)
+    with pytest.raises(TimeoutError):
+        await world.plans(10.0)
+    assert sorted(world.done) == NAMES[2 * PLACES :]
+    await world.writer.cancel()
+
+
+async def test_what_is_refused_to_all_is_not_asked_for_all() -> None:
+    world = World()
+    world.error = ApiRefusedError("not by hand", status=400)
+    await world.plan()
+    await asyncio.sleep(60)
+    assert len(world.asked) <= PLACES
+    assert [*world.refusals.values()] == ["not by hand"] * len(world.asked)
+    await world.writer.end()
+
+
+async def test_a_missing_right_ends_the_run() -> None:
+    world = World()
+    world.error = ApiRefusedError('pods "web" is forbidden: User "me" cannot patch', status=403)
+    await world.plan()
+    await asyncio.sleep(60)
+    with pytest.raises(ConfigurationError, match='User "me" cannot patch'):
+        await world.plan()
+    assert (len(world.asked) <= PLACES, world.refusals) == (True, {})
+
+
+async def test_a_plan_without_patches_stops_those_that_wait() -> None:
+    world = World()
+    await world.plan()
+    await asyncio.sleep(0.1)
+    await world.writer.carry_out(RUN, Plan((), image=NO_STEPS))
+    await asyncio.sleep(60)
+    assert (len(world.asked), len(world.done)) == (PLACES, PLACES)
+
+
+async def test_at_the_end_those_under_way_are_awaited_and_no_other_begins() -> None:
+    world = World()
+    await world.plan()
+    await asyncio.sleep(0.1)
+    await world.writer.end()
+    assert (len(world.asked), len(world.done)) == (PLACES, PLACES)
+    await asyncio.sleep(60)
+    assert len(world.asked) == PLACES
