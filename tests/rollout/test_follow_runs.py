@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from crrd.kube.resources import PODS, REPLICA_SETS
+from crrd.core.rollout.run import Target
+from crrd.kube.resources import PODS, REPLICA_SETS, Resource
 from crrd.lib.errors import ConfigurationError
 from crrd.rollout import follow, image_start
 from crrd.rollout.jsonlines import JsonLines
+from crrd.rollout.target import Aim
 from crrd_localnode.api.admission import AdmissionRequest, Operation
 from crrd_localnode.api.objects import Object
 from crrd_localnode.workload import RESOURCES
@@ -185,6 +187,13 @@ async def test_no_right_to_change_the_workload_is_needed(
     await held(cluster, "i:2", pods=1)
     with pytest.raises(ConfigurationError, match="you may not delete pods in namespace default"):
         await recreated(cluster, *FOLLOW)
+
+
+async def test_kinds_of_other_groups_are_not_followed(cluster: PlayedCluster) -> None:
+    other = Target("statefulset.apps.kruise.io/web", "apps.kruise.io/v1beta1", "StatefulSet", "web", "uid")
+    aim = Aim(other, Resource("statefulsets", "apps.kruise.io"), "app=web")
+    found = await follow.find_template_images(cluster.client, NAMESPACE, aim)
+    assert "only the pods of a Deployment, StatefulSet, DaemonSet can follow" in found.problem
 
 
 @pytest.mark.parametrize(

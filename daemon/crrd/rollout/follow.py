@@ -18,13 +18,14 @@ from crrd.rollout.owners import Owners
 from crrd.rollout.session import Session
 from crrd.rollout.target import Aim
 
+_GROUP = "apps"  # OpenKruise's kinds have the same names
 _LOOKS, _PAUSE_SECONDS = 10, 1.0
 """How often to look whether the controller has seen a template that was just changed, and the time in between."""
 
 
 async def find_template_images(client: KubeClient, namespace: str, aim: Aim) -> TemplateImages:
     """Return how the template's images differ from those of the pods. Raises the errors of `find_target`."""
-    if aim.resource is None:
+    if aim.resource is None or aim.resource.group != _GROUP:
         return template_images(aim.target.words, ImageState(), ())
     workload = await client.get(aim.resource, namespace, aim.target.name)
     kind = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}
