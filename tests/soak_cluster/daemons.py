@@ -42,9 +42,12 @@ class CrrdDaemon(Daemon):
         self.part = part
         self._clock = folder.parent / f"{name}.clock"
         self.step_clock(0)
+        faked: tuple[str, ...] = ()
         if library := clock_library():
-            faked = (f"LD_PRELOAD={library}", f"FAKETIME_TIMESTAMP_FILE={self._clock}", "FAKETIME_CACHE_DURATION=1")
-            self.PROGRAM = ("env", *faked, "DONT_FAKE_MONOTONIC=1", sys.executable, "-m", "crrd")  # type: ignore[assignment]
+            faked = ("env", f"LD_PRELOAD={library}", f"FAKETIME_TIMESTAMP_FILE={self._clock}")
+            faked += ("FAKETIME_CACHE_DURATION=1", "DONT_FAKE_MONOTONIC=1")
+        # in a session of its own, because Ctrl-C is for the soak
+        self.PROGRAM = ("setsid", *faked, sys.executable, "-m", "crrd")  # type: ignore[assignment]
         super().__init__(part.value.split()[0], folder / f"{name}.log", kubeconfig, *flags)
         self.wanted = False  # Whether it should run now
 

@@ -125,7 +125,7 @@ class Users:
             log.flush()
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "crrd", "recreate", *words, *where,
-                stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+                stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self.runs[workload] = process
         try:
