@@ -1,5 +1,5 @@
 """`make soak`: runs schedules until stopped, or SCHEDULES of them, on all cores. `make soak SEED=n` shows one run.
-`make soak DAYS=20` runs this many schedules of a day each.
+`make soak DAYS=20` runs this many schedules of a day each, and `make soak KIND=images` those of runs with an image.
 
 A failed schedule is shrunk and its story printed, once for each kind of failure. The figures at the end are those of
 docs/reliability.md.
@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
@@ -53,16 +53,24 @@ class Tally:
 
 def one_day(seed: int) -> Tally:
     """Run the day of a seed."""
-    from tests.simulation.maker import day  # noqa: PLC0415 - only child processes need it
-
-    return _tally([day(seed)])
+    return _tally([_maker("days")(seed)])
 
 
 def chunk(first: int) -> Tally:
     """Run the schedules of some seeds."""
-    from tests.simulation.maker import schedule  # noqa: PLC0415 - only child processes need it
+    return _tally(map(_maker("schedules"), range(first, first + CHUNK)))
 
-    return _tally(map(schedule, range(first, first + CHUNK)))
+
+def chunk_of_images(first: int) -> Tally:
+    """Run the schedules of some seeds for runs with an image."""
+    return _tally(map(_maker("images"), range(first, first + CHUNK)))
+
+
+def _maker(kind: str) -> "Callable[[int], Schedule]":
+    from tests.simulation.maker import day, schedule  # noqa: PLC0415 - only child processes need it
+    from tests.simulation.shop_plots import image_run  # noqa: PLC0415
+
+    return {"days": day, "images": image_run}.get(kind, schedule)
 
 
 def _tally(plans: Iterable["Schedule"]) -> Tally:
@@ -80,12 +88,11 @@ def _tally(plans: Iterable["Schedule"]) -> Tally:
     return tally
 
 
-def tell(seed: int, *, shortest: bool, days: bool = False) -> bool:
+def tell(seed: int, *, shortest: bool, kind: str = "schedules") -> bool:
     """Print the story of one seed. Return whether it passed."""
-    from tests.simulation.maker import day, schedule  # noqa: PLC0415
     from tests.simulation.shrink import story  # noqa: PLC0415
 
-    told, well = story((day if days else schedule)(seed), shortest=shortest)
+    told, well = story(_maker(kind)(seed), shortest=shortest)
     console.print(told, markup=False)
     return well
 
@@ -95,11 +102,11 @@ def _leave_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def soak(schedules: int | None, first: int, *, days: bool = False) -> int:
+def soak(schedules: int | None, first: int, *, kind: str = "schedules") -> int:
     """Run schedules, show the progress and print failures. Return the exit code."""
     from tests.simulation.shrink import sort_of  # noqa: PLC0415
 
-    some, step = (one_day, 1) if days else (chunk, CHUNK)
+    some, step = {"days": (one_day, 1), "images": (chunk_of_images, CHUNK)}.get(kind, (chunk, CHUNK))
     seeds: Iterator[int] = iter(range(first, first + schedules, step)) if schedules else count(first, step)
     total, told = Tally(), set[str]()
     began = time.perf_counter()
@@ -122,7 +129,7 @@ def soak(schedules: int | None, first: int, *, days: bool = False) -> int:
                 for seed, broken in tally.failed:
                     if sort_of(broken) not in told:
                         told.add(sort_of(broken))
-                        tell(seed, shortest=True, days=days)
+                        tell(seed, shortest=True, kind=kind)
         except KeyboardInterrupt:
             pool.terminate()
     figures(total, time.perf_counter() - began)
@@ -158,11 +165,12 @@ def main() -> int:
     """See the module's docstring."""
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets of names have the same order in every run
         os.execve(sys.executable, [sys.executable, "-m", "tests.simulation"], {**os.environ, "PYTHONHASHSEED": "0"})
-    if seed := os.environ.get("SEED"):
-        return 0 if tell(int(seed), shortest="SHORTEST" in os.environ) else 1
     days, schedules = os.environ.get("DAYS"), os.environ.get("SCHEDULES")
+    kind = "days" if days else os.environ.get("KIND") or "schedules"
+    if seed := os.environ.get("SEED"):
+        return 0 if tell(int(seed), shortest="SHORTEST" in os.environ, kind=kind) else 1
     wanted = days or schedules
-    return soak(int(wanted) if wanted else None, int(os.environ.get("FIRST", "0")), days=bool(days))
+    return soak(int(wanted) if wanted else None, int(os.environ.get("FIRST", "0")), kind=kind)
 
 
 if __name__ == "__main__":

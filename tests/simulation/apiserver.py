@@ -25,7 +25,7 @@ from tests.simulation.answers import (
     status,
 )
 from tests.simulation.network import Reply, Response, Sent, refused
-from tests.simulation.schedule import is_own
+from tests.simulation.schedule import SHOP, is_own
 from tests.simulation.store import Object, Store, Watch, key_of, line, merged, selector
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ _GROUPS = (
     ["apis", "apps", "v1"],
     ["apis", "policy", "v1"],
 )
+_RUN_SORTS = {"PATCH": "write", "POST": "write", "DELETE": "write"}
 PATIENCE_SECONDS = 3.0  # Time that a server waits for a future version before it returns an error
 
 
@@ -78,6 +79,7 @@ class ApiServer:
         self.pruning = False
         self.latency = world.setup.latency
         self._touches = 0
+        self.writer: Life | None = None  # The process whose call is being carried out
 
     # Faults.
 
@@ -138,16 +140,14 @@ class ApiServer:
 
     def send(self, life: "Life", sent: Sent, reply: Reply) -> None:
         """Handle one request of the daemon."""
-        sort = {"PATCH": "write", "POST": "events"}.get(sent.method, "watch" if "watch" in sent.query else "read")
-        if life.judged:
-            self._world.judge.called(life, sort, sent)
-        if life.judged and sort == "write":
-            self._world.judge.sends(life, sent, reply)
+        sorts = _RUN_SORTS if life.shops and not sent.path.endswith("/events") else {"PATCH": "write", "POST": "events"}
+        sort = sorts.get(sent.method, "watch" if "watch" in sent.query else "read")
+        self._show(life, sort, sent, reply)
         if not life.judged and self._world.teams.hangs(sent):
             return
         rule = self._fault("node" if "/nodes/" in sent.path else sort)
         kind = rule.kind if rule else ""
-        if life.judged and self._world.trap(life, sent.method, "before"):
+        if life.trapped(sent, "before"):
             return
         delay = self.latency
         if rule is not None:
@@ -175,6 +175,16 @@ class ApiServer:
                 delay += rule.about["delay"]
         self._later(delay, self._carry_out, life, sent, reply, kind)
 
+    def _show(self, life: "Life", sort: str, sent: Sent, reply: Reply) -> None:
+        """Let the judge see a call."""
+        judge = self._world.judge
+        if life.judged:
+            judge.called(life, sort, sent)
+            if sort == "write":
+                judge.sends(life, sent, reply)
+        elif not life.shops:
+            judge.manages(sent)
+
     def _later(self, seconds: float, step: Any, *arguments: Any) -> None:
         self._world.loop.call_later(seconds, step, *arguments)
 
@@ -183,13 +193,15 @@ class ApiServer:
             self._watch(life, sent, reply)
             return
         self.late = reply.given_up
+        self.writer = life
         status, answer = self._dispatch(life, sent)
+        self.writer = None
         if status == 409 and life.judged and not reply.given_up:
             self._world.judge.conflicts(life, sent)
         if status == 504 and not life.dead:
             self._later(PATIENCE_SECONDS, reply.answer, as_json(status, answer))
             return
-        if (life.judged and self._world.trap(life, sent.method, "after")) or life.dead:
+        if life.trapped(sent, "after") or life.dead:
             return
         if sent.method != "GET" or fault:
             self._world.say("api", f"{sent.method} {sent.path} -> {status}{f', {fault}' if fault else ''}")
@@ -235,15 +247,12 @@ class ApiServer:
 
     def _dispatch(self, life: "Life", sent: Sent) -> tuple[int, Object]:
         kind, namespace, name, sub = self._target(sent)
-        if kind == "events" and sent.method == "POST":
-            body = json.loads(sent.body or b"{}")
-            if life.judged:
-                self._world.judge.event(body)
-            return 201, body
+        if kind == "events":
+            return self._events(life, sent)
         if kind not in self.store.kinds:
             return 404, status(404, "NotFound", "the server could not find the requested resource")
-        if kind == PLURAL and sent.method == "POST" and not life.judged:
-            return self._create(namespace, json.loads(sent.body or b"{}"))
+        if not name and sent.method == "POST":
+            return self._create(life, kind, namespace, sent)
         if not name:
             return self._list(kind, namespace, sent.query)
         obj = self.store.get(kind, f"{namespace}/{name}")
@@ -251,11 +260,13 @@ class ApiServer:
             return 404, status(404, "NotFound", f'{kind} "{name}" not found', name)
         if sent.method == "GET":
             return 200, obj
+        body = json.loads(sent.body or b"{}")
+        if sent.method == "PATCH" and isinstance(body, list):
+            return self._world.shop.json_patch(kind, obj, body, dry_run="dryRun" in sent.query)
         if sent.method == "PATCH" and (kind == PLURAL or not life.judged):
-            return self._patch(life, kind, obj, sub, json.loads(sent.body or b"{}"))
+            return self._patch(life, kind, obj, sub, body)
         if sent.method == "DELETE" and not life.judged:
-            self.store.delete(kind, key_of(obj))
-            return 200, status(200, "", "deleted")
+            return self._delete(kind, obj, body)
         return 405, status(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
     def _list(self, kind: str, namespace: str, query: Mapping[str, str]) -> tuple[int, Object]:
@@ -271,12 +282,33 @@ class ApiServer:
         self._world.say("api", f"list {kind} at {at}: {', '.join(shown(obj) for obj in found) or 'none'}")
         return 200, {"kind": "List", "metadata": {"resourceVersion": str(at)}, "items": found}
 
-    def _create(self, namespace: str, body: Object) -> tuple[int, Object]:
-        """Create a request of a policy's run."""
-        name = body["metadata"]["name"]
-        if self.store.get(PLURAL, f"{namespace}/{name}") is not None:
-            return 409, status(409, "AlreadyExists", f'{PLURAL} "{name}" already exists', name)
+    def _create(self, life: "Life", kind: str, namespace: str, sent: Sent) -> tuple[int, Object]:
+        """Create a request of a run, or a pull pod."""
+        body, dry_run = json.loads(sent.body or b"{}"), "dryRun" in sent.query
+        name, shop = body["metadata"]["name"], self._world.shop
+        if life.judged or kind not in (PLURAL, "pods"):
+            return 405, status(405, "MethodNotAllowed", "the server does not allow this method on the resource")
+        if self.store.get(kind, f"{namespace}/{name}") is not None:
+            return 409, status(409, "AlreadyExists", f'{kind} "{name}" already exists', name)
+        if namespace == SHOP:
+            create = shop.create_request if kind == PLURAL else shop.create_pull_pod
+            return create(body, dry_run=dry_run)
         return 201, self._world.teams.admit(body, namespace)
+
+    def _delete(self, kind: str, obj: Object, body: Mapping[str, Any]) -> tuple[int, Object]:
+        if any(obj["metadata"][key] != value for key, value in body.get("preconditions", {}).items()):
+            return 409, status(409, "Conflict", "the preconditions do not hold", obj["metadata"]["name"])
+        self.store.delete(kind, key_of(obj))
+        return 200, status(200, "", "deleted")
+
+    def _events(self, life: "Life", sent: Sent) -> tuple[int, Object]:
+        """Events are not kept."""
+        if sent.method != "POST":
+            return 200, {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": []}
+        body = json.loads(sent.body or b"{}")
+        if life.judged:
+            self._world.judge.event(body)
+        return 201, body
 
     def _patch(self, life: "Life", kind: str, obj: Object, sub: str, patch: Mapping[str, Any]) -> tuple[int, Object]:
         if kind == PLURAL:
@@ -299,7 +331,7 @@ class ApiServer:
             new = {**obj, "status": self._pruned(written) if kind == PLURAL else written}
         else:
             new = merged(obj, {key: value for key, value in patch.items() if key != "status"})
-        if life.judged:
+        if life.judged and is_own(new):
             self._world.judge.written(life, obj, new, sub)
         elif sub == "status" and kind == PLURAL and is_own(new) and new["status"].get("phase") == "Completed":
             self._world.judge.ended_by_manager(new)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tests.simulation.daemon import Life
 
 
-ROOT = "/runtime.v1.RuntimeService/"
 LATENCY = 0.002
 LIFE: ContextVar["Life"] = ContextVar("LIFE")
 _NOTHING = Metadata()
@@ -78,7 +77,7 @@ class Channel:
     def _begin(self, path: str, message: Any, seconds: float | None) -> "Call":
         self._check_open()
         loop = asyncio.get_running_loop()
-        call = Call(self._life, self._runtime, path.removeprefix(ROOT), message)
+        call = Call(self._life, self._runtime, path.rpartition("/")[2], message)
         self._calls[call] = None
         if seconds is not None:
             late = failed(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")

@@ -87,7 +87,12 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     def true_utc(self) -> str:
         """Return the other machines' wall clock in Kubernetes' format."""
-        return (EPOCH + timedelta(seconds=int(self.jump.now))).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return self.utc(self.jump.now)
+
+    @staticmethod
+    def utc(moment: float) -> str:
+        """Return a loop time in Kubernetes' format, by the other machines' clocks."""
+        return (EPOCH + timedelta(seconds=int(moment))).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _task(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> "_Task":
         self._made += 1

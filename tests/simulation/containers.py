@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cri_stubs import api_pb2
 from crrd.kubelet import labels as on_cri
+from crrd.kubelet.hash.name_and_image import hash_of_name_and_image
 from tests.simulation.schedule import ContainerShape
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Container:
     created_ns: int
     message: api_pb2.Container
     runtime: str
+    image: str = ""
     state: str = "created"
     exit_code: int = 0
     started: float | None = None
@@ -90,6 +92,9 @@ class Containers:
         if shape.hook:
             annotations[on_cri.ANNOTATION_PRE_STOP] = _HOOKS[shape.hook](shape)
             annotations[on_cri.ANNOTATION_PORTS] = '[{"name":"http","containerPort":8080}]'
+        image = pod.images.get(shape.name, "")
+        if image:
+            annotations[on_cri.ANNOTATION_HASH] = hash_of_name_and_image(shape.name, image)
         container_id = f"c{self._made}"
         message = api_pb2.Container(
             id=container_id,
@@ -103,7 +108,11 @@ class Containers:
             },
             annotations=annotations,
         )
-        made = Container(container_id, shape, pod.runtime_uid, attempt, self._last_ns, message, pod.shape.runtime)
+        shop = self._world.setup.shop
+        if shop is not None and shop.tells_image:
+            message.image.user_specified_image = image
+        runtime = pod.shape.runtime
+        made = Container(container_id, shape, pod.runtime_uid, attempt, self._last_ns, message, runtime, image)
         self.present[container_id] = self.all[container_id] = made
         self._moved(made, "created", f"for {pod.name}/{shape.name}")
         return made

@@ -135,6 +135,9 @@ class Cri:
                 reply(api_pb2.VersionResponse(runtime_name=call.runtime, runtime_version="1.0"))
             case "ListContainers":
                 reply(self._list(call.runtime, call.message.filter))
+            case "ImageStatus":
+                known = self._world.images.has(call.message.image.image)
+                reply(api_pb2.ImageStatusResponse(image=api_pb2.Image(id="sha256:x" if known else "")))
             case "StopContainer":
                 self._stop(call, reply)
             case "ExecSync":

@@ -6,6 +6,7 @@ Only `product` knows how the product is composed.
 import asyncio
 import gc
 import logging
+import random
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,7 @@ import crrd.lib.memory
 import crrd.node.kubelet_health
 import crrd.node.slots
 import crrd.node.watches
+import crrd.rollout.start
 from crrd.core.api.pod import parse_pod
 from crrd.core.api.types import LABEL_ACTIVE, PLURAL
 from crrd.cri.client import CriClient
@@ -52,14 +54,14 @@ def product(life: "Life") -> Coroutine[Any, Any, None]:
     node = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "info", kubelet_healthz_port=KUBELET_PORT))
     names = sorted({RUNTIME, *(pod.runtime for pod in life.world.setup.pods)})
     runtime = NodeRuntime([Connection(CriClient(f"unix:///run/{name}.sock"), name) for name in names])
-    client = KubeClient(_Credentials(lambda: life.world.no_credentials))
+    client = KubeClient(Credentials(lambda: life.world.no_credentials))
     life.live, life.ready = node._health.live, node._health.ready
     crrd.node.watches.SINGLE_WATCHES = life.world.setup.single_watches
     crrd.node.slots.STOPS_AT_ONCE = life.world.setup.stops_at_once
     return node.serve(runtime, client, life.stop)
 
 
-class _Credentials:
+class Credentials:
     """The API server's address. For a while the credentials may be unusable."""
 
     description = "the service account"
@@ -82,6 +84,7 @@ class Life:
 
     on_node = True  # Whether it runs on the node, whose clock is sometimes set
     judged = True
+    shops = False  # Whether it is a run on the shop's pods
 
     def __init__(self, world: "World", number: int) -> None:
         self.world = world
@@ -206,6 +209,10 @@ class Life:
         else:
             self.world.visit(self, sent, reply)
 
+    def trapped(self, sent: Sent, when: str) -> bool:
+        """Whether the process is killed at this call, before it is carried out, or before it is answered."""
+        return self.judged and self.world.trap(self, sent.method, when)
+
     def run(self) -> asyncio.Task[None]:
         """Start the process."""
 
@@ -253,7 +260,7 @@ class Manager(Life):
     async def product(self) -> None:
         """See Life."""
         clock = ServerClock()
-        client, other = (KubeClient(_Credentials(lambda: False), on_date=clock.observe, patient=True) for _ in range(2))
+        client, other = (KubeClient(Credentials(lambda: False), on_date=clock.observe, patient=True) for _ in range(2))
         events = KubeEventSink(client, "manager", "crrd-manager")
         async with asyncio.TaskGroup() as group:
             group.create_task(events.run())
@@ -285,6 +292,7 @@ def outside() -> Iterator[None]:
             (crrd.node.kubelet_health, "open_connection", open_connection),
             (crrd.node.slots, "STOPS_AT_ONCE", 0),
             (crrd.node.watches, "SINGLE_WATCHES", 0),
+            (crrd.rollout.start, "secrets", random),  # the names of runs
             (gc, "collect", lambda *_: 0),
             (gc, "freeze", lambda: None),
         ):

@@ -15,6 +15,7 @@ from tests.simulation.kubelet import Kubelet
 from tests.simulation.manager import Cluster
 from tests.simulation.pod import Pod
 from tests.simulation.schedule import NAMESPACE, Event, Setup
+from tests.simulation.shop import Shop
 from tests.simulation.store import Store
 from tests.simulation.teams import Teams
 
@@ -33,6 +34,7 @@ class Happenings:
     containers: Containers
     cluster: Cluster
     teams: Teams
+    shop: Shop
     api: ApiServer
     life: Life | None
     manager: Manager
@@ -84,6 +86,8 @@ class Happenings:
             self.api.rule(kind, about)
         elif kind in ("cri_error", "cri_hang", "cri_slow", "cri_late", "cri_lost"):
             self.cri.rule(kind, about)
+        elif kind.startswith("shop_"):
+            self.faults[kind] += self.shop.happen(kind.removeprefix("shop_"), about)
         elif getattr(self, f"_do_{kind}")(about) is not False and kind not in ("create", "kill"):
             self.faults[kind] += 1
 

@@ -33,6 +33,7 @@ WRITES = 30  # Limit for writes of one request by one life of the daemon in a wi
 CONTAINER_WRITES = 8  # The same for each of its containers; a write whose connection breaks is sent twice
 EVENTS = 60
 READS = 40  # Limit for lists and watches in a window, in addition to a list and a watch for each pod
+MANAGER_READS = 60  # Limit for reads of one object or kind by the manager in a window
 RUNTIME_CALLS = 200  # Limit per daemon, pod and window: two calls a second, and ten times as many for events
 LEFT_SECONDS = 60.0  # Least time for which the hook of a deleted request counts
 MINIMUM_GRACE = 2
@@ -73,14 +74,19 @@ class Judge(Pace):
         elif sort == "events":
             self._rate(sort, EVENTS + 6 * len(self.known), "events")
         else:
-            most = READS + 2 * len(self._world.setup.pods)
+            most = READS + 2 * self._world.setup.size
             self._rate(sent.path, most, f"lists and watches of {sent.path.rpartition('/')[2]}")
+
+    def manages(self, sent: Sent) -> None:
+        """The manager makes a call."""
+        if sent.method == "GET" and "watch" not in sent.query:
+            self._rate(f"manager {sent.path}", MANAGER_READS, f"reads of {sent.path} by the manager")
 
     def runtime_called(self, call: "Call") -> None:
         self.calls[call.method] += 1
         if call.method == "ListContainers":
             self.looks(call)
-        self._rate(f"cri by {id(call.life)}", RUNTIME_CALLS * len(self._world.setup.pods), "calls to the runtime")
+        self._rate(f"cri by {id(call.life)}", RUNTIME_CALLS * self._world.setup.size, "calls to the runtime")
 
     def event(self, body: Mapping[str, Any]) -> None:
         self._world.say("event", f"{body.get('reason')}: {body.get('message')}")
@@ -169,7 +175,8 @@ class Judge(Pace):
         """Return the UIDs of the requests that the daemon must consider live and that mean this instance."""
         found = []
         for uid in life.live_requests():
-            known = self.known[uid]
+            if (known := self.known.get(uid)) is None:  # of the shop, where nothing is stopped
+                continue
             pod = self._world.kubelet.pods[container.pod_uid]
             uids = (pod.uid, *self._world.mirrors.get(pod.runtime_uid, ()))
             meant = known.pod_name == pod.name and (not known.labelled or known.pod_uid in uids)

@@ -49,6 +49,34 @@ class Kubelet:
         self._later(self._sync, pod)
         return pod
 
+    def take(self, obj: Any) -> None:
+        """A pod of the shop is bound to the node: start the containers of its spec."""
+        shop, meta = self._world.setup.shop, obj["metadata"]
+        if shop is None or self._world.store.get("pods", f"{meta['namespace']}/{meta['name']}") is None:
+            return
+        if self.asleep:
+            self._later(self.take, obj, seconds=1.0)
+            return
+        self._made += 1
+        images = {each["name"]: each["image"] for each in obj["spec"]["containers"]}
+        shape = PodShape(meta["name"], "Always", shop.containers, grace=3, gate=shop.gate)
+        pod = Pod(shape, meta["uid"], meta["uid"], f"10.0.0.{self._made}", meta["namespace"], images)
+        self.pods[pod.runtime_uid] = pod
+        self._later(self._sync, pod)
+
+    def see(self, obj: Any) -> None:
+        """The spec of a pod of the shop has changed, or its readiness gate."""
+        pod = self.pods.get(obj["metadata"]["uid"])
+        if pod is None:
+            return
+        if self.asleep:
+            self._later(self.see, obj, seconds=1.0)
+            return
+        found = self._world.store.get("pods", pod.key)
+        if found is not None and found["metadata"]["uid"] == pod.uid:
+            pod.images = {each["name"]: each["image"] for each in found["spec"]["containers"]}
+            self._sync(pod)
+
     def mirror(self, pod: Pod) -> None:
         """Create the pod's object. A static pod's mirror is created again when it is deleted."""
         meta: dict[str, Any] = {"namespace": NAMESPACE, "name": pod.name, "uid": pod.uid}
@@ -91,7 +119,7 @@ class Kubelet:
     def update(self, pod: Pod, name: str) -> None:
         """The container's image changed: kubelet stops it, and starts the next one without back-off."""
         newest = self._newest(pod, name)
-        if self._asleep or newest is None or newest.state != "running" or pod.deleting or pod.ended:
+        if self.asleep or newest is None or newest.state != "running" or pod.deleting or pod.ended:
             return
         pod.replaced.add(newest.id)
         self._world.say("kubelet", f"updates {pod.name}/{name} in place")
@@ -124,7 +152,7 @@ class Kubelet:
 
     def evict(self, pod: Pod) -> None:
         """Evict the pod: it ends as Failed, its containers are removed, and its object stays."""
-        if self._asleep or pod.deleting or pod.ended:
+        if self.asleep or pod.deleting or pod.ended:
             return
         pod.ended, pod.evicted = "Failed", True
         self._world.say("kubelet", f"evicts {pod.name}")
@@ -133,14 +161,17 @@ class Kubelet:
         self._world.loop.call_later(2.0, self._collect, pod, 0)
 
     def collect(self) -> None:
-        """Garbage collection: keep only the last dead instance of each container."""
+        """Garbage collection: keep only the last dead instance of each container, and the images of containers."""
         for pod in list(self.pods.values()):
             self._collect(pod, 1)
+        if not self.asleep:
+            self._world.images.collect()
 
     # Its work.
 
     @property
-    def _asleep(self) -> bool:
+    def asleep(self) -> bool:
+        """Whether it cannot work, because it is down or the runtime is."""
         return self.down or self._world.cri.down
 
     def _later(self, step: Any, *arguments: Any, seconds: float = STATUS_SECONDS) -> None:
@@ -168,7 +199,7 @@ class Kubelet:
 
     def _sync(self, pod: Pod) -> None:
         """Sync a pod once."""
-        if self._asleep or pod.removed:
+        if self.asleep or pod.removed:
             return
         if pod.deleting:
             self._end_deleted(pod)
@@ -219,6 +250,9 @@ class Kubelet:
         if newest is not None and newest.is_unknown and newest.id not in pod.replaced:
             pod.replaced.add(newest.id)  # back-off applies only to containers that have exited
             self._world.containers.stop(newest, self._grace(pod), lambda: None)
+        image = pod.images.get(shape.name, "")
+        if newest is not None and newest.state == "running" and newest.image != image:
+            self._replace(pod, newest, image)
         if newest is not None and not newest.shown_ended:
             return False
         stays = shape.policy == "Never" or (shape.policy == "OnFailure" and newest is not None and not newest.exit_code)
@@ -229,7 +263,8 @@ class Kubelet:
             pod.waiting[shape.name] = (reason, "so it is")
             self._at(pod, shape.name, until)
             return False
-        if newest is not None and newest.id not in pod.replaced and newest.ended is not None:
+        another = newest is not None and newest.image != image  # the back-off belongs to one image
+        if newest is not None and newest.id not in pod.replaced and newest.ended is not None and not another:
             seconds, made_longer = pod.back_off.get(shape.name, (0.0, 0.0))
             if newest.ended - made_longer > BACK_OFF_FORGOTTEN:
                 seconds = 0.0
@@ -242,8 +277,20 @@ class Kubelet:
                 self._at(pod, shape.name, until if early or now >= until - SHOWN_SECONDS else until - SHOWN_SECONDS)
                 return False
             pod.back_off[shape.name] = (min(max(BACK_OFF_FIRST, seconds * 2), BACK_OFF_LAST), now)
+        if image and (missing := self._world.images.find(pod.uid, image, lambda: self._sync(pod))):
+            pod.waiting[shape.name] = missing
+            return False
         self._start(pod, shape)
         return False
+
+    def _replace(self, pod: Pod, container: Container, image: str) -> None:
+        """The image of a container in the spec has changed. Kubelet stops it first, and pulls the image then."""
+        if container.id in pod.replaced:
+            return
+        pod.replaced.add(container.id)
+        self._world.say("kubelet", f"replaces {pod.name}/{container.name} by one with {image}")
+        self._world.shop.replaces(pod, container, image)
+        self._world.containers.stop(container, self._grace(pod), lambda: None)
 
     def _start(self, pod: Pod, shape: ContainerShape) -> bool:
         attempt = pod.attempts.get(shape.name, -1) + 1
@@ -254,7 +301,7 @@ class Kubelet:
         return False
 
     def _started(self, pod: Pod, made: Container) -> None:
-        if self._asleep:
+        if self.asleep:
             self._later(self._started, pod, made, seconds=1.0)
             return
         if pod.deleting or pod.ended or pod.restarting:
@@ -316,6 +363,8 @@ class Kubelet:
         if pod.restarting is not None:
             others = [each for each in obj["status"].get("conditions", ()) if each["type"] != CONDITION_RESTARTING]
             status["conditions"] = [*others, {"type": CONDITION_RESTARTING, "status": str(pod.restarting)}]
+        if pod.images:
+            status["conditions"] = self._conditions(pod, obj, status)
         if status == obj["status"]:
             return
         self._world.say("kubelet", f"tells of {pod.name}: {phase_of(status)}")
@@ -324,6 +373,17 @@ class Kubelet:
             container = self._world.containers.all.get(part.get("containerID", "").partition("://")[2])
             if container is not None and part["ready"] and container.ready_seen is None:
                 container.ready_seen = self._world.loop.time()
+
+    def _conditions(self, pod: Pod, obj: Any, status: Any) -> list[Any]:
+        """Return the conditions of a pod of the shop."""
+        others = [each for each in obj["status"].get("conditions", ()) if each["type"] != "Ready"]
+        gates = [each["status"] for each in others if each["type"] == READINESS_GATE]
+        ready = all(each["ready"] for each in status["containerStatuses"]) and gates in ([], ["True"])
+        condition = {"type": "Ready", "status": str(ready and (bool(gates) or not pod.shape.gate))}
+        before: Any = next((each for each in obj["status"].get("conditions", ()) if each["type"] == "Ready"), {})
+        if before.get("status") == condition["status"]:
+            return [*others, before]
+        return [*others, {**condition, "lastTransitionTime": self._world.loop.true_utc()}]
 
     def _status(self, pod: Pod) -> dict[str, Any]:
         phase = pod.ended if pod.ended in ("Failed", "Succeeded") else "Running"
@@ -356,7 +416,8 @@ class Kubelet:
         # While it replaces a container itself, it reports the previous state.
         replaced = newest.state == "exited" and newest.id in pod.replaced and not pod.ended
         if newest.started is not None and (replaced or not newest.shown_ended):
-            part["state"] = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+            at = self._world.loop.utc(newest.started) if pod.images else "2026-01-01T00:00:00Z"
+            part["state"] = {"running": {"startedAt": at}}
             part["started"] = True
             part["ready"] = self._is_ready(newest, self._world.loop.time() - newest.started)
         elif shape.name in pod.waiting and pod.ended == "":

@@ -231,8 +231,8 @@ class Maker:
         return name
 
     def fault(self, pods: tuple[PodShape, ...]) -> None:
-        kind = self.random.choices(list(_FAULTS), [weight for weight, _ in _FAULTS.values()])[0]
-        _FAULTS[kind][1](self, kind, pods)
+        kind = self.random.choices(list(FAULTS), [weight for weight, _ in FAULTS.values()])[0]
+        FAULTS[kind][1](self, kind, pods)
 
     # Faults with their parameters.
 
@@ -374,7 +374,7 @@ class Maker:
         self.add(kind, by=self.random.choice((-3600.0, -30.0, -1.5, 1.5, 30.0, 3600.0, 10 * 86400.0)))
 
 
-_FAULTS: dict[str, tuple[float, Any]] = {
+FAULTS: dict[str, tuple[float, Any]] = {
     "delete": (3, Maker.of_request),
     "relabel": (2, Maker.of_request),
     "unpin": (2, Maker.of_request),

@@ -14,6 +14,9 @@ class Pod:
     uid: str
     runtime_uid: str
     ip: str
+    namespace: str = NAMESPACE
+    images: dict[str, str] = field(default_factory=dict)
+    """Container -> its image in the spec, as kubelet has seen it. Only pods of the shop have images."""
     deleting: bool = False
     ended: str = ""  # Its last phase, once it has ended
     evicted: bool = False
@@ -39,12 +42,8 @@ class Pod:
         return self.shape.name
 
     @property
-    def namespace(self) -> str:
-        return NAMESPACE
-
-    @property
     def key(self) -> str:
-        return f"{NAMESPACE}/{self.shape.name}"
+        return f"{self.namespace}/{self.shape.name}"
 
 
 def phase_of(status: dict[str, Any]) -> str:

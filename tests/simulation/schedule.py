@@ -10,6 +10,7 @@ from typing import Any
 
 NODE = "node-1"
 NAMESPACE = "default"
+SHOP = "shop"  # Namespace of a run with an image
 RUNTIME, OTHER_RUNTIME = "simulated", "other"
 LONG_GRACE = 3600  # For requests that are given up: much longer than any run waits
 
@@ -54,6 +55,29 @@ class PodShape:
 
 
 @dataclass(frozen=True, slots=True)
+class Shop:
+    """A workload whose container `proxy` gets another image, and the run that gives it (`shop`)."""
+
+    kind: str  # Deployment, StatefulSet or DaemonSet
+    replicas: int
+    containers: tuple[ContainerShape, ...]  # `app` and `proxy`
+    adopt: bool = True  # Whether the template gets the image, too
+    max_unavailable: int = 1
+    budget: bool = False  # Whether a PodDisruptionBudget allows one unavailable pod
+    grace: int | None = None  # The run's unready grace period
+    gate: bool = False
+    labelled: bool = True  # Whether the manager watches all pods of the namespace
+    min_ready: int = 0
+    partition: int = 0  # Pods of the first part; 0 for one part
+    undo: bool = False  # Whether another run puts the old image back in the end
+    rewrites: bool = False  # Whether a webhook replaces the tags of pods by digests
+    tells_image: bool = True  # Whether the runtime tells with which image a container was started
+    pull_seconds: float = 1.0
+    missing: bool = False  # Whether the registry does not have the image
+    lags: tuple[float, ...] = (0.1,)  # Seconds by which the controllers' caches are behind, in turn
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """The constants of a run."""
 
@@ -74,6 +98,12 @@ class Setup:
     late_ip: float = 0.0  # Seconds after which a pod's status has its IP
     policies: bool = False  # Whether the manager also carries out policies
     in_pieces: bool = False  # Whether a watch's lines arrive in pieces
+    shop: Shop | None = None
+
+    @property
+    def size(self) -> int:
+        """How many pods the daemon may be concerned with."""
+        return len(self.pods) + (2 * self.shop.replicas + 6 if self.shop is not None else 0)
 
 
 @dataclass(frozen=True, slots=True)

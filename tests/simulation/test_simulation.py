@@ -12,10 +12,12 @@ from coverage import Coverage
 import crrd.node.execute
 from tests.simulation.maker import day, schedule
 from tests.simulation.schedule import Event, Schedule
+from tests.simulation.shop_plots import image_run
 from tests.simulation.shrink import shrink, story
 from tests.simulation.world import World, collect, run
 
 SCHEDULES = 1000  # Number of seeds in `make test`, one of them with a full node. `make soak` runs more
+IMAGE_RUNS = 6  # The same for runs with an image
 CHUNK = 50
 
 
@@ -39,6 +41,24 @@ def test_schedules(first: int) -> None:
         if run(plan).broken:
             told, _ = story(plan, shortest=True)
             pytest.fail(f"make soak SEED={seed}\n{told}", pytrace=False)
+
+
+@pytest.mark.usefixtures("_untraced")
+def test_runs_with_an_image() -> None:
+    """`kubectl recreate --image` itself. `make soak KIND=images` runs more."""
+    collect()
+    for seed in range(IMAGE_RUNS):
+        plan = image_run(seed)
+        if run(plan).broken:
+            told, _ = story(plan, shortest=True)
+            pytest.fail(f"make soak KIND=images SEED={seed}\n{told}", pytrace=False)
+
+
+@pytest.mark.usefixtures("_untraced")
+@pytest.mark.parametrize("seed", [309])
+def test_what_once_failed_with_an_image(seed: int) -> None:
+    """The only pod was away when the run looked, so the template got an image that does not exist."""
+    assert not run(image_run(seed)).broken
 
 
 @pytest.mark.usefixtures("_untraced")

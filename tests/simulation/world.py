@@ -21,12 +21,14 @@ from tests.simulation.containers import KILLED, Containers
 from tests.simulation.cri import Cri
 from tests.simulation.daemon import Life, Manager, outside
 from tests.simulation.happenings import Happenings
+from tests.simulation.images import Images
 from tests.simulation.judge import Judge
 from tests.simulation.kubelet import Kubelet
 from tests.simulation.manager import Cluster
 from tests.simulation.memory import remembered
 from tests.simulation.network import Reply, Response, Sent, refused
-from tests.simulation.schedule import LONG_GRACE, NAMESPACE, NODE, Schedule, is_own
+from tests.simulation.schedule import LONG_GRACE, NAMESPACE, NODE, SHOP, Schedule, is_own
+from tests.simulation.shop import Shop
 from tests.simulation.store import Change, Store
 from tests.simulation.teams import Teams
 
@@ -69,6 +71,8 @@ class World(Happenings):
         self.containers = Containers(self)
         self.cluster = Cluster(self)
         self.teams = Teams(self)
+        self.images = Images(self)
+        self.shop = Shop(self)
         self.api = ApiServer(self)
         self.life: Life | None = None
         self.lives: list[Life] = []  # The lives that have not ended, sometimes two
@@ -124,6 +128,8 @@ class World(Happenings):
     def changed(self, kind: str, change: Change) -> None:
         """The store has changed."""
         if (some := change.new or change.old) is not None and not is_own(some):
+            if some["metadata"]["namespace"] == SHOP:
+                self.shop.changed(kind, change)
             return
         if kind == "pods":
             self.judge.pod_changed(change.old, change.new)
@@ -267,6 +273,7 @@ class World(Happenings):
             self.store.create("nodes", {"metadata": {"name": NODE, "uid": "n1"}, "status": {**info, **ready}})
         for shape in self.setup.pods:
             self.kubelet.add(shape)
+        self.shop.open()
         self.lead()
         self.start()
         for event in self._plan.events:
@@ -292,7 +299,7 @@ class World(Happenings):
             return
         if self.life is not None and (why := self.life.dead_loop()):
             self.broken(f"/healthz is red: {why}")
-        if not self.judge.finished:
+        if not (self.judge.finished and self.shop.finished):
             if self.loop.time() > limit:
                 self.judge.unfinished()
                 self._end("")
@@ -307,6 +314,7 @@ class World(Happenings):
         for container in list(self.containers.present.values()):
             if container.on_end:  # a stop that was given up, with a grace period of an hour
                 self.containers.end(container, KILLED)
+        self.shop.close()
         self.teams.leave()
         long = [event for event in self._plan.events if LONG_GRACE in event.about.get("strategy", {}).values()]
         # the hook of a deleted request counts until its grace period would have ended
