@@ -66,8 +66,7 @@ class Cluster:
         self._budgets = Values(read_budget, notify)
         self._labelled_nodes = Values(_zone, notify)
         self._nodes = Nodes(client, notify)
-        # The items of a list do not contain their kind.
-        named = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}
+        named = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}  # the items of a list do not have it
         self._workloads = Values(lambda obj: read_workload({**obj, **named}), notify)
         self._zones = bool(options.max_per_zone)
         config = ConfigObjects(client, namespace, strict=options.stale)
