@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 KINDS = ("deployments", "statefulsets", "daemonsets", "replicasets", "controllerrevisions", "pods")
 LATE = 5.0  # Seconds after which a run must know that a pod is not ready
+BACK_OFF = 50.0  # Longest time in seconds until a container that crashes some times runs again
 BLIND = 60.0  # Seconds after a fault of the API in which it may not know
 
 
@@ -104,6 +105,7 @@ class Shop(Runs):
         self._made = 0
         self._broken_by_users: set[str] = set()  # UIDs of pods whose image another client has changed
         self._born: dict[str, float] = {}  # UID -> when a pod was created
+        self._crashed: dict[str, float] = {}  # UID -> when a container of it has ended by itself
         self._unready: dict[str, float] = {}  # UID -> since when a pod is not ready
         self._disturbed: dict[str, str] = {}  # UID -> name of a pod that the run has patched, and that is not ready yet
 
@@ -303,7 +305,9 @@ class Shop(Runs):
     def _do_crash(self, about: Mapping[str, Any]) -> bool:
         pods = [pod for pod in self._world.kubelet.pods.values() if pod.images and not pod.removed]
         if pods:
-            self._world.kubelet.crash(pods[about["pod"] % len(pods)], about["container"], 1)
+            pod = pods[about["pod"] % len(pods)]
+            self._crashed[pod.uid] = self._world.loop.time()
+            self._world.kubelet.crash(pod, about["container"], 1)
         return bool(pods)
 
     def _do_edit_pod(self, about: Mapping[str, Any]) -> bool:
@@ -411,6 +415,7 @@ class Shop(Runs):
             each["metadata"]["name"]
             for each in self.pods()
             if self._world.loop.time() - self._born[each["metadata"]["uid"]] > LATE
+            if self._world.loop.time() - self._crashed.get(each["metadata"]["uid"], 0.0) > BACK_OFF
             if not is_ready(each)
             or each["metadata"]["uid"] not in kubelet
             or not self._runs_its_image(kubelet[each["metadata"]["uid"]], image_of(each))
