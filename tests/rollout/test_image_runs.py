@@ -192,6 +192,7 @@ async def test_an_abort_in_the_middle_of_an_adoption_leaves_nothing_paused(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    assert "1 of 1 pods have i:2; so has the template, but its controller is still held" in output(capsys)
     name, limit = await run_name(cluster), abort._ADOPTION_SECONDS
     monkeypatch.setattr(abort, "_ADOPTION_SECONDS", 0.1)
     assert await recreated(cluster, "abort", name) == 1
@@ -323,15 +324,24 @@ async def test_a_missing_right_is_named_before_anything_is_written(
 
 
 @pytest.mark.parametrize(
-    ("plural", "pinned", "message"),
+    ("plural", "change", "message"),
     [
-        ("deployments", "", "rejects the image for deployments web, nothing was changed: .*not by hand"),
-        ("replicasets", "", "rejects the image for replicasets web-.*, nothing was changed: .*not by hand"),
-        ("deployments", "i@sha256:2", "gives deployments web the image i@sha256:2 instead: use --template keep"),
+        ("deployments", {}, "rejects the image for deployments web, nothing was changed: .*not by hand"),
+        ("replicasets", {}, "rejects the image for replicasets web-.*, nothing was changed: .*not by hand"),
+        (
+            "deployments",
+            {"image": "i@sha256:2"},
+            "gives deployments web the image i@sha256:2 instead: use --template keep",
+        ),
+        (
+            "deployments",
+            {"imagePullPolicy": "Always"},
+            "changes more than the image in the template of deployments web: use --template keep",
+        ),
     ],
 )
 async def test_a_policy_that_refuses_the_template_ends_the_run_before_it_begins(
-    cluster: PlayedCluster, images: Images, plural: str, pinned: str, message: str
+    cluster: PlayedCluster, images: Images, plural: str, change: Json, message: str
 ) -> None:
     """It would be found out after the last pod, with the controller held."""
 
@@ -339,9 +349,9 @@ async def test_a_policy_that_refuses_the_template_ends_the_run_before_it_begins(
         found = asked.new if asked.kind.plural == plural and asked.operation is Operation.UPDATE else None
         if found is None or image_of(found["spec"]["template"]) != "i:2":
             return None
-        if not pinned:
+        if not change:
             raise invalid("apps", "Deployment", asked.name, [Cause("spec", "not by hand")])
-        found["spec"]["template"]["spec"]["containers"][0]["image"] = pinned
+        found["spec"]["template"]["spec"]["containers"][0] |= change
         return found
 
     await cluster.workload("Deployment", "web", 1)

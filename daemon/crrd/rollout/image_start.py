@@ -31,7 +31,7 @@ from crrd.rollout.target import Aim
 
 Json = Mapping[str, Any]
 ROLE = "crrd-recreate-image"
-FOLLOW_ROLE = "crrd-recreate-from-template"  # It cannot change workloads
+FOLLOW_ROLE = "crrd-recreate-from-template"  # It has no right on workloads
 _KRUISE, _SIDECAR_SETS = "apps.kruise.io", "kruise.io/sidecarset"
 _GITOPS = {
     "argocd.argoproj.io/": "Argo CD",
@@ -220,18 +220,25 @@ async def _tried(session: Session, cluster: Cluster, run: Run) -> Run:
 
 async def _try_adoption(session: Session, cluster: Cluster, run: Run) -> None:
     """Try the writes to the workload as a dry run. What is refused in the end would leave its controller held."""
-    name, change = run.options.containers[0], run.options.image
-    follows = change is not None and change.follow
-    for write in (record_writes if follows else trial_writes)(cluster.world(), run):
+    change, world, name = run.options.image, cluster.world(), run.options.containers[0]
+    state = world.image
+    if change is None or state is None or state.template is None:
+        return
+    known = {each.uid: each.content.rest for each in state.revisions or ()}
+    known[state.template.uid] = state.template.content.rest
+    instead = "" if change.follow else ": use --template keep"
+    for write in (record_writes if change.follow else trial_writes)(world, run):
         what, resource = f"{write.plural} {write.name}", Resource(write.plural, "apps")
         try:
             made = await session.client.json_patch(resource, run.namespace, write.name, write.operations, dry_run=True)
         except ApiRefusedError as error:
             why = f"the API server rejects the image for {what}, nothing was changed: {error}"
             raise ConfigurationError(why) from error
-        image = read_content(mapping_at(made, "spec.template"), name).image
-        if change is not None and image != change.image:
-            raise ConfigurationError(f"the API server gives {what} the image {image} instead: use --template keep")
+        found = read_content(mapping_at(made, "spec.template"), name)
+        if found.image != change.image:
+            raise ConfigurationError(f"the API server gives {what} the image {found.image} instead{instead}")
+        if found.rest != known[write.uid]:  # it would not be the template that the run has begun with
+            raise ConfigurationError(f"a webhook changes more than the image in the template of {what}{instead}")
 
 
 def _request(run: Run, row: Row) -> dict[str, Any]:
