@@ -73,7 +73,7 @@ async def _leave(session: Session, runner: Runner, run: Run, cluster: Cluster, e
         parts += [rest, f"after fixing the cause, {again}" if error else again]
     else:
         parts.append("no pod was restarted")
-    message = "; ".join(parts)
+    message = "; ".join(filter(None, (*parts, image_report(cluster.world(), run))))
     _end(session, STOPPED if error else "interrupted", message)
     with suppress(TimeoutError):
         async with asyncio.timeout(_FINAL_WRITES_SECONDS):
