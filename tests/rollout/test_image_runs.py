@@ -102,6 +102,28 @@ async def test_an_image_that_came_later_is_not_undone(cluster: PlayedCluster, im
     assert images.outages == []
 
 
+async def test_an_undo_does_not_wait_for_the_run_that_it_undoes(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The request of a pod that does not become ready stays open until its deadline."""
+    await cluster.workload("Deployment", "web", 2)
+    images.bad = "i:2"
+    running = asyncio.create_task(recreated(cluster, "deployment/web", *TO, "--template", "keep"))
+    while ("app", "i:2") not in [
+        (each["spec"]["containers"][0]["name"], each["spec"]["containers"][0]["image"]) for each in await cluster.pods()
+    ]:
+        await asyncio.sleep(0.02)
+    first = await run_name(cluster)
+    assert await recreated(cluster, "undo", first, "--dry-run") == 0
+    (request,) = await cluster.requests()
+    assert "crr.apps.kruise.io/run-aborted" not in request["metadata"]["annotations"], "nothing is written"
+    assert await recreated(cluster, "undo", first) == 0
+    assert await running == 1
+    assert "aborted: 0 of 2 pods recreated" in output(capsys), "the process of the first run has stopped"
+    assert set((await images_of(cluster)).values()) == {"i:1"}
+    assert await run_name(cluster) != first
+
+
 async def test_a_wrong_tag_stops_nothing(
     cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
 ) -> None:

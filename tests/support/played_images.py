@@ -34,6 +34,7 @@ class Images:
     on_node: set[str] = field(default_factory=lambda: {"i:1"})
     outages: list[str] = field(default_factory=list)  # Pods whose container was stopped without its image on the node
     grace: bool = False  # Whether pods are in their unready grace period
+    bad: str = ""  # The image with which containers do not become ready
 
     async def play(self) -> None:
         """Play until cancelled."""
@@ -98,7 +99,7 @@ class Images:
         if self.grace:
             state = {"name": name, "phase": "Pending"}
         if image_of(pod, name) == image:
-            over = found["image"] == image
+            over = found["image"] == image != self.bad
             state, phase = (
                 {"name": name, "phase": "Succeeded" if over else "Recreating"},
                 "Completed" if over else phase,

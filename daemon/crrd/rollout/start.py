@@ -7,14 +7,15 @@ from datetime import datetime, timedelta
 from itertools import chain
 
 from crrd.core.api.time import rfc3339
-from crrd.core.rollout.plan import Plan, make_plan, unfinished
+from crrd.core.api.types import ANNOTATION_ABORTED
+from crrd.core.rollout.plan import Plan, is_unfinished, make_plan, unfinished
 from crrd.core.rollout.preview import Preview, make_preview, out_of_reach
 from crrd.core.rollout.requests import newest_run
 from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.core.rollout.standing import Stage, tally
 from crrd.core.rollout.state import World
 from crrd.kube.resources import REQUESTS
-from crrd.lib.errors import ApiRefusedError, ConfigurationError, OutputError
+from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError, OutputError
 from crrd.rollout.carry_out import carry_out
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import summary
@@ -98,7 +99,10 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
     """Carry out a run for the target, or show it. Return the exit code, and whether the next target may follow."""
     command = session.command
     async with Cluster(session.client, session.namespace, aim, command.options) as cluster:
-        run, world = await complete_image(session, aim, cluster, _make_run(session, aim, cluster)), cluster.world()
+        run = await complete_image(session, aim, cluster, _make_run(session, aim, cluster))
+        if not command.dry_run:
+            await _end_undone(session, run, cluster)
+        world = cluster.world()
         plan = make_plan(world, run, session.clock.now(), confirmed=True).worded(FLAGS)
         waiting = _left(plan)
         for each in out_of_reach(world, run) if not (command.dry_run and waiting) else ():
@@ -113,6 +117,23 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
             code = await _preview(session, world, run)
             return code, not code
         return await carry_out(session, run, cluster, run.describe(waiting))
+
+
+async def _end_undone(session: Session, run: Run, cluster: Cluster) -> None:
+    """Abort the run that this one undoes, if it is not over: no process goes on with it.
+
+    The mark is on each open request, because the manager then ends those whose pods do not have the image.
+    """
+    world, now = cluster.world(), session.clock.now()
+    undone = sorted((each for each in world.requests if run.undoes(each.run)), key=lambda each: each.age)
+    if not undone or not is_unfinished(world, newest_run(undone), now):
+        return
+    body = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(now)}}}
+    for each in undone:
+        if each is undone[-1] or not each.request.completed:
+            with suppress(GoneError):
+                made = await session.client.merge_patch(REQUESTS, session.namespace, each.request.name, body)
+                cluster.written(made)
 
 
 def _left(plan: Plan) -> int:

@@ -203,20 +203,28 @@ def _wait_of_all(world: World, run: Run) -> Wait | None:
 
 
 def unfinished(world: World, run: Run, now: datetime) -> Run | None:
-    """Return another unfinished run on the same target, with or without open requests. A new run must wait for it."""
-    if others := with_open_requests(world, run):
+    """Return another unfinished run on the same target, with or without open requests. A new run must wait for it.
+
+    One that this run replaces is not waited for, unless it holds the controller of the workload: it must release it.
+    """
+    ending = [each.run for each in world.requests if run.replaces(each.run) and not is_held(world, each.run)]
+    names = {run.name, *(each.name for each in ending)}
+    if others := [each for each in with_open_requests(world, run) if each.name not in names]:
         return min(others, key=age_of)
-    for other in {each.run.name: each.run for each in world.requests}.values():
-        if other.name == run.name or other.target.identity != run.target.identity:
-            continue
-        over = (End.DONE, End.FAILED, End.ABORTED, End.INCOMPLETE)
-        if last_progress(world.requests_of(other)).state in over:
-            continue
-        end = seen_by_others(world, other, now).end
-        unknown = other.options.stale and not world.config  # which of its containers are stale
-        if end not in over or (unknown and end is End.DONE):
-            return other
-    return None
+    same = {each.run.name: each.run for each in world.requests if each.run.target.identity == run.target.identity}
+    return next((each for name, each in same.items() if name not in names and is_unfinished(world, each, now)), None)
+
+
+def is_unfinished(world: World, run: Run, now: datetime) -> bool:
+    """Whether a run is not over, as other processes see it."""
+    own, over = world.requests_of(run), (End.DONE, End.FAILED, End.ABORTED, End.INCOMPLETE)
+    if any(not each.request.completed for each in own):
+        return True
+    if last_progress(own).state in over:
+        return False
+    end = seen_by_others(world, run, now).end
+    unknown = run.options.stale and not world.config  # which of its containers are stale
+    return end not in over or (unknown and end is End.DONE)
 
 
 def _left_of_first(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> int | None:

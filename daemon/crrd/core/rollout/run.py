@@ -129,10 +129,15 @@ class Run:
     revision: int = 0  # How often its options have changed
 
     def replaces(self, other: "Run") -> bool:
-        """Whether this run takes over from another one, because a policy has only one run at a time."""
+        """Whether this run takes over from another one: it undoes it, or a policy has only one run at a time."""
         policy = self.options.policy
+        of_same_policy = bool(policy) and other.options.policy == policy
         earlier = other.started <= self.started and other.name != self.name
-        return bool(policy) and other.options.policy == policy and earlier
+        return earlier and (of_same_policy or self.undoes(other))
+
+    def undoes(self, other: "Run") -> bool:
+        """Whether this run gives the pods of another one their image back."""
+        return self.options.image is not None and self.options.image.undoes == other.name
 
     def changed(self, **options: Any) -> "Run":
         """Return the run with changed options."""
