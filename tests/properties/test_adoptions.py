@@ -112,6 +112,27 @@ def test_without_the_wait_for_the_controller_a_release_rolls_out_new_pods() -> N
     assert model.rollouts == ["ReplicaSet"]
 
 
+@pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet"])
+def test_a_set_is_released_when_its_controller_has_seen_the_labels(kind: str) -> None:
+    """It watches its pods and itself separately, so it can see the release first."""
+    model = Model(kind)
+    before = model.uids()
+    model.step()  # held, with the new template
+    model.see()
+    model.controller()
+    model.look()
+    model.step()  # the pods have the label, which the controller has not seen
+    for _ in range(3):
+        model.see(f"{kind.lower()}s")
+        model.controller()
+        model.look()
+        wait = model.step().wait
+    assert model.rollouts == []
+    assert wait == f"waiting until the controller of {kind.lower()}.apps/web has seen the labels of its pods"
+    assert model.settle().done
+    assert (model.rollouts, model.uids()) == ([], before)
+
+
 def test_an_older_replicaset_with_the_target_template_is_deleted_first() -> None:
     """The controller takes the oldest one with the template, and would scale it up."""
     model = Model("Deployment")

@@ -155,6 +155,12 @@ class Controllers:
         self.put(f"controllerrevisions/{newest['metadata']['name']}", newest)
         return newest
 
+    def _revision_label(self, pod: Json) -> str:
+        """Return the label of a pod as the controller knows it. It has another watch for pods than for workloads."""
+        known = self.cached.get(f"pods/{pod['metadata']['name']}", pod)
+        same = known["metadata"]["uid"] == pod["metadata"]["uid"]
+        return str((known if same else pod)["metadata"]["labels"][REVISION])
+
     def _set(self, seen: Json) -> None:
         kind, spec, before_round = self.kind, seen["spec"], self.of("controllerrevisions")
         newest = self._revision(spec)
@@ -168,7 +174,7 @@ class Controllers:
             name = f"web-{number}"
             pod = self.objects.get(f"pods/{name}")
             rolls = spec["updateStrategy"]["type"] == "RollingUpdate" and number >= partition
-            if pod is not None and rolls and pod["metadata"]["labels"][REVISION] != label:
+            if pod is not None and rolls and self._revision_label(pod) != label:
                 self.rollouts.append(name)
                 del self.objects[f"pods/{name}"]
                 pod = None
@@ -179,7 +185,7 @@ class Controllers:
         for extra in [each for each in self.pods() if int(each["metadata"]["name"][4:]) >= spec["replicas"]]:
             del self.objects[f"pods/{extra['metadata']['name']}"]
         pods = self.pods()
-        updated, count = sum(1 for each in pods if each["metadata"]["labels"][REVISION] == label), len(pods)
+        updated, count = sum(1 for each in pods if self._revision_label(each) == label), len(pods)
         current = label if updated == count else earlier
         if kind == "DaemonSet":
             scheduled = {f"{which}NumberScheduled": count for which in ("desired", "current")}

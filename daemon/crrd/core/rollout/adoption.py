@@ -266,7 +266,11 @@ class _Labels(Steps):
                 why = f"the revision of pod {member.pod.name} differs from the new one in more than the image"
                 return Adoption(problem=f"{why}; {release_command(self.run, template)}")
             writes.append(set_label(self.run, self.change, member, label, newest.label))
-        return Adoption(tuple(writes)) if writes else Adoption((self.release(*self._restore()),))
+        if writes:
+            return Adoption(tuple(writes))
+        if template.updated != template.replicas:  # it watches its pods and itself separately, so order does not help
+            return Adoption(wait=f"waiting until the controller of {target} has seen the labels of its pods")
+        return Adoption((self.release(*self._restore()),))
 
     def _before_hold(self) -> Adoption | None:
         """Return why the controller must not be held, None if it may be."""
