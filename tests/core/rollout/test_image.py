@@ -451,6 +451,13 @@ def test_the_steps_of_a_deployment(
     assert not step.problem
 
 
+def test_an_adoption_is_done_when_the_controller_has_seen_the_release() -> None:
+    released = template(NEW, observed=False, replicas=1, updated=1)
+    wait = "waiting until the controller has seen the release of deployment.apps/web"
+    assert adoption(released) == Adoption(wait=wait)
+    assert adoption(replace(released, observed=True)) == Adoption(done=True)
+
+
 @pytest.mark.parametrize(
     ("found", "revisions", "problem"),
     [

@@ -66,6 +66,8 @@ def next_adoption(world: World, run: Run) -> Adoption:
         return Adoption(problem=problem)
     has_image = template.content.image == change.image
     if has_image and not template.holder:
+        if not template.observed:  # what its status says of a rollout is from before the release
+            return Adoption(wait=f"waiting until the controller has seen the release of {run.target.words}")
         rolling = world.workload.rolling if world.workload is not None else ""
         return Adoption(wait=rolling, done=not rolling)
     if state.revisions is None:
