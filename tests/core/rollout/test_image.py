@@ -621,7 +621,7 @@ def test_what_is_done_stays_done_for_others_after_a_later_rollout() -> None:
 def test_a_template_is_not_judged_for_the_run_of_another_container() -> None:
     """What is known of the template is about the container of the run that looks."""
     of = replace(of_image(pulls=False), options=replace(of_image(pulls=False).options, containers=("side",)))
-    pod = member("web-0", container(image=OLD), container("side", image=OLD))
+    pod = member("web-0", container(image=OLD), container("side", image=NEW))
     other = member("web-1", container(image=OLD), container("side", image=OLD))
     begun = replace(succeeded(of, pod), progress=Progress("2026-01-01T12:00:30Z", "x/1", "paused", 1, 2))
     known = world((recreated(pod), other), begun, template=template(content=Content(OLD, "/containers/0", "other")))

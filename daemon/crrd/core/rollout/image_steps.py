@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from crrd.core.api.reasons import Reason
+from crrd.core.api.time import parse_time
 from crrd.core.rollout.adoption import Adoption, container_path, image_operations
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.pull import PullPod, PullState
@@ -152,12 +153,33 @@ def _image_row(world: World, run: Run, row: Row, failed: Mapping[str, str]) -> R
     elif row.stage is Stage.WAITING and row.node in failed:
         values = {"image": change.image, "node": row.node, "message": failed[row.node]}
         wait = Wait.of(WaitReason.PULL_FAILED, **values)
+    elif (reason := _failure_after_success(row, change, name)) is not None:
+        wait = Wait.of(reason, describe_pod(row.member), container=name, image=image)
     if wait is not None:
         return replace(row, stage=Stage.FAILED, wait=wait)
     if row.stage.under_way and _is_present(row, run):  # what the request says ends with the pod's change
         setting = Wait.of(WaitReason.SETTING_IMAGE, container=name, image=change.image)
         return replace(row, wait=setting if image != change.image else NO_WAIT)
     return row
+
+
+def _failure_after_success(row: Row, change: ImageChange, name: str) -> WaitReason | None:
+    """Return why a pod has failed after its request has succeeded, None if it has not.
+
+    Only an end of the instance that has succeeded counts: with the image from before, the container may have crashed.
+    """
+    if row.request is None or row.member is None or not row.request.succeeded:
+        return None
+    request, container = row.request.request, row.member.pod.containers[name]
+    pin = next((each.context for each in request.containers if each.context is not None), None)
+    restarts = container.restart_count - pin.restart_count if pin is not None else 0
+    if restarts < 1:
+        return None  # the pod as it is known here is older
+    if container.image != change.image:
+        return WaitReason.SET_BACK
+    started, completed = parse_time(container.started_at), parse_time(request.status.completion_time)
+    ended = not container.running or (started is not None and completed is not None and started > completed)
+    return WaitReason.ENDED_AGAIN if restarts > 1 and ended else None
 
 
 def _wait_for_pull(row: Row, pull: PullPod | None, change: ImageChange) -> Wait:

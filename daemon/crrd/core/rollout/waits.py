@@ -55,6 +55,8 @@ class WaitReason(ReasonTable):
     )
     SETTING_IMAGE = "SettingImage", "container {container} gets the image {image} now"
     FOREIGN_IMAGE = "ForeignImage", "container {container} was given the image {image} meanwhile"
+    ENDED_AGAIN = "EndedAgain", "container {container} has ended again with the image {image}"
+    SET_BACK = "ImageSetBack", "container {container} was given the image {image} back"
     ADOPTING = "AdoptingPods", "{message}"
     NO_ANSWER = "NoDaemonAnswered", "the node daemon on node {node} has not answered the request"
 

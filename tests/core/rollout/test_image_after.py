@@ -1,0 +1,66 @@
+"""What happens to a container after its request has succeeded: it may crash, or get its old image back."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.image_state import ImageState
+from crrd.core.rollout.plan import End, Plan
+from crrd.core.rollout.state import World
+from tests.support.rollouts import AFTER, container, member, planned, run, stages, succeeded, why, workload
+
+OLD, NEW = "app:1", "app:2"
+OF = run(image=ImageChange(NEW, (OLD,), pulls=False, template="rest"))
+COMPLETED, LATER = AFTER, "2026-01-01T12:00:45Z"
+NEXT: dict[str, Any] = {"container_id": "containerd://app-2", "restart_count": 1, "started_at": AFTER}
+
+
+def after(image: str = NEW, **changes: Any) -> Plan:
+    """The plan after the request of the first of two pods has succeeded."""
+    first = member("web-0", container(image=image, **NEXT | changes))
+    request = succeeded(OF, first, completion_time=COMPLETED)
+    rest = member("web-1", container(image=OLD))
+    return planned(World((first, rest), (request,), workload(2), image=ImageState(container="app")), OF)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"restart_count": 2, "started_at": LATER},
+        {"restart_count": 2, "started_at": "", "running": False},
+        {"restart_count": 5, "started_at": LATER},
+    ],
+)
+def test_a_container_that_ends_again_with_the_image_has_failed(changes: dict[str, Any]) -> None:
+    plan = after(**changes)
+    assert (plan.end, plan.create) == (End.FAILED, ()), "the other pod does not get the image"
+    assert why(plan)["web-0"] == "container app has ended again with the image app:2"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"restart_count": 4},  # It crashed while it had the old image, and until it was replaced
+    ],
+)
+def test_what_was_before_the_success_does_not_count(changes: dict[str, Any]) -> None:
+    plan = after(**changes)
+    assert (stages(plan)["web-0"], [row.pod for row in plan.create]) == ("done", ["web-1"])
+
+
+def test_a_pod_that_gets_its_old_image_back_has_failed() -> None:
+    plan = after(OLD)
+    assert (plan.end, why(plan)["web-0"]) == (End.FAILED, "container app was given the image app:1 back")
+    known_before = after(OLD, restart_count=0, container_id="containerd://app-1")
+    assert (known_before.end, stages(known_before)["web-0"]) == (None, "getting ready")
+
+
+def test_without_a_pin_nothing_is_known_of_restarts() -> None:
+    first = member("web-0", container(image=NEW, container_id="containerd://app-9", restart_count=7, running=False))
+    made = succeeded(OF, first, completion_time=COMPLETED)
+    bare = replace(made.request, containers=tuple(replace(each, context=None) for each in made.request.containers))
+    known = World((first,), (replace(made, request=bare),), workload(1), image=ImageState(container="app"))
+    assert stages(planned(known, OF)) == {"web-0": "done"}
