@@ -119,6 +119,13 @@ def test_pull_pods_are_deleted_where_no_pod_needs_them() -> None:
     assert [each.node for each in plan.image.drop] == ["node-b"]
 
 
+def test_a_pull_pod_stays_until_its_image_is_used() -> None:
+    """While the preStop hook of the old container runs, kubelet would remove an image that nothing uses."""
+    of, (pod,) = of_image(), pods(NEW)
+    plan = planned(world((pod,), present(of, pod), pulls=(pull(PullState.PULLED),)), of)
+    assert (plan.image.patch, plan.image.drop) == ((), ())
+
+
 def test_a_pod_gets_the_image_when_its_node_says_so() -> None:
     of, (pod,) = of_image(pulls=False), pods(OLD)
     assert planned(world((pod,), asked(of, pod, RequestPhase.RECREATING)), of).image.patch == ()

@@ -74,7 +74,8 @@ def _steps(
     change: ImageChange, run: Run, rows: tuple[Row, ...], chosen: list[Row], pulls: dict[str, PullPod]
 ) -> ImageSteps:
     present = [row for row in rows if row.stage.under_way and _is_present(row, run)]
-    needed = {row.node for row in rows if not _has_image(row, change) and (_may_start(row) or row.stage.under_way)}
+    starts = {row.node for row in rows if _may_start(row) and not _has_image(row, change)}
+    needed = starts | {row.node for row in rows if row.stage.under_way}  # preStop runs before the image is used
     first = [*chosen, *(row for row in rows if row.stage is Stage.WAITING)][: _AHEAD * max(1, len(chosen))]
     nodes = dict.fromkeys(row.node for row in first if row.node) if change.pulls else {}
     return ImageSteps(
