@@ -65,7 +65,7 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
         else:
             _check_adoption(run, in_template, world, workload)
     if in_template is not None:
-        change = replace(change, template=in_template.content.rest)
+        change = replace(change, template=in_template.content.rest, had=in_template.content.image)
     run = _with(run, replace(change, before=_before(world, run, in_template)))
     run = await _tried(session, cluster, run)
     if change.adopt:

@@ -10,7 +10,7 @@ import pytest
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RecreateState, RequestPhase
-from crrd.core.rollout.adoption import Adoption, container_path, next_adoption, release_command
+from crrd.core.rollout.adoption import Adoption, changed_by_others, container_path, next_adoption, release_command
 from crrd.core.rollout.image_change import ImageChange, image_ids, is_mutable
 from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.image_state import ImageState
@@ -614,6 +614,15 @@ def test_a_canary_gives_way_to_a_later_rollout(found: Template) -> None:
     """Its image may be older than the one of the new template."""
     plan = planned(world(pods(NEW, OLD), template=found), of_image(pulls=False))
     assert (plan.end, "meanwhile" in plan.message) == (End.FAILED, True)
+
+
+def test_a_template_with_an_image_that_only_pods_had_is_of_somebody_else() -> None:
+    """The pods of the run had two images. The template is not set to the new one again."""
+    change = ImageChange(NEW, ("app:0", OLD), adopt=True, template="rest", had=OLD)
+    for image, foreign in ((OLD, False), (NEW, False), ("app:0", True)):
+        message = changed_by_others(run(image=change), template(image))
+        assert message == "the image of deployment.apps/web was set to app:0 meanwhile" * foreign
+    assert not changed_by_others(run(image=replace(change, had="")), template("app:0")), "a run of an older version"
 
 
 def test_what_is_done_stays_done_for_others_after_a_later_rollout() -> None:

@@ -108,7 +108,7 @@ def changed_by_others(run: Run, template: Template) -> str:
     held = f", and its controller is held ({LABEL_ADOPTING}: {release_command(run, template)})" * bool(template.holder)
     if content.rest != change.template:
         return f"the template of {target} was changed meanwhile{held}"
-    if change.is_foreign(content.image) or (change.adopt and template.holder and content.image != change.image):
+    if change.is_foreign_template(content.image) or (change.adopt and held and content.image != change.image):
         return f"the image of {target} was set to {content.image} meanwhile{held}"
     return ""
 

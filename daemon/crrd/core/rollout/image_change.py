@@ -29,10 +29,15 @@ class ImageChange:
     follow: bool = False
     """Whether the template of a held workload has the image already (`following`). Then the run does not write the
     workload; what new pods are made of gets the image in the end, as with `adopt`, which is true, too."""
+    had: str = ""  # The image in the workload's template when the run started; "" also in runs of older versions
 
     def is_foreign(self, image: str) -> bool:
         """Whether somebody has given the container an image since the run began. It may be a newer one."""
         return image not in (self.image, *self.before)
+
+    def is_foreign_template(self, image: str) -> bool:
+        """Whether somebody has given the template an image since the run began. One that only pods had counts, too."""
+        return image not in (self.image, self.had) if self.had else self.is_foreign(image)
 
     def to_json(self) -> dict[str, Any]:
         """Return it for the annotation with the run's options."""
@@ -45,7 +50,7 @@ def read_image_change(found: object) -> ImageChange | None:
         return None
     raw = dict(mapping(found))
     read = ImageChange(**{**raw, "before": tuple(map(text, items(raw.get("before"))))})
-    texts, flags = (read.image, read.template, read.undoes), (read.adopt, read.pulls, read.follow)
+    texts, flags = (read.image, read.template, read.undoes, read.had), (read.adopt, read.pulls, read.follow)
     sound = all(isinstance(each, str) for each in texts) and all(isinstance(each, bool) for each in flags)
     if not read.image or not sound:
         raise ValueError("an image change has other types")
