@@ -487,12 +487,21 @@ def test_pods_with_another_image_keep_the_template_as_it_is() -> None:
     assert next_adoption(without, of_image(adopt=True)).problem.endswith("pod web-1 has no such container")
 
 
-@pytest.mark.parametrize("found", [template(), template(NEW, holder="run", paused=True)])
+@pytest.mark.parametrize("found", [template(), template(NEW), template(NEW, kind="StatefulSet", holder="run")])
 def test_a_pod_that_is_just_starting_is_waited_for(found: Template) -> None:
-    """Without its container it gets no request. A Deployment that is scaled up meanwhile must not stay paused."""
+    """Without its container it gets no request."""
     fresh = member("web-1", container(image=OLD, container_id="", running=False, ready=False), ready=False)
     plan = planned(world((*pods(NEW), fresh), template=found, revisions=()), of_image(adopt=True, pulls=False))
     assert (plan.end, plan.wait.why) == (None, "waiting until container app of pod web-1 has started")
+
+
+def test_a_held_deployment_is_released_before_a_starting_pod_gets_the_image() -> None:
+    """It can be pending for long, and a Deployment must not stay paused meanwhile."""
+    fresh = member("web-1", container(image=OLD, container_id="", running=False, ready=False), ready=False)
+    found, revisions = template(NEW, holder="run", paused=True), (revision("a", NEW, replicas=2),)
+    plan = planned(world((*pods(NEW), fresh), template=found, revisions=revisions), of_image(adopt=True, pulls=False))
+    assert plan.image.adoption is not None
+    assert [each.plural for each in plan.image.adoption.writes] == ["deployments"]
 
 
 def test_a_pod_that_cannot_get_the_image_leaves_its_controller_held_and_says_so() -> None:

@@ -68,14 +68,14 @@ def next_adoption(world: World, run: Run) -> Adoption:
     if has_image and not template.holder:
         if not template.observed:  # what its status says of a rollout is from before the release
             return Adoption(wait=f"waiting until the controller has seen the release of {run.target.words}")
-        rolling = world.workload.rolling if world.workload is not None else ""
-        return Adoption(wait=rolling, done=not rolling)
+        wait = (world.workload.rolling if world.workload is not None else "") or _starting(world, run, change)
+        return Adoption(wait=wait, done=not wait)
     if state.revisions is None:
         return Adoption(wait=f"reading the revisions of {run.target.words}")
     if state.released:
         return Adoption(problem=f"the image of {run.target.words} was set back to {template.content.image} meanwhile")
     obstacle = hindered(world, run, change, template)
-    if obstacle is not None and not (aborted and template.kind == "Deployment"):
+    if obstacle is not None and (template.kind != "Deployment" or not (aborted or (template.holder and obstacle.wait))):
         return obstacle  # a Deployment that is released replaces no pod in any case
     steps = _Deployment(run, change, state, template) if template.kind == "Deployment" else None
     return (steps or _Labels(run, change, state, template, world.members)).next(has_image=has_image)
@@ -127,10 +127,8 @@ def hindered(world: World, run: Run, change: ImageChange, template: Template) ->
     odd = [each for each in there if _image_of(each, run) != change.image]
     if not there and world.workload is not None and world.workload.desired and not template.holder:
         return Adoption(wait=f"waiting for a pod of {run.target.words}")  # so that one has shown that the image works
-    fresh = (each.pod for each in odd if name in each.pod.containers and not each.pod.containers[name].container_id)
-    starts = next((pod.name for pod in fresh), "")
-    if starts:  # it has just been created, and gets the image when its container can be replaced
-        return Adoption(wait=f"waiting until container {name} of pod {starts} has started")
+    if starts := _starting(world, run, change):
+        return Adoption(wait=starts)
     if odd:
         named = f"pod {odd[0].pod.name} has {_image_of(odd[0], run) or 'no such container'}"
         if template.holder:
@@ -142,6 +140,14 @@ def hindered(world: World, run: Run, change: ImageChange, template: Template) ->
     if unready is not None and not template.holder:  # an earlier run may have given it an image that does not work
         return Adoption(wait=f"container {name} of pod {unready.pod.name} has {change.image}, but is not ready")
     return None
+
+
+def _starting(world: World, run: Run, change: ImageChange) -> str:
+    """Return what to wait for if a pod has just been created. It gets the image when its container runs."""
+    name, odd = run.options.containers[0], (each for each in world.members if each.counts)
+    pods = (each.pod for each in odd if _image_of(each, run) not in ("", change.image))
+    found = next((pod.name for pod in pods if not pod.containers[name].container_id), "")
+    return found and f"waiting until container {name} of pod {found} has started"
 
 
 def mixed_revisions(revisions: Iterable[Revision], members: Iterable[Member]) -> str:
@@ -277,13 +283,10 @@ class _Labels(Steps):
     def _before_hold(self) -> Adoption | None:
         """Return why the controller must not be held, None if it may be."""
         known, there = {each.label for each in self.revisions}, [each for each in self.members if each.counts]
-        unknown = next((each.pod.name for each in there if each.labels.get(LABEL_REVISION, "") not in known), "")
-        if unknown:
+        if unknown := next((each.pod.name for each in there if each.labels.get(LABEL_REVISION, "") not in known), ""):
             return Adoption(wait=f"reading the revision of pod {unknown}")
-        why = mixed_revisions(self.revisions, there)
-        return (
-            Adoption(problem=f"the template of {self.run.target.words} was not changed, because {why}") if why else None
-        )
+        why, target = mixed_revisions(self.revisions, there), self.run.target.words
+        return Adoption(problem=f"the template of {target} was not changed, because {why}") if why else None
 
     def _newest(self) -> Revision | None:
         """The revision of the workload's present template."""
@@ -314,9 +317,8 @@ def follow_template(run: Run, change: ImageChange, found: Revision) -> Adoption:
     """Give a ReplicaSet the image. Its pods are not touched, and new ones get the image."""
     path, container = f"{_SPEC}{found.content.path}", run.options.containers[0]
     operations = image_operations(path, container, found.content.image, change.image)
-    return Adoption(
-        (Write("replicasets", found.name, found.uid, (jsonpatch.test("/metadata/uid", found.uid), *operations)),)
-    )
+    write = Write("replicasets", found.name, found.uid, (jsonpatch.test("/metadata/uid", found.uid), *operations))
+    return Adoption((write,))
 
 
 def set_label(run: Run, change: ImageChange, member: Member, before: str, after: str) -> Write:
