@@ -288,6 +288,10 @@ def test_what_is_told_at_the_end() -> None:
     known = world((*pods(NEW), *pods(OLD)), template=template())
     assert image_report(known, of) == "1 of 2 pods have app:2; the template still has app:1, so a new pod gets app:1"
     assert image_report(world(pods(NEW), template=template(NEW)), of) == "1 of 1 pods have app:2; so has the template"
+    held = template(NEW, holder="run", paused=True)
+    assert "held by run run: give the same command again, or" in image_report(world(pods(NEW), template=held), of)
+    found = world(pods(NEW), present(of, *pods(NEW)), template=held)
+    assert "held by run run: resume or abort that run, or" in image_report(found, of)
     moved = (*pods(NEW, image_id="sha256:1"), member("web-1", container(image=NEW, image_id="sha256:2")))
     assert image_report(world(moved), of) == (
         "2 of 2 pods have app:2; app:2 is not the same image on all nodes, because the tag was moved: use a digest"
@@ -512,7 +516,7 @@ def test_a_pod_that_cannot_get_the_image_leaves_its_controller_held_and_says_so(
         "kubectl rollout resume deployment.apps/web -n default"
     )
     assert image_report(known, of_image(adopt=True)).endswith(
-        "so has the template, but its controller is still held by run run: resume or abort that run, "
+        "so has the template, but its controller is still held by run run: give the same command again, "
         "or to roll it out with new pods: kubectl rollout resume deployment.apps/web -n default"
     )
 

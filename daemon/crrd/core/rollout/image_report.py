@@ -29,6 +29,7 @@ def _of_template(world: World, run: Run, change: ImageChange) -> str:
         return f"the template still has {image}, so a new pod gets {image}"
     if template is not None and template.holder:
         held = f"its controller is still held by run {template.holder}"
-        how = "resume or abort that run"
+        found = any(each.run.name == template.holder for each in world.requests)
+        how = "resume or abort that run" if found else "give the same command again"  # it has no request to find it by
         return f"so has the template, but {held}: {how}, or {release_command(run, template)}"
     return "so has the template"
