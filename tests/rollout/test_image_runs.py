@@ -22,6 +22,7 @@ from crrd.rollout import abort, image_start
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.image_objects import ImageObjects
 from crrd.rollout.image_writer import ImageWriter
+from crrd.rollout.session import Session
 from crrd_localnode.api.admission import AdmissionRequest, Operation
 from crrd_localnode.api.errors import Cause, invalid
 from crrd_localnode.api.objects import Object
@@ -174,6 +175,30 @@ async def test_a_webhook_that_pins_tags_decides_the_image(cluster: PlayedCluster
     assert set((await images_of(cluster)).values()) == {"i@sha256:2"}
     (request,) = await cluster.requests()
     assert request["spec"]["containers"][0]["image"] == "i@sha256:2"
+
+
+async def test_an_abort_that_leaves_a_controller_held_says_so_each_time(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (name,) = await cluster.workload("Deployment", "web", 1)
+    held = {"metadata": {"labels": {"crr.apps.kruise.io/adopting-run": "begun"}}, "spec": {"paused": True}}
+    found = await cluster.client.merge_patch(DEPLOYMENTS, NAMESPACE, "web", held)
+    web = Target("deployment.apps/web", "apps/v1", "Deployment", "web", found["metadata"]["uid"])
+    change = ImageChange("i:2", ("i:1",), adopt=True, template="what it was")
+    uid = (await cluster.client.get(PODS, NAMESPACE, name))["metadata"]["uid"]
+    await cluster.client.create(
+        REQUESTS, NAMESPACE, run(image=change, name="begun", target=web).request(name, uid, ("app",))
+    )
+    for _ in range(2):
+        assert await recreated(cluster, "abort", "begun") == 1
+        assert "the template of deployment.apps/web was changed meanwhile, and its controller is held" in output(capsys)
+
+    async def fail(*_: object) -> None:
+        raise ConfigurationError("you may not list replicasets")
+
+    monkeypatch.setattr(Session, "cluster_of", fail)
+    assert await recreated(cluster, "abort", "begun") == 1
+    assert "web is still held is unknown: you may not list replicasets" in output(capsys)
 
 
 async def test_an_abort_leaves_the_pods_as_they_are(

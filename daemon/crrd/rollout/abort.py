@@ -69,7 +69,7 @@ async def _end_adoption(session: Session, run: Run) -> tuple[bool, str]:
     """
     if run.options.image is None or not run.options.image.adopt:
         return True, ""
-    with suppress(ConfigurationError, ApiRefusedError):  # the target was deleted, or a right is missing
+    try:
         async with await session.cluster_of(run) as cluster:
             if not is_held(cluster.world(), run):
                 return True, ""
@@ -82,7 +82,8 @@ async def _end_adoption(session: Session, run: Run) -> tuple[bool, str]:
             world = cluster.world()
             sentences = filter(None, (problem, image_report(world, run)))
             return not is_held(world, run), "".join(f"; {each}" for each in sentences)
-    return True, ""
+    except (ConfigurationError, ApiRefusedError) as error:  # the target was deleted, or a right is missing
+        return False, f"; whether the controller of {run.target.words} is still held is unknown: {error}"
 
 
 async def _adopt(session: Session, run: Run, cluster: Cluster) -> str:
@@ -107,10 +108,11 @@ def _has_begun(asked: RunRequest) -> bool:
 
 
 async def _check_not_over(session: Session, run: Run) -> None:
-    """Raise ConfigurationError if a run is done or aborted."""
+    """Raise ConfigurationError if a run is done or aborted, and holds no controller."""
     end = None
     with suppress(ConfigurationError, ApiRefusedError):  # the target was deleted, or a right is missing
         async with await session.cluster_of(run) as cluster:
             end = (await status_of(session, run, cluster))[1].end
+            end = None if is_held(cluster.world(), run) else end
     if end in (End.DONE, End.ABORTED):
         raise ConfigurationError(f"run {run.name} has already ended ({end}), so there is nothing to abort")
