@@ -177,6 +177,47 @@ async def test_a_webhook_that_pins_tags_decides_the_image(cluster: PlayedCluster
     assert request["spec"]["containers"][0]["image"] == "i@sha256:2"
 
 
+async def test_a_webhook_that_pins_tags_only_in_new_pods_is_refused(cluster: PlayedCluster, images: Images) -> None:
+    """The pull pod would pull another image."""
+
+    async def pin(asked: AdmissionRequest) -> Object | None:
+        if asked.kind.plural == "pods" and asked.operation is Operation.CREATE and asked.new is not None:
+            asked.new["spec"]["containers"][0]["image"] = "mirror/i:2"
+        return asked.new
+
+    await cluster.pod("one", {"app": "solo"})
+    cluster.api.admission.mutating.append(pin)
+    with pytest.raises(ConfigurationError, match="sets mirror/i:2 in new pods instead of i:2"):
+        await recreated(cluster, "pod/one", *TO)
+    assert await cluster.requests() == []
+
+
+async def test_pods_whose_images_are_pulled_in_several_ways_are_refused(cluster: PlayedCluster, images: Images) -> None:
+    async def add(asked: AdmissionRequest) -> Object | None:
+        if asked.kind.plural == "pods" and asked.name == "two" and asked.new is not None:
+            asked.new["spec"]["imagePullSecrets"] = [{"name": "expired"}]
+        return asked.new
+
+    cluster.api.admission.mutating.append(add)
+    await cluster.pod("one", {"app": "solo"})
+    await cluster.pod("two", {"app": "solo"})
+    with pytest.raises(ConfigurationError, match="pods one and two differ in imagePullSecrets"):
+        await recreated(cluster, "-l", "app=solo", *TO)
+    assert await recreated(cluster, "-l", "app=solo", *TO, "--dry-run", "--pull", "never") == 0
+
+
+async def test_a_run_that_adopts_beside_a_gitops_controller_says_so(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    marks = {"metadata": {"annotations": {"argocd.argoproj.io/tracking-id": "x"}}}
+    await cluster.client.merge_patch(DEPLOYMENTS, NAMESPACE, "web", marks)
+    assert await recreated(cluster, "deployment/web", *TO, "--template", "adopt", "--dry-run") == 0
+    assert "Argo CD manages deployment.apps/web: set the image there, too" in output(capsys)
+    assert await recreated(cluster, "deployment/web", *TO, "--template", "keep", "--dry-run") == 0
+    assert "Argo CD" not in output(capsys)
+
+
 async def test_an_abort_that_leaves_a_controller_held_says_so_each_time(
     cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 Nothing is written here. Each refusal says why, and what to do instead.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -15,14 +15,14 @@ from crrd.core.rollout.image_change import ImageChange, is_mutable
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.image_steps import patch_of
 from crrd.core.rollout.plan import make_plan
-from crrd.core.rollout.pull import pull_pod
+from crrd.core.rollout.pull import PULL_CONTAINER, pull_pod, pull_source
 from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import World
 from crrd.core.rollout.template import Template, owner_of, read_content
 from crrd.kube.access import missing_rights
 from crrd.kube.errors import ResourceMissingError
-from crrd.kube.resources import PODS, REQUESTS, Resource
+from crrd.kube.resources import PODS, REQUESTS, Resource, Where
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, ConflictError
 from crrd.lib.jsonfields import items, mapping, mapping_at, text
 from crrd.rollout.cluster import Cluster
@@ -70,6 +70,8 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
     run = await _tried(session, cluster, run)
     if change.adopt:
         await _try_adoption(session, cluster, run)
+        if not change.follow and (by_git := _by_git(aim, workload)):
+            session.display.print_line(f"{by_git}; --image-from-template takes it from there")
     return run
 
 
@@ -139,13 +141,19 @@ def _wants_adoption(session: Session, aim: Aim, template: Template | None, workl
         return False
     if given:
         return given == "adopt"
-    managers = ", ".join(sorted(_managers(workload)))
-    by_git = f". {managers} manages {target}: set the image there, too, or it puts the old one back by a rollout"
+    by_git = _by_git(aim, workload)
     raise ConfigurationError(
         f"container {name!r} is in the template of {target}. Use --template adopt to change the template in the end "
         f"(no pod is replaced), or --template keep to leave it (new pods get {template.content.image})"
-        + (by_git if managers else "")
+        + (f". {by_git}" if by_git else "")
     )
+
+
+def _by_git(aim: Aim, workload: Json) -> str:
+    """Return what the user must do beside the run if another program writes the workload, or ""."""
+    managers = ", ".join(sorted(set(_managers(workload))))
+    also = f"{managers} manages {aim.target.words}: set the image there, too, or it puts the old one back by a rollout"
+    return also if managers else ""
 
 
 def _managers(workload: Json) -> Iterator[str]:
@@ -196,6 +204,8 @@ async def _tried(session: Session, cluster: Cluster, run: Run) -> Run:
     change = run.options.image
     if row is None or row.member is None or change is None:
         return run
+    if change.pulls and not run.target.kind:
+        await _check_alike(session, run, {each.pod for each in plan.rows if each.stage is row.stage})
     like = await session.client.get(PODS, run.namespace, row.pod)
     _check_injected(run, like, cluster.world())
     try:
@@ -210,7 +220,8 @@ async def _tried(session: Session, cluster: Cluster, run: Run) -> Run:
         if change.pulls:
             body = pull_pod(run, row.node, image or change.image, like)
             with suppress(ConflictError):  # this run has been here before
-                await session.client.create(PODS, run.namespace, body, dry_run=True)
+                made = await session.client.create(PODS, run.namespace, body, dry_run=True)
+                _check_pulled(made, image or change.image)
     except ApiRefusedError as error:
         raise ConfigurationError(
             f"the API server rejects the image for pod {row.pod}, nothing was changed: {error}"
@@ -262,6 +273,29 @@ def _check_injected(run: Run, pod: Json, world: World) -> None:
     if injected and any(key[: len(_SIDECAR_SETS)] == _SIDECAR_SETS for key in names):
         name = run.options.containers[0]
         raise ConfigurationError(f"container {name!r} may be injected by a SidecarSet: set the image in the SidecarSet")
+
+
+async def _check_alike(session: Session, run: Run, pods: Collection[str]) -> None:
+    """Refuse pods of several workloads whose images are pulled in several ways, because a node has one pull pod."""
+    name, where = run.options.containers[0], Where(namespace=run.namespace, label_selector=run.target.selector)
+    listing = await session.client.list_all(PODS, lambda pod: (_name_of(pod), pull_source(pod, name)), **where)
+    first, *others = sorted((each for each in listing.items if each[0] in pods), key=lambda each: each[0])
+    for pod, source in others:
+        odd = [key for key in sorted(source | first[1]) if source.get(key) != first[1].get(key)]
+        if odd:
+            why = f"pods {first[0]} and {pod} differ in {', '.join(odd)}, so one pull on a node does not stand for both"
+            raise ConfigurationError(f"{why}: use one command for each, or --pull never")
+
+
+def _name_of(obj: Json) -> str:
+    return text(mapping(obj.get("metadata")).get("name"))
+
+
+def _check_pulled(pod: Json, image: str) -> None:
+    """Refuse a pull pod that would pull another image than the pods get."""
+    if (found := _image_in(pod, PULL_CONTAINER)) != image:
+        why = f"a webhook sets {found} in new pods instead of {image}, but not in pods that exist"
+        raise ConfigurationError(f"{why}: use that image, or --pull never")
 
 
 def _image_in(pod: Json, container: str) -> str:

@@ -21,7 +21,7 @@ LABEL_PULL = "crr.apps.kruise.io/pull-for-run"
 """On a pull pod: its run. Not LABEL_RUN, by which the requests of runs are found."""
 RETRY_SECONDS = 30
 """How long kubelet may try again to pull an image, after it could not be pulled, before the pull has failed."""
-_NAME = "pull"  # Of its container
+PULL_CONTAINER = "pull"
 _UNKNOWN = "ContainerStatusUnknown"  # Reason of a container that had not been created when its pod ended
 _COMMAND = "/crrd-pulls-only-the-image"
 _FINAL = frozenset({"InvalidImageName", "ErrImageNeverPull"})
@@ -109,7 +109,7 @@ class PullMemory:
 
 def _state(status: Mapping[str, Any]) -> tuple[PullState, str]:
     statuses = map(mapping, items(status.get("containerStatuses")))  # a webhook may have added other containers
-    state = next((mapping(each.get("state")) for each in statuses if each.get("name") == _NAME), {})
+    state = next((mapping(each.get("state")) for each in statuses if each.get("name") == PULL_CONTAINER), {})
     waiting, ended = mapping(state.get("waiting")), text(mapping(state.get("terminated")).get("reason"))
     reason, message = text(waiting.get("reason")), " ".join(text(waiting.get("message")).split())
     if ended not in ("", _UNKNOWN) or state.get("running") is not None or reason in _PULLED:
@@ -128,21 +128,27 @@ def pull_pod_name(run: Run, node: str) -> str:
     return f"{run.name}-pull-{hashlib.sha256(node.encode()).hexdigest()[:10]}"
 
 
+def pull_source(pod: Mapping[str, Any], container: str) -> dict[str, Any]:
+    """Return what kubelet pulls the image of a container with. A pull pod has it from one pod, for others, too."""
+    spec = mapping(pod.get("spec"))
+    entries = (mapping(each) for kind in ("containers", "initContainers") for each in items(spec.get(kind)))
+    policies = {text(each.get("name")): each.get("imagePullPolicy") for each in entries}
+    always = policies.get(container) == "Always"  # kubelet asks the registry at each start then
+    found = {key: spec[key] for key in _KEPT if spec.get(key)}
+    return {**found, "imagePullPolicy": "Always" if always else "IfNotPresent"}
+
+
 def pull_pod(run: Run, node: str, image: str, like: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pull pod for a node as JSON. `like` is a pod of the target, whose credentials it gets.
 
     It meets the Pod Security Standard `restricted`, uses next to no resources, and fits on a node with any taint.
     """
-    spec = mapping(like.get("spec"))
-    copied = {key: spec[key] for key in _KEPT if spec.get(key)}
+    copied = pull_source(like, run.options.containers[0])
     limits = {"cpu": "10m", "memory": "32Mi"}
-    entries = (mapping(each) for kind in ("containers", "initContainers") for each in items(spec.get(kind)))
-    policies = {text(each.get("name")): each.get("imagePullPolicy") for each in entries}
-    always = policies.get(run.options.containers[0]) == "Always"  # kubelet asks the registry at each start then
     container = {
-        "name": _NAME,
+        "name": PULL_CONTAINER,
         "image": image,
-        "imagePullPolicy": "Always" if always else "IfNotPresent",
+        "imagePullPolicy": copied.pop("imagePullPolicy"),
         "command": [_COMMAND],
         "resources": {"limits": limits, "requests": {**limits, "cpu": "1m"}},
         "securityContext": {
