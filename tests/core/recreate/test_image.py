@@ -209,3 +209,13 @@ def test_nothing_is_ever_stopped_and_done_means_the_image(
             newest = max(found, key=lambda each: each.created_at)
             assert (app.image, newest.image, app.ready) == (NEW, NEW, True)
             assert app.container_id == newest.pin.container_id
+
+
+def test_an_old_kubelets_hash_tells_nothing_without_the_containers_id() -> None:
+    """Nobody has written down which instance was there before, so none can be compared with it."""
+    unpinned = request(containers=(RequestedContainer("app", None, NEW),))
+    new = instance("new", hash="2", created_at=2)
+    actions = one(unpinned, shown(NEW, "new"), new, kubelet_minor=30).actions
+    assert not [
+        each for each in actions if isinstance(each, WriteStatus) and each.status.phase is RequestPhase.COMPLETED
+    ]

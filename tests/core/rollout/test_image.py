@@ -10,7 +10,14 @@ import pytest
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RecreateState, RequestPhase
-from crrd.core.rollout.adoption import Adoption, changed_by_others, container_path, next_adoption, release_command
+from crrd.core.rollout.adoption import (
+    Adoption,
+    changed_by_others,
+    container_path,
+    next_adoption,
+    release_command,
+    trial_writes,
+)
 from crrd.core.rollout.image_change import ImageChange, image_ids, is_mutable
 from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.image_state import ImageState
@@ -428,6 +435,18 @@ def revision(name: str, image: str = OLD, rest: str = "rest", **changes: Any) ->
 def adoption(found: Template, *revisions: Revision, labels: dict[str, str] | None = None) -> Adoption:
     (pod,) = (replace(each, labels=labels or {}) for each in pods(NEW))
     return next_adoption(world((pod,), template=found, revisions=revisions), of_image(adopt=True))
+
+
+def test_the_writes_that_can_be_tried_before_a_run_begins() -> None:
+    change = of_image(adopt=True)
+    assert trial_writes(world(pods(OLD)), change) == ()
+    assert trial_writes(world(pods(OLD), template=template(NEW), revisions=()), change) == ()
+    held = replace(template(), kind="StatefulSet", strategy="RollingUpdate")
+    (pod,) = (replace(each, labels={"controller-revision-hash": "a"}) for each in pods(OLD))
+    tried = trial_writes(world((pod,), template=held, revisions=(revision("a"),)), change)
+    assert [(each.plural, each.name) for each in tried] == [("statefulsets", "web")]
+    both = trial_writes(world(pods(OLD), template=template(), revisions=(revision("a", replicas=1),)), change)
+    assert [(each.plural, each.name) for each in both] == [("deployments", "web"), ("replicasets", "a")]
 
 
 HOLDS = template(NEW, holder="run", paused=True, replicas=1, updated=1)

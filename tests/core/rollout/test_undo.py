@@ -48,6 +48,7 @@ def test_an_undo_begins_while_a_pod_with_the_bad_image_has_its_request() -> None
 def test_an_undo_begins_after_a_run_that_has_stopped_between_two_pods() -> None:
     stopped = known(succeeded(FIRST, BAD), members=(replace(BAD, ready=True), GOOD))
     assert is_unfinished(stopped, FIRST, NOW)
+    assert is_unfinished(known(OPEN), FIRST, NOW)
     assert unfinished(stopped, run(name="next", started=AFTER), NOW) == FIRST
     assert unfinished(stopped, UNDO, NOW) is None
 

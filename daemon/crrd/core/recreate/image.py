@@ -60,12 +60,9 @@ def _started_for_image(view: ContainerView, newest: Instance) -> bool:
     """
     if newest.image:
         return newest.image == view.image
-    minor = view.whole.node.kubelet_minor
-    if minor is None or minor >= SINCE:
+    minor, observed, target = view.whole.node.kubelet_minor, view.whole.observed, view.target
+    if minor is None or minor >= SINCE or target is None:
         return newest.hash == hash_of_name_and_image(view.name, view.image)
-    observed, target = view.whole.observed, view.target
-    if target is None:
-        return False
     if (before := observed.instance(target.bare_id)) is not None:
         return newest.hash != before.hash
     # It crashed before it was replaced, and kubelet has removed it since.
