@@ -33,7 +33,7 @@ WRITES = 30  # Limit for writes of one request by one life of the daemon in a wi
 CONTAINER_WRITES = 8  # The same for each of its containers; a write whose connection breaks is sent twice
 EVENTS = 60
 READS = 40  # Limit for lists and watches in a window, in addition to a list and a watch for each pod
-MANAGER_READS = 60  # Limit for reads of one object or kind by the manager in a window
+MANAGER_READS = 60  # Limit for reads of one object by the manager in a window. Each policy may list its target's kind
 RUNTIME_CALLS = 200  # Limit per daemon, pod and window: two calls a second, and ten times as many for events
 LEFT_SECONDS = 60.0  # Least time for which the hook of a deleted request counts
 MINIMUM_GRACE = 2
@@ -79,7 +79,7 @@ class Judge(Pace):
 
     def manages(self, sent: Sent) -> None:
         """The manager makes a call."""
-        if sent.method == "GET" and "watch" not in sent.query:
+        if sent.method == "GET" and not sent.query.keys() & {"watch", "limit"}:
             self._rate(f"manager {sent.path}", MANAGER_READS, f"reads of {sent.path} by the manager")
 
     def runtime_called(self, call: "Call") -> None:
