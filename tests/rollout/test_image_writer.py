@@ -1,6 +1,7 @@
 """The patches of a run with an image: side by side, as its requests are, in virtual time."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -9,6 +10,7 @@ from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.image_steps import NO_STEPS, ImageSteps
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.state import Member
 from crrd.kube.client import KubeClient
 from crrd.kube.lanes import PLACES
 from crrd.lib.errors import ApiRefusedError, ConfigurationError
@@ -33,6 +35,8 @@ class World:
         self.asked: list[str] = []
         self.done: list[str] = []
         self.refusals: dict[str, str] = {}
+        self.members: dict[str, Member] = {}  # By pod: what a look finds
+        self.deleted: list[str] = []
         self.in_flight = self.most_in_flight = 0
         self.writer = ImageWriter(cast("KubeClient", self), cast("Cluster", self), cast("ImageObjects", self))
 
@@ -49,8 +53,15 @@ class World:
     def pod_written(self, name: str) -> None:
         self.done.append(name)
 
-    async def look_again(self, _name: str) -> None:
-        """It is gone."""
+    async def look_again(self, name: str) -> Member | None:
+        return self.members.get(name)
+
+    async def delete(self, _resource: object, _namespace: str, name: str, **_preconditions: str) -> None:
+        self.deleted.append(name)
+
+    async def list_all(self, *_: object, **__: object) -> Any:
+        """There are no pull pods."""
+        return SimpleNamespace(items=())
 
     def refused(self, uid: str, message: str) -> None:
         self.refusals[uid] = message
@@ -127,3 +138,17 @@ async def test_at_the_end_those_under_way_are_awaited_and_no_other_begins() -> N
     assert (len(world.asked), len(world.done)) == (PLACES, PLACES)
     await asyncio.sleep(60)
     assert len(world.asked) == PLACES
+
+
+async def test_a_run_that_stops_keeps_the_request_of_a_pod_that_has_just_got_the_image() -> None:
+    """The patch was accepted, and the watch has not reported it. The request drains the pod, and sees its restart."""
+    world = World()
+    pods = [member(name, container(image="i:1")) for name in NAMES[:3]]
+    world.members = {each.pod.name: each for each in pods} | {NAMES[2]: member(NAMES[2], container(image="i:2"))}
+    requests = [asked(RUN, each) for each in pods]
+    rows = tuple(
+        Row(each.pod.name, each.pod.uid, Stage.REQUESTED, member=each, request=request, containers=("app",))
+        for each, request in zip(pods, requests, strict=True)
+    )
+    await world.writer.finish(RUN, Plan(rows))
+    assert world.deleted == [requests[1].request.name], "the first is kept, because it has the state of the run"

@@ -7,10 +7,11 @@ again from fresh reads. So it does not matter whether the response to a write ar
 import asyncio
 from collections.abc import Awaitable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from crrd.core.rollout.adoption import Write
-from crrd.core.rollout.image_steps import patch_of, pulls_of, to_release
+from crrd.core.rollout.image_steps import has_image, patch_of, pulls_of, to_release
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.pull import LABEL_PULL, PullPod, PullState, pull_pod
 from crrd.core.rollout.run import Run
@@ -132,9 +133,13 @@ class ImageWriter:
         return True
 
     async def _cancel(self, run: Run, row: Row) -> None:
-        if row.request is not None:
-            request = row.request.request
-            with suppress(GoneError, ConflictError, ApiUnavailableError):  # the next plan says so again
+        """Delete a pod's request, unless the pod has just got the image: then it drains the pod and sees it restart."""
+        if row.request is None or run.options.image is None:
+            return
+        request = row.request.request
+        with suppress(GoneError, ConflictError, ApiUnavailableError):  # the next plan says so again
+            present = replace(row, member=await self._cluster.look_again(row.pod))
+            if not has_image(present, run.options.image):
                 await self._client.delete(REQUESTS, run.namespace, request.name, uid=request.uid)
 
     async def _drop(self, run: Run, pull: PullPod) -> None:

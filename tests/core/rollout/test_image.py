@@ -655,6 +655,7 @@ def test_a_template_with_an_image_that_only_pods_had_is_of_somebody_else() -> No
         message = changed_by_others(run(image=change), template(image))
         assert message == "the image of deployment.apps/web was set to app:0 meanwhile" * foreign
     assert not changed_by_others(run(image=replace(change, had="")), template("app:0")), "a run of an older version"
+    assert not changed_by_others(run(image=replace(change, template="")), template("app:0")), "of no template"
 
 
 def test_what_is_done_stays_done_for_others_after_a_later_rollout() -> None:

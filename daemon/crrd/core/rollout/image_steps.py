@@ -74,13 +74,13 @@ def _steps(
     change: ImageChange, run: Run, rows: tuple[Row, ...], chosen: list[Row], pulls: dict[str, PullPod]
 ) -> ImageSteps:
     present = [row for row in rows if row.stage.under_way and _is_present(row, run)]
-    starts = {row.node for row in rows if _may_start(row) and not _has_image(row, change)}
+    starts = {row.node for row in rows if _may_start(row) and not has_image(row, change)}
     needed = starts | {row.node for row in rows if row.stage.under_way}  # preStop runs before the image is used
     first = [*chosen, *(row for row in rows if row.stage is Stage.WAITING)][: _AHEAD * max(1, len(chosen))]
     nodes = dict.fromkeys(row.node for row in first if row.node) if change.pulls else {}
     return ImageSteps(
         pull=tuple(node for node in nodes if node not in pulls),
-        patch=tuple(row for row in present if not _has_image(row, change)),
+        patch=tuple(row for row in present if not has_image(row, change)),
         cancel=to_cancel(rows),
         drop=tuple(each for each in pulls.values() if each.node not in needed and _is_over(each)),
     )
@@ -113,7 +113,7 @@ def to_release(run: Run, rows: Iterable[Row]) -> tuple[Row, ...]:
     free = [
         row
         for row in asked
-        if row.stage.under_way and not _has_image(row, change) and row.request is not None and not row.request.aborted
+        if row.stage.under_way and not has_image(row, change) and row.request is not None and not row.request.aborted
     ]
     return tuple(free if len(free) < len(asked) else free[1:])
 
@@ -203,7 +203,8 @@ def _image(row: Row) -> str:
     return container.image if container is not None else ""
 
 
-def _has_image(row: Row, change: ImageChange) -> bool:
+def has_image(row: Row, change: ImageChange) -> bool:
+    """Whether the pod's spec has the image."""
     return _image(row) == change.image
 
 
