@@ -32,8 +32,8 @@ def _loop_of_sync_tests() -> Iterator[None]:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Three a processor: many tests wait. One on a foreign cluster, which they would share."""
-    return 1 if os.environ.get(VARIABLES[0]) else 3 * len(os.sched_getaffinity(0))
+    """Two a processor: tests wait as much as they compute. One on a foreign cluster, which they would share."""
+    return 1 if os.environ.get(VARIABLES[0]) else 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

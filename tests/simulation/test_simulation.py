@@ -16,7 +16,7 @@ from tests.simulation.shop_plots import image_run
 from tests.simulation.shrink import shrink, story
 from tests.simulation.world import World, collect, run
 
-SCHEDULES = 200  # Number of seeds in `make test`, one of them with a full node. `make soak` runs more
+SCHEDULES = 100  # Number of seeds in `make test`, one of them with a full node. `make soak` runs more
 IMAGE_RUNS = 6  # The same for runs with an image
 CHUNK = 50
 
