@@ -1,4 +1,4 @@
-"""Runs that follow the template of a held workload: nothing is rolled out before its release, and nothing after it.
+"""Runs that follow the template of a held workload: its controller rolls out nothing, before or after its release.
 
 As in test_adoptions.py, everything happens in between, and all caches lag.
 """

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,25 +15,13 @@ from crrd.rollout.target import Aim
 from crrd_localnode.api.admission import AdmissionRequest, Operation
 from crrd_localnode.api.objects import Object
 from crrd_localnode.workload import RESOURCES
-from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
-from tests.support.played_images import Images, image_of, played_images
+from tests.support.played_cluster import NAMESPACE, PlayedCluster
+from tests.support.played_images import Images, image_of
 from tests.support.sessions import command, recreated
 
 Json = dict[str, Any]
 FOLLOW = ("deployment/web", "--image-from-template", "--max-unavailable", "3")
 DEPLOYMENTS = RESOURCES["Deployment"]
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[PlayedCluster]:
-    async with played(tmp_path) as found:
-        yield found
-
-
-@pytest.fixture
-async def images(cluster: PlayedCluster) -> AsyncIterator[Images]:
-    async with played_images(cluster) as found:
-        yield found
 
 
 async def change(cluster: PlayedCluster, *images: str, paused: bool = True) -> Json:

@@ -2,8 +2,6 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -27,26 +25,14 @@ from crrd_localnode.api.admission import AdmissionRequest, Operation
 from crrd_localnode.api.errors import Cause, invalid
 from crrd_localnode.api.objects import Object
 from crrd_localnode.workload import RESOURCES
-from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
-from tests.support.played_images import Images, image_of, played_images
+from tests.support.played_cluster import NAMESPACE, PlayedCluster
+from tests.support.played_images import Images, image_of
 from tests.support.rollouts import asked, container, member, run
 from tests.support.sessions import command, recreated
 
 Json = dict[str, Any]
 TO = ("-c", "app", "--image", "i:2")
 DEPLOYMENTS = RESOURCES["Deployment"]
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[PlayedCluster]:
-    async with played(tmp_path) as found:
-        yield found
-
-
-@pytest.fixture
-async def images(cluster: PlayedCluster) -> AsyncIterator[Images]:
-    async with played_images(cluster) as found:
-        yield found
 
 
 async def deployment(cluster: PlayedCluster) -> Json:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,6 @@ from crrd_localnode.api.admission import AdmissionRequest, User
 from crrd_localnode.api.errors import Cause, forbidden, invalid
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 from tests.support.sessions import command, parsed, recreated
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[PlayedCluster]:
-    async with played(tmp_path) as found:
-        yield found
 
 
 async def options(cluster: PlayedCluster) -> list[Options]:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -21,17 +20,11 @@ from crrd.lib.errors import ConfigurationError
 from crrd.rollout.jsonlines import JsonLines
 from crrd.rollout.status import is_gone
 from crrd.rollout.text import TextLines
-from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
+from tests.support.played_cluster import NAMESPACE, PlayedCluster
 from tests.support.sessions import recreated
 
 Output = pytest.CaptureFixture[str]
 RESUME = "to continue: crrd recreate resume nightly -n default"
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[PlayedCluster]:
-    async with played(tmp_path) as found:
-        yield found
 
 
 @asynccontextmanager

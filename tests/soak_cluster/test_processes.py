@@ -49,7 +49,7 @@ def test_a_process_is_killed_and_started_as_it_was(folder: Path) -> None:
         assert (again.joinpath("cwd").readlink(), again.joinpath("fd/1").readlink()) == (folder, log)
         process.send(signal.SIGKILL)
         assert not process.runs
-        process.send(signal.SIGKILL)  # it has ended: nothing happens
+        process.send(signal.SIGKILL)  # to a process that has ended, this does nothing
 
 
 def test_a_file_without_a_process_is_an_error(tmp_path: Path) -> None:

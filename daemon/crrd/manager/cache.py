@@ -87,7 +87,7 @@ class ManagerCache:
             self._on_change(pod.key)
 
     def pod_read(self, pod: PodMeta) -> None:
-        """Record a pod that a round has read for itself, or that is followed by a round: nothing wakes one."""
+        """Record a pod, and start no round for it. A round has read it, or the caller starts one."""
         if pod.readiness_gate or pod.key in self.requests.groups:
             self._pods[pod.key] = pod
 
