@@ -173,15 +173,18 @@ class Steps:
     state: ImageState
     template: Template
 
+    @property
+    def active(self) -> list[Revision]:
+        """The ReplicaSets of a Deployment that have pods. Of one without pods, the newest."""
+        return [each for each in self.revisions if each.replicas] or self.revisions[:1]
+
     def hold(self, value: str, *operations: Operation) -> Write:
         """Give the template the image, and hold the controller. `value`: see LABEL_HELD."""
         labels = {LABEL_ADOPTING: self.run.name, LABEL_HELD: value} if value else {LABEL_ADOPTING: self.run.name}
-        content = self.template.content
+        content, name = self.template.content, self.run.options.containers[0]
         return self.write(
             jsonpatch.test("/metadata/generation", self.template.generation),  # all of the spec is as it was decided on
-            *image_operations(
-                f"{_SPEC}{content.path}", self.run.options.containers[0], content.image, self.change.image
-            ),
+            *image_operations(f"{_SPEC}{content.path}", name, content.image, self.change.image),
             *operations,
             *([] if self.template.has_labels else [jsonpatch.add("/metadata/labels", {})]),
             *(jsonpatch.add(_label_path(key), text) for key, text in labels.items()),
@@ -237,10 +240,6 @@ class _Deployment(Steps):
             why = f"waiting until the controller of {target} has seen the new template of its ReplicaSet"
             return Adoption(wait=why)
         return Adoption((self.release(jsonpatch.remove("/spec/paused")),))
-
-    @property
-    def active(self) -> list[Revision]:
-        return [each for each in self.revisions if each.replicas] or self.revisions[:1]
 
     def follow(self, found: Revision) -> Adoption:
         content = found.content

@@ -121,8 +121,7 @@ class _ReplicaSet(Steps):
     """The ReplicaSet of a paused Deployment."""
 
     def next(self) -> Adoption:
-        target = self.run.target.words
-        active = [each for each in self.revisions if each.replicas] or self.revisions[:1]
+        target, active = self.run.target.words, self.active
         if len(active) != 1:
             why = f"the rollout of {target} is not finished: it has {len(active)} active ReplicaSets"
             return Adoption(problem=why)
