@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.core.rollout.adoption import ADOPTED_BY, Steps, mixed_revisions, trial_writes
+from crrd.core.rollout.adoption import ADOPTED_BY, mixed_revisions, trial_writes
 from crrd.core.rollout.following import record_writes, template_images
 from crrd.core.rollout.image_change import ImageChange, is_mutable
 from crrd.core.rollout.image_state import ImageState
@@ -176,14 +176,12 @@ def _check_adoption(run: Run, template: Template, world: World, workload: Json) 
         raise ConfigurationError(f"{target} is paused: {keep} resume it first (kubectl rollout resume {target})")
     if change is None or template.content.image == change.image:
         return
-    steps = Steps(run, change, state, template)
-    if why := mixed_revisions(steps.revisions, world.members):
+    if why := mixed_revisions(state.own_revisions, world.members):
         raise ConfigurationError(f"the template of {target} cannot be adopted: {why}: {keep} finish its rollout")
     if template.kind == "Deployment":
-        active = [each for each in steps.revisions if each.replicas]
-        if len(active) > 1:
+        if len(state.active) > 1:
             raise ConfigurationError(f"the rollout of {target} is not finished: {keep} wait until it is")
-        odd = next((each for each in active if each.content.rest != template.content.rest), None)
+        odd = next((each for each in state.active if each.content.rest != template.content.rest), None)
         if odd is not None:
             raise ConfigurationError(f"the template of {target} differs from ReplicaSet {odd.name}: {keep} wait")
 

@@ -80,6 +80,14 @@ def test_images_that_are_no_difference() -> None:
     assert images(template(), record("old", NEW, replicas=2), pods=late) == ((("proxy", NEW),), "")
 
 
+def test_without_pods_the_newest_replicaset_counts() -> None:
+    earlier, newest = record("earlier", number=1), record("newest", NEW, number=2)
+    assert images(template(), earlier, newest, pods=()) == ((), "")
+    assert images(template(image=OLD), earlier, newest, pods=()) == ((("proxy", OLD),), "")
+    (write,) = planned_writes(world(template(), earlier, newest), of_run())
+    assert write.startswith(f"ReplicaSet newest gets {NEW} in its template")
+
+
 @pytest.mark.parametrize(
     ("found", "records", "message"),
     [

@@ -90,7 +90,7 @@ def trial_writes(world: World, run: Run) -> tuple[Write, ...]:
     if template.kind != "Deployment":
         return _Labels(run, change, state, template, world.members).next(has_image=False).writes
     steps = _Deployment(run, change, state, template)
-    tried = (steps.next(has_image=False), *map(steps.follow, steps.active))
+    tried = (steps.next(has_image=False), *map(steps.follow, state.active))
     return tuple(write for each in tried for write in each.writes if write.operations)
 
 
@@ -173,11 +173,6 @@ class Steps:
     state: ImageState
     template: Template
 
-    @property
-    def active(self) -> list[Revision]:
-        """The ReplicaSets of a Deployment that have pods. Of one without pods, the newest."""
-        return [each for each in self.revisions if each.replicas] or self.revisions[:1]
-
     def hold(self, value: str, *operations: Operation) -> Write:
         """Give the template the image, and hold the controller. `value`: see LABEL_HELD."""
         labels = {LABEL_ADOPTING: self.run.name, LABEL_HELD: value} if value else {LABEL_ADOPTING: self.run.name}
@@ -201,12 +196,6 @@ class Steps:
         plural, name, uid = f"{self.template.kind.lower()}s", self.template.name, self.template.uid
         return Write(plural, name, uid, (jsonpatch.test("/metadata/uid", uid), *operations))
 
-    @property
-    def revisions(self) -> list[Revision]:
-        """The workload's own revisions, the newest first."""
-        own = (each for each in self.state.revisions or () if each.owner == self.template.uid)
-        return sorted(own, key=lambda each: each.number, reverse=True)
-
     def is_target(self, content: Content) -> bool:
         """Whether a template is the workload's with the image."""
         return (content.rest, content.image) == (self.template.content.rest, self.change.image)
@@ -219,10 +208,10 @@ class _Deployment(Steps):
         template, target = self.template, self.run.target.words
         if has_image and not template.paused:  # somebody has resumed it
             return Adoption((self.release(),))
-        active = self.active
+        active = self.state.active
         if len(active) > 1:
             return Adoption(problem=f"the rollout of {target} is not finished: it has {len(active)} active ReplicaSets")
-        twins = [each for each in self.revisions if self.is_target(each.content) and each not in active]
+        twins = [each for each in self.state.own_revisions if self.is_target(each.content) and each not in active]
         if twins:
             # The controller would take the older one for the newest, and scale it up.
             return Adoption(tuple(Write("replicasets", each.name, each.uid, version=each.version) for each in twins))
@@ -262,7 +251,7 @@ class _Labels(Steps):
         newest = self._newest()
         if not template.observed or newest is None or not newest.label:
             return Adoption(wait=f"waiting until the controller of {target} has made a revision of the new template")
-        by_label = {each.label: each for each in self.revisions}
+        by_label = {each.label: each for each in self.state.own_revisions}
         writes, members = [], sorted(self.members, key=lambda each: (-each.ordinal, each.pod.name))
         for member in members:
             label = member.labels.get(LABEL_REVISION, "")
@@ -281,16 +270,16 @@ class _Labels(Steps):
 
     def _before_hold(self) -> Adoption | None:
         """Return why the controller must not be held, None if it may be."""
-        known, there = {each.label for each in self.revisions}, [each for each in self.members if each.counts]
+        known, there = {each.label for each in self.state.own_revisions}, [each for each in self.members if each.counts]
         if unknown := next((each.pod.name for each in there if each.labels.get(LABEL_REVISION, "") not in known), ""):
             return Adoption(wait=f"reading the revision of pod {unknown}")
-        why, target = mixed_revisions(self.revisions, there), self.run.target.words
+        why, target = mixed_revisions(self.state.own_revisions, there), self.run.target.words
         return Adoption(problem=f"the template of {target} was not changed, because {why}") if why else None
 
     def _newest(self) -> Revision | None:
         """The revision of the workload's present template."""
         name = self.template.update_revision if self.template.kind == "StatefulSet" else None
-        found = next((each for each in self.revisions if name in (None, each.name)), None)
+        found = next((each for each in self.state.own_revisions if name in (None, each.name)), None)
         return found if found is not None and found.content.image == self.change.image else None
 
     def _hold(self) -> Write:

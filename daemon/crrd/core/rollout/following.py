@@ -44,14 +44,14 @@ def template_images(target: str, state: ImageState, members: Iterable[Member]) -
     if not template.is_suspended:
         why = f"{target} is not held, so its controller rolls out a changed template with new pods"
         return TemplateImages(problem=f"{why}: {_HOW[template.kind]}")
-    own = [each for each in state.revisions if each.owner == template.uid]
+    own = state.own_revisions
     if template.kind == "Deployment":
-        records = [each for each in own if each.replicas] or own[:1]
+        records = state.active
         if len(records) > 1:
             why = f"the rollout of {target} is not finished: it has {len(records)} active ReplicaSets"
             return TemplateImages(problem=f"{why}; resume it (kubectl rollout resume), and wait for its rollout")
     else:
-        newest = max(own, key=lambda each: each.number, default=None)
+        newest = next(iter(own), None)
         if newest is None or (newest.content.rest, newest.content.image) != (
             template.content.rest,
             template.content.image,
@@ -104,8 +104,7 @@ def planned_writes(world: World, run: Run) -> tuple[str, ...]:
     unchanged = f"; {target} itself is not changed"
     if state.template.kind != "Deployment":
         return (f"the pods get the label {LABEL_REVISION} of the revision with {change.image}{unchanged}",)
-    own = [each for each in state.revisions or () if each.owner == state.template.uid and each.replicas]
-    return tuple(f"ReplicaSet {each.name} gets {change.image} in its template{unchanged}" for each in own)
+    return tuple(f"ReplicaSet {each.name} gets {change.image} in its template{unchanged}" for each in state.active)
 
 
 def record_writes(world: World, run: Run) -> tuple[Write, ...]:
@@ -121,13 +120,14 @@ class _ReplicaSet(Steps):
     """The ReplicaSet of a paused Deployment."""
 
     def next(self) -> Adoption:
-        target, active = self.run.target.words, self.active
+        target, active = self.run.target.words, self.state.active
         if len(active) != 1:
             why = f"the rollout of {target} is not finished: it has {len(active)} active ReplicaSets"
             return Adoption(problem=why)
         (own,), template = active, self.template.content
         complete = (template.rest, template.image) == (own.content.rest, self.change.image)
-        twins = [each for each in self.revisions if complete and self.is_target(each.content) and each is not own]
+        same = [each for each in self.state.own_revisions if complete and self.is_target(each.content)]
+        twins = [each for each in same if each is not own]
         if twins:
             # The controller would take the older one for the newest, and scale it up once it is released.
             return Adoption(tuple(Write("replicasets", each.name, each.uid, version=each.version) for each in twins))
@@ -148,8 +148,8 @@ class _PodLabels(Steps):
     members: tuple[Member, ...]
 
     def next(self) -> Adoption:
-        target, by_label = self.run.target.words, {each.label: each for each in self.revisions}
-        newest, writes, labels = next(iter(self.revisions), None), [], set()
+        target, by_label = self.run.target.words, {each.label: each for each in self.state.own_revisions}
+        newest, writes, labels = next(iter(self.state.own_revisions), None), [], set()
         for member in sorted(self.members, key=lambda each: (-each.ordinal, each.pod.name)):
             if not member.counts:
                 continue
@@ -177,7 +177,7 @@ class _PodLabels(Steps):
         others when the pod was created.
         """
         images, had = member.pod.containers, set(before.content.images)
-        for each in self.revisions:
+        for each in self.state.own_revisions:
             other = [(name, image) for name, image in each.content.images if (name, image) not in had]
             fits = all(name in images and images[name].image == image for name, image in other)
             if fits and (each.content.shape, each.content.image) == (before.content.shape, self.change.image):

@@ -15,3 +15,16 @@ class ImageState:
     revisions: tuple[Revision, ...] | None = None  # None if they were not read yet
     container: str = ""  # The container whose image `template` and `revisions` have
     released: bool = False  # Whether this process has released the workload's controller
+
+    @property
+    def own_revisions(self) -> list[Revision]:
+        """The workload's own revisions, the newest first."""
+        uid = self.template.uid if self.template is not None else ""
+        own = (each for each in self.revisions or () if each.owner == uid)
+        return sorted(own, key=lambda each: each.number, reverse=True)
+
+    @property
+    def active(self) -> list[Revision]:
+        """The ReplicaSets of a Deployment that have pods. Of one without pods, the newest."""
+        own = self.own_revisions
+        return [each for each in own if each.replicas] or own[:1]
