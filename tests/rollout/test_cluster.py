@@ -3,14 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 
-from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Options, Run, Target
 from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.waits import Wait
-from crrd.kube.resources import EVENTS
+from crrd.kube.resources import EVENTS, REQUESTS
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.target import Aim
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
+from tests.support.rollouts import NOW
 
 TARGET = Target("pods app=web", selector="app=web")
 RUN = Run(NAMESPACE, "mine", TARGET, Options(("app",)), "2026-01-01T12:00:00Z")
@@ -43,3 +45,15 @@ async def test_what_probes_said_last_of_pods_that_wait_for_one(tmp_path: Path) -
         async with Cluster(cluster.client, NAMESPACE, Aim(TARGET), RUN.options) as seen:
             assert await seen.probes.learn(Plan((waiting,)))
             assert seen.world().probes == {}, "who may not list events goes without"
+
+
+async def test_a_run_that_is_undone_goes_no_further_also_if_no_request_says_that_it_was_aborted(tmp_path: Path) -> None:
+    """The undo has deleted that request, while the other process had lost its watch."""
+    back = ImageChange("i:0", ("i:1",), pulls=False, undoes=RUN.name)
+    undo = replace(RUN, name="undo", options=replace(RUN.options, image=back))
+    async with played(tmp_path) as cluster:
+        uid = (await cluster.pod("web-0", {"app": "web"}))["metadata"]["uid"]
+        await cluster.client.create(REQUESTS, NAMESPACE, undo.request("web-0", uid, ("app",)))
+        async with Cluster(cluster.client, NAMESPACE, Aim(TARGET), RUN.options) as seen:
+            assert make_plan(seen.world(), RUN, NOW).end is End.ABORTED
+            assert make_plan(seen.world(), undo, NOW).end is None

@@ -275,9 +275,12 @@ class Cluster:
         return self._owners.lead_to_target(member.owner)
 
     def _request_changed(self, _: object, after: Version[RunRequest | None] | None) -> None:
-        """Note aborted runs. A run stays aborted even after the request with the annotation was deleted."""
-        if after is not None and after.value is not None and after.value.aborted:
-            self._aborted.add(after.value.run.name)
+        """Note aborted runs. A run stays aborted even after the request with the annotation was deleted.
+
+        An undo deletes requests of the run that it undoes. So its own requests record the abort, too.
+        """
+        if after is not None and after.value is not None:
+            self._aborted |= after.value.ended_runs
         self.changed.set()
 
     def _watch(

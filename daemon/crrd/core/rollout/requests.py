@@ -44,6 +44,12 @@ class RunRequest:
         return self.request.completed and bool(states) and all(each.phase == "Succeeded" for each in states)
 
     @property
+    def ended_runs(self) -> frozenset[str]:
+        """The names of the runs that go no further because of it: its own if it was aborted, and one that is undone."""
+        undone = self.run.options.image.undoes if self.run.options.image is not None else ""
+        return frozenset(filter(None, (self.run.name if self.aborted else "", undone)))
+
+    @property
     def started(self) -> bool:
         """Whether the node has started to work on it."""
         return self.request.status.phase is RequestPhase.RECREATING
