@@ -141,6 +141,14 @@ WRITES: dict[str, tuple[Write, str]] = {
     "other name": (updated(annotated(BY, "joe")), "manager root"),
     "name taken off": (updated(without("annotations", BY)), "manager root"),
     "active taken off": (updated(without("labels", model.LABEL_ACTIVE)), "manager root"),
+    "active set again": (
+        updated(with_label(model.LABEL_ACTIVE, "true"), old=changed(without("labels", model.LABEL_ACTIVE))),
+        "manager root",
+    ),
+    "active changed for older daemons": (
+        updated(with_label(model.LABEL_ACTIVE, "true"), old=changed(with_image("image"))),
+        "manager root",
+    ),
     "finalizer taken off": (updated(no_finalizer), "manager user robot root"),
     "own label": (updated(labelled), "manager user robot root"),
     "own annotation": (updated(annotated("team")), "manager user robot root"),
@@ -167,6 +175,8 @@ BY_OURS = {
     "other pod": "",
     "other node": "",
     "node taken off": "",
+    "active set again": "",
+    "active changed for older daemons": "",
     "create": "user",
     "create with an image": "user",
     "create with an image, for older daemons": "",

@@ -141,7 +141,7 @@ class Server:
         if kind == model.PLURAL:  # a new request has nothing of what comes later, and the name of who creates it
             who = USER
             asked = {model.ANNOTATION_REQUESTED_BY: USER.name}
-            new["metadata"] |= {"annotations": asked, "labels": one()["metadata"]["labels"]}
+            new["metadata"] |= {"annotations": asked, "labels": one()["metadata"]["labels"] | new["metadata"]["labels"]}
         code, output = self.kubectl("create", "--raw", self.path(kind), "-f", "-", given=json.dumps(new), who=who)
         assert code == 0, output
         for part in ("", "status") if kind == model.PLURAL else ("status",):
