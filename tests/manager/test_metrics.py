@@ -182,7 +182,7 @@ ACTIONS: list[tuple[lc.LifecycleAction, str, str]] = [
     (complete(Reason.POD_DELETING), "completed", "PodDeleting"),
     (complete(Reason.NO_ANSWER), "completed", "NoDaemonAnswered"),
     (complete(Reason.DEADLINE), "completed", "DeadlineExceeded"),
-    (complete(Reason.RUN_ABORTED), "completed", "RunAborted"),
+    (complete(Reason.RUN_STOPPED), "completed", "RunStopped"),
     (lc.AddFinalizer(), "finalizer_added", "none"),
     (lc.AcquireUnready(POD, "shop/r"), "readiness_acquired", "none"),
     (lc.RecordUnready("2026-01-01T00:00:00Z"), "marked", "none"),

@@ -20,7 +20,7 @@ from crrd.core.rollout.pull import PullMemory, PullPod, PullState
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Amount
 from crrd.core.rollout.state import Member, World
-from tests.support.rollouts import START, asked, container, failed, member, run, succeeded, workload
+from tests.support.rollouts import START, again, asked, container, failed, member, run, succeeded, workload
 
 OLD, NEW, OTHER = "app:1", "app:2", "app:3"
 LIMIT, PODS, NODES = 2, 5, ("node-a", "node-b")
@@ -77,9 +77,10 @@ class Model:
         assert self.known is not None
         self.now += 1
         plan = make_plan(self.known, RUN, START + timedelta(seconds=self.now))
-        for row in plan.image.cancel:
-            if row.request is not None:
-                self.requests.pop(row.request.request.name, None)
+        for row in plan.image.give_up:
+            if row.request is not None and row.uid in self.pods and self.image(row.uid) != NEW:
+                found = self.requests[row.request.request.name]
+                self.requests[found.request.name] = replace(found, request=replace(found.request, stopped=True))
         for node in plan.image.pull:
             made = PullPod(f"pull-{node}", f"{node}-{self.now}", "run", node, PullState.PULLING)
             self.pulls.setdefault(node, made)
@@ -91,8 +92,9 @@ class Model:
             if row.uid in self.pods and self.image(row.uid) == seen:
                 self.change(row.uid, image=NEW)
         for row in plan.create:
-            if row.uid in self.pods and RUN.request_name(row.uid) not in self.requests:
+            if row.uid in self.pods and RUN.request_name(row.uid, row.failed) not in self.requests:
                 found = asked(RUN, self.pods[row.uid])
+                found = again(found, row.request) if row.request is not None else found
                 target = Pin(self.pods[row.uid].pod.containers["app"].container_id)
                 wanted = RequestedContainer("app", target, NEW)
                 self.requests[found.request.name] = replace(found, request=replace(found.request, containers=(wanted,)))
@@ -128,6 +130,8 @@ class Model:
             if pod is None:
                 absent = failed(RUN, member("gone"), Reason.POD_GONE)
                 status = absent.request.status
+            elif found.request.stopped:  # the manager ends it
+                status = failed(RUN, pod, Reason.RUN_STOPPED).request.status
             elif self.image(uid) == NEW:
                 done = self.running[uid] == NEW and pod.ready
                 status = succeeded(RUN, pod).request.status if done else found.request.status

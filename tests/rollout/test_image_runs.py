@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from crrd.core.api.types import ANNOTATION_STOPPED as STOPPED
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.image_steps import ImageSteps
 from crrd.core.rollout.plan import Plan
@@ -478,7 +479,33 @@ async def test_a_write_that_is_refused_after_all_stops_nothing(
     text = output(capsys)
     assert "out of luck" in text
     assert ("kubelet cannot pull i:2" in text) is not pulled
-    assert (await images_of(cluster), await cluster.requests(), images.outages) == (before, [], [])
+    assert (await images_of(cluster), images.outages) == (before, [])
+    open_requests = [each for each in await cluster.requests() if each["status"]["phase"] != "Completed"]
+    assert all(STOPPED in each["metadata"]["annotations"] for each in open_requests), "for which the manager ends them"
+
+
+async def test_a_run_that_stopped_before_its_only_pod_had_the_image_can_be_continued(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    images.grace = True
+    running = asyncio.create_task(recreated(cluster, "deployment/web", *TO, "--template", "keep"))
+    while [each.get("status", {}).get("phase") for each in await cluster.requests()] != ["Recreating"]:
+        await asyncio.sleep(0.02)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert "interrupted: 0 of 1 pods recreated" in output(capsys)
+    (first,) = await cluster.requests()
+    assert first["metadata"]["annotations"][STOPPED] == "true"
+    images.grace = False
+    assert await recreated(cluster, "resume", await run_name(cluster)) == 0
+    assert "1 of 1 pods have i:2" in output(capsys)
+    assert [each["status"]["containerRecreateStates"][0]["phase"] for each in await cluster.requests()] == [
+        "Failed",
+        "Succeeded",
+    ]
+    assert images.outages == []
 
 
 async def test_an_api_server_that_is_busy_for_a_moment_ends_no_run() -> None:
@@ -489,7 +516,7 @@ async def test_an_api_server_that_is_busy_for_a_moment_ends_no_run() -> None:
     pull = PullPod("pull", "u", "run", "node-a", PullState.PULLED)
     busy = Busy()
     writer = ImageWriter(cast("KubeClient", busy), cast("Cluster", busy), cast("ImageObjects", busy))
-    await writer.carry_out(of, Plan((row,), image=ImageSteps(patch=(row,), cancel=(row,), drop=(pull,))))
+    await writer.carry_out(of, Plan((row,), image=ImageSteps(patch=(row,), give_up=(row,), drop=(pull,))))
     await writer.end()
     assert sorted(busy.calls) == ["delete", "json_patch", "look_again", "look_again"], "no request of an unknown pod"
 

@@ -1,4 +1,4 @@
-"""Kubelet, the node daemon and the controller of Deployments on a PlayedCluster, for runs that set images.
+"""Kubelet, node daemon, manager and the controller of Deployments on a PlayedCluster, for runs that set images.
 
 Each round reads everything and does what is due in one step. Images whose name has `missing` cannot be pulled.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crrd.core.api.time import rfc3339
+from crrd.core.api.types import ANNOTATION_STOPPED
 from crrd.core.rollout.pull import LABEL_PULL
 from crrd.core.rollout.template import read_content
 from crrd.kube.resources import PODS, REPLICA_SETS, REQUESTS
@@ -98,7 +99,9 @@ class Images:
         phase = "Recreating"
         if self.grace:
             state = {"name": name, "phase": "Pending"}
-        if image_of(pod, name) == image:
+        if ANNOTATION_STOPPED in request["metadata"]["annotations"]:  # the manager ends it
+            state, phase = {"name": name, "phase": "Failed", "reason": "RunStopped", "message": "stopped"}, "Completed"
+        elif image_of(pod, name) == image:
             over = found["image"] == image != self.bad
             state, phase = (
                 {"name": name, "phase": "Succeeded" if over else "Recreating"},

@@ -10,8 +10,9 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from crrd.core.api.types import ANNOTATION_STOPPED
 from crrd.core.rollout.adoption import Write
-from crrd.core.rollout.image_steps import has_image, patch_of, pulls_of, to_release
+from crrd.core.rollout.image_steps import has_image, left_behind, patch_of, pulls_of
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.pull import LABEL_PULL, PullPod, PullState, pull_pod
 from crrd.core.rollout.run import Run
@@ -54,7 +55,7 @@ class ImageWriter:
         for uid in self._chosen:
             self._patches.begin(uid, partial(self._patch_chosen, run, uid))
         await _each(self._pull(run, node, plan) for node in steps.pull[:_PARALLEL])
-        await _each(self._cancel(run, row) for row in steps.cancel)
+        await _each(self._give_up(run, row) for row in steps.give_up)
         await _each(self._drop(run, each) for each in steps.drop)
         if steps.adoption is not None and not self._sent:
             for write in steps.adoption.writes:
@@ -65,9 +66,9 @@ class ImageWriter:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def finish(self, run: Run, plan: Plan) -> None:
-        """Delete what the run does not need any more: its pull pods, and requests of pods that do not get the image."""
+        """Leave no pull pods behind, and no open requests of pods that do not get the image."""
         with suppress(ApiRefusedError, ApiUnavailableError):
-            await _each(self._cancel(run, row) for row in (*plan.image.cancel, *to_release(run, plan.rows)))
+            await _each(self._give_up(run, row) for row in (*plan.image.give_up, *left_behind(run, plan.rows)))
             await delete_pull_pods(self._client, run.namespace, run.name)
 
     async def end(self) -> None:
@@ -132,15 +133,16 @@ class ImageWriter:
         self._cluster.pod_written(made)
         return True
 
-    async def _cancel(self, run: Run, row: Row) -> None:
-        """Delete a pod's request, unless the pod has just got the image: then it drains the pod and sees it restart."""
+    async def _give_up(self, run: Run, row: Row) -> None:
+        """End a pod's request, unless the pod has just got the image: it drains the pod and sees it restart."""
         if row.request is None or run.options.image is None:
             return
-        request = row.request.request
         with suppress(GoneError, ConflictError, ApiUnavailableError):  # the next plan says so again
             present = replace(row, member=await self._cluster.look_again(row.pod))
             if not has_image(present, run.options.image):
-                await self._client.delete(REQUESTS, run.namespace, request.name, uid=request.uid)
+                body = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
+                name = row.request.request.name
+                self._cluster.written(await self._client.merge_patch(REQUESTS, run.namespace, name, body))
 
     async def _drop(self, run: Run, pull: PullPod) -> None:
         with suppress(ApiUnavailableError):  # the next plan says so again, or the end of the run

@@ -26,7 +26,7 @@ FINAL = {
     "StillRuns",
     "PinLost",
     "ImageMissing",
-    "RunAborted",
+    "RunStopped",
     "PodGone",
     "PodReplaced",
     "PodElsewhere",
@@ -88,7 +88,7 @@ def test_whoever_gives_a_reason_gives_what_its_sentence_takes(where: str, reason
 
 def test_most_reasons_are_given_in_one_certain_place() -> None:
     """Else the test before would look at nothing. The lifecycle chooses the rest, and gives all that any may take."""
-    assert set(REASONS) - {reason for _, reason, _ in GIVERS} <= {Reason.NO_ANSWER, Reason.DEADLINE, Reason.RUN_ABORTED}
+    assert set(REASONS) - {reason for _, reason, _ in GIVERS} <= {Reason.NO_ANSWER, Reason.DEADLINE, Reason.RUN_STOPPED}
 
 
 @pytest.mark.parametrize("reason", REASONS)

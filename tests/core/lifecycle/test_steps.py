@@ -348,9 +348,14 @@ class TestPodThatCannotBeLookedUp:
         ended = any(isinstance(each, lc.Complete) for each in next_steps(view, POD, at(5)).actions)
         assert ended is ends
         if ends:
-            assert reasons(next_steps(view, POD, at(5))) == [Reason.RUN_ABORTED] * 2
+            assert reasons(next_steps(view, POD, at(5))) == [Reason.RUN_STOPPED] * 2
         for other in (replace(view, aborted=False), serving(aborted=True)):  # its container may be stopped already
             assert not any(isinstance(each, lc.Complete) for each in next_steps(other, POD, at(5)).actions)
+        given_up = replace(view, aborted=False, stopped=True)  # the run knows that the pod does not have the image
+        assert reasons(next_steps(given_up, POD, at(5))) == [Reason.RUN_STOPPED] * 2
+        assert not any(
+            isinstance(each, lc.Complete) for each in next_steps(serving(stopped=True), POD, at(5)).actions
+        ), "a restart goes on"
 
 
 class TestPod:

@@ -21,7 +21,7 @@ from crrd.core.rollout.adoption import (
 from crrd.core.rollout.image_change import ImageChange, image_ids, is_mutable
 from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.image_state import ImageState
-from crrd.core.rollout.image_steps import NO_STEPS, patch_of, to_release
+from crrd.core.rollout.image_steps import NO_STEPS, left_behind, patch_of
 from crrd.core.rollout.overview import run_status
 from crrd.core.rollout.plan import End, Plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import make_preview
@@ -74,6 +74,10 @@ def world(members: tuple[Member, ...], *requests: RunRequest, pulls: tuple[PullP
 def present(of: Run, pod: Member) -> RunRequest:
     state = RecreateState("app", message="present", reason=Reason.IMAGE_PRESENT)
     return asked(of, pod, RequestPhase.RECREATING, states=(state,))
+
+
+def stopped(found: RunRequest) -> RunRequest:
+    return replace(found, request=replace(found.request, stopped=True))
 
 
 def template(image: str = OLD, **changes: Any) -> Template:
@@ -190,7 +194,11 @@ def test_an_image_of_somebody_else_is_not_replaced() -> None:
     of, (pod,) = of_image(adopt=True, pulls=False), pods(OTHER)
     plan = planned(world((pod,), present(of, pod)), of)
     assert (plan.end, why(plan)) == (End.FAILED, {"web-0": "container app was given the image app:3 meanwhile"})
-    assert [row.pod for row in plan.image.cancel] == ["web-0"]
+    assert [row.pod for row in plan.image.give_up] == ["web-0"]
+    again = planned(world((pod,), stopped(present(of, pod))), of)
+    assert (again.end, again.image.give_up) == (End.FAILED, ()), "the manager is about to end the request"
+    ended = planned(world((pod,), failed(of, pod, Reason.RUN_STOPPED, "the run gave up")), of)
+    assert why(ended) == {"web-0": "container app was given the image app:3 meanwhile"}
     done = succeeded(of, pod)
     after = recreated(pod)
     assert stages(planned(world((after,), done), of)) == {"web-0": "failed"}
@@ -204,14 +212,24 @@ def test_a_run_that_stops_keeps_no_pod_unready_that_does_not_get_the_image() -> 
     made = [present(of, each) for each in (first, second, third)]
     known = world((first, second, third), *made, pulls=(pull(PullState.PULLED),))
 
-    def released(state: World) -> list[str]:
-        return [row.pod for row in to_release(of, planned(state, of).rows)]
+    def left(state: World) -> list[str]:
+        return [row.pod for row in left_behind(of, planned(state, of).rows)]
 
-    assert released(known) == ["web-0", "web-1"], "the third pod has the image, so its request goes on"
-    assert released(world((first, second), *made[:2])) == ["web-1"], "one request has the state of the run"
-    aborted = replace(made[0], aborted=True)
-    assert released(world((first, second, third), aborted, *made[1:])) == ["web-1"], "it tells others of the abort"
-    assert to_release(run(), ()) == ()
+    assert left(known) == ["web-0", "web-1"], "the third pod has the image, so its request goes on"
+    assert left(world((first, second), stopped(made[0]), made[1])) == ["web-1"]
+    assert left_behind(run(), ()) == ()
+
+
+def test_a_run_that_stopped_before_its_only_pod_had_the_image_continues_with_another_request() -> None:
+    of, (pod,) = of_image(pulls=False), pods(OLD)
+    request = stopped(present(of, pod))
+    waiting = planned(world((pod,), request), of)
+    assert (waiting.image.patch, chosen(waiting), waiting.end) == ((), [], None), "until the manager has ended it"
+    ended = failed(of, pod, Reason.RUN_STOPPED, "the run stopped")
+    plan = planned(world((pod,), ended), of)
+    assert [(row.pod, row.failed) for row in plan.create] == [("web-0", request.request.name)]
+    assert seen_by_others(world((pod,), ended), of, NOW).end is None
+    assert planned(world((recreated(pods(NEW)[0]),), ended), of).end is End.DONE, "somebody has given it the image"
 
 
 def test_a_refused_patch_fails_the_pod() -> None:

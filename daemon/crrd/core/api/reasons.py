@@ -77,8 +77,8 @@ class Reason(ReasonTable):
     IMAGE_MISSING = ("ImageMissing", _ENDS,
         "the image {image} is not on node {node}, and the container was not stopped",
         "pull the image to the node first; kubectl recreate --image does this")
-    RUN_ABORTED = ("RunAborted", _ENDS, "the run was aborted before the pod got the image",
-        "to give it the image, start a new run: kubectl recreate --image")
+    RUN_STOPPED = ("RunStopped", _ENDS, "the run stopped, or gave up this pod, before the pod got the image",
+        "to give it the image, continue the run (kubectl recreate resume); if it was aborted, start a new one")
     POD_GONE = "PodGone", _ENDS, "the pod no longer exists", f"use the name of the pod that replaced it: {_PODS}"
     POD_REPLACED = ("PodReplaced", _ENDS,
         "the pod was replaced: the request is for UID {wanted}, but {key} now has UID {found}",

@@ -35,7 +35,7 @@ ENDS = (
     Reason.POD_DELETING,
     Reason.NO_ANSWER,
     Reason.DEADLINE,
-    Reason.RUN_ABORTED,
+    Reason.RUN_STOPPED,
 )
 """The reasons for which the manager completes a request that its node has not completed."""
 POD_DELETION_SECONDS = 30
@@ -147,8 +147,9 @@ def next_steps(
     if known and own is None:
         values = {"wanted": request.pod_uid, "key": request.pod_key, "found": pod.uid if pod else ""}
         return _end(request, Reason.POD_GONE if pod is None else Reason.POD_REPLACED, now, **values)
-    if request.for_image and request.aborted and not any(state.started for state in request.status.states):
-        return _end(request, Reason.RUN_ABORTED, now)  # nobody gives the pod the image, and it would stay unready
+    waits = not any(state.started for state in request.status.states)
+    if request.for_image and (request.stopped or (request.aborted and waits)):
+        return _end(request, Reason.RUN_STOPPED, now)  # nobody gives the pod the image, and it would stay unready
     times = [(after(own.grace_ends if own else "", POD_DELETION_SECONDS), Reason.POD_DELETING)]
     created = request.created if since is None else since.isoformat()
     seconds, deadline = request.deadline_seconds, f"{request.deadline_seconds}s"

@@ -40,7 +40,7 @@ class ImageSteps:
 
     pull: tuple[str, ...] = ()  # Nodes that get a pull pod
     patch: tuple[Row, ...] = ()  # Pods that get the image
-    cancel: tuple[Row, ...] = ()  # Pods whose open request is deleted, because they must not get the image
+    give_up: tuple[Row, ...] = ()  # Pods whose open request ends, because they must not get the image
     drop: tuple[PullPod, ...] = ()  # Pull pods that are not needed any more
     adoption: Adoption | None = None
 
@@ -81,7 +81,7 @@ def _steps(
     return ImageSteps(
         pull=tuple(node for node in nodes if node not in pulls),
         patch=tuple(row for row in present if not has_image(row, change)),
-        cancel=to_cancel(rows),
+        give_up=given_up(rows),
         drop=tuple(each for each in pulls.values() if each.node not in needed and _is_over(each)),
     )
 
@@ -95,27 +95,25 @@ def patch_of(row: Row, run: Run) -> tuple[Operation, ...]:
     return jsonpatch.test("/metadata/uid", row.uid), *image
 
 
-def to_cancel(rows: Iterable[Row]) -> tuple[Row, ...]:
+def given_up(rows: Iterable[Row]) -> tuple[Row, ...]:
     """Return the failed pods with an open request. It keeps the pod unready, and nothing would end it soon."""
-    failed = (row for row in rows if row.stage is Stage.FAILED and row.request is not None)
-    return tuple(row for row in failed if row.request is not None and not row.request.request.completed)
+    return tuple(row for row in rows if row.stage is Stage.FAILED and _is_open(row))
 
 
-def to_release(run: Run, rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Return the pods without the image whose open requests are deleted when the run stops.
+def left_behind(run: Run, rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Return the pods without the image whose requests end when the run stops.
 
-    Nobody would give them the image, and the requests keep them unready until their deadline. One request of the run
-    is kept in any case, because it has the state of the run.
+    Nobody would give them the image, and the requests keep them unready until their deadline.
     """
-    asked, change = [row for row in rows if row.request is not None], run.options.image
+    change = run.options.image
     if change is None:
         return ()
-    free = [
-        row
-        for row in asked
-        if row.stage.under_way and not has_image(row, change) and row.request is not None and not row.request.aborted
-    ]
-    return tuple(free if len(free) < len(asked) else free[1:])
+    return tuple(row for row in rows if row.stage.under_way and _is_open(row) and not has_image(row, change))
+
+
+def _is_open(row: Row) -> bool:
+    """Whether the pod has a request that nobody is about to end."""
+    return row.request is not None and not (row.request.request.completed or row.request.request.stopped)
 
 
 def _is_over(pull: PullPod) -> bool:
@@ -192,8 +190,9 @@ def _wait_for_pull(row: Row, pull: PullPod | None, change: ImageChange) -> Wait:
 
 def _is_present(row: Row, run: Run) -> bool:
     """Whether the node says that it has the image, and that the unready grace period is over."""
-    name = run.options.containers[0]
-    return row.request is not None and row.request.request.status.state(name).reason is Reason.IMAGE_PRESENT
+    if row.request is None or row.request.request.stopped:  # the manager is about to end it
+        return False
+    return row.request.request.status.state(run.options.containers[0]).reason is Reason.IMAGE_PRESENT
 
 
 def _image(row: Row) -> str:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from crrd.core.api.time import after
 from crrd.core.rollout.adoption import Adoption, changed_by_others, is_held, next_adoption
 from crrd.core.rollout.following import next_following, released_meanwhile
-from crrd.core.rollout.image_steps import NO_STEPS, ImageSteps, image_rows, sort_by_image, to_cancel
+from crrd.core.rollout.image_steps import NO_STEPS, ImageSteps, given_up, image_rows, sort_by_image
 from crrd.core.rollout.refresh import sort_refreshes
 from crrd.core.rollout.requests import last_progress
 from crrd.core.rollout.rivals import age_of, first_rival, with_open_requests
@@ -85,7 +85,7 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False,
         wait = Wait.of(WaitReason.ADOPTING, message=adoption.wait) if adoption.wait else NO_WAIT
         return Plan(rows, wait=wait, image=ImageSteps(adoption=adoption))
     if end is not None:
-        return Plan(rows, end=end, message=message, image=ImageSteps(cancel=to_cancel(rows)))
+        return Plan(rows, end=end, message=message, image=ImageSteps(give_up=given_up(rows)))
     if held := _wait_of_all(world, run):
         waiting, begun = _with_reasons(rows, {row.uid: held for row in rows}), sort_by_image(world, run, rows, ())
         return Plan(waiting, wait=held, wake_at=wake, image=begun.steps)

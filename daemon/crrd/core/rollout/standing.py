@@ -189,6 +189,8 @@ def _requested(world: World, run: Run, member: Member, asked: RunRequest, now: d
     if request.completed:
         if member.pod.deleting or row.has_reason(*_GONE):
             return replace(row, stage=Stage.GONE, wait=_DELETED)
+        if row.has_reason(Reason.RUN_STOPPED):
+            return _candidate(world, run, member, asked)
         if member.disrupted and row.has_reason(Reason.POD_ENDED):
             return replace(row, stage=Stage.GONE, wait=_EVICTED)
         if (interrupted := _interrupted(world, run, row, member)) is not None:
