@@ -360,6 +360,20 @@ async def test_what_is_refused(
     assert await cluster.requests() == []
 
 
+async def test_a_pod_that_can_never_get_the_image_is_named_before_anything_is_written(
+    cluster: PlayedCluster, images: Images
+) -> None:
+    """It would be found out after the last of the other pods."""
+    await cluster.workload("Deployment", "web", 2, restartPolicy="OnFailure")
+    for more in ((), ("--dry-run",)):
+        with pytest.raises(ConfigurationError) as caught:
+            await recreated(cluster, "deployment/web", *TO, "--template", "adopt", *more)
+        why = "so kubelet may not start it again with an image): fix this first, or use --template keep"
+        assert str(caught.value).startswith("deployment.apps/web cannot adopt its pods, because pod web-")
+        assert str(caught.value).endswith(why)
+    assert await cluster.requests() == []
+
+
 async def test_what_is_refused_of_pods(cluster: PlayedCluster, images: Images) -> None:
     mirror = {"kubernetes.io/config.mirror": "m", "kubernetes.io/config.hash": "h"}
     await cluster.pod("static", {"app": "static"}, annotations=mirror)

@@ -13,11 +13,11 @@ from crrd.core.rollout.adoption import ADOPTED_BY, mixed_revisions, trial_writes
 from crrd.core.rollout.following import record_writes, template_images
 from crrd.core.rollout.image_change import ImageChange, is_mutable
 from crrd.core.rollout.image_state import ImageState
-from crrd.core.rollout.image_steps import patch_of
+from crrd.core.rollout.image_steps import never_adopted, patch_of
 from crrd.core.rollout.plan import make_plan
 from crrd.core.rollout.pull import PULL_CONTAINER, pull_pod, pull_source
 from crrd.core.rollout.run import Run, Target
-from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.standing import Row, Stage, make_rows
 from crrd.core.rollout.state import World
 from crrd.core.rollout.template import Template, owner_of, read_content
 from crrd.kube.access import missing_rights
@@ -69,6 +69,7 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
     run = _with(run, replace(change, before=_before(world, run, in_template)))
     run = await _tried(session, cluster, run)
     if change.adopt:
+        _check_all_pods(session, run, in_template, cluster.world())
         await _try_adoption(session, cluster, run)
         if not change.follow and (by_git := _by_git(aim, workload)):
             session.display.print_line(f"{by_git}; --image-from-template takes it from there")
@@ -190,6 +191,13 @@ def _check_following(run: Run, world: World) -> None:
     found = template_images(run.target.words, world.image or ImageState(), world.members)
     if why := found.problem or found.wait:
         raise ConfigurationError(why)
+
+
+def _check_all_pods(session: Session, run: Run, template: Template | None, world: World) -> None:
+    """Refuse an adoption that would fail after the last pod. One that has begun says itself how to release its hold."""
+    rows, follows = make_rows(world, run, session.clock.now()), session.command.follows_template
+    if template is not None and not template.holder and (why := never_adopted(run, rows)):
+        raise ConfigurationError(f"{why}: fix this first{'' if follows else ', or use --template keep'}")
 
 
 async def _tried(session: Session, cluster: Cluster, run: Run) -> Run:

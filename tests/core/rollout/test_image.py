@@ -21,7 +21,8 @@ from crrd.core.rollout.adoption import (
 from crrd.core.rollout.image_change import ImageChange, image_ids, is_mutable
 from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.image_state import ImageState
-from crrd.core.rollout.image_steps import NO_STEPS, left_behind, patch_of
+from crrd.core.rollout.image_steps import NO_STEPS, left_behind, never_adopted, patch_of
+from crrd.core.rollout.nodes import NodeDaemon
 from crrd.core.rollout.overview import run_status
 from crrd.core.rollout.plan import End, Plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import make_preview
@@ -188,6 +189,30 @@ def test_who_gets_no_image() -> None:
     }
     crashes = pods(OLD, running=False, ready=False, waiting_reason="CrashLoopBackOff")
     assert chosen(planned(world(crashes), of)) == ["web-0"], "another image may help"
+
+
+def test_a_pod_that_never_gets_the_image_rules_out_an_adoption() -> None:
+    of, (first, second) = of_image(adopt=True, pulls=False), pods(OLD, OLD)
+
+    def why_not(other: Member, **changes: Any) -> str:
+        return never_adopted(of, planned(replace(world((first, other)), **changes), of).rows)
+
+    far = replace(second, pod=replace(second.pod, node_name="node-b"))
+    reason = "deployment.apps/web cannot adopt its pods, because pod web-1 cannot get the image"
+    known = {"node-a": NodeDaemon("node-a", ready=True)}
+    assert why_not(far, daemons=known) == f"{reason} (the node has no node daemon)"
+    without = member("web-1", container("side"))
+    assert why_not(without) == f"{reason} (container app not found in the pod)"
+    never = member("web-1", container(image=OLD, restart_policy=RestartPolicy.NEVER))
+    assert why_not(never).startswith(reason)
+    for other in (
+        second,
+        pods(OLD, NEW)[1],
+        member("web-1", container(image=OLD, container_id="", running=False)),
+        member("web-1", container(image=OLD, restart_policy=RestartPolicy.NEVER), phase="Failed"),
+        replace(far, pod=replace(far.pod, deleting=True)),
+    ):
+        assert why_not(other, daemons=known) == ""
 
 
 def test_an_image_of_somebody_else_is_not_replaced() -> None:

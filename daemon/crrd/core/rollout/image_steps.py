@@ -26,7 +26,7 @@ from crrd.core.rollout.pull import PullPod, PullState
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import World
-from crrd.core.rollout.waits import NO_WAIT, Wait, WaitReason, describe_pod
+from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason, describe_pod
 from crrd.lib import jsonpatch
 from crrd.lib.jsonpatch import Operation
 
@@ -200,6 +200,17 @@ def _image(row: Row) -> str:
         return ""
     container = row.member.pod.containers.get(row.containers[0])
     return container.image if container is not None else ""
+
+
+def never_adopted(run: Run, rows: Iterable[Row]) -> str:
+    """Return why the workload can never adopt its pods, because one of them cannot get the image; "" if all can.
+
+    A pod whose container has not started yet gets it later.
+    """
+    odd = (row for row in rows if row.skip is not None and not row.skip.normal and row.skip is not Skip.NOT_RUNNING)
+    found = next(odd, None)
+    why = f"{run.target.words} cannot adopt its pods, because pod"
+    return f"{why} {found.pod} cannot get the image ({found.wait.why})" if found is not None else ""
 
 
 def has_image(row: Row, change: ImageChange) -> bool:
