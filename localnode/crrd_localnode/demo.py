@@ -160,7 +160,7 @@ class _Demo:
     async def _replace_image(self, node: LocalNode) -> bool:
         """Give a container of the Deployment's pods another image. The pods stay."""
         before = await _images(node.client)
-        flags = ("--image", NEXT_IMAGE, "--template", "keep", "--max-unavailable", "100%")
+        flags = ("--image", NEXT_IMAGE, "--template", "keep", "--max-unavailable", "100%", "--min-ready", "0")
         done = await self._recreate(node, "-c", "side", *flags)
         after = await _images(node.client)
         self._view.summary([(name, old, new) for (name, _, old), (*_, new) in zip(before, after, strict=True)])

@@ -32,7 +32,8 @@ async def test_a_workload_adopts_its_pods(cluster: Cluster, tmp_path: Path, kind
     image, count = cluster.need_second_image(), 1 if kind == "DaemonSet" else 3
     async with daemons(cluster, tmp_path):
         before, target = await workload(cluster, kind, "web", count), f"{kind.lower()}/web"
-        words = (target, "-c", "app", "--template", "adopt", "--allow-mutable-tag", "--max-unavailable", "2")
+        budget = ("--max-unavailable", "2", "--min-ready", "0")
+        words = (target, "-c", "app", "--template", "adopt", "--allow-mutable-tag", *budget)
         missing = await recreate(cluster, *words, "--image", "localhost/does-not-exist:1")
         assert (missing.code, "no container was stopped there" in missing.out) == (1, True), missing
         kept(before, await pods_of(cluster, "web"))
@@ -82,7 +83,8 @@ async def test_pods_follow_the_template_of_a_held_workload(cluster: Cluster, tmp
         await cluster.client.merge_patch(resource, cluster.namespace, "web", {"spec": spec})
 
     async def follow() -> None:
-        words = (target, "--image-from-template", "--allow-mutable-tag", "--max-unavailable", "3")
+        budget = ("--max-unavailable", "3", "--min-ready", "0")
+        words = (target, "--image-from-template", "--allow-mutable-tag", *budget)
         ended = await recreate(cluster, *words)
         assert ended.code == 0, ended
 

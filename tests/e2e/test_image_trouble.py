@@ -50,7 +50,7 @@ def uids(pods: list[Json]) -> list[str]:
 
 def words(kind: str, name: str, image: str, template: str = "adopt") -> tuple[str, ...]:
     """Return a command that gives the first container of a workload an image."""
-    flags = ("--template", template, "--allow-mutable-tag", "--max-unavailable", "2")
+    flags = ("--template", template, "--allow-mutable-tag", "--max-unavailable", "2", "--min-ready", "0")
     return (f"{kind.lower()}/{name}", "-c", "app", "--image", image, *flags)
 
 

@@ -20,7 +20,7 @@ from tests.support.played_images import Images, image_of
 from tests.support.sessions import command, recreated
 
 Json = dict[str, Any]
-FOLLOW = ("deployment/web", "--image-from-template", "--max-unavailable", "3")
+FOLLOW = ("deployment/web", "--image-from-template", "--max-unavailable", "3", "--min-ready", "0")
 DEPLOYMENTS = RESOURCES["Deployment"]
 
 

@@ -32,7 +32,7 @@ from tests.support.rollouts import asked, container, member, run
 from tests.support.sessions import command, recreated
 
 Json = dict[str, Any]
-TO = ("-c", "app", "--image", "i:2")
+TO = ("-c", "app", "--image", "i:2", "--min-ready", "0")
 DEPLOYMENTS = RESOURCES["Deployment"]
 
 
@@ -75,6 +75,26 @@ async def test_the_pods_get_the_image_then_the_template_and_back(
     assert image_of((await deployment(cluster))["spec"]["template"]) == "i:1"
 
 
+async def test_without_a_readiness_probe_each_pod_must_be_ready_for_a_while(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A container that crashes a moment after its start must not be taken for done."""
+    await cluster.workload("Deployment", "web", 1)
+    words = ("deployment/web", *TO[:-2], "--template", "keep")
+    assert await recreated(cluster, *words, "--dry-run") == 0
+    assert "each pod must be ready for 10s before the next batch" in output(capsys)
+    running = asyncio.create_task(recreated(cluster, *words))
+    while not (made := await cluster.requests()):
+        await asyncio.sleep(0.02)
+    recorded = read_run_request(made[0])
+    assert recorded is not None
+    assert recorded.run.options.min_ready == 10
+    assert await recreated(cluster, "abort", recorded.run.name) == 0
+    assert await running == 1
+    text = output(capsys)
+    assert "container app has no readiness probe, so each pod must be ready for 10s before the run continues" in text
+
+
 async def test_an_image_that_came_later_is_not_undone(cluster: PlayedCluster, images: Images) -> None:
     await cluster.workload("Deployment", "web", 1)
     assert await recreated(cluster, "deployment/web", *TO, "--template", "keep") == 0
@@ -83,7 +103,7 @@ async def test_an_image_that_came_later_is_not_undone(cluster: PlayedCluster, im
     assert recorded is not None
     assert recorded.run.options.image is not None
     assert recorded.run.options.image.template, "a later rollout of the workload stops the run"
-    assert await recreated(cluster, "deployment/web", "-c", "app", "--image", "i:3", "--template", "keep") == 0
+    assert await recreated(cluster, "deployment/web", *TO, "--image", "i:3", "--template", "keep") == 0
     with pytest.raises(ConfigurationError, match=f"web has i:3 by now, which run {first} has not set"):
         await recreated(cluster, "undo", first)
     assert "i:3" in (await images_of(cluster)).values()

@@ -217,7 +217,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     number("--max-per-zone", "maximum unready pods per zone (0 = no limit)", shown=str(by_default.max_per_zone))
     time = partial(flag, convert=duration(), metavar="TIME")
     least = "time that a restarted pod must be ready before the run continues"
-    time("--min-ready", least, shown="the workload's minReadySeconds")
+    time("--min-ready", least, shown="the workload's minReadySeconds; with --image 10s if there is no readiness probe")
     switch("--ordered", help="restart a container only after the one before it is ready again")
     grace = "time to keep the pod unready before the restart; needs the readiness gate KruisePodReady"
     time("--unready-grace", grace, convert=duration(most=LONGEST_UNREADY))

@@ -17,6 +17,7 @@ from crrd.core.rollout.image_steps import never_adopted, patch_of
 from crrd.core.rollout.plan import make_plan
 from crrd.core.rollout.pull import PULL_CONTAINER, pull_pod, pull_source
 from crrd.core.rollout.run import Run, Target
+from crrd.core.rollout.settling import with_min_ready
 from crrd.core.rollout.standing import Row, Stage, make_rows
 from crrd.core.rollout.state import World
 from crrd.core.rollout.template import Template, owner_of, read_content
@@ -66,13 +67,16 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
             _check_adoption(run, in_template, world, workload)
     if in_template is not None:
         change = replace(change, template=in_template.content.rest, had=in_template.content.image)
-    run = _with(run, replace(change, before=_before(world, run, in_template)))
+    run = with_min_ready(world, _with(run, replace(change, before=_before(world, run, in_template))))
     run = await _tried(session, cluster, run)
     if change.adopt:
         _check_all_pods(session, run, in_template, cluster.world())
         await _try_adoption(session, cluster, run)
         if not change.follow and (by_git := _by_git(aim, workload)):
             session.display.print_line(f"{by_git}; --image-from-template takes it from there")
+    if run.options.min_ready != session.command.options.min_ready and not session.command.dry_run:
+        why = f"container {run.options.containers[0]} has no readiness probe, so each pod must be ready for"
+        session.display.print_line(f"{why} {run.options.min_ready}s before the run continues (--min-ready)")
     return run
 
 

@@ -8,6 +8,8 @@ import pytest
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.plan import End, Plan
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.settling import UNPROBED_SECONDS, with_min_ready
 from crrd.core.rollout.state import World
 from tests.support.rollouts import AFTER, container, member, planned, run, stages, succeeded, why, workload
 
@@ -64,3 +66,16 @@ def test_without_a_pin_nothing_is_known_of_restarts() -> None:
     bare = replace(made.request, containers=tuple(replace(each, context=None) for each in made.request.containers))
     known = World((first,), (replace(made, request=bare),), workload(1), image=ImageState(container="app"))
     assert stages(planned(known, OF)) == {"web-0": "done"}
+
+
+def test_without_a_readiness_probe_a_pod_is_not_done_at_once() -> None:
+    """A container that crashes a moment after its start would be taken for done."""
+
+    def least(of: Run = OF, of_workload: int = 0, **changes: Any) -> int | None:
+        pods = (member("web-0", container("app", readiness_probe=True)), member("web-1", container("app", **changes)))
+        return with_min_ready(World(pods, workload=workload(2, min_ready=of_workload)), of).options.min_ready
+
+    assert least() == UNPROBED_SECONDS
+    assert least(readiness_probe=True) is None
+    assert least(of_workload=5) is None
+    assert least(replace(OF, options=replace(OF.options, min_ready=0))) == 0

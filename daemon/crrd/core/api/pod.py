@@ -93,6 +93,7 @@ class PodContainer:
     restart_rules: tuple[Mapping[str, Any], ...] = ()  # restartPolicyRules, as in the pod's JSON
     startup_probe: bool = False
     liveness_probe: bool = False
+    readiness_probe: bool = False
     image: str = ""  # In the spec
     pulls_image: bool = False  # Whether kubelet pulls its image at every start (imagePullPolicy Always)
     container_id: str = ""
@@ -200,6 +201,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
             tuple(map(mapping, items(entry.get("restartPolicyRules")))),
             entry.get("startupProbe") is not None,
             entry.get("livenessProbe") is not None,
+            entry.get("readinessProbe") is not None,
             text(entry.get("image")),
             entry.get("imagePullPolicy") == "Always",
         )

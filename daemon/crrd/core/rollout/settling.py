@@ -1,12 +1,28 @@
 """When a recreated pod counts as done: once it has been ready for long enough with its new containers."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.requests import RunRequest
-from crrd.core.rollout.state import Member
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.state import Member, World
 
 NOT_READY = "the pod is not ready"
+UNPROBED_SECONDS = 10
+"""How long a pod must be ready by default, if its container gets another image and has no readiness probe."""
+
+
+def with_min_ready(world: World, run: Run) -> Run:
+    """Return a run with an image with its default of `Options.min_ready`.
+
+    Without a readiness probe, a container is ready at once, and may crash a moment later because of its image.
+    """
+    containers = (each.pod.containers.get(run.options.containers[0]) for each in world.members if each.counts)
+    unprobed = any(each is not None and not each.readiness_probe for each in containers)
+    if run.options.min_ready is not None or world.min_ready(run) or not unprobed:
+        return run
+    return replace(run, options=replace(run.options, min_ready=UNPROBED_SECONDS))
 
 
 def settled_at(min_ready: int, member: Member, asked: RunRequest, now: datetime) -> tuple[datetime | None, str]:
