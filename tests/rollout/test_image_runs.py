@@ -130,6 +130,8 @@ async def test_an_undo_does_not_wait_for_the_run_that_it_undoes(
     assert "aborted: 0 of 2 pods recreated" in output(capsys), "the process of the first run has stopped"
     assert set((await images_of(cluster)).values()) == {"i:1"}
     assert await run_name(cluster) != first
+    assert await recreated(cluster, "status", first) == 0, "the undo could be killed before it has a request"
+    assert "aborted" in output(capsys)
 
 
 async def test_a_wrong_tag_stops_nothing(

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from crrd.core.api.types import ANNOTATION_STOPPED, Request
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.requests import RunRequest, read_run_request
@@ -144,7 +145,7 @@ class Starts:
         try:
             for old in choice.taken_over.get(row.uid, ()):
                 with suppress(GoneError):
-                    await self._client.delete(REQUESTS, run.namespace, old.request.name, uid=old.request.uid)
+                    await self._end(old.request)
             made = await self._client.create(REQUESTS, run.namespace, body)
         except ConflictError as error:
             await self._take_over(run, row, name, error)
@@ -154,6 +155,14 @@ class Starts:
             choice.created()
             await self._check_admission_labels(run, made)
             self._cluster.written(made)
+
+    async def _end(self, old: Request) -> None:
+        """End an open request of another run. One with an image is not deleted, so that its run can still be undone."""
+        if old.for_image:
+            body = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
+            self._cluster.written(await self._client.merge_patch(REQUESTS, old.namespace, old.name, body))
+        else:
+            await self._client.delete(REQUESTS, old.namespace, old.name, uid=old.uid)
 
     async def _take_over(self, run: Run, row: Row, name: str, conflict: ConflictError) -> None:
         """Handle a request that already exists: a response was lost, or another process created it.

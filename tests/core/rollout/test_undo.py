@@ -41,6 +41,8 @@ def test_an_undo_begins_while_a_pod_with_the_bad_image_has_its_request() -> None
     assert unfinished(known(OPEN), UNDO, NOW) is None
     assert chosen(planned(known(OPEN), UNDO)) == ["web-0"]
     assert taken_over(known(OPEN), UNDO) == {BAD.pod.uid: [OPEN]}
+    stopped = replace(OPEN, request=replace(OPEN.request, stopped=True))
+    assert taken_over(known(stopped), UNDO) == {}, "the manager is about to end it"
     assert planned(known(OPEN), UNDO).end is None, "the older run is no rival"
     assert unfinished(known(OPEN), replace(UNDO, started=FIRST.started, name="later"), NOW) is None
 

@@ -77,7 +77,7 @@ class Reason(ReasonTable):
     IMAGE_MISSING = ("ImageMissing", _ENDS,
         "the image {image} is not on node {node}, and the container was not stopped",
         "pull the image to the node first; kubectl recreate --image does this")
-    RUN_STOPPED = ("RunStopped", _ENDS, "the run stopped, or gave up this pod, before the pod got the image",
+    RUN_STOPPED = ("RunStopped", _ENDS, "the run has stopped, has given up this pod, or is undone",
         "to give it the image, continue the run (kubectl recreate resume); if it was aborted, start a new one")
     POD_GONE = "PodGone", _ENDS, "the pod no longer exists", f"use the name of the pod that replaced it: {_PODS}"
     POD_REPLACED = ("PodReplaced", _ENDS,

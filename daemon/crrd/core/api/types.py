@@ -38,8 +38,8 @@ ANNOTATION_REQUESTED_BY = "crr.apps.kruise.io/requested-by"
 ANNOTATION_ABORTED = "crr.apps.kruise.io/run-aborted"
 """The time of the abort (RFC 3339). On any request of a run, it means that the run starts no more pods."""
 ANNOTATION_STOPPED = "crr.apps.kruise.io/run-stopped"
-"""Set by a run that stops, or gives up a pod, on a request whose pod does not have the image. The manager ends this
-request, so that its pod is ready again. It is not deleted, because it may be the only one with the state of the run."""
+"""Set by a run that stops, gives up a pod, or is undone, on a request with an image. The manager ends this request, so
+that its pod is ready again. It is not deleted, because it may be the only one with the state of its run."""
 FINALIZER = "crr.apps.kruise.io/unready-acquired"
 """Keeps a deleted request until the manager has made its pod ready again."""
 CONDITIONS_UNREADY = ("PodUnreadyAcquired", "PreRecreateGrace")
@@ -209,7 +209,7 @@ class Request:
     unpinned: bool = False  # Whether another client removed or changed pins or start times: write them again
     unready_acquired: bool = False
     aborted: bool = False  # Whether its run was aborted
-    stopped: bool = False  # Whether its run has stopped, or has given up the pod (ANNOTATION_STOPPED)
+    stopped: bool = False  # Whether its run works on the pod no more (ANNOTATION_STOPPED)
     deadline_seconds: int | None = None  # activeDeadlineSeconds
     ttl_seconds: int | None = None  # ttlSecondsAfterFinished
     finalizers: tuple[str, ...] = ()

@@ -16,11 +16,11 @@ def first_rival(world: World, run: Run) -> Run | None:
 def taken_over(world: World, run: Run) -> Mapping[str, list[RunRequest]]:
     """Return, by pod (UID), the open requests of runs that this run replaces.
 
-    They must be deleted before the pod has a request of this run.
+    They must end, because the node serves the requests of a pod one after the other.
     """
     found: dict[str, list[RunRequest]] = {}
     for each in world.requests:
-        if run.replaces(each.run) and not each.request.completed:
+        if run.replaces(each.run) and not (each.request.completed or each.request.stopped):
             found.setdefault(each.request.pod_uid, []).append(each)
     return found
 
