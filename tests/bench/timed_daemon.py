@@ -15,19 +15,8 @@ from typing import Any
 
 OUTPUT = "CRRD_BENCH_METRICS_COST"
 """The variable that names the file for the result: CPU seconds and calls, by what was called."""
-TOLD = (
-    "seen",
-    "turn",
-    "work_started",
-    "hook_ended",
-    "stop_sent",
-    "stop_ended",
-    "successor_seen",
-    "written",
-    "forgotten",
-    "watch_restarted",
-)
-"""What the controller and the watches tell NodeMetrics."""
+TOLD = ("begin", "withheld", "watch_restarted")
+"""What the controller and the watches tell NodeMetrics. What they tell of a request is in RequestRecorder."""
 OBSERVERS = ("api_call", "cri_call")
 """What the clients tell it, by attributes of its instance."""
 
@@ -69,7 +58,8 @@ def main() -> None:
     with keep_imports_lean():
         from prometheus_client import exposition  # noqa: PLC0415
 
-        from crrd.node.metrics import NodeMetrics  # noqa: PLC0415
+        from crrd.node.metrics import NodeMetrics, RequestMetrics  # noqa: PLC0415
+        from crrd.ports import RequestRecorder  # noqa: PLC0415
 
     class Timed(NodeMetrics):
         def __init__(self, *args: Any) -> None:
@@ -77,8 +67,10 @@ def main() -> None:
             for name in OBSERVERS:
                 setattr(self, name, timed(name, getattr(self, name)))
 
-    for name in TOLD:
-        setattr(Timed, name, timed(name, getattr(NodeMetrics, name)))
+    told_of_requests = [name for name in vars(RequestRecorder) if not name.startswith("_")]
+    for kind, names in ((Timed, TOLD), (RequestMetrics, told_of_requests)):
+        for name in names:
+            setattr(kind, name, timed(name, getattr(kind, name)))
     with keep_imports_lean():
         from crrd.node import daemon as app  # noqa: PLC0415
     setattr(app, "NodeMetrics", Timed)  # noqa: B010 - replaced in the one place that makes them

@@ -39,10 +39,11 @@ async def change_readiness(client: KubeClient, action: PodAction, now: Callable[
             if value_at(found, "metadata.uid") != pod.uid:
                 return None
             before = readiness_of(found)
-            if (after := readiness_after(action, before)) != before:
-                body = _patch(found, after, now())
-                found = await client.merge_patch(PODS, pod.namespace, pod.name, body, subresource="status")
-            return parse_meta(found)
+            if (after := readiness_after(action, before)) == before:
+                return parse_meta(found)
+            body = _patch(found, after, now())
+            del found  # whole pods need much memory, and a thousand patches may wait for their turn
+            return parse_meta(await client.merge_patch(PODS, pod.namespace, pod.name, body, subresource="status"))
         except GoneError:
             return None
         except ConflictError:
