@@ -9,7 +9,7 @@ from crrd.lib.jsonfields import items, mapping
 
 _ITEMS = re.compile(rb'"items"\s*:\s*\[')
 _TOKENS = re.compile(rb'[][{}]|"(?:[^"\\]++|\\.)*+"', re.DOTALL)  # Brackets; and strings, to skip brackets in them
-SMALL_BYTES = 256 * 2**10  # A list up to this size is decoded as a whole, because that is faster
+SMALL_BYTES = 512 * 2**10  # A list up to this size is decoded as a whole, because that is faster
 LONGEST_LINE = 16 * 2**20  # Bytes; etcd stores no object above a few MiB, so a longer line is not an event
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Self, TypeVar
 
 from crrd.core.config.kept import kept_of_pods
@@ -132,7 +132,7 @@ class Cluster:
         users = (each.user for each in self._pods.values()) if self._stale else ()
         of_peers = [each for peer in self._others() for each in peer.claims.values()]
         return World(
-            members=tuple(sorted(filter(self._belongs, self._pods.values()), key=lambda each: each.pod.name)),
+            members=tuple(sorted(self._own_pods(), key=lambda each: each.pod.name)),
             requests=(
                 *(each.value for each in self._requests if each.value is not None),
                 *(request for _, request in of_peers),
@@ -250,7 +250,7 @@ class Cluster:
         Raises ConfigurationError, ApiUnavailableError.
         """
         await self._owners.learn([member.owner for member in self._pods.values()])
-        members = tuple(filter(self._belongs, self._pods.values()))
+        members = self._own_pods()
         await self._nodes.learn(members, self._daemons.by_node)
         if self._config is not None:
             await self._config.learn(members)
@@ -270,9 +270,10 @@ class Cluster:
             return found if text(mapping(found.get("metadata")).get("uid")) == uid else None
         return None
 
-    def _belongs(self, member: Member) -> bool:
-        """Whether a pod belongs to the target. If the target is a workload, owner references decide."""
-        return self._owners.lead_to_target(member.owner)
+    def _own_pods(self) -> list[Member]:
+        """Return the pods of the target. If the target is a workload, owner references decide."""
+        belongs = cache(self._owners.lead_to_target)
+        return [each for each in self._pods.values() if belongs(each.owner)]
 
     def _request_changed(self, _: object, after: Version[RunRequest | None] | None) -> None:
         """Note aborted runs. A run stays aborted even after the request with the annotation was deleted.
