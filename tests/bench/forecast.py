@@ -17,7 +17,7 @@ from crrd.kubelet.hash.container_hash import container_hash
 
 MOST_SECONDS = 5.0
 MOST_MIB = 150.0
-UPGRADES = (("v1.30.4", "1.31"), ("v1.15.12", "1.16"))
+TODAY, TO = "v1.30.4", "1.31"
 
 
 def container(number: int) -> dict[str, Any]:
@@ -49,17 +49,14 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--containers", type=int, default=10_000)
     count = parser.parse_args().containers
-    slowest = 0.0
-    for today, to in UPGRADES:
-        stored = f"{container_hash(container(0), today) or 0:x}"
-        began, cpu = time.perf_counter(), time.process_time()
-        report = make_report(inputs(count, stored), today, to)
-        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-        slowest = max(slowest, cpu)
-        print(f"forecast: {count} containers in {seconds:.2f} s ({cpu:.2f} s of CPU): {summary(report)}")
+    stored = f"{container_hash(container(0), TODAY) or 0:x}"
+    began, cpu = time.perf_counter(), time.process_time()
+    report = make_report(inputs(count, stored), TODAY, TO)
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    print(f"forecast: {count} containers in {seconds:.2f} s ({cpu:.2f} s of CPU): {summary(report)}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"forecast: {peak:.0f} MiB at most (limits: {MOST_SECONDS:g} s, {MOST_MIB:g} MiB)")
-    return int(slowest > MOST_SECONDS or peak > MOST_MIB)
+    return int(cpu > MOST_SECONDS or peak > MOST_MIB)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 Against an API server with 10 000 pods of 12 KB and 1 000 requests: the manager's peak memory, the longest stall of its
 loop, the time from a change of leader to its first decision, and what becomes of the events of 1 000 requests that end
 at once. Then 5 000 TLS connections that say nothing are opened to its webhook, and it is asked as an API server asks.
+Fails if a leader needs more than 85 MiB before that.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from tests.bench.watched_manager import OUTPUT
 from tests.support.webhook import new_certificates, trusting
 
 RATE, SECONDS = 100.0, 10.0
+MOST_MIB = 85.0
 
 
 class Manager(Daemon):
@@ -168,8 +170,8 @@ async def ask(url: str, tls: ssl.SSLContext) -> tuple[list[float], int]:
     return took, len(tasks) - len(took)
 
 
-async def run(pods: int, requests: int, connections: int) -> None:
-    """Measure and print."""
+async def run(pods: int, requests: int, connections: int) -> float:
+    """Measure and print. Return the peak memory of the leaders without strangers, in MiB."""
     with tempfile.TemporaryDirectory(prefix="crrd-bench-") as name:
         folder = Path(name)
         os.environ[OUTPUT] = name
@@ -180,17 +182,17 @@ async def run(pods: int, requests: int, connections: int) -> None:
         async with cluster(folder, "--pods", str(pods), "--requests", str(requests)) as api:
             ready = await api.read("pods")
             print(f"size: an API server with {pods} pods of {ready['bytes']} bytes and {requests} requests", flush=True)
-            await _measure(api, folder, certificates, requests, connections)
+            return await _measure(api, folder, certificates, requests, connections)
 
 
-async def _measure(api: Cluster, folder: Path, certificates: Certificates, requests: int, connections: int) -> None:
+async def _measure(api: Cluster, folder: Path, certificates: Certificates, requests: int, connections: int) -> float:
     kubeconfig = folder / "kubeconfig"
     await api.do("create recreating", "created")
     first, second = (Manager(each, folder, kubeconfig) for each in ("first", "second"))
     async with first:
         written = await api.until_written(2 * requests)
         _tell_decisions("first leader", api.led, written)
-        _tell_memory("first leader", first)
+        peak = _tell_memory("first leader", first)
         async with second:
             print(f"  standby: resident {second.memory()[0]:.1f} MiB", flush=True)
             await first.stop()
@@ -206,9 +208,10 @@ async def _measure(api: Cluster, folder: Path, certificates: Certificates, reque
             events = await api.until_written(2 * requests, "events", 100)
             print(f"  {requests} requests that end at once: {len(events)} of {2 * requests} events written, ", end="")
             print(f"the last after {max(events) - began:.1f} s", flush=True)
-            _tell_memory("second leader, then", second)
+            peak = max(peak, _tell_memory("second leader, then", second))
             await _strangers(second, certificates, connections)
         _tell_stalls("second leader", second)
+    return peak
 
 
 async def _strangers(manager: Manager, certificates: Certificates, connections: int) -> None:
@@ -247,9 +250,10 @@ def _tell_decisions(who: str, led: list[tuple[str, float]], written: list[float]
     print(f" the one before had left; {len(written)} writes, the last after {written[-1] - began:.1f} s", flush=True)
 
 
-def _tell_memory(who: str, manager: Manager) -> None:
+def _tell_memory(who: str, manager: Manager) -> float:
     now, most = manager.memory()
     print(f"  {who}: resident {now:.1f} MiB, {most:.1f} at most", flush=True)
+    return most
 
 
 def _tell_stalls(who: str, manager: Manager) -> None:
@@ -257,7 +261,7 @@ def _tell_stalls(who: str, manager: Manager) -> None:
     print(f"  {who}: longest stalls of its loop, ms (of which it used the processor): {told or 'none'}", flush=True)
 
 
-def main() -> None:
+def main() -> int:
     """Run the bench."""
     parser = argparse.ArgumentParser(description=(__doc__ or "-").splitlines()[0])
     parser.add_argument("--pods", type=int, default=10_000)
@@ -267,9 +271,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.strangers:
         strangers(args.strangers, os.environ["AUTHORITY"], args.connections)
-    else:
-        asyncio.run(run(args.pods, args.requests, args.connections))
+        return 0
+    return int(asyncio.run(run(args.pods, args.requests, args.connections)) > MOST_MIB)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
