@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation import test_simulation
+from tests.tools import mutants
 from tests.tools.planted import patches, planted, with_hunk
 
 CODE = "\nif a:\n    b()\n    c()\nif d:\n    b()\n    e()\n"
@@ -37,3 +39,9 @@ def test_lines_near_a_planted_bug_may_change(new: str, end: str) -> None:
 def test_a_planted_bug_has_one_place(hunk: str, code: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         with_hunk(code, hunk)
+
+
+def test_mutants_meet_all_schedules() -> None:
+    name = "tests/simulation/test_simulation.py::test_schedules"
+    firsts = range(0, test_simulation.SCHEDULES, test_simulation.CHUNK)
+    assert list(mutants.SCHEDULES) == [f"{name}[{first}]" for first in firsts]
