@@ -25,7 +25,7 @@ from crrd.core.api import types as model
 from crrd.core.recreate.observation import ExecResult
 from crrd.kube.client import KubeClient
 from crrd.kube.config import KubeconfigAccess
-from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
+from crrd.kube.resources import NAMESPACES, PODS, POLICIES, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, GoneError
 from tests.support.containerd import Containerd
 from tests.support.faulty_node import FaultyNode
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
-CRD_FILE = Path(__file__).parents[2] / "manifests" / "base" / "crd.yaml"
+_MANIFESTS = Path(__file__).parents[2] / "manifests" / "base"
+CRD_FILES = {REQUESTS: _MANIFESTS / "crd.yaml", POLICIES: _MANIFESTS / "policies-crd.yaml"}
 VARIABLES = ("CRRD_TEST_KUBECONFIG", "CRRD_TEST_CRI_ENDPOINT", "CRRD_TEST_NODE", "CRRD_TEST_IMAGE")
 SECOND_IMAGE = "CRRD_TEST_IMAGE_2"
 """Another image with a shell, for in-place updates on an existing cluster. Without it, those tests are skipped."""
@@ -419,19 +420,19 @@ def crr_for(pod: Json, containers: Sequence[str], *, name: str = "", **strategy:
     }
 
 
-async def _apply_crd(client: KubeClient) -> None:
-    """Create the CRD if it does not exist, and wait until it is served."""
-    crd = yaml.safe_load(CRD_FILE.read_text())
-    try:
-        await client.get(CRDS, "", crd["metadata"]["name"])
-    except GoneError:
-        await client.create(CRDS, "", crd)
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                with suppress(ApiRefusedError):
-                    await client.list_all(REQUESTS, dict)
-                    return
-                await asyncio.sleep(0.1)
+async def _apply_crds(client: KubeClient) -> None:
+    """Create the CRDs that do not exist, and wait until they are served."""
+    for resource, file in CRD_FILES.items():
+        try:
+            await client.get(CRDS, "", resource.full_name)
+        except GoneError:
+            await client.create(CRDS, "", yaml.safe_load(file.read_text()))
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    with suppress(ApiRefusedError):
+                        await client.list_all(resource, dict)
+                        break
+                    await asyncio.sleep(0.1)
 
 
 @asynccontextmanager
@@ -486,10 +487,10 @@ async def local_cluster(folder: Path, **options: Any) -> AsyncIterator[Cluster]:
 
 @asynccontextmanager
 async def on_foreign_cluster(variables: Mapping[str, str], folder: Path) -> AsyncIterator[Cluster]:
-    """Yield the helper for an existing cluster. The CRD is created if it does not exist."""
+    """Yield the helper for an existing cluster. The CRDs are created if they do not exist."""
     kubeconfig, endpoint, node_name, image = (variables[name] for name in VARIABLES)
     async with KubeClient(KubeconfigAccess(kubeconfig)) as client:
-        await _apply_crd(client)
+        await _apply_crds(client)
 
         def build(namespace: str, cri: "RuntimeServiceAsyncStub") -> Cluster:
             return Cluster(
