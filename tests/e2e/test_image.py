@@ -8,13 +8,16 @@ import pytest
 from crrd.core.rollout.pull import LABEL_PULL
 from crrd.kube.resources import PODS
 from crrd_localnode.workload import RESOURCES
-from tests.support.cluster import Cluster, Json, foreign
+from tests.support.cluster import Cluster, foreign
 from tests.support.recreates import (
+    HELD,
     daemons,
+    hold,
     image_of,
     kept,
     pods_of,
     recreate,
+    release,
     requests_of,
     rolled_out,
     wait_ready,
@@ -60,27 +63,10 @@ async def test_a_workload_adopts_its_pods(cluster: Cluster, tmp_path: Path, kind
         assert not {pod["metadata"]["uid"] for pod in later} & {pod["metadata"]["uid"] for pod in before}
 
 
-HELD: dict[str, tuple[Json, Json]] = {
-    "Deployment": ({"paused": True}, {"paused": False}),
-    "StatefulSet": (
-        {"updateStrategy": {"rollingUpdate": {"partition": 9}}},
-        {"updateStrategy": {"rollingUpdate": {"partition": 0}}},
-    ),
-    "DaemonSet": (
-        {"updateStrategy": {"type": "OnDelete", "rollingUpdate": None}},
-        {"updateStrategy": {"type": "RollingUpdate"}},
-    ),
-}
-"""By kind: how a workload is held, and released."""
-
-
-@pytest.mark.parametrize("kind", HELD)
+@pytest.mark.parametrize("kind", sorted(HELD))
 async def test_pods_follow_the_template_of_a_held_workload(cluster: Cluster, tmp_path: Path, kind: str) -> None:
-    image, (hold, release), count = cluster.need_second_image(), HELD[kind], 1 if kind == "DaemonSet" else 3
+    image, count = cluster.need_second_image(), 1 if kind == "DaemonSet" else 3
     resource, target = RESOURCES[kind], f"{kind.lower()}/web"
-
-    async def change(spec: Json) -> None:
-        await cluster.client.merge_patch(resource, cluster.namespace, "web", {"spec": spec})
 
     async def follow() -> None:
         budget = ("--max-unavailable", "3", "--min-ready", "0")
@@ -90,11 +76,7 @@ async def test_pods_follow_the_template_of_a_held_workload(cluster: Cluster, tmp
 
     async with daemons(cluster, tmp_path):
         before = await workload(cluster, kind, "web", count)
-        found = await cluster.client.get(resource, cluster.namespace, "web")
-        template = {**found["spec"]["template"]["spec"]}
-        containers = [{**template["containers"][0], "image": image}, *template["containers"][1:]]
-        await change({**hold, "template": {"spec": {"containers": containers}}})
-        written = dict(await cluster.client.get(resource, cluster.namespace, "web"))
+        written = await hold(cluster, kind, "web", image)
         await follow()
         pods = await pods_of(cluster, "web")
         kept(before, pods, "app")
@@ -106,13 +88,14 @@ async def test_pods_follow_the_template_of_a_held_workload(cluster: Cluster, tmp
         await follow()
         now = dict(await cluster.client.get(resource, cluster.namespace, "web"))
         assert (now["spec"], now["metadata"].get("labels")) == (written["spec"], written["metadata"].get("labels"))
-        await change(release)
+        await release(cluster, kind, "web")
         await rolled_out(cluster, kind, "web")
         await asyncio.sleep(3)  # in which a controller would begin a rollout
         assert {pod["metadata"]["uid"] for pod in await pods_of(cluster, "web")} == {
             pod["metadata"]["uid"] for pod in before
         }
-        await change({"template": {"metadata": {"annotations": {"later": "rollout"}}}})
+        change = {"spec": {"template": {"metadata": {"annotations": {"later": "rollout"}}}}}
+        await cluster.client.merge_patch(resource, cluster.namespace, "web", change)
         await rolled_out(cluster, kind, "web")
         later = await wait_ready(cluster, "web", count)
         assert not {pod["metadata"]["uid"] for pod in later} & {pod["metadata"]["uid"] for pod in before}

@@ -20,12 +20,14 @@ from tests.support.command import Ended
 from tests.support.recreates import (
     BUDGETS,
     daemons,
+    hold,
     image_of,
     kept,
     pod_spec,
     pods_of,
     recorded,
     recreate,
+    release,
     rolled_out,
     wait_ready,
     workload,
@@ -70,25 +72,41 @@ async def killed(cluster: Cluster, writes: int, *arguments: str) -> int:
     return await process.wait()
 
 
+async def prepared(cluster: Cluster, kind: str, name: str, template: str) -> tuple[list[Json], tuple[str, ...]]:
+    """Create a workload. Return its pods, and the command that gives them another image."""
+    image, before = cluster.need_second_image(), await workload(cluster, kind, name, 1 if kind == "DaemonSet" else 2)
+    if template == "adopt":
+        return before, (*words(kind, name, image), "--run", name)
+    await hold(cluster, kind, name, image)
+    flags = ("--image-from-template", "--allow-mutable-tag", "--max-unavailable", "2", "--min-ready", "0")
+    return before, (f"{kind.lower()}/{name}", *flags, "--run", name)
+
+
 @KINDS
-async def test_a_run_that_is_killed_after_any_write_can_be_resumed(cluster: Cluster, tmp_path: Path, kind: str) -> None:
-    image, count, writes = cluster.need_second_image(), 1 if kind == "DaemonSet" else 2, 0
+@pytest.mark.parametrize("template", ["adopt", "follow"])
+async def test_a_run_that_is_killed_after_any_write_can_be_resumed(
+    cluster: Cluster, tmp_path: Path, kind: str, template: str
+) -> None:
+    writes = 0
     async with daemons(cluster, tmp_path):
         while True:
             writes += 1
             name = f"web{writes}"
-            before, arguments = await workload(cluster, kind, name, count), (*words(kind, name, image), "--run", name)
+            before, arguments = await prepared(cluster, kind, name, template)
             code = await killed(cluster, writes, *arguments)
             if code >= 0:
                 break
             ended = await recreate(cluster, *arguments)
             assert ended.code == 0, (writes, ended)
-            kept(before, await pods_of(cluster, name), "app")
+            if template == "follow":
+                await release(cluster, kind, name)
             found = await rolled_out(cluster, kind, name)
-            assert image_of(found["spec"]["template"]) == image, writes
+            kept(before, await pods_of(cluster, name), "app")
+            assert image_of(found["spec"]["template"]) == cluster.second_image, writes
             assert "crr.apps.kruise.io/adopting-run" not in found["metadata"].get("labels", {}), writes
             await no_pull_pods(cluster)
             await cluster.client.delete(RESOURCES[kind], cluster.namespace, name)
+        print(f"killed after each of {writes - 1} writes")  # for -rP
         assert (code, writes > 5) == (0, True)
 
 

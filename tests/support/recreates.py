@@ -29,6 +29,18 @@ from tests.support.command import Ended, crrd
 from tests.support.daemons import NodeDaemon
 
 BUDGETS = Resource("poddisruptionbudgets", "policy")
+HELD: dict[str, tuple[Json, Json]] = {
+    "Deployment": ({"paused": True}, {"paused": False}),
+    "StatefulSet": (
+        {"updateStrategy": {"rollingUpdate": {"partition": 9}}},
+        {"updateStrategy": {"rollingUpdate": {"partition": 0}}},
+    ),
+    "DaemonSet": (
+        {"updateStrategy": {"type": "OnDelete", "rollingUpdate": None}},
+        {"updateStrategy": {"type": "RollingUpdate"}},
+    ),
+}
+"""By kind: how a workload is held, and released."""
 
 
 def pod_spec(cluster: Cluster, *names: str) -> Json:
@@ -101,6 +113,19 @@ async def rolled_out(cluster: Cluster, kind: str, name: str) -> Json:
             if status.get("observedGeneration") == generation and counts == {wanted}:
                 return found
             await asyncio.sleep(0.1)
+
+
+async def hold(cluster: Cluster, kind: str, name: str, image: str) -> Json:
+    """Hold a workload, and give the first container of its template an image. Return the workload."""
+    spec = (await cluster.client.get(RESOURCES[kind], cluster.namespace, name))["spec"]["template"]["spec"]
+    containers = [{**spec["containers"][0], "image": image}, *spec["containers"][1:]]
+    change = {"spec": {**HELD[kind][0], "template": {"spec": {"containers": containers}}}}
+    return dict(await cluster.client.merge_patch(RESOURCES[kind], cluster.namespace, name, change))
+
+
+async def release(cluster: Cluster, kind: str, name: str) -> None:
+    """Let the controller of a held workload roll out its template."""
+    await cluster.client.merge_patch(RESOURCES[kind], cluster.namespace, name, {"spec": HELD[kind][1]})
 
 
 def image_of(template: Json) -> str:
