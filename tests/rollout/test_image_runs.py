@@ -561,7 +561,7 @@ class Busy:
     """All calls fail."""
 
     def __init__(self) -> None:
-        self.calls, self.changed = list[str](), asyncio.Event()
+        self.calls, self.changed, self.sent = list[str](), asyncio.Event(), dict[str, str]()
 
     def __getattr__(self, name: str) -> Any:
         async def fail(*_: object, **__: object) -> None:

@@ -37,6 +37,7 @@ class World:
         self.refusals: dict[str, str] = {}
         self.members: dict[str, Member] = {}  # By pod: what a look finds
         self.ended: list[str] = []
+        self.sent: dict[str, str] = {}
         self.in_flight = self.most_in_flight = 0
         self.writer = ImageWriter(cast("KubeClient", self), cast("Cluster", self), cast("ImageObjects", self))
 

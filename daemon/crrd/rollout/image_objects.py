@@ -33,6 +33,7 @@ class ImageObjects:
         self._memory = PullMemory()
         self._refused: dict[str, PullPod] = {}  # By node
         self.released = False  # As `ImageState.released`
+        self.sent: dict[str, str] = {}  # As `ImageState.sent`
 
     def informers(self) -> Iterator[Reflector[Any]]:
         """Yield the watches. The caller runs them."""
@@ -51,7 +52,7 @@ class ImageObjects:
         refused = (each for node, each in self._refused.items() if node not in made)
         template = next((each for each in self._templates.values() if each.uid == self._aim.target.uid), None)
         known = (*pulls, *refused), template, self._revisions, self._container
-        return ImageState(*known, released=self.released)
+        return ImageState(*known, released=self.released, sent=dict(self.sent))
 
     async def read_revisions(self) -> None:
         """Read the workload's ReplicaSets or ControllerRevisions. No watch reports them, because few runs need them."""

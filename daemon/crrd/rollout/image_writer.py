@@ -114,6 +114,8 @@ class ImageWriter:
 
     async def _patch(self, run: Run, row: Row) -> bool:
         """Give a pod the image. Return whether it has it. After a refusal, the next plan decides about the others."""
+        if row.member is not None:
+            self._known.sent[row.uid] = row.member.pod.containers[run.options.containers[0]].container_id
         try:
             made = await self._client.json_patch(PODS, run.namespace, row.pod, patch_of(row, run))
         except GoneError:

@@ -179,6 +179,15 @@ def test_pods_that_have_the_image_are_done() -> None:
     assert chosen(planned(world((fresh,)), of)) == ["web-0"], "it came during the run, from the old template"
 
 
+def test_a_pod_whose_request_was_deleted_before_its_restart_is_still_in_progress() -> None:
+    of, two = of_image(pulls=False), pods(NEW, OLD)
+    sent = planned(world(two, sent={"uid-web-0": "containerd://app-1"}), of)
+    assert (stages(sent)["web-0"], chosen(sent)) == ("recreating", [])
+    assert why(sent)["web-0"] == "its request was deleted; kubelet has not replaced container app yet"
+    replaced = planned(world(two, sent={"uid-web-0": "containerd://app-0"}), of)
+    assert (stages(replaced)["web-0"], chosen(replaced)) == ("skipped", ["web-1"])
+
+
 def test_who_gets_no_image() -> None:
     of = of_image(pulls=False)
     assert why(planned(world(pods(OLD, restart_policy=RestartPolicy.ON_FAILURE)), of)) == {

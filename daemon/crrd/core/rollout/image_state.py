@@ -1,6 +1,7 @@
 """What a run with an image knows of the cluster, in addition to its pods and requests."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from crrd.core.rollout.pull import PullPod
 from crrd.core.rollout.template import Revision, Template
@@ -15,6 +16,8 @@ class ImageState:
     revisions: tuple[Revision, ...] | None = None  # None if they were not read yet
     container: str = ""  # The container whose image `template` and `revisions` have
     released: bool = False  # Whether this process has released the workload's controller
+    sent: Mapping[str, str] = field(default_factory=dict)
+    """Pods (UID) to which this process has given the image, and the ID of the container that kubelet replaces."""
 
     @property
     def own_revisions(self) -> list[Revision]:

@@ -141,6 +141,8 @@ def image_rows(world: World, run: Run, rows: Iterable[Row], now: datetime) -> tu
 def _image_row(world: World, run: Run, row: Row, failed: Mapping[str, str]) -> Row:
     """Return a row. `failed`: nodes that cannot pull the image, with kubelet's message."""
     change, image, name = run.options.image, _image(row), run.options.containers[0]
+    if row.skip is Skip.HAS_IMAGE and (found := _not_replaced(world, row, name)) is not None:
+        return found
     if change is None or row.member is None or not image or not row.member.counts:
         return row
     wait = None
@@ -160,6 +162,15 @@ def _image_row(world: World, run: Run, row: Row, failed: Mapping[str, str]) -> R
         setting = Wait.of(WaitReason.SETTING_IMAGE, container=name, image=change.image)
         return replace(row, wait=setting if image != change.image else NO_WAIT)
     return row
+
+
+def _not_replaced(world: World, row: Row, name: str) -> Row | None:
+    """Return the row of a pod that has lost its request between the change of its image and its restart."""
+    sent = world.image.sent.get(row.uid) if world.image is not None else None
+    if sent is None or row.member is None or row.member.pod.containers[name].container_id != sent:
+        return None
+    wait = Wait.of(WaitReason.NOT_REPLACED, describe_pod(row.member), container=name)
+    return replace(row, stage=Stage.RECREATING, skip=None, containers=(name,), wait=wait)
 
 
 def _failure_after_success(row: Row, change: ImageChange, name: str) -> WaitReason | None:

@@ -54,6 +54,10 @@ class WaitReason(ReasonTable):
         "kubelet cannot pull {image} on node {node}, and no container was stopped there: {message}",
     )
     SETTING_IMAGE = "SettingImage", "container {container} gets the image {image} now"
+    NOT_REPLACED = (
+        "NotReplacedYet",
+        "its request was deleted; kubelet has not replaced container {container} yet",
+    )
     FOREIGN_IMAGE = "ForeignImage", "container {container} was given the image {image} meanwhile"
     ENDED_AGAIN = "EndedAgain", "container {container} has ended again with the image {image}"
     SET_BACK = "ImageSetBack", "container {container} was given the image {image} back"
