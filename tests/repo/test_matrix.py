@@ -29,6 +29,7 @@ def report(
 
 def test_results_are_counted_once_and_skips_by_reason() -> None:
     recorder = Recorder()
+    assert {recorder} == {recorder}, "pytest keeps plugins in sets"
     for name in ("a.py::one", "a.py::two"):
         recorder.pytest_runtest_logreport(report(name, "passed", "setup"))
         recorder.pytest_runtest_logreport(report(name, "passed", "call"))

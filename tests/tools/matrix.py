@@ -31,7 +31,7 @@ LONGER = ("test_three_nodes.py", "test_upgrades.py", "test_image_trouble.py")
 """Those of tests/e2e that need several nodes or kubelets, or half an hour. They have commands of their own."""
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps plugins in sets
 class Recorder:
     """A pytest plugin that counts results."""
 
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str]) -> int:
     commit = args.commit or _commit()
     of, recorder = asyncio.run(_asked(variables)), Recorder()
     ignored = [f"--ignore=tests/e2e/{name}" for name in LONGER]
-    code = pytest.main(["-m", "cluster", *ignored, *TESTS, *words], plugins=[recorder])
+    code = pytest.main(["-m", "cluster", "--timeout=600", *ignored, *TESTS, *words], plugins=[recorder])
     line = row(of, commit, recorder.result())
     print(line, end="")
     if args.write and code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
