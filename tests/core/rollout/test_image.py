@@ -499,6 +499,9 @@ def test_the_writes_that_can_be_tried_before_a_run_begins() -> None:
     assert [(each.plural, each.name) for each in tried] == [("statefulsets", "web")]
     both = trial_writes(world(pods(OLD), template=template(), revisions=(revision("a", replicas=1),)), change)
     assert [(each.plural, each.name) for each in both] == [("deployments", "web"), ("replicasets", "a")]
+    tested = {each["path"] for write in (*tried, *both) for each in write.operations if each["op"] == "test"}
+    assert "/metadata/generation" not in tested, "the workload may be scaled meanwhile"
+    assert "/metadata/uid" in tested
 
 
 HOLDS = template(NEW, holder="run", paused=True, replicas=1, updated=1)

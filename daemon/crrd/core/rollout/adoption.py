@@ -10,7 +10,7 @@ killed after any write continues.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.image_state import ImageState
@@ -31,6 +31,7 @@ from crrd.lib.jsonpatch import Operation
 _PAUSED = "paused"
 _NO_POD = 1_000_000_000  # A partition above every ordinal, also if the StatefulSet is scaled up meanwhile
 _SPEC, _ROLLING = "/spec/template/spec", "/spec/updateStrategy/rollingUpdate"
+_GENERATION = "/metadata/generation"
 ADOPTED_BY = ("Deployment", "StatefulSet", "DaemonSet")
 """Kinds of workloads (apps/v1) whose controllers can adopt pods."""
 
@@ -88,10 +89,17 @@ def trial_writes(world: World, run: Run) -> tuple[Write, ...]:
     if change is None or state is None or template is None or change.image == template.content.image:
         return ()
     if template.kind != "Deployment":
-        return _Labels(run, change, state, template, world.members).next(has_image=False).writes
-    steps = _Deployment(run, change, state, template)
-    tried = (steps.next(has_image=False), *map(steps.follow, state.active))
-    return tuple(write for each in tried for write in each.writes if write.operations)
+        tried = _Labels(run, change, state, template, world.members).next(has_image=False).writes
+    else:
+        steps = _Deployment(run, change, state, template)
+        begun = (steps.next(has_image=False), *map(steps.follow, state.active))
+        tried = tuple(write for each in begun for write in each.writes if write.operations)
+    # What is only tried may meet a workload that was scaled since it was read.
+    return tuple(replace(each, operations=tuple(filter(_is_timeless, each.operations))) for each in tried)
+
+
+def _is_timeless(operation: Operation) -> bool:
+    return bool(operation["path"] != _GENERATION)
 
 
 def is_held(world: World, run: Run) -> bool:
@@ -178,7 +186,7 @@ class Steps:
         labels = {LABEL_ADOPTING: self.run.name, LABEL_HELD: value} if value else {LABEL_ADOPTING: self.run.name}
         content, name = self.template.content, self.run.options.containers[0]
         return self.write(
-            jsonpatch.test("/metadata/generation", self.template.generation),  # all of the spec is as it was decided on
+            jsonpatch.test(_GENERATION, self.template.generation),  # all of the spec is as it was decided on
             *image_operations(f"{_SPEC}{content.path}", name, content.image, self.change.image),
             *operations,
             *([] if self.template.has_labels else [jsonpatch.add("/metadata/labels", {})]),
