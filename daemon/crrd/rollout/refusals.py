@@ -15,7 +15,7 @@ from crrd.kube.resources import (
     SECRETS,
     Resource,
 )
-from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
+from crrd.lib.errors import ApiRefusedError, ConfigurationError
 from crrd.lib.plain import plain
 
 _KRUISE = tuple(Resource(each, REQUESTS.group) for each in ("clonesets", "statefulsets", "daemonsets"))
@@ -33,7 +33,8 @@ _READERS = {
 def describe(error: Exception) -> str:
     """Return an error in one line. If the API server has refused a call: with what to do about it."""
     if isinstance(error, ConfigurationError) and isinstance(error.__cause__, ApiRefusedError):
-        error = error if isinstance(error.__cause__, GoneError) else error.__cause__
+        cause = error.__cause__
+        error = cause if cause.status in (401, 403) or isinstance(cause, ResourceMissingError) else error
     return plain(_message(error) if isinstance(error, ApiRefusedError) else str(error))
 
 
