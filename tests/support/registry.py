@@ -1,6 +1,7 @@
 """A registry on loopback that a test controls: it wants a password, does not answer, or is slow.
 
-Runtimes pull from loopback by plain HTTP without configuration. The images have one layer, that of an archive of the
+Containerd pulls from loopback by plain HTTP without configuration. CRI-O needs a registry with `location = "127.0.0.1"`
+and `insecure = true` in its registries.conf. The images have one layer, that of an archive of the
 node (`docker save`), and differ in a label.
 """
 
