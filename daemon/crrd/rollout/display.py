@@ -159,22 +159,13 @@ def failures(rows: tuple[Row, ...]) -> str:
     return "; ".join(f"{row.pod}: {row.wait.why}" for row in rows if row.stage is Stage.FAILED)
 
 
-def skipped_pods(preview: Preview) -> dict[str, list[str]]:
-    """Return the skipped pods by reason."""
-    skipped: dict[str, list[str]] = {}
+def left_out(preview: Preview, stage: Stage) -> dict[str, list[str]]:
+    """Return the pods that are put off, or skipped, by reason."""
+    found: dict[str, list[str]] = {}
     for row in preview.plan.rows:
-        if row.skip is not None:
-            skipped.setdefault(row.wait.why, []).append(row.pod)
-    return skipped
-
-
-def put_off_pods(preview: Preview) -> dict[str, list[str]]:
-    """Return the pods that are put off, by reason."""
-    put_off: dict[str, list[str]] = {}
-    for row in preview.plan.rows:
-        if row.stage is Stage.PUT_OFF:
-            put_off.setdefault(row.wait.with_command, []).append(row.pod)
-    return put_off
+        if row.stage is stage:
+            found.setdefault(row.wait.with_command, []).append(row.pod)
+    return found
 
 
 def _explain(row: Row) -> str:

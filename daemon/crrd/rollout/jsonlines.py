@@ -11,8 +11,8 @@ from crrd.core.rollout.overview import RunStatus
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview, Stale
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, tally
-from crrd.rollout.display import Changes, Display, new_ids, old_ids, put_off_pods, skipped_pods, state_of
+from crrd.core.rollout.standing import Row, Stage, tally
+from crrd.rollout.display import Changes, Display, left_out, new_ids, old_ids, state_of
 
 
 class JsonLines(Display):
@@ -76,8 +76,8 @@ class JsonLines(Display):
             "stopped": preview.stopped.why,
             "command": preview.stopped.command,
             "later": _batches(preview.later),
-            "putOff": put_off_pods(preview),
-            "skipped": skipped_pods(preview),
+            "putOff": left_out(preview, Stage.PUT_OFF),
+            "skipped": left_out(preview, Stage.SKIPPED),
             "writes": preview.writes,
             "warnings": preview.warnings,
             "stale": [_stale(each) for each in preview.stale],
