@@ -22,7 +22,6 @@ from crrd.core.rollout.waits import Remedies, Wait
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import REQUESTS
-from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd.lib.looptime import loop_time
 from crrd.rollout.cluster import Cluster
@@ -31,7 +30,6 @@ from crrd.rollout.image_writer import ImageWriter
 from crrd.rollout.refresher import FileRefresher
 from crrd.rollout.starts import Starts
 
-_RETRY = Backoff(initial=0.5, factor=2.0, maximum=8.0, jitter=0.5)
 PATIENCE_SECONDS = 3600.0
 """Default time without progress until the run ends. A pod that waits for a budget must not wait forever."""
 NODE_SECONDS = 60.0
