@@ -248,8 +248,8 @@ def _sees(variable: Mapping[str, Any], earlier: list[str]) -> list[str]:
     return sorted(names & set(earlier))
 
 
-def _leaf(meaning: Any, shown: Any = None) -> _Leaf:
-    return _Leaf(json.dumps(meaning, sort_keys=True, default=str), meaning if shown is None else shown)
+def _leaf(value: Any) -> _Leaf:
+    return _Leaf(json.dumps(value, sort_keys=True, default=str), value)
 
 
 def _quantity(value: Any) -> _Leaf:
