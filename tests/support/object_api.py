@@ -10,7 +10,7 @@ from typing import Any
 
 from crrd.core.api.time import rfc3339
 from crrd.kube.clock import ServerClock
-from crrd.kube.resources import Listing, Page, Resource, WatchEvent
+from crrd.kube.resources import Listing, Resource, WatchEvent
 from crrd.lib.errors import ApiUnavailableError, ConflictError, ExpiredError, GoneError
 from crrd_localnode.api.patches import merge_patch
 
@@ -122,9 +122,9 @@ class ObjectApi:
     def _selected(self, resource: Resource, where: Mapping[str, str]) -> list[Json]:
         return [obj for obj in self._objects.get(resource.plural, {}).values() if _matches(obj, where)]
 
-    async def list_pages(self, resource: Resource, **where: Any) -> AsyncIterator[Page]:
+    async def first(self, resource: Resource, **where: Any) -> Json | None:
         await self._call(where.get("namespace", ""))
-        yield Page(self._selected(resource, where), str(self._version))
+        return next(iter(self._selected(resource, where)), None)
 
     async def list_all(self, resource: Resource, parse: Callable[[Json], Any], **where: Any) -> Listing[Any]:
         await self._call(where.get("namespace", ""))

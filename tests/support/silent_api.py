@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
-from crrd.kube.resources import Listing, Page, Resource, WatchEvent, Where
+from crrd.kube.resources import Listing, Resource, WatchEvent, Where
 from crrd.lib.errors import ApiRefusedError, ConflictError, GoneError
 from tests.simulation.store import Passes, merged, selector
 
@@ -66,11 +66,9 @@ class SilentApi:
         await self._answer("list", resource)
         return Listing(tuple(map(parse, self._selected(resource, where))), "1")
 
-    async def list_pages(
-        self, resource: Resource, *, limit: int | None = None, **where: Unpack[Where]
-    ) -> AsyncIterator[Page]:
+    async def first(self, resource: Resource, **where: Unpack[Where]) -> Mapping[str, Any] | None:
         await self._answer("list", resource)
-        yield Page(self._selected(resource, where), "1")
+        return next(iter(self._selected(resource, where)), None)
 
     @asynccontextmanager
     async def watch(

@@ -254,10 +254,7 @@ class _Reader(BestEffortReader):
         selectors = {"label_selector": NODE_DAEMONS, "field_selector": f"spec.nodeName={node}"}
         if there := await self.list(PODS, read.read_daemon, **selectors):
             return there
-        async for page in self.client.list_pages(PODS, label_selector=NODE_DAEMONS, limit=1):
-            if any(True for _ in page.items):
-                return ()
-        return None
+        return None if await self.client.first(PODS, label_selector=NODE_DAEMONS) is None else ()
 
 
 def _shortly(error: ApiRefusedError | ApiUnavailableError) -> str:

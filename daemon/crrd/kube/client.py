@@ -128,6 +128,12 @@ class KubeClient:
         except ExpiredError:
             return await collect("", None)
 
+    async def first(self, resource: Resource, **where: Unpack[Where]) -> Mapping[str, Any] | None:
+        """Return one object of a list, None if the list is empty. So it shows whether the user may list the objects."""
+        async for page in self.list_pages(resource, limit=1, **where):
+            return next(iter(page.items), None)
+        return None
+
     @asynccontextmanager
     async def watch(
         self, resource: Resource, resource_version: str, **where: Unpack[Where]

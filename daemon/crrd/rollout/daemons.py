@@ -47,8 +47,7 @@ def daemon_informer(client: KubeClient, daemons: NodeDaemons, *, strict: bool) -
 async def may_list_daemons(client: KubeClient) -> bool:
     """Return whether this process may list the pods of node daemons, which are in another namespace."""
     try:
-        async for _ in client.list_pages(PODS, label_selector=NODE_DAEMONS, limit=1):
-            break
+        await client.first(PODS, label_selector=NODE_DAEMONS)
     except ApiRefusedError as error:
         if error.status != 403:
             raise

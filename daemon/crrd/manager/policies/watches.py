@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
-from crrd.core.config.kept import NodeUse, ObjectName, ObjectUses, UserPod, read_user
-from crrd.core.config.references import Kind
+from crrd.core.config.kept import NodeUse, ObjectUses, UserPod, read_user
+from crrd.core.config.references import Kind, ObjectName
 from crrd.kube.client import KubeClient
 from crrd.kube.informer import Informer, Objects, Version, versioned
 from crrd.kube.reflector import Selection
@@ -95,8 +95,7 @@ class NamespaceWatches:
         reflector = self._watches.get(key)
         if reflector is None or reflector.last_error:
             try:
-                async for _ in self._client.list_pages(metadata_of(resource), namespace=namespace, limit=1):
-                    break
+                await self._client.first(metadata_of(resource), namespace=namespace)
             except ApiRefusedError:
                 self.forget(namespace, resource)
                 raise
