@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 
 from crrd.core.config.objects import ConfigObject, read_object
-from crrd.core.config.references import Kind
+from crrd.core.config.references import Kind, ObjectName
 from crrd.core.rollout.state import Member
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import CONFIGURATION
@@ -22,8 +22,8 @@ class ConfigObjects:
 
     def __init__(self, client: KubeClient, namespace: str, *, strict: bool) -> None:
         self._client, self._namespace, self._strict = client, namespace, strict
-        self.known: dict[tuple[Kind, str], ConfigObject | None] = {}  # None for an object that does not exist
-        self._asked: dict[tuple[Kind, str], float] = {}
+        self.known: dict[ObjectName, ConfigObject | None] = {}  # None for an object that does not exist
+        self._asked: dict[ObjectName, float] = {}
 
     async def learn(self, members: Iterable[Member], max_age: float = _AGE_SECONDS) -> None:
         """Read the objects that the pods use, unless they were read in the last `max_age` seconds.

@@ -6,12 +6,12 @@ Source: `makeEnvironmentVariables` in pkg/kubelet/kubelet_pods.go in Kubernetes.
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 
-from crrd.core.config.references import Kind
+from crrd.core.config.references import Kind, ObjectName
 from crrd_localnode.pods import spec as podspec
 from crrd_localnode.pods.objects import ConfigObjects, NotSyncedError
 from crrd_localnode.pods.spec import Json
 
-ConfigData = Mapping[tuple[Kind, str], Mapping[str, str] | None]
+ConfigData = Mapping[ObjectName, Mapping[str, str] | None]
 """Data of ConfigMaps and Secrets by kind and name. None if the object does not exist."""
 _IN_ENV = {"configMapKeyRef": Kind.CONFIG_MAP, "secretKeyRef": Kind.SECRET}
 _IN_ENV_FROM = {"configMapRef": Kind.CONFIG_MAP, "secretRef": Kind.SECRET}
@@ -28,7 +28,7 @@ async def read_config(objects: ConfigObjects, namespace: str, spec: Json) -> Con
         await objects.wait((kind, namespace, name) for kind, name in used)
     except NotSyncedError as error:
         raise ConfigError(str(error)) from error
-    config: dict[tuple[Kind, str], Mapping[str, str] | None] = {}
+    config: dict[ObjectName, Mapping[str, str] | None] = {}
     for kind, name in used:
         found = objects.get(kind, namespace, name)
         data = config[kind, name] = None if found is None else found.get("data") or {}
@@ -37,7 +37,7 @@ async def read_config(objects: ConfigObjects, namespace: str, spec: Json) -> Con
     return config
 
 
-def env_objects(spec: Json) -> Iterator[tuple[Kind, str]]:
+def env_objects(spec: Json) -> Iterator[ObjectName]:
     """Yield the kind and name of each ConfigMap and Secret of a container's variables."""
     for entry in spec.get("envFrom") or []:
         yield from ((kind, entry[field].get("name", "")) for field, kind in _IN_ENV_FROM.items() if field in entry)

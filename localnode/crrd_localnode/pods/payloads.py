@@ -6,7 +6,7 @@ Source: pkg/volume/configmap, secret, downwardapi and projected in Kubernetes.
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 
-from crrd.core.config.references import Kind
+from crrd.core.config.references import Kind, ObjectName
 from crrd_localnode.pods import spec as podspec
 from crrd_localnode.pods.atomic_writer import File, VolumeError
 from crrd_localnode.pods.spec import Json
@@ -21,7 +21,7 @@ _MISSING = {
 Objects = Callable[[Kind, str], Json | None]  # Returns an object of the pod's namespace, or None if it does not exist
 
 
-def used_objects(volume: Json) -> Iterator[tuple[Kind, str]]:
+def used_objects(volume: Json) -> Iterator[ObjectName]:
     """Yield the kind and name of each ConfigMap and Secret of a volume."""
     for field, source in _sources(volume):
         if field in _OBJECTS:

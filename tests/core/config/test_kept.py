@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from crrd.core.config.kept import NodeUse, ObjectName, ObjectUses, UserPod, kept_nodes, kept_of_pods, read_user
+from crrd.core.config.kept import NodeUse, ObjectUses, UserPod, kept_nodes, kept_of_pods, read_user
 from crrd.core.config.objects import ConfigObject
-from crrd.core.config.references import Kind
+from crrd.core.config.references import Kind, ObjectName
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CFG: ObjectName = (Kind.CONFIG_MAP, "cfg")

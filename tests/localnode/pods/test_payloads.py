@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crrd.core.config.references import Kind
+from crrd.core.config.references import Kind, ObjectName
 from crrd_localnode.pods.atomic_writer import File, VolumeError, write
 from crrd_localnode.pods.payloads import files_of, used_objects
 
@@ -20,7 +20,7 @@ POD: Json = {
     },
     "spec": {"containers": []},
 }  # fmt: skip
-OBJECTS: dict[tuple[Kind, str], Json] = {
+OBJECTS: dict[ObjectName, Json] = {
     (Kind.CONFIG_MAP, "cfg"): {"data": {"a": "1", "b": "2"}, "binaryData": {"c": b64encode(b"\xff").decode()}},
     (Kind.CONFIG_MAP, "empty"): {},
     (Kind.SECRET, "key"): {"data": {"k": b64encode(b"\xfesecret").decode()}},

@@ -14,10 +14,9 @@ from typing import Any
 from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.time import parse_time
 from crrd.core.config.objects import ConfigObject
-from crrd.core.config.references import Kind
+from crrd.core.config.references import Kind, ObjectName
 from crrd.lib.jsonfields import items, mapping, text, value_at
 
-ObjectName = tuple[Kind, str]
 _FIELDS = {
     "configMap": Kind.CONFIG_MAP,
     "configMapRef": Kind.CONFIG_MAP,

@@ -15,7 +15,7 @@ from typing import Any
 
 from crrd.core.api.pod import PodContainer
 from crrd.core.api.time import parse_time
-from crrd.core.config.references import Kind, Reference
+from crrd.core.config.references import ObjectName, Reference
 from crrd.lib.jsonfields import items, mapping, text
 
 _TEXT_FIELDS = ("data", "stringData")  # stringData is write-only: the API server adds it to data
@@ -95,8 +95,8 @@ def missing(reference: Reference, found: ConfigObject | None) -> str:
 def changes(
     uses: Iterable[Reference],
     container: PodContainer,
-    known: Mapping[tuple[Kind, str], ConfigObject | None],
-    kept: Collection[tuple[Kind, str]] = (),
+    known: Mapping[ObjectName, ConfigObject | None],
+    kept: Collection[ObjectName] = (),
 ) -> tuple[Change, ...]:
     """Return the changes since the container's start to the objects that it uses, the latest change first.
 

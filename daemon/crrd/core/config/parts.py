@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crrd.core.api.time import parse_time, rfc3339
-from crrd.core.config.references import Kind, Reference
+from crrd.core.config.references import Kind, ObjectName, Reference
 
 _ALL_VARIABLES, _ALL_FILES = "data.*", "*"
 """In `Part.keys`: all keys of `data`, or of both fields, except the next ones with a "!". No key has these signs."""
@@ -22,7 +22,7 @@ class Part:
     keys: tuple[str, ...] = ()  # () for all, in both `data` and `binaryData`
 
     @property
-    def object_name(self) -> tuple[Kind, str]:
+    def object_name(self) -> ObjectName:
         """The object's kind and name."""
         return self.kind, self.name
 
@@ -34,7 +34,7 @@ class Part:
 
 def parts_of(uses: Iterable[Reference]) -> dict[Part, tuple[Reference, ...]]:
     """Return the parts of objects that one container uses, each with its uses."""
-    by_object: dict[tuple[Kind, str], list[Reference]] = {}
+    by_object: dict[ObjectName, list[Reference]] = {}
     for use in uses:
         if use.keys is None or use.keys:
             by_object.setdefault(use.object, []).append(use)

@@ -11,6 +11,10 @@ class Kind(StrEnum):
     SECRET = "Secret"  # noqa: S105 - a kind of object
 
 
+ObjectName = tuple[Kind, str]
+"""Kind and name of an object."""
+
+
 class Use(StrEnum):
     """How a container uses an object."""
 
@@ -39,7 +43,7 @@ class Reference:
     """If `keys` is None: keys that do not count, because `env` or a later source of the volume replaces them."""
 
     @property
-    def object(self) -> tuple[Kind, str]:
+    def object(self) -> ObjectName:
         """The object's kind and name."""
         return self.kind, self.name
 

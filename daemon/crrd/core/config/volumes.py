@@ -22,14 +22,14 @@ _OWN_PATHS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Source:
     """The files of one source in a volume."""
 
     reference: Reference
     files: Mapping[str, str] | None  # Path in the volume -> key; None if each key is its own path
 
 
-def read_volume(volume: Mapping[str, Any]) -> Iterator[Part]:
+def read_volume(volume: Mapping[str, Any]) -> Iterator[Source]:
     """Yield the ConfigMaps and Secrets in a volume."""
     yield from _read_source(volume, "secretName", frozenset())
     sources = [*map(mapping, items(value_at(volume, "projected.sources")))]
@@ -37,7 +37,7 @@ def read_volume(volume: Mapping[str, Any]) -> Iterator[Part]:
         yield from _read_source(source, "name", frozenset().union(*map(_certain_paths, sources[index + 1 :])))
 
 
-def _read_source(source: Mapping[str, Any], secret_name: str, hidden: frozenset[str]) -> Iterator[Part]:
+def _read_source(source: Mapping[str, Any], secret_name: str, hidden: frozenset[str]) -> Iterator[Source]:
     """Yield what a source has. Later sources of the volume have other files at the `hidden` paths."""
     for kind, field, name_field in ((Kind.CONFIG_MAP, "configMap", "name"), (Kind.SECRET, "secret", secret_name)):
         body = mapping(source.get(field))
@@ -45,10 +45,10 @@ def _read_source(source: Mapping[str, Any], secret_name: str, hidden: frozenset[
             listed, optional = _listed(body), body.get("optional") is True
             required = frozenset[str]() if optional else frozenset(key for _, key in listed)
             if not listed:
-                yield Part(Reference(kind, name, Use.VOLUME, None, required, optional, hidden), None)
+                yield Source(Reference(kind, name, Use.VOLUME, None, required, optional, hidden), None)
                 continue
             files = {path: key for path, key in listed if path not in hidden}
-            yield Part(Reference(kind, name, Use.VOLUME, frozenset(files.values()), required, optional), files)
+            yield Source(Reference(kind, name, Use.VOLUME, frozenset(files.values()), required, optional), files)
 
 
 def _listed(body: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -67,7 +67,7 @@ def _certain_paths(source: Mapping[str, Any]) -> frozenset[str]:
 
 
 def of_mounts(
-    container: Mapping[str, Any], volumes: Mapping[str, tuple[Part, ...]], values: Mapping[str, str]
+    container: Mapping[str, Any], volumes: Mapping[str, tuple[Source, ...]], values: Mapping[str, str]
 ) -> Iterator[Reference]:
     """Yield what `volumeMounts` use. `values` are the known values of variables, for `subPathExpr`."""
     for mount in map(mapping, items(container.get("volumeMounts"))):
@@ -76,28 +76,28 @@ def of_mounts(
         path: str | None = text(mount.get("subPath"))
         if expression := text(mount.get("subPathExpr")):
             path = expand(expression, values)
-        for part in volumes.get(text(mount.get("name")), ()):
+        for source in volumes.get(text(mount.get("name")), ()):
             if path is None:  # it may be any file
-                yield replace(part.reference, use=Use.SUB_PATH)
+                yield replace(source.reference, use=Use.SUB_PATH)
             elif path:
-                yield from _below(part, path)
+                yield from _below(source, path)
             else:
-                yield part.reference
+                yield source.reference
 
 
-def _below(part: Part, path: str) -> Iterator[Reference]:
+def _below(source: Source, path: str) -> Iterator[Reference]:
     """Yield what a mount of one path of a volume uses. kubelet rejects absolute paths, and paths with `..`."""
     names = tuple(name for name in path.split("/") if name not in ("", "."))
     if path.startswith("/") or ".." in names:
         return
     inner = names[1:] if names[:1] == (_DATA_DIRECTORY,) else names
-    keys = part.reference.keys
-    if inner and part.files is not None:
-        files = part.files.items()
+    keys = source.reference.keys
+    if inner and source.files is not None:
+        files = source.files.items()
         keys = frozenset(key for at, key in files if tuple(normpath(at).split("/"))[: len(inner)] == inner)
     elif inner:
         # No key has a slash, as kubelet makes an empty directory there.
-        keys = frozenset({"/".join(inner)}) - part.reference.without
+        keys = frozenset({"/".join(inner)}) - source.reference.without
     if keys or keys is None:
-        without = part.reference.without if keys is None else frozenset[str]()
-        yield replace(part.reference, use=Use.SUB_PATH, keys=keys, without=without)
+        without = source.reference.without if keys is None else frozenset[str]()
+        yield replace(source.reference, use=Use.SUB_PATH, keys=keys, without=without)

@@ -8,7 +8,7 @@ from typing import Any
 from crrd.core.api.time import parse_time
 from crrd.core.config.kept import NodeUse
 from crrd.core.config.parts import Part, parts_of
-from crrd.core.config.references import Kind, Reference
+from crrd.core.config.references import ObjectName, Reference
 from crrd.core.config.uses import Unreached
 from crrd.core.policy.types import Policy, PolicyStatus
 from crrd.core.rollout.state import Owner, read_member
@@ -73,7 +73,7 @@ class Observed:
 
     running: tuple[Running, ...] = ()  # Those that the policy names, with the uses that count for it
     data: Mapping[UseKey, Data] = field(default_factory=dict)
-    uses: Mapping[tuple[Kind, str], Mapping[str, NodeUse]] = field(default_factory=dict)
+    uses: Mapping[ObjectName, Mapping[str, NodeUse]] = field(default_factory=dict)
     """By object and node: the pods of the namespace that use it. Only objects that are immutable, or were."""
     missing: tuple[str, ...] = ()  # Messages about missing objects and keys that containers need to start
     problem: str = ""  # Why there is no target, "" if there is one

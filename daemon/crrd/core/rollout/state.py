@@ -10,7 +10,7 @@ from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.time import parse_time
 from crrd.core.config.kept import UserPod, user_of
 from crrd.core.config.objects import ConfigObject
-from crrd.core.config.references import Kind, Reference
+from crrd.core.config.references import ObjectName, Reference
 from crrd.core.config.uses import Unreached, references, unreached
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.labels import LabelSelector, read_selector
@@ -154,15 +154,15 @@ class World:
     """By node: its kubelet's version, if it is known and needed."""
     probes: Mapping[tuple[str, str], ProbeFailure] = field(default_factory=dict)
     """By pod (UID) and container: the last failure of a probe that an event reported."""
-    config: Mapping[tuple[Kind, str], ConfigObject | None] = field(default_factory=dict)
+    config: Mapping[ObjectName, ConfigObject | None] = field(default_factory=dict)
     """ConfigMaps and Secrets that pods use (None: does not exist). Empty if the run does not need them."""
-    kept: Mapping[str, frozenset[tuple[Kind, str]]] = field(default_factory=dict)
+    kept: Mapping[str, frozenset[ObjectName]] = field(default_factory=dict)
     """By node: immutable objects of which kubelet may keep older data."""
     refreshes: Mapping[str, FileRefresh] | None = None
     """By pod (UID): the last refresh of its files. None if pods start without refreshes."""
     image: ImageState | None = None  # None if the run does not set an image
 
-    def kept_on(self, member: Member) -> Collection[tuple[Kind, str]]:
+    def kept_on(self, member: Member) -> Collection[ObjectName]:
         """Return the objects of which a pod may have older data that kubelet keeps."""
         return self.kept.get(member.pod.node_name, ())
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import structlog
 
-from crrd.core.config.kept import ObjectName
+from crrd.core.config.references import ObjectName
 from crrd.core.policy.decide import decide
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.waits import WaitReason, unserved
