@@ -562,7 +562,7 @@ async def test_an_endless_quarrel_is_given_up(api: FaultyApiServer, client: Kube
 
 
 async def test_run_tries_again(api: FaultyApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certs, "_RETRIES", replace(certs._RETRIES, initial=0.01))
+    monkeypatch.setattr(certs, "retry_delay", lambda *_: 0.01)
     monkeypatch.setattr(certs, "SYNC_SECONDS", 0.01)
     await install(client)
     replica = Replica(client)
@@ -684,7 +684,7 @@ async def test_a_configuration_that_cannot_be_written_does_not_hold_up_the_other
 
 
 async def test_mounted_files_that_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certs, "_RETRIES", replace(certs._RETRIES, initial=0.01, maximum=0.01))
+    monkeypatch.setattr(certs, "retry_delay", lambda *_: 0.01)
     tls = ServingTls()
     running = asyncio.create_task(MountedCertificates(tls, tmp_path / "tls.crt", tmp_path / "tls.key").run())
     await asyncio.sleep(0)

@@ -131,7 +131,7 @@ async def test_its_own_writes_are_no_change() -> None:
 async def test_a_bundle_that_cannot_be_put_back_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written, so only this count shows that the API server cannot call the webhook."""
     monkeypatch.setattr(guards, "REPAIRS", replace(guards.REPAIRS, initial=0.01))
-    monkeypatch.setattr(keepers, "_RETRIES", replace(keepers._RETRIES, initial=0.01, maximum=0.01))
+    monkeypatch.setattr(keepers, "retry_delay", lambda *_: 0.01)
     async with running() as kept:
         assert kept.trust.wrong == 0
         first = iter([False])

@@ -19,10 +19,11 @@ import structlog
 
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import SECRETS, WEBHOOKS
-from crrd.lib.backoff import Backoff
+from crrd.lib.backoff import retry_delay
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
 from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
 from crrd.lib.jsonfields import items, mapping, text
+from crrd.lib.looptime import loop_time
 from crrd.manager.certificates import pki
 from crrd.manager.certificates.rotation import Lifetimes, find_due
 from crrd.manager.certificates.tls import ServingTls
@@ -32,7 +33,6 @@ T = TypeVar("T")
 
 SYNC_SECONDS = 60.0  # Interval of checking the Secret and the webhook configurations
 FILES_SECONDS = 10.0  # Interval of checking mounted files
-_RETRIES = Backoff(initial=1, factor=2, maximum=30, jitter=0.2)
 _SYNC_SECONDS_AT_MOST = 300.0  # Limit for one round; every call has a deadline
 _EXPIRY_MARGIN = timedelta(seconds=2 * _SYNC_SECONDS_AT_MOST)
 """If the certificate in use ends within this time, another one is better, even if no CA of it is published."""
@@ -191,7 +191,7 @@ class MountedCertificates:
             if not self.tls.lasts(_EXPIRY_MARGIN):  # better than nothing: others may have published the CA
                 _load(self.tls, certificate, key)
             raise ConfigurationError(f"the file {self.ca_file} contains no certificate")
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         due = self.trust.lost.is_set() or now - self._published >= SYNC_SECONDS
         if due or self._known != (certificate, key, authority):
             await _publish_and_load(self.tls, certificate, key, self.trust, authority)
@@ -267,7 +267,7 @@ async def _repeat(
             pause = seconds * random.uniform(0.9, 1.1)  # noqa: S311 - spreads load, guards nothing
         except (ApiUnavailableError, ApiRefusedError, ConfigurationError) as error:
             failures += 1
-            pause = min(seconds, _RETRIES.delay(failures))
+            pause = min(seconds, retry_delay(error, failures))
             log.warning("certificate renewal failed", error=str(error), retry_in=round(pause, 1))
         heartbeat.within(pause + LATE_SECONDS, "waiting to check the certificate again")
         early = asyncio.Event() if wanted is None or failures else wanted
