@@ -50,7 +50,7 @@ class MemoryNode:
             events=self,
             recorder=recorder or Recorder(),
         )
-        self.controller = NodeController(NODE, edges, asyncio.get_running_loop().time, own_pod)
+        self.controller = NodeController(NODE, edges, own_pod)
         self.known: dict[str, Instance] = {}
         self.hook = hook
         self.policy = policy

@@ -21,6 +21,7 @@ from cri_stubs import api_pb2
 from crrd.core.recreate.observation import ExecResult
 from crrd.kubelet.labels import LABEL_POD_UID
 from crrd.lib.errors import ConfigurationError, CrrdError, RuntimeCallError, RuntimeUnavailableError
+from crrd.lib.looptime import loop_time
 from crrd.lib.memory import give_back
 from crrd.lib.plain import one_line
 
@@ -170,8 +171,7 @@ class CriClient:
     async def _call(
         self, method: str, call: Callable[..., Awaitable[_Response | None]], request: Message, seconds: float
     ) -> _Response:
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+        started = loop_time()
         code = "CANCELLED"
         try:
             response = await call(request, timeout=seconds)
@@ -188,7 +188,7 @@ class CriClient:
             raise RuntimeUnavailableError(f"the connection to {self.endpoint} was closed") from error
         finally:
             if self._on_call is not None:
-                self._on_call(method, code, loop.time() - started)
+                self._on_call(method, code, loop_time() - started)
         if response is None:  # grpc.aio returns None if it cannot decode the response
             raise RuntimeCallError(f"{method} failed: the response is not a CRI v1 message (INTERNAL)", code="INTERNAL")
         return response

@@ -11,6 +11,7 @@ from contextlib import suppress
 from cri_stubs import api_pb2
 from crrd.kubelet.labels import LABEL_POD_UID
 from crrd.lib.errors import RuntimeUnavailableError
+from crrd.lib.looptime import loop_time
 from crrd.lib.supervise import cancel
 
 PAUSE_FACTOR = 5.0  # If several pods wait, the pause after a look is this factor times its duration
@@ -69,19 +70,17 @@ class Looks:
 
     async def _pause(self) -> None:
         """Wait until the next look may begin, which is sooner if a stop waits for it."""
-        loop = asyncio.get_running_loop()
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._next):
                 await self._urgent.wait()
         if self._urgent.is_set():
-            await asyncio.sleep(max(0.0, self._next_urgent - loop.time()))
+            await asyncio.sleep(max(0.0, self._next_urgent - loop_time()))
 
     async def _look(self, waiting: Waiting) -> None:
-        loop = asyncio.get_running_loop()
         answers = [answer for each in waiting.values() for answer in each]
         if all(answer.done() for answer in answers):  # all waiters were cancelled
             return
-        began = loop.time()
+        began = loop_time()
         only = next(iter(waiting)) if len(waiting) == 1 else ""
         try:
             containers = await self._list_containers(pod_uid=only)
@@ -95,7 +94,7 @@ class Looks:
             return
         finally:
             least, most = PAUSE_LIMITS
-            now = loop.time()
+            now = loop_time()
             self._next, self._next_urgent = (
                 now + min(most, max(least, factor * (now - began))) for factor in (PAUSE_FACTOR, URGENT_FACTOR)
             )

@@ -13,6 +13,7 @@ from crrd.kube.resources import NODES, ObjectReader
 from crrd.kubelet.version import known_minor, reported_version
 from crrd.lib.errors import ApiUnavailableError, CrrdError
 from crrd.lib.jsonfields import condition_is_true
+from crrd.lib.looptime import loop_time
 
 FRESH_SECONDS = 60.0  # For how long a result is reused; kubelet may be upgraded while the daemon runs
 RETRY_SECONDS = 5.0
@@ -48,9 +49,8 @@ class KubeletVersions:
 
     async def _look(self, node_name: str) -> tuple[int | None, bool]:
         async with self._locks.setdefault(node_name, asyncio.Lock()):
-            now = asyncio.get_running_loop().time
             ask_at, minor, ready = self._known.get(node_name, (float("-inf"), None, False))
-            if now() < ask_at:
+            if loop_time() < ask_at:
                 return minor, ready
             ready, wait = False, RETRY_SECONDS
             try:
@@ -65,17 +65,16 @@ class KubeletVersions:
                 if len(self._known) >= REMEMBERED_NODES:
                     self._known.clear()
                     self._locks = {node: lock for node, lock in self._locks.items() if lock.locked()}
-                self._known[node_name] = now() + wait, minor, ready
+                self._known[node_name] = loop_time() + wait, minor, ready
             return minor, ready
 
     async def _read(self, node_name: str, patience: float) -> Mapping[str, Any]:
         """Return the Node. Retry a failed read for up to `patience` seconds."""
-        now = asyncio.get_running_loop().time
-        last_try = now() + patience
+        last_try = loop_time() + patience
         while True:
             try:
                 return await self._nodes.get(NODES, "", node_name)
             except ApiUnavailableError:
-                if now() >= last_try:
+                if loop_time() >= last_try:
                     raise
             await asyncio.sleep(TRY_AGAIN_SECONDS)

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import structlog
 from aiohttp import web
 
+from crrd.lib.looptime import loop_time
+
 log = structlog.get_logger(__name__)
 
 CROWDED, SILENT = "crowded", "silent"  # Why a connection is closed: to make room, or no call came on it in time
@@ -112,7 +114,7 @@ class Connections:
 
     def _record_use(self, handler: web.RequestHandler, *, busy: bool) -> None:
         if one := self._known.get(handler):
-            one.busy, one.since = busy, asyncio.get_running_loop().time()
+            one.busy, one.since = busy, loop_time()
             one.stop_timer()
             self._known.move_to_end(handler)
 
@@ -177,7 +179,7 @@ class Connections:
         one = next((each for each in self._known.values() if not each.busy and not each.ended), None)
         if one is None:
             return None
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         if now - one.since < self._min_open_seconds:
             return self._min_open_seconds - (now - one.since)
         if now - self._logged_at > _LOG_INTERVAL_SECONDS:

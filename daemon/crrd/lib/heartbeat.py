@@ -7,6 +7,8 @@ and kubelet's liveness probe acts on that.
 import asyncio
 from typing import Protocol
 
+from crrd.lib.looptime import loop_time
+
 LATE_SECONDS = 30.0  # How late a loop may be before it counts as hanging
 PATIENCE_SECONDS = 15.0  # How long an event may be set before the loop that waits for it counts as hanging
 
@@ -31,7 +33,7 @@ class Heartbeat:
     def within(self, seconds: float, doing: str) -> None:
         """State that the next call comes within this time at the latest. `doing` describes the step."""
         self._doing, self._awaited = doing, None
-        self._due = asyncio.get_running_loop().time() + seconds
+        self._due = loop_time() + seconds
 
     def until(self, event: asyncio.Event, doing: str) -> None:
         """State that the next call comes soon after the event is set, however long that takes."""
@@ -44,7 +46,7 @@ class Heartbeat:
 
     def check(self) -> str:
         """Return what is late, "" for nothing. For an event this takes two checks: the first one only sees it set."""
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         late, patience = 0.0, 0.0
         if self._awaited is not None:
             if not self._awaited.is_set():

@@ -18,6 +18,7 @@ from structlog.contextvars import bound_contextvars
 
 from crrd.lib.backoff import retry_delay
 from crrd.lib.errors import ConflictError, CrrdError
+from crrd.lib.looptime import loop_time
 from crrd.lib.supervise import cancel
 
 log = structlog.get_logger(__name__)
@@ -51,7 +52,7 @@ def waits_for_turn() -> None:
 def progressed() -> None:
     """Record that the current round has made progress. Does nothing if no round runs."""
     if (current := _round.get(None)) is not None:
-        current.since = asyncio.get_running_loop().time()
+        current.since = loop_time()
 
 
 class WorkQueue:
@@ -85,7 +86,7 @@ class WorkQueue:
 
     def state(self) -> QueueState:
         """Return what the metrics show of this queue."""
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         return QueueState(self._name, self.depth, now - min(self._dirty.values(), default=now))
 
     @property
@@ -95,7 +96,7 @@ class WorkQueue:
 
     def check(self) -> str:
         """For liveness: return the key whose round makes no progress, "" for none."""
-        found, now = self.longest, asyncio.get_running_loop().time()
+        found, now = self.longest, loop_time()
         if found is None or now - found.since <= self._round_seconds:
             return ""
         return f"work on {found.key} has not finished for {now - found.since:.0f}s"
@@ -163,7 +164,7 @@ class WorkQueue:
     async def _handle(self, key: str) -> None:
         if timer := self._timers.pop(key, None):
             timer.cancel()
-        current = self._running[key] = Round(key, asyncio.get_running_loop().time())
+        current = self._running[key] = Round(key, loop_time())
         _round.set(current)
         try:
             wake_at = await self._handler(key)
@@ -173,7 +174,7 @@ class WorkQueue:
             retry_in, bug = round(delay, 1), not isinstance(error, CrrdError)
             report = log.debug if isinstance(error, ConflictError) and failures == 1 else log.warning
             report("round failed", key=key, error=str(error), retry_in=retry_in, exc_info=bug)
-            self.wake_at(key, asyncio.get_running_loop().time() + delay)
+            self.wake_at(key, loop_time() + delay)
             return
         finally:
             del self._running[key]

@@ -30,6 +30,7 @@ from crrd.lib.controller import Controller
 from crrd.lib.errors import ConflictError, CrrdError, GoneError
 from crrd.lib.health import Health
 from crrd.lib.heartbeat import Heartbeat
+from crrd.lib.looptime import loop_time
 from crrd.lib.supervise import Loop
 from crrd.lib.workqueue import WorkQueue, progressed
 from crrd.manager.cache import ManagerCache
@@ -123,7 +124,7 @@ class LifecycleController(Controller):
         seconds, failure = await self._look(key)
         if (number := len(self._cache.requests_of(key))) > MANY:
             await asyncio.sleep(number * REST_SECONDS)
-        due = None if seconds is None else asyncio.get_running_loop().time() + max(0.0, seconds) + _TIMER_DELAY_SECONDS
+        due = None if seconds is None else loop_time() + max(0.0, seconds) + _TIMER_DELAY_SECONDS
         if failure is None:
             return due
         if due is not None:  # what is due for the pod's other requests does not wait for the back-off
@@ -132,7 +133,7 @@ class LifecycleController(Controller):
 
     async def _look(self, key: str) -> tuple[float | None, CrrdError | None]:
         """Decide and act. Return the seconds until something is due, or None for nothing; and the first error."""
-        requests, loop = self._cache.requests_of(key), asyncio.get_running_loop()
+        requests = self._cache.requests_of(key)
         pod: PodMeta | None = None
         failure: CrrdError | None = None
         spare = self._seconds_until_pod_needed(key, requests)
@@ -160,7 +161,7 @@ class LifecycleController(Controller):
             await self._repair(key, known=known)
         except CrrdError as error:
             failure = failure or error
-        if known and key in self._asked and (left := self._asked[key] + POD_SECONDS - loop.time()) > 0:
+        if known and key in self._asked and (left := self._asked[key] + POD_SECONDS - loop_time()) > 0:
             waits.append(left)  # else a routine read is under way, and wakes the pod
         return min(waits, default=None), failure
 
@@ -199,7 +200,7 @@ class LifecycleController(Controller):
                 return pod, True
         namespace = key.partition("/")[0]
         expected = pod is not None and all(request.pod_uid in ("", pod.uid) for request in waiting)
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         up_to_date = now < self._asked[key] + POD_SECONDS if key in self._asked else self._gated.covers(namespace)
         if expected and up_to_date:
             return pod, True
@@ -224,7 +225,7 @@ class LifecycleController(Controller):
                 self._cache.pod_deleted(pod)
             return None
         if waiting:
-            self._asked[key] = asyncio.get_running_loop().time()
+            self._asked[key] = loop_time()
         self._cache.pod_read(found)
         return found
 

@@ -11,6 +11,7 @@ import structlog
 
 from crrd.lib.controller import Controller
 from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
+from crrd.lib.looptime import loop_time
 from crrd.lib.supervise import cancel
 from crrd.node.execute import Executor
 from crrd.node.pods import Pods
@@ -32,11 +33,11 @@ class NodeController(Controller):
 
     name = "node"
 
-    def __init__(self, node_name: str, edges: Edges, clock: Callable[[], float], own_pod: str = "") -> None:
+    def __init__(self, node_name: str, edges: Edges, own_pod: str = "") -> None:
         super().__init__()
         self.pods_heartbeat = Heartbeat()
         self.runtime_heartbeat = Heartbeat()
-        self.pods = Pods(self.queue.wake, clock)
+        self.pods = Pods(self.queue.wake, loop_time)
         self.executor = Executor(edges, self.pods, self.queue.wake, own_pod)
         self.reconciler = Reconciler(node_name, edges, self.pods, self.executor)
 

@@ -138,7 +138,7 @@ class NodeDaemon:
             events=events,
             recorder=self._metrics,
         )
-        controller = NodeController(config.node_name, edges, asyncio.get_running_loop().time, config.pod_uid)
+        controller = NodeController(config.node_name, edges, config.pod_uid)
         pods = controller.pods
         requests = request_source(client, config.node_name, pods, self._metrics.watch_restarted)
         pod_watches = PodWatches(client, config.node_name, pods, self._metrics.watch_restarted)

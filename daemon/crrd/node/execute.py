@@ -13,6 +13,7 @@ import structlog
 from crrd.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
 from crrd.core.recreate.observation import NO_WORK, HookResult, StopAttempt, WorkKind
 from crrd.lib.errors import CrrdError
+from crrd.lib.looptime import loop_time
 from crrd.lib.supervise import cancel
 from crrd.node.pods import Pods, note_work
 from crrd.node.records import RequestRecord
@@ -105,9 +106,8 @@ class Executor:
 
     async def _hook(self, action: RunHook, record: RequestRecord, recorder: RequestRecorder) -> None:
         """Run a hook. This process does not run it again, even if the hook was interrupted."""
-        loop = asyncio.get_running_loop()
         note = partial(note_work, self._pods, record, action.instance.id)
-        began, fields = loop.time(), _log_fields(action)
+        began, fields = loop_time(), _log_fields(action)
         ends = began + action.seconds
         note(until=ends, hook_began=began, hook_until=ends)
         recorder.work_started()
@@ -116,7 +116,7 @@ class Executor:
         try:
             result = await self._edges.hooks.run(action)
         except Exception as error:  # noqa: BLE001 - a broken hook must not keep the container from being stopped
-            result = HookResult(loop.time() - began, _reason(error, "hook"))
+            result = HookResult(loop_time() - began, _reason(error, "hook"))
         finally:
             note(under_way=None, until=None, hook_result=result)
         recorder.hook_ended(action.hook, result)
@@ -125,12 +125,11 @@ class Executor:
 
     async def _stop(self, action: StopContainer, record: RequestRecord, recorder: RequestRecorder) -> None:
         """Stop a container once. `decide` decides whether to retry."""
-        loop = asyncio.get_running_loop()
         note, fields = partial(note_work, self._pods, record, action.instance.id), _log_fields(action)
         with self.slots.used():
             work = record.works[action.instance.id]
             count = (work.last_stop.count if work.last_stop else 0) + 1
-            began, error = loop.time(), "it was interrupted"
+            began, error = loop_time(), "it was interrupted"
             sent = began if work.stop_sent is None else work.stop_sent
             note(until=began + action.seconds, stop_sent=sent)
             recorder.stop_sent(action.instance.name)
@@ -142,8 +141,8 @@ class Executor:
             except Exception as failure:  # noqa: BLE001 - any failure becomes the attempt's error
                 error = _reason(failure, "stop")
             finally:
-                note(under_way=None, until=None, last_stop=StopAttempt(count, loop.time(), error))
-        seconds = loop.time() - began
+                note(under_way=None, until=None, last_stop=StopAttempt(count, loop_time(), error))
+        seconds = loop_time() - began
         if error:
             log.warning("container stop failed", attempt=count, error=error, **fields)
         else:

@@ -19,6 +19,7 @@ from crrd import __version__
 from crrd.core.recreate.actions import RunHook
 from crrd.core.recreate.observation import Hook, HookKind, HookResult, Instance
 from crrd.lib.errors import RuntimeCallError
+from crrd.lib.looptime import loop_time
 from crrd.lib.plain import one_line
 from crrd.ports import Runtime
 
@@ -42,15 +43,14 @@ class HookRunner:
 
     async def run(self, action: RunHook) -> HookResult:
         """See `crrd.ports.Hooks`. The runtime's own timeout ends exec hooks, so that the command is killed."""
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+        started = loop_time()
         margin = HOOK_MARGIN_SECONDS if action.hook.kind is HookKind.EXEC else 0.0
         try:
             async with asyncio.timeout(action.seconds + margin):
                 error = await self._run(action)
         except TimeoutError:
             error = _too_slow(action.hook.kind, action.seconds)
-        return HookResult(seconds=loop.time() - started, error=error)
+        return HookResult(seconds=loop_time() - started, error=error)
 
     async def _run(self, action: RunHook) -> str:
         hook = action.hook

@@ -13,6 +13,8 @@ from typing import Any
 
 import structlog
 
+from crrd.lib.looptime import loop_time
+
 log = structlog.get_logger(__name__)
 
 PATIENCE_SECONDS = 1.0  # Time limit for a check; a healthy kubelet responds within milliseconds
@@ -43,13 +45,12 @@ class KubeletProbe:
 
     async def silent_since(self) -> float | None:
         """See ports.Kubelet."""
-        loop = asyncio.get_running_loop()
         async with self._lock:
-            began = loop.time()
+            began = loop_time()
             if began - self._learned > STALE_SECONDS:
                 self._silent_since = None
             if self._port and began - self._learned > FRESH_SECONDS and (found := await self._ask()) is not None:
-                self._learned = loop.time()
+                self._learned = loop_time()
                 if found == "answers":
                     self._there, self._silent_since = True, None
                 elif self._silent_since is None and (self._there or found == "hangs"):

@@ -12,6 +12,7 @@ from crrd.core.recreate.observation import ApiAnswer, Ending, Instance, Observat
 from crrd.core.recreate.request_view import QUIET
 from crrd.kubelet.runtime_status import ContainerState, newest
 from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
+from crrd.lib.looptime import loop_time
 from crrd.node.execute import Executor
 from crrd.node.pods import Pods
 from crrd.node.records import PodRecord, RuntimeState
@@ -37,9 +38,9 @@ class PodInspector:
 
         The runtime is asked only if a request can be served, or if a stop after a hook is still due.
         """
-        loop, runtime_state = asyncio.get_running_loop(), pod_record.runtime
-        served = in_serving_order(record.observed() for record in pod_record.to_look_at(loop.time()))
-        served += [record.observed() for record in pod_record.ended_before_stop(loop.time())]
+        runtime_state = pod_record.runtime
+        served = in_serving_order(record.observed() for record in pod_record.to_look_at(loop_time()))
+        served += [record.observed() for record in pod_record.ended_before_stop(loop_time())]
         if not served:
             return self._observed(pod_record, ObservedPod(), None)
         current = served[0].request
@@ -47,7 +48,7 @@ class PodInspector:
         if recorder is not None:
             recorder.served()
         silent = asyncio.ensure_future(self._edges.kubelet.silent_since())
-        listed_at = loop.time()
+        listed_at = loop_time()
         instances: tuple[Instance, ...] = ()
         images: dict[str, bool] = {}
         if listed_at >= runtime_state.retry.next_try:
@@ -59,7 +60,7 @@ class PodInspector:
                     listed_at, instances = await self._list_current(pod_record, requests, current, silent)
             except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:  # reset by time alone
                 runtime_state.error = str(failure) or f"it has not answered within {SHORT_TIMEOUT_SECONDS:.0f}s"
-                runtime_state.retry.fail(loop.time())
+                runtime_state.retry.fail(loop_time())
             else:
                 _note_running(current, instances, runtime_state)
         # On success `_list_current` has awaited kubelet's response, and another await would make the list stale.
@@ -97,7 +98,7 @@ class PodInspector:
             prunes_is_killed=self._executor.writes.prunes_is_killed,
             draining=self._executor.draining,
         )
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         return Observation(pod, tuple(record.observed() for record in pod_record.to_look_at(now)), node, now)
 
     async def _list_current(
@@ -124,12 +125,11 @@ class PodInspector:
         self, pod_record: PodRecord, requests: Sequence[Request]
     ) -> tuple[str, float, tuple[Instance, ...]]:
         """Return the pod UID, the time of the list, and the instances. Without a known UID there are no instances."""
-        loop = asyncio.get_running_loop()
         uid = _runtime_uid(pod_record, next((request.pod_uid for request in requests if request.pod_uid), ""))
         urgent = not pod_record.works
-        asked = loop.time()
+        asked = loop_time()
         instances = await self._edges.runtime.instances(uid, urgent=urgent)
-        answered = loop.time()
+        answered = loop_time()
         if pod_record.live:  # otherwise no watch reports it; QUIET, because a longer wait needs a message
             with suppress(TimeoutError):
                 async with asyncio.timeout(QUIET):
@@ -138,8 +138,8 @@ class PodInspector:
         by_hash = any(request.for_image for request in requests)
         if pod is not None and (pod.kubelet_matters or by_hash):
             pod_record.runtime.kubelet_minor = await self._edges.kubelet.minor()
-        if loop.time() > answered + WAITED_SECONDS:
-            asked = loop.time()
+        if loop_time() > answered + WAITED_SECONDS:
+            asked = loop_time()
             instances = await self._edges.runtime.instances(uid, urgent=urgent)
         return uid, asked, instances
 
@@ -177,7 +177,7 @@ def _runtime_uid(pod_record: PodRecord, otherwise: str) -> str:
 
 def _patience(pod_record: PodRecord) -> float | None:
     """Return the time limit in seconds for observing the pod, or None if only its calls have limits."""
-    now, worked = asyncio.get_running_loop().time(), pod_record.worked.values()
+    now, worked = loop_time(), pod_record.worked.values()
     own = [(record.request, work) for record in worked if record.live for work in record.works.values()]
     unrecorded = (work.hook_unrecorded(request) or work.stop_unrecorded(request, now) for request, work in own)
     return SHORT_TIMEOUT_SECONDS if any(unrecorded) else None
@@ -185,7 +185,7 @@ def _patience(pod_record: PodRecord) -> float | None:
 
 def _note_running(request: Request, instances: Sequence[Instance], runtime_state: RuntimeState) -> None:
     """Record when instances were first seen running, and containers first seen not running (this process' clock)."""
-    now = asyncio.get_running_loop().time()
+    now = loop_time()
     running = {instance.id for instance in instances if instance.state is ContainerState.RUNNING}
     runtime_state.running_since = {bare_id: runtime_state.running_since.get(bare_id, now) for bare_id in running}
     endings = {}

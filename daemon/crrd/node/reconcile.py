@@ -10,6 +10,7 @@ from crrd.core.recreate.decide import decide, without_work
 from crrd.core.recreate.invariants import check
 from crrd.core.recreate.observation import ApiAnswer, Observation
 from crrd.lib.errors import CrrdError
+from crrd.lib.looptime import loop_time
 from crrd.node.execute import Executor
 from crrd.node.observe import PodInspector
 from crrd.node.pods import Pods, drop_unneeded
@@ -49,7 +50,7 @@ class Reconciler:
 
         True if the runtime failed for a live request whose hook has ended, or if an ended request's stop is still due.
         """
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         for pod_record in self._pods:
             failed = [record for record in pod_record.worked.values() if record.live and pod_record.runtime.error]
             works = [work for record in failed for work in record.works.values()]
@@ -60,15 +61,14 @@ class Reconciler:
 
     async def _round(self, pod_key: str) -> tuple[float | None, bool]:
         """Return the time of the next round, and whether a stop waits for a slot."""
-        loop = asyncio.get_running_loop()
         pod_record = self._pods.ensure(pod_key)
         self._refresh(pod_record)
-        if not pod_record.live and not pod_record.ended_before_stop(loop.time()):
+        if not pod_record.live and not pod_record.ended_before_stop(loop_time()):
             pod_record.forget_observations()
             return pod_record.agenda.next_at, False
         observed = await self._inspector.observe(pod_record)
         decision = self._decide(observed)
-        if decision.ask_api and loop.time() >= pod_record.api_retry.next_try:
+        if decision.ask_api and loop_time() >= pod_record.api_retry.next_try:
             answer = await self._ask(pod_record)
             self._refresh(pod_record)  # requests may have changed meanwhile
             observed = await self._inspector.observe(pod_record, answer)
@@ -84,7 +84,7 @@ class Reconciler:
         first = earliest(decision.wake_at, pod_record.agenda.next_at, next_look, next_question)
         if first is None and not pod_record.live:
             pod_record.forget_observations()  # nothing of an ended request is awaited any more
-        return None if first is None else max(first, loop.time() + ROUND_SECONDS), decision.waits_for_slot
+        return None if first is None else max(first, loop_time() + ROUND_SECONDS), decision.waits_for_slot
 
     def _decide(self, observed: Observation) -> Decision:
         """Decide what to do now. If that breaks a rule, no hook and no stop starts, because it is a bug."""
@@ -98,12 +98,12 @@ class Reconciler:
 
     async def _ask(self, pod_record: PodRecord) -> ApiAnswer | None:
         """Read the pod from the API server. None if it does not respond."""
-        retry, asked_at = pod_record.api_retry, asyncio.get_running_loop().time()
+        retry, asked_at = pod_record.api_retry, loop_time()
         try:
             async with asyncio.timeout_at(self._answer_by(pod_record, asked_at)):
                 found = await self._find(pod_record.key)
         except (CrrdError, TimeoutError) as error:
-            delay = retry.fail(asyncio.get_running_loop().time(), error)
+            delay = retry.fail(loop_time(), error)
             report = log.warning if retry.failures == 1 else log.debug
             reason = str(error) or "no answer in time"
             report("pod lookup failed", pod=pod_record.key, error=reason, retry_in=round(delay, 1))
@@ -140,7 +140,7 @@ class Reconciler:
         Requests with a running write are skipped, because the watch may report their end before the write returns, and
         the write's result must be recorded first.
         """
-        for each in pod_record.to_look_at(asyncio.get_running_loop().time()):
+        for each in pod_record.to_look_at(loop_time()):
             if each.live:
                 each.recorder = each.recorder or self._edges.recorder.begin(each.request)
                 continue

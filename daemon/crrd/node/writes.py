@@ -11,6 +11,7 @@ from crrd.core.api.types import Request, RequestPhase, Status
 from crrd.core.recreate.actions import Action, PinContainers, WriteStatus
 from crrd.kube.lanes import wanted
 from crrd.lib.errors import ConflictError, CrrdError, GoneError, WithdrawnError
+from crrd.lib.looptime import loop_time
 from crrd.lib.supervise import cancel
 from crrd.node.pods import Pods, drop_unneeded
 from crrd.node.records import RequestRecord, WriteRetry
@@ -51,7 +52,7 @@ class RequestWrites:
         if record.writing:
             record.superseded = record.superseded or (_completes(write) and not record.completing)
             return
-        retry, now = _retry_of(record, write), asyncio.get_running_loop().time()
+        retry, now = _retry_of(record, write), loop_time()
         if now < retry.next_try and retry.version in ("", request.resource_version):
             return
         repeated = isinstance(write, WriteStatus) and write.status == record.last_written
@@ -75,7 +76,7 @@ class RequestWrites:
             await asyncio.wait(self._tasks)
         next_try = _next_try(each for pod_record in self._pods for each in pod_record.requests.values())
         if next_try is not None:
-            await asyncio.sleep(max(next_try - asyncio.get_running_loop().time(), DUE_WRITE_SECONDS))
+            await asyncio.sleep(max(next_try - loop_time(), DUE_WRITE_SECONDS))
 
     async def close(self) -> None:
         """Cancel running writes."""
@@ -174,7 +175,7 @@ def _retry_of(record: RequestRecord, write: Write) -> WriteRetry:
 
 
 def _next_try(records: Iterable[RequestRecord]) -> float | None:
-    now, times = asyncio.get_running_loop().time(), []
+    now, times = loop_time(), []
     for record in records:
         times += [retry.next_try for retry in (record.status_retry, record.pin_retry) if retry.waiting]
         times += [record.overwrite_retry.next_try] if record.overwrite_retry.next_try > now else []
@@ -188,7 +189,7 @@ def _note_overwritten(record: RequestRecord, status: Status) -> None:
     status is written again only after a growing back-off. Another status does not wait.
     """
     if status == record.last_written:
-        record.overwrite_retry.fail(asyncio.get_running_loop().time())
+        record.overwrite_retry.fail(loop_time())
     else:
         record.overwrite_retry.succeed()
     record.last_written = status
@@ -200,7 +201,7 @@ def _retry_later(write: Write, record: RequestRecord, error: Exception) -> None:
     After any other failure, every version has to wait. Only lasting conflicts are logged as warnings.
     """
     request, retry = write.request, _retry_of(record, write)
-    delay = retry.fail(asyncio.get_running_loop().time(), error)
+    delay = retry.fail(loop_time(), error)
     conflict = isinstance(error, ConflictError)
     if not conflict:
         retry.error = str(error)

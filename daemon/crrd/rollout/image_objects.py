@@ -1,6 +1,5 @@
 """Watches what a run with an image needs besides pods and requests: its pull pods, and the workload's template."""
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.informer import Informer, Values
 from crrd.kube.reflector import Reflector, Selection
 from crrd.kube.resources import CONTROLLER_REVISIONS, PODS, REPLICA_SETS
+from crrd.lib.looptime import loop_time
 from crrd.rollout.target import Aim
 
 Json = Mapping[str, Any]
@@ -46,7 +46,7 @@ class ImageObjects:
 
     def state(self) -> ImageState:
         """Return what is known."""
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         pulls = tuple(self._memory.seen(each, now) for each in self._pulls.values())
         made = {each.node for each in pulls}
         refused = (each for node, each in self._refused.items() if node not in made)

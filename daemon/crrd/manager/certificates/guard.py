@@ -18,6 +18,7 @@ from crrd.kube.resources import WEBHOOKS
 from crrd.lib.backoff import Backoff
 from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
 from crrd.lib.jsonfields import items, mapping, text, value_at
+from crrd.lib.looptime import loop_time
 from crrd.lib.supervise import Loop
 from crrd.manager.certificates.keeper import CaBundlePublisher
 
@@ -62,16 +63,16 @@ class CaBundleGuard:
         return Reflector(api, selection, Handler(listed, changed, lambda _: None), strict=False)
 
     async def _ask_for_repairs(self, heartbeat: Heartbeat) -> NoReturn:
-        loop, changes, last = asyncio.get_running_loop(), 0, float("-inf")
+        changes, last = 0, float("-inf")
         while True:
             heartbeat.until(self._changed, "waiting for a change of a caBundle")
             await self._changed.wait()
-            changes = changes + 1 if loop.time() - last < QUIET_SECONDS else 1
+            changes = changes + 1 if loop_time() - last < QUIET_SECONDS else 1
             delay = REPAIRS.delay(changes)
             heartbeat.within(delay + LATE_SECONDS, "waiting before it asks for a repair")
             await asyncio.sleep(delay)
             self._changed.clear()
-            last = loop.time()
+            last = loop_time()
             self._trust.lost.set()
 
 

@@ -24,6 +24,7 @@ from crrd.lib.connections import CloseObserver, Connections
 from crrd.lib.descriptors import room_for_connections
 from crrd.lib.health import Health, listen, split_address
 from crrd.lib.heartbeat import Heartbeat
+from crrd.lib.looptime import loop_time
 from crrd.manager.certificates.tls import ServingTls
 from crrd.manager.webhook.handler import OVERLOADED, AdmissionHandler, Answer
 from crrd.manager.webhook.review import CREATE, BadReviewError, Review, encode, read_review
@@ -178,7 +179,7 @@ class WebhookServer:
     def _check_alive(self) -> str:
         if self._listening and not self.connections.listening:
             return "the listener has ended"
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         longest = now - next(iter(self._began.values()), now)
         if longest > self._limits.read_seconds + self._limits.answer_seconds + _ANSWER_MARGIN_SECONDS:
             return f"hangs: a call has been under way for {longest:.0f}s"
@@ -194,7 +195,7 @@ class WebhookServer:
     async def _handle(self, kinds: tuple[str, ...], answerer: _Answerer, request: web.Request) -> web.StreamResponse:
         """Answer a call, and observe it if it cannot be answered. `_answer` observes the others."""
         task, began = asyncio.current_task(), time.monotonic()
-        self._began[task] = asyncio.get_running_loop().time()
+        self._began[task] = loop_time()
         self._nothing_in_flight.clear()
         try:
             return await self._answer(request, kinds, answerer, began)
