@@ -5,16 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from crrd.core.api.pod import ContainerKind
+from crrd.core.api.pod import STATUSES, ContainerKind, pod_containers
 from crrd.forecast.report import ForecastInput
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from crrd.lib.jsonfields import items, mapping, text, value_at
-
-_LISTS = (
-    ("containers", "containerStatuses", ContainerKind.REGULAR),
-    ("initContainers", "initContainerStatuses", ContainerKind.INIT),
-    ("ephemeralContainers", "ephemeralContainerStatuses", ContainerKind.EPHEMERAL),
-)
 
 
 class Join:
@@ -53,7 +47,7 @@ def running_by_status(pod: Mapping[str, Any]) -> list[ForecastInput]:
     pod_name = (text(value_at(pod, "metadata.namespace")), text(value_at(pod, "metadata.name")))
     specs = _specs(mapping(pod.get("spec")))
     found = []
-    for container in (mapping(each) for _, key, _ in _LISTS for each in items(value_at(pod, f"status.{key}"))):
+    for container in (mapping(each) for key in STATUSES for each in items(value_at(pod, f"status.{key}"))):
         container_id = text(container.get("containerID")).partition("://")[2]
         if container_id and "running" in mapping(container.get("state")):
             name = text(container.get("name"))
@@ -63,9 +57,4 @@ def running_by_status(pod: Mapping[str, Any]) -> list[ForecastInput]:
 
 
 def _specs(spec: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], ContainerKind]]:
-    found: dict[str, tuple[Mapping[str, Any], ContainerKind]] = {}
-    for key, _, kind in _LISTS:
-        for container in map(mapping, items(spec.get(key))):
-            sidecar = kind is ContainerKind.INIT and container.get("restartPolicy") == "Always"
-            found[text(container.get("name"))] = (container, ContainerKind.SIDECAR if sidecar else kind)
-    return found
+    return {name: (container, kind) for name, container, kind in pod_containers(spec)}

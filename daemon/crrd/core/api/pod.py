@@ -14,6 +14,7 @@ from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from crrd.kubelet.restart_rules import RestartPolicy, effective_policy
 from crrd.lib.jsonfields import INT32_MAX, INT32_MIN, Reader, condition, condition_is_true, items, mapping, number, text
 
+STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")  # Of containers
 USER_AGENT = "ContainerRecreateRequest"  # `userAgent` of the entries that are made for requests
 
 
@@ -186,7 +187,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
     pod = mapping(obj)
     meta, spec, status = (mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
     statuses: dict[str, Mapping[str, Any]] = {}
-    for key in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
+    for key in STATUSES:
         for entry in map(mapping, items(status.get(key))):
             statuses.setdefault(text(entry.get("name")), entry)
     containers: dict[str, PodContainer] = {}
