@@ -9,7 +9,8 @@ from crrd.core.api.time import format_duration, parse_time
 from crrd.core.api.types import Pin, RecreateState, RequestedContainer, StartTimes, StatePhase
 from crrd.core.explain.facts import Facts
 from crrd.core.explain.findings import Finding, Topic, make_finding, optional
-from crrd.core.recreate.messages import UNREMARKABLE_WAITS, held_back
+from crrd.core.recreate.messages import held_back
+from crrd.kubelet.waiting import IMAGE_NOT_PULLED, NOT_CREATED, ORDINARY
 
 OVERDUE_SECONDS = 15.0
 """How much longer than its grace period a stop may take before it counts as stuck: kubelet reports with a delay."""
@@ -19,8 +20,6 @@ READY_PATIENCE_SECONDS = 300.0  # A running container should be ready by then
 _BACK_OFF = re.compile(r"back-off (\S+) restarting failed container")
 _GO_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")  # As Go prints one: `1m20s`
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-_IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
-_CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError"})
 _NO_REASON = "no reason was recorded"
 _NOT_BLOCKING = frozenset({Reason.NONE, Reason.HOOK_FAILED, Reason.HELD_BACK})
 """Reasons of containers whose stop is not delayed."""
@@ -57,7 +56,7 @@ def _image_pending(
     """Return the finding for a container that does not run its new image yet; None if it does, or waits otherwise."""
     written, image = facts.seconds_since(facts.times.written), container.image
     has_image = known.image == image
-    if known.waiting_reason in _IMAGE and has_image:
+    if known.waiting_reason in IMAGE_NOT_PULLED and has_image:
         back = f"kubectl -n {facts.request.namespace} set image pod/{facts.request.pod_name} {known.name}=IMAGE"
         if facts.run is not None:
             back = f"kubectl recreate undo {facts.run.name} -n {facts.request.namespace}"
@@ -144,15 +143,15 @@ def _end_not_reported(facts: Facts, state: RecreateState, stopped: float | None)
 def _not_running(facts: Facts, state: RecreateState, known: PodContainer) -> Finding:
     """Return the finding for a container without a running instance. Kubelet has to create the next one."""
     since = facts.seconds_since(parse_time(known.finished_at))
-    if known.waiting_reason in UNREMARKABLE_WAITS:
+    if known.waiting_reason in ORDINARY:
         topic = Topic.NOT_STARTED_AGAIN if state.reason is Reason.NOT_STARTED_AGAIN else Topic.STOPPED
         with_code = optional(" with exit code {}", known.exit_code)
         return make_finding(facts, topic, since, with_code=with_code, message=state.message)
     if found := _BACK_OFF.match(known.waiting_message):
         return _in_back_off(facts, known, found[1], since)
-    if known.waiting_reason in _IMAGE:
+    if known.waiting_reason in IMAGE_NOT_PULLED:
         return make_finding(facts, Topic.IMAGE_NOT_PULLED, since, stuck=True, kubelet=held_back(known))
-    if known.waiting_reason in _CONFIG:
+    if known.waiting_reason in NOT_CREATED:
         return make_finding(facts, Topic.NOT_CREATED, since, stuck=True, kubelet=held_back(known))
     return make_finding(facts, Topic.HELD_BACK, since, kubelet=held_back(known))
 

@@ -9,7 +9,8 @@ from crrd.core.explain.advice import check_manager, remove_finalizers
 from crrd.core.explain.facts import Facts
 from crrd.core.explain.findings import Finding, Topic, make_finding
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS, default_deadline
-from crrd.core.recreate.messages import UNREMARKABLE_WAITS, may_fail_early, may_stay_down
+from crrd.core.recreate.messages import may_fail_early, may_stay_down
+from crrd.kubelet.waiting import ORDINARY
 
 MANAGER_PATIENCE_SECONDS = 30.0  # The manager should have acted by then
 _DEFAULT = " (crrd's default, see --default-deadline-slack-seconds of its manager)"
@@ -50,7 +51,7 @@ def _may_not_come_back(facts: Facts) -> Iterator[Finding]:
         return
     states = [status.state(container.name) for container in facts.request.containers]
     awaited = {each.name for each in states if not each.phase.final or each.reason is Reason.DEADLINE}
-    waiting = (each for each in pod.containers.values() if each.waiting_reason in UNREMARKABLE_WAITS)
+    waiting = (each for each in pod.containers.values() if each.waiting_reason in ORDINARY)
     down = {each.name for each in waiting if each.name in awaited and not each.running}
     kubelet = facts.node.kubelet if facts.node is not None else ""
     if may_stay_down(pod, down, kubelet):

@@ -7,6 +7,7 @@ from crrd.core.api.pod import ContainerKind, Pod, PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.recreate.observation import Ending, Instance
 from crrd.kubelet.restart_rules import has_early_liveness_bug, has_startup_probe_bug
+from crrd.kubelet.waiting import ORDINARY
 
 STARTUP_FORGOTTEN = (
     "kubelet {kubelet} has a defect (kubernetes#137146, fixed in 1.35.4): if it was restarted after the pod "
@@ -20,8 +21,6 @@ PULLS_IMAGE = (
     "imagePullPolicy of container {container} is Always, so kubelet pulls its image again. The container may get "
     "another image than in other pods, or not start while the registry is down (kubernetes#111822)"
 )
-UNREMARKABLE_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
-"""Waiting reasons that every start has, so they are not written."""
 STEPS = (2, 10, 30, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600)
 """Seconds of a wait at which its message is written."""
 LATER_STEPS = (5, *STEPS[1:])  # First message after 5 s, because a healthy container can take that long
@@ -73,7 +72,7 @@ def waited(since: float, now: float, steps: Sequence[int] = STEPS) -> tuple[int,
 
 def held_back(status: PodContainer) -> str:
     """Return kubelet's message about what the container waits for, or "" if every start has that wait."""
-    if status.waiting_reason in UNREMARKABLE_WAITS:
+    if status.waiting_reason in ORDINARY:
         return ""
     return f"{status.waiting_reason}: {status.waiting_message}".removesuffix(": ")
 

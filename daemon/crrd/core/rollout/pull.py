@@ -15,6 +15,7 @@ from typing import Any
 
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.run import Run
+from crrd.kubelet.waiting import IMAGE_NOT_PULLED, IMAGE_REFUSED, NOT_CREATED
 from crrd.lib.jsonfields import items, mapping, text
 
 LABEL_PULL = "crr.apps.kruise.io/pull-for-run"
@@ -24,14 +25,6 @@ RETRY_SECONDS = 30
 PULL_CONTAINER = "pull"
 _UNKNOWN = "ContainerStatusUnknown"  # Reason of a container that had not been created when its pod ended
 _COMMAND = "/crrd-pulls-only-the-image"
-_FINAL = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-_PULLING = frozenset({"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", *_FINAL})
-"""Reasons of a waiting container whose image could not be pulled (pkg/kubelet/images/types.go)."""
-_PULLED = frozenset(
-    f"{step}Error"
-    for step in ("CreateContainerConfig", "CreateContainer", "RunContainer", "PreCreateHook", "PreStartHook")
-)
-"""Reasons of a waiting container whose image was pulled (pkg/kubelet/kuberuntime/kuberuntime_container.go)."""
 _KEPT = ("serviceAccountName", "imagePullSecrets", "runtimeClassName")
 _NO_INJECTION = {
     "sidecar.istio.io/inject": "false",
@@ -112,13 +105,13 @@ def _state(status: Mapping[str, Any]) -> tuple[PullState, str]:
     state = next((mapping(each.get("state")) for each in statuses if each.get("name") == PULL_CONTAINER), {})
     waiting, ended = mapping(state.get("waiting")), text(mapping(state.get("terminated")).get("reason"))
     reason, message = text(waiting.get("reason")), " ".join(text(waiting.get("message")).split())
-    if ended not in ("", _UNKNOWN) or state.get("running") is not None or reason in _PULLED:
+    if ended not in ("", _UNKNOWN) or state.get("running") is not None or reason in NOT_CREATED:
         return PullState.PULLED, ""
     if text(status.get("phase")) == "Failed":  # kubelet has not admitted it, or its deadline has passed
         why = text(status.get("reason")) or "Failed", " ".join(text(status.get("message")).split())
         return PullState.FAILED, ": ".join(filter(None, why))
-    if reason in _PULLING:
-        state_now = PullState.FAILED if reason in _FINAL else PullState.RETRYING
+    if reason in IMAGE_NOT_PULLED:
+        state_now = PullState.FAILED if reason in IMAGE_REFUSED else PullState.RETRYING
         return state_now, ": ".join(filter(None, (reason, message)))
     return PullState.PULLING, ""
 
