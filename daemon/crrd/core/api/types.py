@@ -143,6 +143,11 @@ class Strategy:
     min_started_seconds: int = 0
     allow_pod_restart: bool = False
 
+    def grace(self, of_pod: int | None) -> int:
+        """Return the grace period of a stop in seconds: its own, else the pod's, else Kubernetes' default."""
+        given = (self.grace_seconds, of_pod, DEFAULT_GRACE_SECONDS)
+        return next(seconds for seconds in given if seconds is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class RecreateState:

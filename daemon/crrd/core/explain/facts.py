@@ -12,7 +12,6 @@ from crrd.core.api.types import (
     ANNOTATION_REQUESTED_BY,
     ANNOTATION_UNREADY_ACQUIRED,
     CONDITIONS_UNREADY,
-    DEFAULT_GRACE_SECONDS,
     Request,
 )
 from crrd.core.rollout.run import Run
@@ -80,11 +79,8 @@ class Facts:
 
     @property
     def grace(self) -> int:
-        """The grace period in seconds: the strategy's, or else the pod's."""
-        seconds = self.request.strategy.grace_seconds
-        if seconds is None and self.pod is not None:
-            seconds = self.pod.grace_seconds
-        return DEFAULT_GRACE_SECONDS if seconds is None else max(0, seconds)
+        """The grace period in seconds."""
+        return self.request.strategy.grace(self.pod.grace_seconds if self.pod is not None else None)
 
     @property
     def node_name(self) -> str:

@@ -18,7 +18,6 @@ from crrd.core.api.pod import PodMeta
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.time import after, rfc3339
 from crrd.core.api.types import (
-    DEFAULT_GRACE_SECONDS,
     LABEL_NODE_NAME,
     UNANSWERED_SECONDS,
     Request,
@@ -176,8 +175,7 @@ def default_deadline(request: Request, slack: int) -> int:
     If the node's daemon is dead, the pod must not stay unready for ever, and the request must not stay open.
     """
     strategy = request.strategy
-    grace = DEFAULT_GRACE_SECONDS if strategy.grace_seconds is None else strategy.grace_seconds
-    each = grace + strategy.min_started_seconds
+    each = strategy.grace(None) + strategy.min_started_seconds
     return (strategy.unready_grace_seconds or 0) + len(request.containers) * each + slack
 
 

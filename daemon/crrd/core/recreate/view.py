@@ -12,7 +12,6 @@ from crrd.core.api.pod import PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import (
-    DEFAULT_GRACE_SECONDS,
     Pin,
     RecreateState,
     Request,
@@ -236,11 +235,8 @@ class ContainerView:
 
     @cached_property
     def grace(self) -> int:
-        """Step 9: the grace period in whole seconds: the strategy's, else the pod's, else Kubernetes' default."""
-        seconds = self.request.strategy.grace_seconds
-        if seconds is None and self.outgoing is not None:
-            seconds = self.outgoing.grace_seconds
-        return DEFAULT_GRACE_SECONDS if seconds is None else max(0, seconds)
+        """Step 9: the grace period in whole seconds."""
+        return self.request.strategy.grace(self.outgoing.grace_seconds if self.outgoing is not None else None)
 
     @cached_property
     def spent_before(self) -> float:
