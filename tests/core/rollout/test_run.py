@@ -63,7 +63,7 @@ def test_a_request_says_all_of_its_run() -> None:
     }
     mark = read_run_request(body)
     assert mark is not None
-    assert (mark.run, mark.aborted) == (FULL, False)
+    assert (mark.run, mark.request.aborted) == (FULL, False)
     body["metadata"]["uid"] = "uid-of-the-request"
     found = read_run_request(body)
     assert found is not None
@@ -135,7 +135,7 @@ def test_one_that_was_aborted_says_so() -> None:
     body["metadata"]["annotations"][ANNOTATION_ABORTED] = "2026-01-01T12:00:00Z"
     mark = read_run_request(body)
     assert mark is not None
-    assert mark.aborted
+    assert mark.request.aborted
 
 
 def written(**changes: Any) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def run_status(
     at = parse_time(last.at)
     if state in (RUNNING, WAITING) and (is_gone(last.by) or at is None or (now - at).total_seconds() > LIVE_SECONDS):
         state = STOPPED
-    if any(each.aborted for each in requests):
+    if any(each.request.aborted for each in requests):
         state = End.ABORTED
     if plan is not None:
         state, (done, total), waits = _state_by_pods(plan, state), count_done(plan.rows), "; ".join(plan.waits)

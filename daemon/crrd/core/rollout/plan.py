@@ -130,7 +130,7 @@ def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
     if world.image is not None and run.options.containers != (world.image.container,):
         world = replace(world, image=None)  # it has the template as another container's run sees it
     own = world.requests_of(run)
-    last, unsettled = last_progress(own), any(each.aborted or not each.request.completed for each in own)
+    last, unsettled = last_progress(own), any(each.request.aborted or not each.request.completed for each in own)
     if run.options.image is not None and last.state == End.DONE and not unsettled:
         return Plan(tuple(_at_the_end(row, done=True) for row in make_rows(world, run, now)), end=End.DONE)
     plan = make_plan(world, run, now)

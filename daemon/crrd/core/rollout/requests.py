@@ -29,7 +29,6 @@ class RunRequest:
 
     request: Request
     run: Run
-    aborted: bool = False  # Whether the run was aborted
     progress: Progress | None = None  # None if it was not written here
 
     @property
@@ -47,7 +46,7 @@ class RunRequest:
     def ended_runs(self) -> frozenset[str]:
         """The names of the runs that go no further because of it: its own if it was aborted, and one that is undone."""
         undone = self.run.options.image.undoes if self.run.options.image is not None else ""
-        return frozenset(filter(None, (self.run.name if self.aborted else "", undone)))
+        return frozenset(filter(None, (self.run.name if self.request.aborted else "", undone)))
 
     @property
     def started(self) -> bool:
@@ -81,8 +80,7 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     options = replace(options, image=image)
     run = Run(text(meta.get("namespace")), name, target, options, started, number(shape.get("revision")))
     progress = _read_progress(text(annotations.get(ANNOTATION_PROGRESS)))
-    request = parse_request(obj)
-    return RunRequest(request, run, request.aborted, progress)
+    return RunRequest(parse_request(obj), run, progress)
 
 
 def _read_progress(annotation: str) -> Progress | None:
