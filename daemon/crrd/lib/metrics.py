@@ -37,17 +37,24 @@ def new_registry() -> CollectorRegistry:
     ProcessCollector(registry=registry)
     build = Gauge("crrd_build_info", "Version of this crrd.", ["version", "python_version"], registry=registry)
     build.labels(__version__, platform.python_version()).set(1)
-    registry.register(_LogCollector())
+    registry.register(Computed(_dropped_lines))
     return registry
 
 
-class _LogCollector(Collector):
-    """The number of dropped log lines."""
+class Computed(Collector):
+    """Metrics that a function computes at each scrape, so that no other code has to update them."""
 
-    def collect(self) -> Iterator[Metric]:
+    def __init__(self, compute: Callable[[], Iterable[Metric]]) -> None:
+        self._compute = compute
+
+    def collect(self) -> Iterable[Metric]:
         """See prometheus_client."""
-        text = "Log lines that were dropped because the log output was blocked."
-        yield CounterMetricFamily("crrd_log_lines_dropped", text, value=dropped_lines())
+        return self._compute()
+
+
+def _dropped_lines() -> Iterator[Metric]:
+    text = "Log lines that were dropped because the log output was blocked."
+    yield CounterMetricFamily("crrd_log_lines_dropped", text, value=dropped_lines())
 
 
 def metrics_route(registry: CollectorRegistry) -> web.RouteDef:

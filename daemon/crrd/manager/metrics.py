@@ -7,7 +7,6 @@ from functools import partial
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from crrd.core.admission.rules import DenialReason
 from crrd.core.lifecycle import steps as lc
@@ -19,6 +18,7 @@ from crrd.lib.metrics import (
     FAST_BUCKETS,
     NONE,
     Capped,
+    Computed,
     api_call_metrics,
     dropped_events_metric,
     new_registry,
@@ -98,7 +98,7 @@ class ManagerMetrics:
             ("crrd_ca_bundles_wrong", wrong, wrong_ca_bundles),
         ):
             Gauge(name, text, registry=self.registry).set_function(ask)
-        self.registry.register(_CallbackCollector(not_after, policies, queues))
+        self.registry.register(Computed(partial(_computed, not_after, policies, queues)))
 
     def reviewed(self, webhook: str, decision: str, reason: str, seconds: float) -> None:
         """Count an answered admission call, see `crrd.manager.webhook.server.ReviewObserver`."""
@@ -123,26 +123,19 @@ def _count(counter: Counter, *labels: str) -> None:
     counter.labels(*labels).inc()
 
 
-class _CallbackCollector(Collector):
-    """Metrics without a value at times: the certificate's expiry (before there is one), and those of the leader."""
-
-    def __init__(
-        self,
-        not_after: Callable[[], datetime | None],
-        policies: Callable[[], Mapping[str, int]],
-        queues: Callable[[], Iterable[QueueState]],
-    ) -> None:
-        self._not_after, self._policies, self._queues = not_after, policies, queues
-
-    def collect(self) -> Iterator[Metric]:
-        """See Collector."""
-        if (at := self._not_after()) is not None:
-            name = "crrd_certificate_expiry_timestamp_seconds"
-            yield GaugeMetricFamily(name, "Unix time at which the serving certificate expires.", value=at.timestamp())
-        text = "ContainerRecreatePolicies by the reason of their condition Ready. Only the leader reports them."
-        family = GaugeMetricFamily("crrd_policies", text, labels=["reason"])
-        counts = self._policies()
-        for reason in set(PolicyReason) - {PolicyReason.READABLE, PolicyReason.EFFECTIVE}:
-            family.add_metric([reason.value], counts.get(reason.value, 0))
-        yield family
-        yield from queue_metrics(self._queues())
+def _computed(
+    not_after: Callable[[], datetime | None],
+    policies: Callable[[], Mapping[str, int]],
+    queues: Callable[[], Iterable[QueueState]],
+) -> Iterator[Metric]:
+    """Yield the metrics without a value at times: the certificate's expiry before there is one, and the leader's."""
+    if (at := not_after()) is not None:
+        name = "crrd_certificate_expiry_timestamp_seconds"
+        yield GaugeMetricFamily(name, "Unix time at which the serving certificate expires.", value=at.timestamp())
+    text = "ContainerRecreatePolicies by the reason of their condition Ready. Only the leader reports them."
+    family = GaugeMetricFamily("crrd_policies", text, labels=["reason"])
+    counts = policies()
+    for reason in set(PolicyReason) - {PolicyReason.READABLE, PolicyReason.EFFECTIVE}:
+        family.add_metric([reason.value], counts.get(reason.value, 0))
+    yield family
+    yield from queue_metrics(queues())

@@ -12,7 +12,6 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import PLURAL, Request, RequestPhase, StatePhase
@@ -93,14 +92,21 @@ class NodeMetrics(Recorder):
 
     def show(self, state: NodeState) -> None:
         """Add gauges of the daemon's current state."""
-        self._registry.register(_StateCollector(state, self.clock, self.namespace))
+        self._registry.register(lib.Computed(partial(_of_state, state, self.clock, self.namespace)))
 
     def show_differing(self, differing: Callable[[], int | None]) -> None:
         """Add the number of containers whose stored hash differs from the one that their kubelet computes.
 
-        `differing` returns None while the number is unknown.
+        `differing` returns None while the number is unknown; then there is no such metric.
         """
-        self._registry.register(_DifferingCollector(differing))
+
+        def compute() -> Iterator[Metric]:
+            if (count := differing()) is not None:
+                name = "crrd_kubelet_hash_mismatch_containers"
+                what = "Containers whose stored hash differs from the one that their kubelet computes."
+                yield GaugeMetricFamily(name, what, float(count))
+
+        self._registry.register(lib.Computed(compute))
 
     def watch_restarted(self, resource: str, reason: str) -> None:
         """Count the end of a watch of this resource (plural). Reasons are those of `crrd.kube.reflector`."""
@@ -224,56 +230,35 @@ def _outcome(request: Request) -> str:
     return "succeeded" if succeeded == len(request.containers) else "partial"
 
 
-class _DifferingCollector(Collector):
-    """One gauge, which is absent while its value is unknown."""
+def _of_state(state: NodeState, clock: Callable[[], float], namespace: lib.Capped) -> Iterator[Metric]:
+    """Yield all gauges of the daemon's current state."""
+    now = clock()
+    active = Tally({("pending", ""): 0, ("recreating", ""): 0})
+    oldest = now
+    for request, first_seen in state.live():
+        phase = "recreating" if request.status.phase is RequestPhase.RECREATING else "pending"
+        active[phase, namespace(request.namespace)] += 1
+        oldest = min(oldest, first_seen)
+    labels = ["phase", "pod_namespace"]
+    requests = GaugeMetricFamily("crrd_active_requests", "Active requests of this node.", labels=labels)
+    for values, count in active.items():
+        requests.add_metric(values, count)
+    yield requests
+    text = "Seconds since this daemon first saw its oldest active request. 0 if no request is active."
+    yield GaugeMetricFamily("crrd_oldest_request_age_seconds", text, now - oldest)
+    yield from lib.queue_metrics([state.queue()])
+    yield from _of_watches(state.watches(), now)
 
-    def __init__(self, differing: Callable[[], int | None]) -> None:
-        self._differing = differing
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the gauge, if its value is known."""
-        if (count := self._differing()) is not None:
-            name = "crrd_kubelet_hash_mismatch_containers"
-            what = "Containers whose stored hash differs from the one that their kubelet computes."
-            yield GaugeMetricFamily(name, what, float(count))
-
-
-class _StateCollector(Collector):
-    """Gauges that are computed at each scrape, so that no other code has to update them."""
-
-    def __init__(self, state: NodeState, clock: Callable[[], float], namespace: lib.Capped) -> None:
-        self._state = state
-        self._clock = clock
-        self._namespace = namespace
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all gauges with their current values."""
-        state, now = self._state, self._clock()
-        active = Tally({("pending", ""): 0, ("recreating", ""): 0})
-        oldest = now
-        for request, first_seen in state.live():
-            phase = "recreating" if request.status.phase is RequestPhase.RECREATING else "pending"
-            active[phase, self._namespace(request.namespace)] += 1
-            oldest = min(oldest, first_seen)
-        labels = ["phase", "pod_namespace"]
-        requests = GaugeMetricFamily("crrd_active_requests", "Active requests of this node.", labels=labels)
-        for values, count in active.items():
-            requests.add_metric(values, count)
-        yield requests
-        text = "Seconds since this daemon first saw its oldest active request. 0 if no request is active."
-        yield GaugeMetricFamily("crrd_oldest_request_age_seconds", text, now - oldest)
-        yield from lib.queue_metrics([state.queue()])
-        yield from self._watches(now)
-
-    def _watches(self, now: float) -> Iterator[Metric]:
-        """Yield the times of each watch's last list and last event, as Unix times."""
-        unix = time.time()
-        text = "Unix time of the last full list of a resource."
-        listed = GaugeMetricFamily("crrd_last_list_timestamp_seconds", text, labels=["resource"])
-        text = "Unix time of the last event or bookmark of a watch. Bookmarks come every minute."
-        heard = GaugeMetricFamily("crrd_last_activity_timestamp_seconds", text, labels=["resource"])
-        for watch in self._state.watches():
-            for family, at in ((listed, watch.last_list), (heard, watch.last_activity)):
-                if at is not None:
-                    family.add_metric([watch.resource], unix - (now - at))
-        yield from (listed, heard)
+def _of_watches(watches: Iterable[WatchState], now: float) -> Iterator[Metric]:
+    """Yield the times of each watch's last list and last event, as Unix times."""
+    unix = time.time()
+    text = "Unix time of the last full list of a resource."
+    listed = GaugeMetricFamily("crrd_last_list_timestamp_seconds", text, labels=["resource"])
+    text = "Unix time of the last event or bookmark of a watch. Bookmarks come every minute."
+    heard = GaugeMetricFamily("crrd_last_activity_timestamp_seconds", text, labels=["resource"])
+    for watch in watches:
+        for family, at in ((listed, watch.last_list), (heard, watch.last_activity)):
+            if at is not None:
+                family.add_metric([watch.resource], unix - (now - at))
+    yield from (listed, heard)
