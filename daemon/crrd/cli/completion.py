@@ -22,7 +22,7 @@ from crrd.kube.config import find_access
 from crrd.kube.discovery import KNOWN, find_kind
 from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource, Where
 from crrd.lib.errors import CrrdError
-from crrd.lib.jsonfields import mapping, text
+from crrd.lib.jsonfields import mapping, name_of, text
 from crrd.lib.log import configure as configure_log
 from crrd.rollout.target import find_target, split_targets
 
@@ -110,7 +110,7 @@ async def _from_api(
     """Return the candidates that come from the API server. `last` is the flag whose value is typed, or ""."""
     targets: list[str] = [] if given.verb else given.targets
     if last in ("-n", "--namespace"):
-        return await _list(client, NAMESPACES, _name)
+        return await _list(client, NAMESPACES, name_of)
     if last in ("-c", "--container"):
         *some, _ = unfinished.split(",")
         names: set[str] = set()
@@ -130,16 +130,12 @@ async def _from_api(
     kind, slash, _ = unfinished.partition("/")
     if slash:
         served = await find_kind(client, kind)
-        return [f"{kind}/{name}" for name in await _list(client, served.resource, _name, namespace=namespace)]
+        return [f"{kind}/{name}" for name in await _list(client, served.resource, name_of, namespace=namespace)]
     return [*([] if targets else recreate.VERBS), *(f"{served.kind.lower()}/" for served in KNOWN)]
 
 
 async def _list(client: KubeClient, resource: Resource, read: Callable[[Json], T], **where: Unpack[Where]) -> list[T]:
     return list((await client.list_all(resource, read, **where)).items)
-
-
-def _name(obj: Json) -> str:
-    return text(mapping(obj.get("metadata")).get("name"))
 
 
 def _run_name(request: Json) -> str:

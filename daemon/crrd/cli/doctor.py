@@ -28,7 +28,7 @@ from crrd.kube.discovery import LEAST, server_version
 from crrd.kube.leader import LEASE_NAME
 from crrd.kube.resources import LEASES, NODES, PODS, POLICIES, REQUESTS, WEBHOOKS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
-from crrd.lib.jsonfields import text
+from crrd.lib.jsonfields import name_of, text
 from crrd.lib.log import configure as configure_log
 
 EXIT_PROBLEMS = 1
@@ -129,7 +129,7 @@ class Reader(BestEffortReader):
             hooks=self._hooks(),
             trial=self._trial(namespace),
             valid_trial=self._valid_trial(namespace),
-            policies=self.list(_POLICIES, read.read_name),
+            policies=self.list(_POLICIES, name_of),
             bound=self.list(_BINDINGS, read.read_bound),
             leader=self._leader(),
             nodes=self.list(NODES, read.read_node),

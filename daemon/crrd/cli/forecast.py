@@ -25,7 +25,7 @@ from crrd.kube.lanes import PLACES
 from crrd.kube.resources import NODES, PODS
 from crrd.kubelet.version import NEWEST_MINOR, OLDEST_MINOR, parse_minor, reported_version
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError, GoneError
-from crrd.lib.jsonfields import items, mapping, text, value_at
+from crrd.lib.jsonfields import items, mapping, name_of, text, value_at
 from crrd.lib.log import configure as configure_log
 
 EXIT_UNKNOWN = 4  # No container would be restarted, but some could not be checked, or the version is unknown
@@ -198,11 +198,11 @@ async def _of_this_node(
 async def _of_all_nodes(config: ForecastConfig, client: KubeClient) -> list[Report]:
     """Return the report of each node, as its daemon returns it. If it returns none, the report has the reason."""
     nodes = await client.list_all(NODES, lambda node: node)
-    versions = {text(value_at(node, "metadata.name")): reported_version(node) for node in nodes.items}
+    versions = {name_of(node): reported_version(node) for node in nodes.items}
     daemons = {}
     for pod in (await client.list_all(PODS, lambda pod: pod, label_selector=NODE_DAEMONS)).items:
         if value_at(pod, "status.phase") == "Running":
-            name = (text(value_at(pod, "metadata.namespace")), text(value_at(pod, "metadata.name")))
+            name = (text(value_at(pod, "metadata.namespace")), name_of(pod))
             daemons[text(value_at(pod, "spec.nodeName"))] = name
     gate = asyncio.Semaphore(PLACES)  # more would only wait for the client, while their deadline runs
 

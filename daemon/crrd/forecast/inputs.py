@@ -8,7 +8,7 @@ from typing import Any
 from crrd.core.api.pod import STATUSES, ContainerKind, pod_containers
 from crrd.forecast.report import ForecastInput
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
-from crrd.lib.jsonfields import items, mapping, text, value_at
+from crrd.lib.jsonfields import items, mapping, name_of, text, value_at
 
 
 class Join:
@@ -44,7 +44,7 @@ class Join:
 
 def running_by_status(pod: Mapping[str, Any]) -> list[ForecastInput]:
     """Return the pod's containers that run according to its status, without specs, as not listed by the runtime."""
-    pod_name = (text(value_at(pod, "metadata.namespace")), text(value_at(pod, "metadata.name")))
+    pod_name = (text(value_at(pod, "metadata.namespace")), name_of(pod))
     specs = _specs(mapping(pod.get("spec")))
     found = []
     for container in (mapping(each) for key in STATUSES for each in items(value_at(pod, f"status.{key}"))):

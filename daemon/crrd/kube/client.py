@@ -20,7 +20,7 @@ from crrd.kube.resources import DISCOVERY, PODS, Listing, Page, Resource, WatchE
 from crrd.kube.stream import lines, listed
 from crrd.kube.transport import Call, CallObserver, DateObserver, Transport, unavailable
 from crrd.lib.errors import ExpiredError
-from crrd.lib.jsonfields import mapping, text
+from crrd.lib.jsonfields import mapping, name_of, text
 
 T = TypeVar("T")
 
@@ -188,7 +188,7 @@ class KubeClient:
         """
         params = {"dryRun": "All"} if dry_run else {}
         call = self._call("create", resource, resource.path(namespace), params=params, body=body)
-        return await self._object(call, text(mapping(body.get("metadata")).get("name")))
+        return await self._object(call, name_of(body))
 
     async def merge_patch(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, subresource: str = ""

@@ -45,6 +45,11 @@ def value_at(obj: object, path: str) -> Any:
     return obj
 
 
+def name_of(obj: object) -> str:
+    """Return the name of an object of the API, or ""."""
+    return text(value_at(obj, "metadata.name"))
+
+
 def mapping_at(obj: object, path: str) -> Mapping[str, Any]:
     """Return the JSON object in a JSON object at a path, or an empty one."""
     return mapping(value_at(obj, path))

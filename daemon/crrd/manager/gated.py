@@ -7,9 +7,8 @@ that gets the label later has its own watch until the whole cluster is listed ag
 """
 
 import asyncio
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from crrd.core.api.pod import PodMeta, parse_meta
 from crrd.core.api.types import LABEL_READINESS_GATE
@@ -20,7 +19,7 @@ from crrd.kube.resources import NAMESPACES, PODS
 from crrd.kube.watchset import ALL_OBJECTS, WatchSet
 from crrd.lib.health import loop_check
 from crrd.lib.heartbeat import Heartbeat
-from crrd.lib.jsonfields import mapping, text
+from crrd.lib.jsonfields import name_of
 from crrd.manager.cache import ManagerCache
 
 MOST_WATCHES = 32  # Watches of single namespaces, also in addition to a watch of the whole cluster
@@ -32,7 +31,7 @@ class GatedPods:
     def __init__(self, client: KubeClient, cache: ManagerCache) -> None:
         self._client, self._cache = client, cache
         self._changed = asyncio.Event()
-        self._labelled = Values(_name, self._changed.set)  # Namespaces with the label
+        self._labelled = Values(name_of, self._changed.set)  # Namespaces with the label
         self._pods = WatchSet(self._reflector)  # By namespace; `ALL_OBJECTS` is the whole cluster
         self._shared: set[str] = set()
         """Namespaces that the watch of the whole cluster reports. Pods of other namespaces in its list were dropped."""
@@ -120,7 +119,3 @@ class GatedPods:
     def _one_deleted(self, pod: PodMeta) -> None:
         if pod.namespace in self._shared:
             self._cache.pod_deleted(pod)
-
-
-def _name(obj: Mapping[str, Any]) -> str:
-    return text(mapping(obj.get("metadata")).get("name"))

@@ -25,7 +25,7 @@ from crrd.kube.access import missing_rights
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import PODS, REQUESTS, Resource, Where
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, ConflictError
-from crrd.lib.jsonfields import items, mapping, mapping_at, text
+from crrd.lib.jsonfields import items, mapping, mapping_at, name_of, text
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.session import Session
 from crrd.rollout.target import Aim
@@ -288,17 +288,13 @@ def _check_injected(run: Run, pod: Json, world: World) -> None:
 async def _check_alike(session: Session, run: Run, pods: Collection[str]) -> None:
     """Refuse pods of several workloads whose images are pulled in several ways, because a node has one pull pod."""
     name, where = run.options.containers[0], Where(namespace=run.namespace, label_selector=run.target.selector)
-    listing = await session.client.list_all(PODS, lambda pod: (_name_of(pod), pull_source(pod, name)), **where)
+    listing = await session.client.list_all(PODS, lambda pod: (name_of(pod), pull_source(pod, name)), **where)
     first, *others = sorted((each for each in listing.items if each[0] in pods), key=lambda each: each[0])
     for pod, source in others:
         odd = [key for key in sorted(source | first[1]) if source.get(key) != first[1].get(key)]
         if odd:
             why = f"pods {first[0]} and {pod} differ in {', '.join(odd)}, so one pull on a node does not stand for both"
             raise ConfigurationError(f"{why}: use one command for each, or --pull never")
-
-
-def _name_of(obj: Json) -> str:
-    return text(mapping(obj.get("metadata")).get("name"))
 
 
 def _check_pulled(pod: Json, image: str) -> None:

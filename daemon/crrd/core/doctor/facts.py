@@ -11,7 +11,7 @@ from crrd.core.api.time import parse_time
 from crrd.core.api.types import GROUP, LABEL_NODE_NAME, PLURAL
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.kubelet.restart_rules import RestartPolicy
-from crrd.lib.jsonfields import condition_is_true, items, mapping, text, value_at
+from crrd.lib.jsonfields import condition_is_true, items, mapping, name_of, text, value_at
 
 Json = Mapping[str, Any]
 
@@ -114,9 +114,7 @@ def read_hooks(obj: Json) -> tuple[Webhook, ...]:
         if any(GROUP in items(rule.get("apiGroups")) and PLURAL in items(rule.get("resources")) for rule in rules):
             client = mapping(each.get("clientConfig"))
             trusted = "service" not in client or bool(client.get("caBundle"))
-            found.append(
-                Webhook(text(each.get("name")), read_name(obj), trusted, each.get("failurePolicy") == "Ignore")
-            )
+            found.append(Webhook(text(each.get("name")), name_of(obj), trusted, each.get("failurePolicy") == "Ignore"))
     return tuple(found)
 
 
@@ -127,7 +125,7 @@ def read_pod(obj: Json) -> PodSeen:
     waiting = (text(value_at(each, "state.waiting.reason")) for each in containers)
     image = next((text(value_at(each, "image")) for each in items(value_at(obj, "spec.containers"))), "")
     return PodSeen(
-        key=f"{namespace}/{read_name(obj)}",
+        key=f"{namespace}/{name_of(obj)}",
         node=text(value_at(obj, "spec.nodeName")),
         ready=condition_is_true(obj, "Ready"),
         why=next(filter(None, waiting), text(value_at(obj, "status.reason"))),
@@ -159,7 +157,7 @@ def read_node(obj: Json) -> NodeSeen:
     system, labels = text(value_at(obj, "status.nodeInfo.operatingSystem")), mapping(value_at(obj, "metadata.labels"))
     virtual = any(labels.get(key) == value for key, value in VIRTUAL_NODES.items())
     return NodeSeen(
-        name=read_name(obj),
+        name=name_of(obj),
         ready=condition_is_true(obj, "Ready"),
         has_runtime=system in ("", "linux") and not virtual,
         runtime=text(value_at(obj, "status.nodeInfo.containerRuntimeVersion")),
@@ -170,7 +168,7 @@ def read_lease(obj: Json) -> LeaseSeen:
     """Parse a Lease."""
     seconds = value_at(obj, "spec.leaseDurationSeconds")
     return LeaseSeen(
-        name=read_name(obj),
+        name=name_of(obj),
         holder=text(value_at(obj, "spec.holderIdentity")),
         renewed=parse_time(text(value_at(obj, "spec.renewTime"))),
         seconds=float(seconds) if isinstance(seconds, int) else 0.0,
@@ -193,11 +191,6 @@ def read_bound(obj: Json) -> str:
     """Return the policy of a binding, or "" if the binding does not deny."""
     denies = "Deny" in items(value_at(obj, "spec.validationActions"))
     return text(value_at(obj, "spec.policyName")) if denies else ""
-
-
-def read_name(obj: Json) -> str:
-    """Return an object's name."""
-    return text(value_at(obj, "metadata.name"))
 
 
 def read_desired(obj: Json) -> int:

@@ -17,7 +17,7 @@ from crrd.core.api.types import (
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import ProbeFailure
 from crrd.kubelet.version import reported_version
-from crrd.lib.jsonfields import condition, condition_is_true, items, mapping, text, value_at
+from crrd.lib.jsonfields import condition, condition_is_true, items, mapping, name_of, text, value_at
 
 Json = Mapping[str, Any]
 
@@ -167,7 +167,7 @@ def read_ready_since(pod: Json) -> datetime | None:
 
 def read_daemon(obj: Json) -> DaemonFacts:
     """Parse a pod of the node daemon."""
-    key = f"{text(value_at(obj, 'metadata.namespace'))}/{text(value_at(obj, 'metadata.name'))}"
+    key = f"{text(value_at(obj, 'metadata.namespace'))}/{name_of(obj)}"
     ready = condition_is_true(obj, "Ready")
     return DaemonFacts(key, text(value_at(obj, "status.phase")) or "Pending", ready)
 
