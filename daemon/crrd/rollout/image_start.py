@@ -20,7 +20,8 @@ from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.settling import with_min_ready
 from crrd.core.rollout.standing import Row, Stage, make_rows
 from crrd.core.rollout.state import World
-from crrd.core.rollout.template import Template, owner_of, read_content
+from crrd.core.rollout.template import Template, read_content
+from crrd.core.rollout.workload import read_owner
 from crrd.kube.access import missing_rights
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import PODS, REQUESTS, Resource, Where
@@ -173,8 +174,10 @@ def _managers(workload: Json) -> Iterator[str]:
 def _check_adoption(run: Run, template: Template, world: World, workload: Json) -> None:
     target, change, state = run.target.words, run.options.image, world.image or ImageState()
     keep = "use --template keep, or"
-    if owner := owner_of(workload):
-        raise ConfigurationError(f"{target} is owned by {owner}, which would set its image back: change it there")
+    if owner := read_owner(workload):
+        raise ConfigurationError(
+            f"{target} is owned by {owner.kind} {owner.name}, which would set its image back: change it there"
+        )
     if template.holder:
         return  # an earlier run has begun to adopt, and this one continues
     if template.paused:

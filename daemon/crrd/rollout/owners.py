@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from crrd.core.rollout.state import Owner, read_owner
+from crrd.core.rollout.workload import Owner, read_owner
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError

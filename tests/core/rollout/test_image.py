@@ -31,7 +31,7 @@ from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.run import ANNOTATION_RUN, Amount, Progress, Run
 from crrd.core.rollout.standing import Stage
 from crrd.core.rollout.state import Member, World
-from crrd.core.rollout.template import Content, Revision, Template, owner_of, read_content
+from crrd.core.rollout.template import Content, Revision, Template, read_content
 from crrd.kubelet.restart_rules import RestartPolicy
 from tests.support.rollouts import (
     NOW,
@@ -466,12 +466,6 @@ def test_a_template_apart_from_one_image() -> None:
     none = read_content(plain, "none")
     assert (none.image, none.path) == ("", "")
     assert read_content(plain, "mesh").rest != read_content(plain, "app").rest
-
-
-def test_who_owns_a_workload() -> None:
-    owner = {"kind": "Rollout", "name": "web", "controller": True}
-    assert owner_of({"metadata": {"ownerReferences": [{"kind": "X"}, owner]}}) == "Rollout web"
-    assert owner_of({}) == ""
 
 
 def test_stages_of_a_pod_without_the_container() -> None:

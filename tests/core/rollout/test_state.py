@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from crrd.core.api.time import parse_time
-from crrd.core.rollout.state import Owner, read_budget, read_member, read_owner
-from crrd.core.rollout.workload import read_workload
+from crrd.core.rollout.state import read_budget, read_member
+from crrd.core.rollout.workload import Owner, read_owner, read_workload
 
 
 def test_a_pod() -> None:
@@ -42,6 +42,8 @@ def test_an_odd_pod_is_as_if_all_were_absent(odd: dict[str, Any]) -> None:
 
 def test_an_object_without_a_controller_has_no_owner() -> None:
     assert read_owner({"metadata": {"ownerReferences": [{"kind": "Node", "controller": False}]}}) is None
+    owner = {"kind": "Rollout", "name": "web", "controller": True}
+    assert read_owner({"metadata": {"ownerReferences": [{"kind": "X"}, owner]}}) == Owner("", "Rollout", "web", "")
 
 
 def test_a_disruption_budget() -> None:

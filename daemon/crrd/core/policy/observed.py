@@ -11,7 +11,8 @@ from crrd.core.config.parts import Part, parts_of
 from crrd.core.config.references import ObjectName, Reference
 from crrd.core.config.uses import Unreached
 from crrd.core.policy.types import Policy, PolicyStatus
-from crrd.core.rollout.state import Owner, read_member
+from crrd.core.rollout.state import read_member
+from crrd.core.rollout.workload import Owner
 
 UseKey = tuple[str, Part]  # The container's name, and the part that it uses
 

@@ -17,8 +17,8 @@ from crrd.core.rollout.labels import LabelSelector, read_selector
 from crrd.core.rollout.nodes import NodeDaemon
 from crrd.core.rollout.requests import RunRequest, newest_run
 from crrd.core.rollout.run import ANNOTATION_REFRESH, FileRefresh, Run
-from crrd.core.rollout.workload import Workload
-from crrd.lib.jsonfields import condition, condition_is_true, items, mapping, number, text
+from crrd.core.rollout.workload import Owner, Workload, read_owner
+from crrd.lib.jsonfields import condition, condition_is_true, mapping, number, text
 
 ZONE = "topology.kubernetes.io/zone"
 _ORDINAL = re.compile(r"-(\d{1,9})$", re.ASCII)
@@ -33,7 +33,7 @@ class Member:
     ready: bool = False  # Its condition Ready
     ready_since: datetime | None = None  # Time of the last change of `ready`, kubelet's clock
     labels: Mapping[str, str] = field(default_factory=dict)
-    owner: "Owner | None" = None
+    owner: Owner | None = None
     config: Mapping[str, tuple[Reference, ...]] = field(default_factory=dict)
     """By container: the ConfigMaps and Secrets that it uses."""
     unreached: tuple[Unreached, ...] = ()  # Configuration whose changes lead to no restart in place
@@ -65,24 +65,6 @@ class Member:
         """The ordinal at the end of its name, as in StatefulSets; -1 if there is none."""
         found = _ORDINAL.search(self.pod.name)
         return int(found[1]) if found else -1
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """The controller of an object, from its owner references."""
-
-    api_version: str
-    kind: str
-    name: str
-    uid: str
-
-
-def read_owner(obj: Mapping[str, Any]) -> Owner | None:
-    """Return the controller of an object, or None."""
-    for entry in map(mapping, items(mapping(obj.get("metadata")).get("ownerReferences"))):
-        if entry.get("controller") is True:
-            return Owner(*(text(entry.get(key)) for key in ("apiVersion", "kind", "name", "uid")))
-    return None
 
 
 def read_member(obj: Mapping[str, Any], *, with_config: bool = True) -> Member:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from crrd.core.rollout.workload import read_owner
 from crrd.lib.jsonfields import items, mapping, number, text
 
 LABEL_ADOPTING = "crr.apps.kruise.io/adopting-run"
@@ -127,7 +128,7 @@ def read_template(obj: Mapping[str, Any], container: str) -> Template:
 def read_revision(obj: Mapping[str, Any], container: str) -> Revision:
     """Parse a ReplicaSet or a ControllerRevision."""
     meta, spec = mapping(obj.get("metadata")), mapping(obj.get("spec"))
-    owner, data = _controller(obj), mapping(mapping(obj.get("data")).get("spec"))
+    owner, data = read_owner(obj), mapping(mapping(obj.get("data")).get("spec"))
     template = mapping((spec or data).get("template"))
     place = text(mapping(meta.get("annotations")).get(_REVISION))
     name, label = text(meta.get("name")), text(mapping(meta.get("labels")).get(LABEL_REVISION))
@@ -135,20 +136,9 @@ def read_revision(obj: Mapping[str, Any], container: str) -> Revision:
         name,
         text(meta.get("uid")),
         text(meta.get("resourceVersion")),
-        text(owner.get("uid")),
+        owner.uid if owner is not None else "",
         read_content(template, container),
         number=int(place) if place.isdecimal() else number(obj.get("revision")),
         replicas=number(spec.get("replicas")),
-        label=name if owner.get("kind") == "StatefulSet" else label,
+        label=name if owner is not None and owner.kind == "StatefulSet" else label,
     )
-
-
-def owner_of(obj: Mapping[str, Any]) -> str:
-    """Return kind and name of an object's controller, or ""."""
-    owner = _controller(obj)
-    return f"{text(owner.get('kind'))} {text(owner.get('name'))}" if owner else ""
-
-
-def _controller(obj: Mapping[str, Any]) -> Mapping[str, Any]:
-    owners = map(mapping, items(mapping(obj.get("metadata")).get("ownerReferences")))
-    return next((each for each in owners if each.get("controller") is True), {})

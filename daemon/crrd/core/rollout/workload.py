@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crrd.core.rollout.labels import LabelSelector, read_selector
-from crrd.lib.jsonfields import Reader, mapping, number, text
+from crrd.lib.jsonfields import Reader, items, mapping, number, text
 
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _OBSERVED = {
@@ -28,6 +28,24 @@ class Workload:
     selector: LabelSelector | None = None
     in_order: bool = False  # Whether the highest ordinal comes first, as in StatefulSets
     min_ready: int = 0  # minReadySeconds: how long a new pod must be ready to count as available
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The controller of an object, from its owner references."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+def read_owner(obj: Mapping[str, Any]) -> Owner | None:
+    """Return the controller of an object, or None."""
+    for entry in map(mapping, items(mapping(obj.get("metadata")).get("ownerReferences"))):
+        if entry.get("controller") is True:
+            return Owner(*(text(entry.get(key)) for key in ("apiVersion", "kind", "name", "uid")))
+    return None
 
 
 def read_workload(obj: Mapping[str, Any]) -> Workload:
