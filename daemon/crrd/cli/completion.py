@@ -16,7 +16,6 @@ from crrd.cli import recreate
 from crrd.cli.connection import overrides_of
 from crrd.core.api.pod import parse_pod
 from crrd.core.rollout.run import LABEL_RUN
-from crrd.core.rollout.skips import recreatable
 from crrd.kube.client import KubeClient
 from crrd.kube.config import find_access
 from crrd.kube.discovery import KNOWN, find_kind
@@ -143,4 +142,4 @@ def _run_name(request: Json) -> str:
 
 
 def _containers(pod: Json) -> list[str]:
-    return list(recreatable(parse_pod(pod)))
+    return list(parse_pod(pod).recreatable)

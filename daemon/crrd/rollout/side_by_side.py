@@ -17,9 +17,6 @@ class SideBySide:
         self._tasks: dict[str, asyncio.Task[object]] = {}
         self._error: BaseException | None = None
 
-    def __bool__(self) -> bool:
-        return bool(self._tasks)
-
     def begin(self, uid: str, work: Callable[[], Awaitable[object]]) -> None:
         """Begin the work for a pod, unless it is under way."""
         if uid not in self._tasks:

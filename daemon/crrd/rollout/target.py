@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from crrd.core.rollout.run import Run, Target
-from crrd.core.rollout.skips import recreatable
 from crrd.core.rollout.state import World
 from crrd.core.rollout.workload import read_workload
 from crrd.kube.client import KubeClient
@@ -101,7 +100,7 @@ def check_run(world: World, run: Run) -> None:
             raise ConfigurationError(f'pod "{run.target.name}" not found in namespace "{run.namespace}"')
         owned = f"no pod is owned by {run.target.words}" if run.target.uid else f"{run.target.words} not found"
         raise ConfigurationError(f"no pods found in namespace {run.namespace!r}: {owned}")
-    there = sorted({name for member in world.members for name in recreatable(member.pod)})
+    there = sorted({name for member in world.members for name in member.pod.recreatable})
     if not run.options.containers and not run.options.stale:
         raise ConfigurationError(f"use -c NAME to select a container; {run.target.words} has {', '.join(there)}")
     kinds = {name: each.kind for member in world.members for name, each in member.pod.containers.items()}

@@ -157,6 +157,11 @@ class Pod(PodMeta):
     restarting: bool = False  # Whether kubelet is about to restart all containers (condition AllContainersRestarting)
 
     @property
+    def recreatable(self) -> dict[str, PodContainer]:
+        """The containers that can be recreated, by name: no ordinary init or ephemeral containers."""
+        return {name: each for name, each in self.containers.items() if each.kind.recreatable}
+
+    @property
     def kubelet_matters(self) -> bool:
         """Whether kubelet's version decides what happens after a container was stopped."""
         return any(each.version_matters for each in self.containers.values())

@@ -68,11 +68,8 @@ class PodView(RequestView):
         """
         if restart_all_code(container.restart_rules, self.node.kubelet_minor) is None:
             return {}
-        named = {each.name for each in self.known.request.containers}
-        others = (
-            each.name for each in self.pod.containers.values() if each.kind.recreatable and each.name not in named
-        )
-        found = ((name, self.observed.newest(name)) for name in others)
+        named = {each.name for each in self.request.containers}
+        found = ((name, self.observed.newest(name)) for name in self.pod.recreatable if name not in named)
         return {name: instance.id for name, instance in found if instance is not None}
 
     def not_back(self, name: str, stop: StopAttempt | None) -> list[str]:
@@ -80,12 +77,12 @@ class PodView(RequestView):
 
         Failed containers of the request are left out, because they may stay down. `stop`: the container's.
         """
-        request = self.known.request
+        request = self.request
         if not any(self._may_restart_pod(each) for each in request.containers):
             return []
         failed = {each.name for each in request.status.states if each.phase is StatePhase.FAILED}
-        others = (each for each in self.pod.containers.values() if each.kind.recreatable and each.name != name)
-        return sorted(each.name for each in others if each.name not in failed and not self._is_back(each, stop))
+        others = (each for each in self.pod.recreatable.values() if each.name not in failed | {name})
+        return sorted(each.name for each in others if not self._is_back(each, stop))
 
     def left_down(self, missing: Iterable[str], stop: StopAttempt | None) -> list[str]:
         """Return those of the `missing` containers that failed after the stop and that kubelet does not restart."""
@@ -98,7 +95,7 @@ class PodView(RequestView):
         the old instance beside a newer one: kubelet removes all containers of such a pod before it starts one.
         """
         status = self.pod.containers.get(container.name, PodContainer(container.name))
-        rules, target = status.restart_rules, self.known.request.target(container)
+        rules, target = status.restart_rules, self.request.target(container)
         if not self.known.stop_sent(container.name) or restart_all_code(rules, self.node.kubelet_minor) is None:
             return False
         if status.exit_code is not None and matching_action(rules, status.exit_code) != RESTART_ALL:

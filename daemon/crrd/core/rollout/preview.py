@@ -13,7 +13,6 @@ from crrd.core.rollout.following import planned_writes
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.skips import recreatable
 from crrd.core.rollout.standing import Row, RowMemo, Stage
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import NO_WAIT, Remedies, Wait
@@ -79,7 +78,7 @@ def out_of_reach(world: World, run: Run) -> tuple[Unreached, ...]:
     for member in world.members if run.options.stale else ():
         found += member.unreached
         kept = world.kept_on(member)
-        for name in recreatable(member.pod):
+        for name in member.pod.recreatable:
             lost = dict.fromkeys(use.object for use in member.config.get(name, ()) if use.object in kept)
             found += (Unreached(name, *each, OutOfReach.IMMUTABLE) for each in lost)
     return tuple(dict.fromkeys(found))

@@ -1,8 +1,8 @@
 """Why a pod or a container is skipped by a run, and which containers of a pod a run recreates."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from crrd.core.api.pod import Pod, PodContainer
+from crrd.core.api.pod import PodContainer
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import StatePhase
 from crrd.core.config.objects import changes
@@ -40,13 +40,8 @@ def skips(world: World, run: Run, member: Member, failed: RunRequest | None) -> 
 
 def wanted(run: Run, member: Member) -> tuple[PodContainer, ...]:
     """Return the run's containers that exist in the pod, in the run's order."""
-    there = recreatable(member.pod)
+    there = member.pod.recreatable
     return tuple(there[name] for name in run.options.containers or there if name in there)
-
-
-def recreatable(pod: Pod) -> Mapping[str, PodContainer]:
-    """Return the pod's containers that can be recreated, by name: no ordinary init or ephemeral containers."""
-    return {name: each for name, each in pod.containers.items() if each.kind.recreatable}
 
 
 def skip_reason(

@@ -12,7 +12,7 @@ from crrd.core.api.types import StatePhase
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run, attempt_of
 from crrd.core.rollout.settling import NOT_READY, settled_at
-from crrd.core.rollout.skips import recreatable, skip_reason, skips, wanted
+from crrd.core.rollout.skips import skip_reason, skips, wanted
 from crrd.core.rollout.state import Member, World
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason, describe_pod, wait_for, wait_for_node
 
@@ -237,7 +237,7 @@ def _was_available(min_ready: int, member: Member) -> bool:
 
     Then the node controller has set the condition Ready to False, and left the containers ready, as kubelet reported.
     """
-    there, unready_since = recreatable(member.pod).values(), member.ready_since
+    there, unready_since = member.pod.recreatable.values(), member.ready_since
     started = max(filter(None, (parse_time(each.started_at) for each in there)), default=None)
     if started is None or unready_since is None or not all(each.ready for each in there):
         return False
