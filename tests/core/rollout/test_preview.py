@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from crrd.core.api.pod import ContainerKind
-from crrd.core.recreate.messages import EARLY_LIVENESS, PULLS_IMAGE, STARTUP_FORGOTTEN
+from crrd.core.recreate.hazards import Hazard
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.run import Amount, Target
 from crrd.core.rollout.state import World
@@ -47,7 +47,7 @@ def test_pods_that_a_kubelet_may_leave_down() -> None:
         member("web-4", container(running=False), proxy),
     )
     world = World(pods, kubelets={"node-a": "v1.35.3", "node-b": "v1.35.4"})
-    warning = STARTUP_FORGOTTEN.format(kubelet="v1.35.3")
+    warning = Hazard.MAY_STAY_DOWN.say(kubelet="v1.35.3")
     assert make_preview(world, run(), NOW).warnings == {warning: ("web-0",)}
     both = make_preview(world, run("app", "side"), NOW).warnings
     assert both == {warning: ("web-0", "web-3")}, "another regular container that runs on prevents it"
@@ -63,7 +63,7 @@ def test_containers_that_a_kubelet_may_kill_while_they_start() -> None:
         member("web-3", probed, node="node-b"),
     )
     world = World(pods, kubelets={"node-a": "v1.36.2", "node-b": "v1.34.9"})
-    warning = EARLY_LIVENESS.format(kubelet="v1.36.2", container="app")
+    warning = Hazard.EARLY_LIVENESS.say(kubelet="v1.36.2", container="app")
     assert make_preview(world, run(), NOW).warnings == {warning: ("web-0",)}
     assert make_preview(world, run("side"), NOW).warnings == {}, "a container that is not restarted"
 
@@ -74,11 +74,11 @@ def test_pods_whose_image_is_pulled_again() -> None:
         member("web-1", container(), container("side", pulls_image=True)),
         member("web-2", container(pulls_image=True, running=False)),
     )
-    warning = PULLS_IMAGE.format(container="app")
+    warning = Hazard.PULLS_IMAGE.say(container="app")
     assert make_preview(World(pods), run(), NOW).warnings == {warning: ("web-0",)}, (
         "the image of web-1 and web-2 is not pulled, because their container app is not restarted"
     )
-    side = PULLS_IMAGE.format(container="side")
+    side = Hazard.PULLS_IMAGE.say(container="side")
     both = make_preview(World(pods), run("app", "side"), NOW).warnings
     assert both == {warning: ("web-0",), side: ("web-0", "web-1")}
 

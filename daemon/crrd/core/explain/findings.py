@@ -9,7 +9,7 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.time import format_duration
 from crrd.core.api.types import MANAGERS, Request
 from crrd.core.explain.facts import Facts
-from crrd.core.recreate.messages import EARLY_LIVENESS, PULLS_IMAGE, STARTUP_FORGOTTEN
+from crrd.core.recreate.hazards import Hazard
 
 MANAGER_PODS = f"kubectl get pods -A -l {MANAGERS}"
 _AWAIT_MANAGER = f"the manager completes the request as failed; if it does not, check the manager: {MANAGER_PODS}"
@@ -127,10 +127,10 @@ class Topic(ReasonTable):
     NOT_READY = ("NotReady", f"{_RUNS}, but is not ready: its {{probe}} has not succeeded yet{{last_event}}",
         f"check the result of its {{probe}}: {_DESCRIBE_POD}", f"check the container's log: {_LOG}")
     # What else is worth knowing.
-    MAY_STAY_DOWN = ("MayStayDown", STARTUP_FORGOTTEN,
+    MAY_STAY_DOWN = ("MayStayDown", Hazard.MAY_STAY_DOWN.sentence,
         "if the container stays down, delete the pod: kubectl delete pod -n {namespace} {pod}")
-    EARLY_LIVENESS = "EarlyLiveness", EARLY_LIVENESS
-    PULLS_IMAGE = "PullsImage", PULLS_IMAGE
+    EARLY_LIVENESS = "EarlyLiveness", Hazard.EARLY_LIVENESS.sentence
+    PULLS_IMAGE = "PullsImage", Hazard.PULLS_IMAGE.sentence
     DEADLINE = "Deadline", "deadline: {left} left of {seconds}s{default}; containers not recreated by then fail"
     DEADLINE_PASSED = ("DeadlinePassed",
         "deadline passed {over} ago{default}; waiting for the manager to complete the request")

@@ -9,7 +9,7 @@ from crrd.core.explain.advice import check_manager, remove_finalizers
 from crrd.core.explain.facts import Facts
 from crrd.core.explain.findings import Finding, Topic, make_finding
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS, default_deadline
-from crrd.core.recreate.messages import may_fail_early, may_stay_down
+from crrd.core.recreate.hazards import find_hazards
 from crrd.kubelet.waiting import ORDINARY
 
 MANAGER_PATIENCE_SECONDS = 30.0  # The manager should have acted by then
@@ -54,15 +54,9 @@ def _may_not_come_back(facts: Facts) -> Iterator[Finding]:
     waiting = (each for each in pod.containers.values() if each.waiting_reason in ORDINARY)
     down = {each.name for each in waiting if each.name in awaited and not each.running}
     kubelet = facts.node.kubelet if facts.node is not None else ""
-    if may_stay_down(pod, down, kubelet):
-        yield make_finding(facts, Topic.MAY_STAY_DOWN, kubelet=kubelet)
-    for each in pod.containers.values():
-        if each.name not in awaited:
-            continue
-        if may_fail_early(each, kubelet):
-            yield make_finding(facts, Topic.EARLY_LIVENESS, kubelet=kubelet, container=each.name)
-        if each.pulls_image:
-            yield make_finding(facts, Topic.PULLS_IMAGE, container=each.name)
+    names = [name for name in pod.containers if name in awaited]
+    for hazard, values in find_hazards(pod, names, down, kubelet):
+        yield make_finding(facts, Topic(hazard), **values)
 
 
 def _deadline(facts: Facts) -> Iterator[Finding]:

@@ -1,26 +1,13 @@
 """The messages of a status: a reason with its sentence. The message of a wait changes only at certain times (STEPS)."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crrd.core.api.pod import ContainerKind, Pod, PodContainer
+from crrd.core.api.pod import PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.recreate.observation import Ending, Instance
-from crrd.kubelet.restart_rules import has_early_liveness_bug, has_startup_probe_bug
 from crrd.kubelet.waiting import ORDINARY
 
-STARTUP_FORGOTTEN = (
-    "kubelet {kubelet} has a defect (kubernetes#137146, fixed in 1.35.4): if it was restarted after the pod "
-    "started, regular containers might stay down, because the pod has a sidecar with a startupProbe"
-)
-EARLY_LIVENESS = (
-    "kubelet {kubelet} has a defect (kubernetes#141155, fixed in 1.38): after a restart it may run the livenessProbe "
-    "of container {container} before its startupProbe has succeeded. A container that starts slowly may be killed"
-)
-PULLS_IMAGE = (
-    "imagePullPolicy of container {container} is Always, so kubelet pulls its image again. The container may get "
-    "another image than in other pods, or not start while the registry is down (kubernetes#111822)"
-)
 STEPS = (2, 10, 30, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600)
 """Seconds of a wait at which its message is written."""
 LATER_STEPS = (5, *STEPS[1:])  # First message after 5 s, because a healthy container can take that long
@@ -45,23 +32,6 @@ class Message:
 
 
 NO_MESSAGE = Message()
-
-
-def may_stay_down(pod: Pod, stopped: Collection[str], kubelet: str) -> bool:
-    """Whether a bug of this kubelet may keep a regular container down (see `has_startup_probe_bug`).
-
-    This is so if the containers `stopped` are stopped and no other regular one runs. It is not known whether kubelet
-    was restarted. So this is only a warning, and no decision depends on it.
-    """
-    regular = [each for each in pod.containers.values() if each.kind is ContainerKind.REGULAR]
-    named = any(each.name in stopped for each in regular)
-    another_runs = any(each.running and each.name not in stopped for each in regular)
-    return pod.waits_for_startup and named and not another_runs and has_startup_probe_bug(kubelet)
-
-
-def may_fail_early(container: PodContainer, kubelet: str) -> bool:
-    """Whether a bug of this kubelet may kill a container while it starts (see `has_early_liveness_bug`)."""
-    return container.startup_probe and container.liveness_probe and has_early_liveness_bug(kubelet)
 
 
 def waited(since: float, now: float, steps: Sequence[int] = STEPS) -> tuple[int, float | None]:

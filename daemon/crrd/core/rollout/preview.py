@@ -1,14 +1,13 @@
 """What a run would do if every request succeeded: plans in sequence, each with the batch before it done."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from crrd.core.api.pod import Pod
 from crrd.core.api.types import RecreateState, Request, RequestedContainer, RequestPhase, StatePhase, Status
 from crrd.core.config.objects import Change, changes
 from crrd.core.config.uses import OutOfReach, Unreached
-from crrd.core.recreate.messages import EARLY_LIVENESS, PULLS_IMAGE, STARTUP_FORGOTTEN, may_fail_early, may_stay_down
+from crrd.core.recreate.hazards import find_hazards
 from crrd.core.rollout.following import planned_writes
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
@@ -63,7 +62,10 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
     warnings: dict[str, tuple[str, ...]] = {}
     chosen = (row for batch in (*batches, *later) for row in batch)
     for row, member in ((row, row.member) for row in chosen if row.member is not None):
-        for warning in _warnings(member.pod, row.containers, world.kubelets.get(row.node, "")):
+        for hazard, values in find_hazards(
+            member.pod, row.containers, row.containers, world.kubelets.get(row.node, "")
+        ):
+            warning = hazard.say(**values)
             warnings[warning] = (*warnings.get(warning, ()), row.pod)
     stopped = Wait("" if last.end is End.INCOMPLETE else last.message) if last.end is not None else last.wait
     stale, unreached = tuple(_stale(after, plan)), out_of_reach(world, run)
@@ -116,17 +118,6 @@ def _stale(world: World, plan: Plan) -> Iterator[Stale]:
             container, kept = row.member.pod.containers[name], world.kept_on(row.member)
             if found := changes(row.member.config.get(name, ()), container, world.config, kept):
                 yield Stale(row.pod, name, found, container.started_at)
-
-
-def _warnings(pod: Pod, containers: Collection[str], kubelet: str) -> Iterator[str]:
-    """Yield why these containers of a pod may not come back as they were."""
-    if may_stay_down(pod, containers, kubelet):
-        yield STARTUP_FORGOTTEN.format(kubelet=kubelet)
-    for name in containers:
-        if may_fail_early(pod.containers[name], kubelet):
-            yield EARLY_LIVENESS.format(kubelet=kubelet, container=name)
-        if pod.containers[name].pulls_image:
-            yield PULLS_IMAGE.format(container=name)
 
 
 def _done(world: World, run: Run, batch: tuple[Row, ...]) -> World:
