@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import RequestPhase
-from crrd.core.rollout.nodes import NodeDaemon
+from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Amount, Options, Run, Target

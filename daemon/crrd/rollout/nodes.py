@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from crrd.core.rollout.nodes import NodeDaemon
+from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.state import Member, World
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import NODES

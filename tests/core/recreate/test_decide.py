@@ -42,7 +42,7 @@ from crrd.core.recreate.observation import (
     WorkKind,
 )
 from crrd.core.recreate.outcome import LOOK_AT_UNREADY
-from crrd.core.recreate.stop import retry_delay
+from crrd.core.recreate.stop import stop_pause
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from tests.support.worlds import (
@@ -1053,7 +1053,7 @@ class TestStop:
         failed = stopped(90.0, StopAttempt(2, ended=99.5, error="broken"))
         wait = one(req, instance("old"), works=failed)
         assert not stops(wait)
-        retry_at = 99.5 + retry_delay(2, "old")
+        retry_at = 99.5 + stop_pause(2, "old")
         assert wait.wake_at == retry_at
         assert written(wait).states[0].message == "StopContainer failed 2 times, retrying: broken"
         assert written(wait).states[0].reason is Reason.STOP_RETRIED
@@ -1065,9 +1065,9 @@ class TestStop:
 
     def test_the_wait_doubles_up_to_20_seconds_with_a_jitter_of_its_own(self) -> None:
         for attempts, base in ((1, 0.5), (2, 1), (3, 2), (6, 16), (7, 20), (60, 20)):
-            delays = {retry_delay(attempts, f"container {number}") for number in range(50)}
+            delays = {stop_pause(attempts, f"container {number}") for number in range(50)}
             assert base <= min(delays) < max(delays) <= base * 1.2
-            assert retry_delay(attempts, "a") == retry_delay(attempts, "a")
+            assert stop_pause(attempts, "a") == stop_pause(attempts, "a")
 
     @pytest.mark.parametrize(("count", "ended"), [(8, 119.0), (7, 500.0)])
     def test_a_stop_is_tried_for_two_minutes_and_eight_times(self, count: int, ended: float) -> None:

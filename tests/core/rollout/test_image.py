@@ -18,11 +18,11 @@ from crrd.core.rollout.adoption import (
     release_command,
     trial_writes,
 )
+from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.image_change import ImageChange, image_ids, is_mutable
 from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.image_steps import NO_STEPS, left_behind, never_adopted, patch_of
-from crrd.core.rollout.nodes import NodeDaemon
 from crrd.core.rollout.overview import run_status
 from crrd.core.rollout.plan import End, Plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import make_preview

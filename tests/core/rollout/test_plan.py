@@ -11,7 +11,7 @@ from crrd.core.config.kept import kept_of_pods
 from crrd.core.config.objects import Change, ConfigObject
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.config.uses import OutOfReach, Unreached
-from crrd.core.rollout.nodes import NodeDaemon
+from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.plan import End, make_plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import Stale, make_preview
 from crrd.core.rollout.rivals import first_rival, taken_over

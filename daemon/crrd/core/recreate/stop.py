@@ -47,7 +47,7 @@ def stop(view: ContainerView, instance: Instance, *, blocked: bool) -> Step:
     if work.stop_abandoned:
         seconds = round(last.ended - (work.stop_sent or last.ended))
         return fail(view, Message.of(Reason.STOP_FAILED, count=last.count, seconds=seconds, error=last.error))
-    retry_at = last.ended + retry_delay(last.count, instance.id)
+    retry_at = last.ended + stop_pause(last.count, instance.id)
     if now >= retry_at:
         return replace(_next_part(view, instance, blocked=blocked), lasting=True)
     times = "once" if last.count == 1 else f"{last.count} times"
@@ -66,7 +66,7 @@ def _await_answer(view: ContainerView) -> Step:
     return Step(state=state, wake_at=more_at, stop_sent=sent, lasting=True)
 
 
-def retry_delay(attempts: int, salt: str) -> float:
+def stop_pause(attempts: int, salt: str) -> float:
     """Seconds after this many failed attempts (at least 1). Not `lib.backoff`: each round must get the same jitter."""
     base = float(min(RETRY_LIMIT, RETRY_FIRST * 2 ** (attempts - 1)))
     return base * (1 + RETRY_JITTER * (crc32(f"{salt}/{attempts}".encode()) % 1000) / 1000)
@@ -100,7 +100,7 @@ def _finish(view: RequestView, instance: Instance, work: Work) -> Decision:
     elif pod is None or pod.runtime_uid != instance.pod_uid or pod.deleting or pod.ended:
         static = view.request.pod_uid not in ("", instance.pod_uid)  # kubelet creates a new mirror pod
         return Decision(wake_at=now + LOOK_AGAIN) if static else NOTHING
-    retry_at = now if (last := work.last_stop) is None else last.ended + retry_delay(last.count, instance.id)
+    retry_at = now if (last := work.last_stop) is None else last.ended + stop_pause(last.count, instance.id)
     if now < retry_at:
         return Decision(wake_at=retry_at)
     if node.kubelet_silent_since is not None or (pod is not None and pod.restarting):

@@ -12,9 +12,9 @@ from crrd.core.config.kept import UserPod, user_of
 from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import ObjectName, Reference
 from crrd.core.config.uses import Unreached, references, unreached
+from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.labels import LabelSelector, read_selector
-from crrd.core.rollout.nodes import NodeDaemon
 from crrd.core.rollout.requests import RunRequest, newest_run
 from crrd.core.rollout.run import ANNOTATION_REFRESH, FileRefresh, Run
 from crrd.core.rollout.workload import Owner, Workload, read_owner

@@ -15,7 +15,7 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.time import format_duration, parse_time
 from crrd.core.api.types import NODE_DAEMONS, Pin
 from crrd.core.recreate.messages import LATER_STEPS, held_back
-from crrd.core.rollout.nodes import NodeDaemon
+from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.state import Member, ProbeFailure, World
 from crrd.lib.jsonfields import mapping, text

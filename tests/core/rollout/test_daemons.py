@@ -8,7 +8,7 @@ import pytest
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RequestPhase
-from crrd.core.rollout.nodes import NodeDaemon, read_node_daemon
+from crrd.core.rollout.daemons import NodeDaemon, read_node_daemon
 from crrd.core.rollout.plan import End, make_plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.requests import RunRequest
