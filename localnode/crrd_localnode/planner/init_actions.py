@@ -11,7 +11,7 @@ from crrd.kubelet.hash.container_hash import hash_of
 from crrd.kubelet.restart_rules import SIDECAR_HASH_SINCE
 from crrd.kubelet.runtime_status import ContainerState
 from crrd_localnode.planner.restarts import Spec, is_sidecar, restarts, restarts_on_failure
-from crrd_localnode.planner.values import Cause, ContainerStatus, Kill, PodRuntimeStatus, Start, Unknown
+from crrd_localnode.planner.values import ContainerStatus, Kill, PodRuntimeStatus
 
 _OOM = "OOMKilled"
 
@@ -24,21 +24,6 @@ class _Step(Enum):
     FATAL = auto()  # It has failed and is not restarted, and neither is the pod
 
 
-def missing(spec: Spec) -> Start:
-    """Return the start of a container without an instance in the runtime."""
-    return Start(spec["name"], Cause.MISSING, f"Container {spec['name']} is to run, and there is no instance of it")
-
-
-def again(spec: Spec, current: ContainerStatus) -> Start:
-    """Return the start of a container whose last instance is not running."""
-    name = spec["name"]
-    if current.state is ContainerState.EXITED:
-        return Start(name, Cause.EXITED, f"Container {name} has exited with code {current.exit_code}")
-    if current.state is ContainerState.CREATED:
-        return Start(name, Cause.NOT_STARTED, f"Container {name} was created and not started")
-    return Start(name, Cause.STATE_UNKNOWN, f"Container {name} is in a state that the runtime does not know")
-
-
 class InitPlanner:
     """One pod at one moment, its planned actions, and the decisions for its init containers."""
 
@@ -49,34 +34,24 @@ class InitPlanner:
         self._minor = minor
         self._regular: list[Spec] = list(self._spec.get("containers") or [])
         self._init: list[Spec] = list(self._spec.get("initContainers") or [])
-        self._init_start: dict[int, Start] = {}  # By index in the spec
+        self._init_start: set[int] = set()  # By index in the spec
         self._kill: list[Kill] = []
-        self._unknown: list[Unknown] = []
 
     def _has_changed(self, spec: Spec, current: ContainerStatus) -> bool:
-        """Whether kubelet computes another hash than the stored one, as far as known.
+        """Whether kubelet computes another hash than the stored one; False if it is not known which one it computes.
 
         Kubelet treats a missing or invalid stored hash as 0 (`getContainerInfoFromAnnotations`).
         """
-        expected = hash_of(spec, self._minor)
-        if expected.value is None:
-            self._unknown.append(Unknown(current.name, f"its hash cannot be told: {expected.why}"))
-            return False
+        expected = hash_of(spec, self._minor).value
         try:
             stored = int(current.hash, 16)
         except ValueError:
             stored = 0
-        return stored != expected.value
-
-    def _replace(self, current: ContainerStatus, cause: Cause, message: str) -> Start:
-        """Stop a container. Return the start that follows."""
-        self._kill.append(Kill(current, cause, message))
-        return Start(current.name, cause, message)
+        return expected not in (None, stored)
 
     def _stop_unknown(self, current: ContainerStatus, what: str) -> None:
         """Stop a container that may be running, so that there are never two instances."""
-        message = f'{what} is in "{current.state}" state, try killing it before restart'
-        self._kill.append(Kill(current, Cause.STATE_UNKNOWN, message))
+        self._kill.append(Kill(current, f'{what} is in "{current.state}" state, try killing it before restart'))
 
     def _look_at_init(self) -> tuple[str, bool]:
         """Plan the init containers. Return why the pod has ended ("" if not), and whether regular ones may run."""
@@ -91,7 +66,7 @@ class InitPlanner:
             sidecar = is_sidecar(spec, self._minor)
             if current is None:
                 if passed and sidecar:
-                    self._init_start[place] = missing(spec)
+                    self._init_start.add(place)
                 continue
             if sidecar or not passed:
                 step = self._sidecar(place, spec, current) if sidecar else self._ordinary(place, spec, current)
@@ -101,10 +76,10 @@ class InitPlanner:
                     if place + 1 == len(self._init):
                         done = True
                     elif not passed:
-                        self._init_start[place + 1] = missing(self._init[place + 1])
+                        self._init_start.add(place + 1)
             passed = True
         if not passed:
-            self._init_start[0] = missing(self._init[0])
+            self._init_start.add(0)
         return "", done
 
     def _in_this_sandbox(self, name: str) -> ContainerStatus | None:
@@ -126,23 +101,27 @@ class InitPlanner:
             if not restarts_on_failure(spec, self._spec, self._minor):
                 return _Step.FATAL
             self._stop_unknown(current, "Init container")
-        self._init_start[place] = again(spec, current)
+        self._init_start.add(place)
         return _Step.PENDING
 
     def _sidecar(self, place: int, spec: Spec, current: ContainerStatus) -> _Step:
         """Handle an init container that keeps running beside the others."""
-        name = f"Init container {current.name}"
         if current.state is not ContainerState.RUNNING:
             if current.state is ContainerState.UNKNOWN:
                 self._stop_unknown(current, "Init container")
-            self._init_start[place] = again(spec, current)
+            self._init_start.add(place)
             return _Step.PENDING
         if spec.get("startupProbe") and current.id not in self._status.started:
             if current.id in self._status.startup_failed:
-                self._init_start[place] = self._replace(current, Cause.STARTUP, f"{name} failed startup probe")
+                self._replace(place, current, "failed startup probe")
             return _Step.PENDING
         if self._minor >= SIDECAR_HASH_SINCE and self._has_changed(spec, current):
-            self._init_start[place] = self._replace(current, Cause.DEFINITION_CHANGED, f"{name} definition changed")
+            self._replace(place, current, "definition changed")
         elif spec.get("livenessProbe") and current.id in self._status.liveness_failed:
-            self._init_start[place] = self._replace(current, Cause.LIVENESS, f"{name} failed liveness probe")
+            self._replace(place, current, "failed liveness probe")
         return _Step.INITIALIZED
+
+    def _replace(self, place: int, current: ContainerStatus, why: str) -> None:
+        """Stop a sidecar and start it again."""
+        self._kill.append(Kill(current, f"Init container {current.name} {why}"))
+        self._init_start.add(place)

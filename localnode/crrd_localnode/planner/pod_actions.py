@@ -1,4 +1,4 @@
-"""Kubelet's next actions on a pod: the containers to kill, start and keep, and whether to create a new sandbox.
+"""Kubelet's next actions on a pod: the containers to kill and to start, and whether to create a new sandbox.
 
 The caller handles two things. `start` includes containers in back-off, which the caller must delay. And a pod whose
 phase is Succeeded or Failed has ended, whatever `pod_actions` returns. Changes of resources are ignored.
@@ -13,18 +13,9 @@ from typing import Any
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.kubelet.version import parse_minor
-from crrd_localnode.planner.init_actions import InitPlanner, again, missing
+from crrd_localnode.planner.init_actions import InitPlanner
 from crrd_localnode.planner.restarts import Spec, is_sidecar, restarts, restarts_all, restarts_on_failure, runs_once
-from crrd_localnode.planner.values import (
-    Cause,
-    ContainerStatus,
-    Kill,
-    NetworkMode,
-    PodActions,
-    PodRuntimeStatus,
-    Remove,
-    Start,
-)
+from crrd_localnode.planner.values import ContainerStatus, Kill, NetworkMode, PodActions, PodRuntimeStatus, Remove
 
 
 def pod_actions(pod: Mapping[str, Any], status: PodRuntimeStatus, kubelet_version: str) -> PodActions:
@@ -56,11 +47,11 @@ class _Planner(InitPlanner):
         if failed:
             return self.end(failed)
         ephemeral = self._spec.get("ephemeralContainers") or []  # never restarted
-        start = [missing(spec) for spec in ephemeral if self._status.newest(spec["name"]) is None]
-        start += [begun for _, begun in sorted(self._init_start.items())]
+        start: list[str] = [spec["name"] for spec in ephemeral if self._status.newest(spec["name"]) is None]
+        start += [self._init[place]["name"] for place in sorted(self._init_start)]
         if initialized and not self._look_at_regular(start):
             return self.end("no container of the pod runs on or is to be started")
-        return self._actions(start)
+        return PodActions(attempt=self._attempt(), kill=tuple(self._kill), start=tuple(start))
 
     # The sandbox
 
@@ -94,7 +85,7 @@ class _Planner(InitPlanner):
         found = [self._status.newest(spec["name"]) for spec in self._regular]
         if not starting and any(each and each.state is not ContainerState.UNKNOWN for each in found):
             return self.end(f"{fault}, and no container is to be started")
-        start = [missing(spec) for spec in self._init[:1] or starting]
+        start = [spec["name"] for spec in self._init[:1] or starting]
         return self.end(fault, new_sandbox=True, start=tuple(start))
 
     def _is_done(self, spec: Spec) -> bool:
@@ -105,7 +96,7 @@ class _Planner(InitPlanner):
 
     # All containers at once
 
-    def end(self, why: str, *, new_sandbox: bool = False, start: tuple[Start, ...] = ()) -> PodActions:
+    def end(self, why: str, *, new_sandbox: bool = False, start: tuple[str, ...] = ()) -> PodActions:
         """Kill all containers and sandboxes, sidecars last, and continue only with the given actions."""
         sidecars = [spec["name"] for spec in self._init if is_sidecar(spec, self._minor)]
         alive = (ContainerState.RUNNING, ContainerState.UNKNOWN)
@@ -113,10 +104,7 @@ class _Planner(InitPlanner):
         present = {each.name for each in running}
         last_first = [name for name in reversed(sidecars) if name in present]
         stages = {name: stage for stage, name in enumerate(last_first, 1)}
-        kill = [
-            Kill(each, Cause.POD_ENDS, f"Stopping container {each.name}: {why}", stages.get(each.name, 0))
-            for each in running
-        ]
+        kill = [Kill(each, f"Stopping container {each.name}: {why}", stages.get(each.name, 0)) for each in running]
         return PodActions(
             kill_pod=bool(self._status.sandboxes or running),
             new_sandbox=new_sandbox,
@@ -143,55 +131,39 @@ class _Planner(InitPlanner):
 
     # Regular containers
 
-    def _look_at_regular(self, starts: list[Start]) -> bool:
+    def _look_at_regular(self, starts: list[str]) -> bool:
         """Plan the regular containers. Return whether any of them keeps running or is to be started."""
         going_on = False
         for spec in self._regular:
             current = self._status.newest(spec["name"])
-            if current is None:
-                start: Start | None = missing(spec)
-            elif current.state is ContainerState.RUNNING:
+            kept = False
+            if current is not None and current.state is ContainerState.RUNNING:
                 start, kept = self._running(spec, current)
-                going_on |= kept
             else:
-                start = self._not_running(spec, current)
+                start = current is None or self._not_running(spec, current)
+            going_on |= start or kept
             if start:
-                going_on = True
-                starts.append(start)
+                starts.append(spec["name"])
         return going_on
 
-    def _not_running(self, spec: Spec, current: ContainerStatus) -> Start | None:
+    def _not_running(self, spec: Spec, current: ContainerStatus) -> bool:
+        """Whether a container is started that has ended, was not started or is in an unknown state."""
         if current.state is ContainerState.EXITED:
-            wanted = restarts(spec, self._spec, current.exit_code, self._minor)
-            return again(spec, current) if wanted else None
+            return restarts(spec, self._spec, current.exit_code, self._minor)
         if current.state is ContainerState.UNKNOWN:
             self._stop_unknown(current, "Container")
-        return again(spec, current)
+        return True
 
-    def _running(self, spec: Spec, current: ContainerStatus) -> tuple[Start | None, bool]:
-        """Return the start after the container's end (or None), and whether the container keeps running."""
-        name = current.name
+    def _running(self, spec: Spec, current: ContainerStatus) -> tuple[bool, bool]:
+        """Whether a container is started after its end, and whether it keeps running."""
         restart = restarts_on_failure(spec, self._spec, self._minor)
         if self._has_changed(spec, current):
-            cause, message, restart = Cause.DEFINITION_CHANGED, f"Container {name} definition changed", True
+            why, restart = "definition changed", True
         elif current.id in self._status.liveness_failed:
-            cause, message = Cause.LIVENESS, f"Container {name} failed liveness probe"
+            why = "failed liveness probe"
         elif current.id in self._status.startup_failed:
-            cause, message = Cause.STARTUP, f"Container {name} failed startup probe"
+            why = "failed startup probe"
         else:
-            return None, True
-        start = self._replace(current, cause, message + (", will be restarted" if restart else ""))
-        return (start if restart else None), False
-
-    def _actions(self, start: list[Start]) -> PodActions:
-        killed = {kill.container.id for kill in self._kill}
-        running = [each for each in self._status.containers if each.state is ContainerState.RUNNING]
-        keep = tuple(each for each in running if each.id not in killed)
-        names = {each.name for each in keep}
-        return PodActions(
-            attempt=self._attempt(),
-            kill=tuple(self._kill),
-            start=tuple(start),
-            keep=keep,
-            unknown=tuple(each for each in self._unknown if each.name in names),
-        )
+            return False, True
+        self._kill.append(Kill(current, f"Container {current.name} {why}{', will be restarted' if restart else ''}"))
+        return restart, False

@@ -61,38 +61,15 @@ class PodRuntimeStatus:
         return newest(self.containers, name)
 
 
-class Cause(StrEnum):
-    """Why a container is killed or started."""
-
-    POD_ENDS = "pod ends"  # Killed with its pod or sandbox
-    DEFINITION_CHANGED = "definition changed"
-    LIVENESS = "liveness probe failed"
-    STARTUP = "startup probe failed"
-    STATE_UNKNOWN = "state unknown"
-    MISSING = "missing"  # No instance exists, or none in this sandbox
-    NOT_STARTED = "created, not started"
-    EXITED = "exited"
-
-
 @dataclass(frozen=True, slots=True)
 class Kill:
     """A container to stop."""
 
     container: ContainerStatus
-    cause: Cause
     message: str  # One sentence, kubelet's text if it has one
     stage: int = 0
     """Containers of one stage are stopped together. The next stage follows when they have ended or their grace period
     is over: sidecars are stopped after all others, in reverse order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """A container to start."""
-
-    name: str
-    cause: Cause
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +81,6 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
-    """A running container of which it is unknown whether it keeps running."""
-
-    name: str
-    why: str  # The unknown fact, as part of a sentence
-
-
-@dataclass(frozen=True, slots=True)
 class PodActions:
     """The actions on a pod: first `kill` (then all sandboxes, if `kill_pod`), then `remove`, then `start`."""
 
@@ -119,8 +88,6 @@ class PodActions:
     new_sandbox: bool = False  # Create a sandbox, and remove the init containers' instances, before any start
     attempt: int = 0  # Number of the sandbox in which containers are started, the current or the new one
     kill: tuple[Kill, ...] = ()
-    start: tuple[Start, ...] = ()  # Ephemeral containers, init containers in the spec's order, then regular ones
-    keep: tuple[ContainerStatus, ...] = ()  # Instances that keep running, as far as known: see `unknown`
+    start: tuple[str, ...] = ()  # Ephemeral containers, init containers in the spec's order, then regular ones
     remove: tuple[Remove, ...] = ()  # In order, for RestartAllContainers; then plan again at once
-    unknown: tuple[Unknown, ...] = ()  # Containers in `keep` for which facts are missing, so they may be restarted
     why: str = ""  # Why the pod is killed, gets a new sandbox or starts again; "" if not

@@ -188,12 +188,12 @@ class PodWorker:
             sandbox_id = view.sandbox.id
         delay = self._node.resync_seconds
         place = Sandboxed(pod, view, sandbox_id, todo.attempt)
-        for start in todo.start:
-            spec = podspec.container(pod, start.name)
+        for name in todo.start:
+            spec = podspec.container(pod, name)
             if spec is None:  # an ephemeral container, which a local node does not support
                 continue
             delay = min(delay, await self._start(place, spec))
-            if start.name in self._waiting and spec in podspec.init_containers(pod) and not podspec.is_sidecar(spec):
+            if name in self._waiting and spec in podspec.init_containers(pod) and not podspec.is_sidecar(spec):
                 break  # later containers must wait
         if self._waiting != before:
             await self._look()

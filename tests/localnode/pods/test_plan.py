@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from crrd.kubelet.runtime_status import ContainerState
-from crrd_localnode.planner.values import Cause
 from crrd_localnode.pods.kuberuntime import RuntimeContainer, RuntimePod, Sandbox
 from crrd_localnode.pods.worker import hash_of, plan_end, plan_pod
 
@@ -83,7 +82,7 @@ def make(
     view = RuntimePod((sandbox,) if sandbox else (), containers)
     made = plan_pod(whole(given), view, probed or Probed(), VERSION)
     kill = [each.container.name for each in made.kill if not made.kill_pod]
-    return made.kill_pod, kill, made.new_sandbox, [each.name for each in made.start]
+    return made.kill_pod, kill, made.new_sandbox, list(made.start)
 
 
 NOTHING: tuple[bool, list[str], bool, list[str]] = (False, [], False, [])
@@ -158,7 +157,10 @@ def test_a_pod_with_nothing_left_to_run_is_killed_with_its_sidecars() -> None:
 
 def test_a_container_that_never_started_is_stopped_for_that() -> None:
     probed = Probed(failed={"app-1": "startup"})
-    assert plan_pod(whole(pod(APP)), VIEW, probed, VERSION).kill[0].cause is Cause.STARTUP
+    assert (
+        plan_pod(whole(pod(APP)), VIEW, probed, VERSION).kill[0].message
+        == "Container app failed startup probe, will be restarted"
+    )
 
 
 def test_a_container_in_a_state_that_the_runtime_does_not_know_is_stopped_before_it_is_started_anew() -> None:
@@ -188,7 +190,7 @@ def test_kubelet_s_version_tells_which_rules_hold() -> None:
 
 def test_neither_network_nor_resources_are_compared() -> None:
     sized = {**APP, "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]}
-    assert [each.name for each in plan_pod(whole(pod(sized)), VIEW, Probed(), VERSION).keep] == ["app"]
+    assert plan_pod(whole(pod(sized)), VIEW, Probed(), VERSION).kill == ()
 
 
 def test_a_pod_that_is_over_is_killed_with_its_sidecars_last() -> None:
