@@ -29,7 +29,8 @@ from tests.simulation.pace import Pace
 from tests.simulation.verdicts import PERSISTED, reason_in
 
 WINDOW = 10.0  # Window for rates, in seconds
-WRITES = 30  # Limit for writes of one request by one life of the daemon in a window, in addition to CONTAINER_WRITES
+WRITES = 40  # Limit for writes of one request by one life of the daemon in a window, in addition to CONTAINER_WRITES.
+# Two outages of the API server fit in a window. In each, pins and status are tried five times, and sent twice
 CONTAINER_WRITES = 8  # The same for each of its containers; a write whose connection breaks is sent twice
 EVENTS = 60
 READS = 40  # Limit for lists and watches in a window, in addition to a list and a watch for each pod
