@@ -11,7 +11,7 @@ from crrd.rollout.refusals import describe
     [(422, "nothing was changed: patch web"), (404, "nothing"), (401, "does not accept"), (403, "forbidden")],
 )
 def test_a_refused_call_keeps_what_the_command_says_about_it(status: int, shown: str) -> None:
-    """Of missing rights and credentials, the user is told what to do instead."""
+    """If rights or credentials are missing, the message says what to do about that."""
     error = ConfigurationError("nothing was changed: patch web")
     error.__cause__ = ApiRefusedError("patch web", status=status)
     assert shown in describe(error)
