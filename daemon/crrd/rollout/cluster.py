@@ -278,7 +278,7 @@ class Cluster:
     def _request_changed(self, _: object, after: Version[RunRequest | None] | None) -> None:
         """Note aborted runs. A run stays aborted even after the request with the annotation was deleted.
 
-        An undo deletes requests of the run that it undoes. So its own requests record the abort, too.
+        The requests of an undo end the run that it undoes, too, in case that run's own requests are missed or deleted.
         """
         if after is not None and after.value is not None:
             self._aborted |= after.value.ended_runs
