@@ -8,6 +8,7 @@ import pytest
 
 from crrd.core.api.types import ANNOTATION_ABORTED
 from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.requests import newest_run, read_run_request
 from crrd.core.rollout.run import (
     ANNOTATION_REASON,
@@ -222,3 +223,23 @@ def test_options_that_are_changed_are_known_as_the_latest() -> None:
     ahead = changed.changed(min_ready=32)
     assert world.latest(ahead) == ahead, "the watch may lag behind"
     assert World(()).latest(FULL) == FULL
+
+
+@pytest.mark.parametrize("image", [None, ImageChange("evil:1", ("app:1",))])
+@pytest.mark.parametrize("revision", [0, 999])
+def test_nobody_changes_what_a_run_does(image: ImageChange | None, revision: int) -> None:
+    """Who may write requests may not have the rights of the user whose process carries out the run."""
+    own = run(image=ImageChange("app:2", ("app:1",)))
+    forged = replace(own, options=replace(own.options, image=image, min_ready=99), revision=revision)
+    world = World((), (asked(own, member("web-1")), replace(asked(forged, member("web-2")), run=forged)))
+    assert world.latest(own) == own
+    first, last = sorted(world.requests, key=lambda each: each.age)
+    assert newest_run((last, first)) == first.run
+
+
+@pytest.mark.parametrize("image", ["", "evil:1"])
+def test_the_image_of_a_run_is_that_of_the_spec(image: str) -> None:
+    body = run(image=ImageChange("app:2", ("app:1",))).request("web-1", "uid-1", ("app",))
+    assert read_run_request(body) is not None
+    body["spec"]["containers"][0]["image"] = image
+    assert read_run_request(body) is None

@@ -60,7 +60,10 @@ class RunRequest:
 
 
 def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
-    """Parse a request of a run. Return None if it belongs to no run, or its annotation is invalid."""
+    """Parse a request of a run. Return None if it belongs to no run, or its annotation is invalid.
+
+    The run's image must be that of the spec, which nobody can change.
+    """
     meta = mapping(obj.get("metadata"))
     annotations, name = mapping(meta.get("annotations")), text(mapping(meta.get("labels")).get(LABEL_RUN))
     try:
@@ -79,8 +82,10 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
         return None
     options = replace(options, image=image)
     run = Run(text(meta.get("namespace")), name, target, options, started, number(shape.get("revision")))
-    progress = _read_progress(text(annotations.get(ANNOTATION_PROGRESS)))
-    return RunRequest(parse_request(obj), run, progress)
+    progress, request = _read_progress(text(annotations.get(ANNOTATION_PROGRESS))), parse_request(obj)
+    if any(each.image != (image.image if image is not None else "") for each in request.containers):
+        return None
+    return RunRequest(request, run, progress)
 
 
 def _read_progress(annotation: str) -> Progress | None:
@@ -102,8 +107,13 @@ def _fits(found: Target | Options | Progress, plain: Target | Options | Progress
 
 
 def newest_run(requests: Iterable[RunRequest]) -> Run:
-    """Return the run with the options that were changed last."""
-    return max(requests, key=lambda each: (each.run.revision, each.age)).run
+    """Return the run of the oldest request, with the options that were changed last.
+
+    A younger request with another aim was not written by the run: who may write requests may not have its rights.
+    """
+    first, *others = sorted(requests, key=lambda each: each.age)
+    own = (first, *(each for each in others if each.run.aim == first.run.aim))
+    return max(own, key=lambda each: (each.run.revision, each.age)).run
 
 
 def last_progress(requests: Iterable[RunRequest]) -> Progress:

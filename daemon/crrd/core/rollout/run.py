@@ -128,6 +128,11 @@ class Run:
     started: str  # RFC 3339, the API server's clock
     revision: int = 0  # How often its options have changed
 
+    @property
+    def aim(self) -> tuple[object, ...]:
+        """What the run does, to which pods. It never changes, whatever somebody writes on a request."""
+        return self.target, self.options.containers, self.options.image, self.options.policy
+
     def replaces(self, other: "Run") -> bool:
         """Whether this run takes over from another one: it undoes it, or a policy has only one run at a time."""
         policy = self.options.policy

@@ -15,7 +15,7 @@ from crrd.core.config.uses import Unreached, references, unreached
 from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.labels import LabelSelector, read_selector
-from crrd.core.rollout.requests import RunRequest, newest_run
+from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import ANNOTATION_REFRESH, FileRefresh, Run
 from crrd.core.rollout.workload import Owner, Workload, read_owner
 from crrd.lib.jsonfields import condition, condition_is_true, mapping, number, text
@@ -160,5 +160,5 @@ class World:
 
     def latest(self, run: Run) -> Run:
         """Return the run with the options that another process may have changed."""
-        own = self.requests_of(run)
-        return max(run, newest_run(own), key=lambda each: each.revision) if own else run
+        own = (each.run for each in self.requests_of(run) if each.run.aim == run.aim)
+        return max((run, *own), key=lambda each: each.revision)
