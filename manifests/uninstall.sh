@@ -2,9 +2,50 @@
 # Takes crrd out of a cluster, whatever is active: requests first, then what was installed, the CRD with it.
 #   sh manifests/uninstall.sh -k manifests/default      what you installed with: -k FOLDER or -f install.yaml
 #   sh manifests/uninstall.sh                           only ends all requests and releases their pods
+# Both take kubectl's flags that select the cluster, such as --context and --kubeconfig.
 # It also mends an uninstall that hangs, because the manager went before it had released what it held: run it again.
 # Needs kubectl, and the rights that installing needs; nothing of crrd has to run.
 set -eu
+
+refuse() {
+  echo "$1. Usage: sh uninstall.sh [-k FOLDER | -f FILE] [--context NAME and other connection flags of kubectl]" >&2
+  exit 2
+}
+quoted() {
+  case "$1" in
+    '' | *[!A-Za-z0-9_./:=@,-]*) printf " '%s'" "$(printf '%s' "$1" | sed "s/'/'\\\\''/g")" ;;
+    *) printf ' %s' "$1" ;;
+  esac
+}
+
+# INSTALLED is for `kubectl delete`. CONNECTION is for every call: one without it would go to another cluster. Both are
+# quoted words. Any other flag is refused, because it would change what the calls below do (-n, -l).
+INSTALLED='' CONNECTION='' SHOWN=''
+while test $# -gt 0; do
+  name=${1%%=*} list=CONNECTION
+  case "$name" in
+    -[fk]* | --filename | --kustomize | -R | --recursive) list=INSTALLED ;;
+    -s* | --server | --context | --cluster | --user | --kubeconfig | --token | --as | --as-group | --as-uid) ;;
+    --insecure-skip-tls-verify | --tls-server-name | --certificate-authority | --client-certificate | --client-key) ;;
+    --request-timeout | --cache-dir | --disable-compression) ;;
+    *) refuse "$1 is not supported" ;;
+  esac
+  words=$(quoted "$1")
+  case "$1" in
+    --*=* | -[fks]?* | -R | --recursive | --insecure-skip-tls-verify | --disable-compression) ;;
+    *) test $# -gt 1 || refuse "$1 needs a value"
+      shift
+      words="$words$(quoted "$1")" ;;
+  esac
+  shift
+  case "$list$name" in INSTALLED* | CONNECTION--token) ;; *) SHOWN="$SHOWN$words" ;; esac
+  eval "$list=\"\$$list\$words\""
+done
+kubectl() { eval "command kubectl \"\$@\"$CONNECTION"; }
+
+where=$(kubectl config view --minify -o jsonpath='context {.current-context}, {.clusters[0].cluster.server}' 2>&1) ||
+  where="kubectl's default"
+echo "cluster: $where$SHOWN"
 
 RESOURCE=containerrecreaterequests.apps.kruise.io
 FINALIZER=crr.apps.kruise.io/unready-acquired
@@ -24,7 +65,7 @@ REQUESTS='{{range .items}}{{with .metadata}}{{.namespace}}{{"\t"}}{{.name}}{{"\t
 kruise=$(kubectl get mutatingwebhookconfiguration kruise-mutating-webhook-configuration --ignore-not-found -o name)
 if test -n "$kruise"; then
   echo "OpenKruise is installed, and its manager needs the requests and the CRD. This script deletes nothing." >&2
-  echo "To uninstall crrd: kubectl delete -k manifests/overlays/beside-openkruise" >&2
+  echo "To uninstall crrd: kubectl delete -k manifests/overlays/beside-openkruise$SHOWN" >&2
   exit 2
 fi
 
@@ -78,7 +119,7 @@ while test "$tries" -lt 30 && test -n "$(requests)" && test -n "$(kubectl get po
   sleep 1
   tries=$((tries + 1))
 done
-if test $# -gt 0; then kubectl delete --ignore-not-found --wait=false "$@"; fi
+if test -n "$INSTALLED"; then eval "kubectl delete --ignore-not-found --wait=false $INSTALLED"; fi
 
 tries=0
 while test "$tries" -lt 60; do
@@ -86,7 +127,7 @@ while test "$tries" -lt 60; do
   held=$(held_pods)
   found=$(requests)
   if test -z "$held" && test -z "$found"; then
-    if test $# -eq 0 || ! defined; then
+    if test -z "$INSTALLED" || ! defined; then
       echo "done: all requests are deleted, and no pod is kept unready"
       exit 0
     fi

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,43 @@ exec {kubectl} "$@"
         assert "deletionTimestamp" not in (await api.get(f"{CRRS}/one")).body["metadata"]
 
 
+FLAGS = ("--context", "prod", "--kubeconfig=it's mine.yaml", "-s", "https://x", "--token", "secret", "--as=ann")
+
+
+def scripted(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+    """The end of the script, and the calls of a kubectl that finds nothing."""
+    (folder / "kubectl").write_text(f"""#!/bin/sh
+{{ printf '%s\\t' "$@"; echo; }} >> {folder}/calls
+""")
+    (folder / "kubectl").chmod(0o755)
+    (folder / "calls").touch()
+    command = ["sh", str(MANIFESTS / "uninstall.sh"), *arguments]
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return ended, [line.split("\t")[:-1] for line in (folder / "calls").read_text().splitlines()]
+
+
+def test_every_call_goes_to_the_cluster_that_is_given(tmp_path: Path) -> None:
+    """A call without these flags would delete the requests of the current context's cluster."""
+    ended, calls = scripted(tmp_path, "-f", "install.yaml", *FLAGS)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert [tuple(call[-len(FLAGS) :]) for call in calls] == [FLAGS] * len(calls)
+    (deleted,) = [call for call in calls if call[0] == "delete"]
+    assert deleted[: -len(FLAGS)] == ["delete", "--ignore-not-found", "--wait=false", "-f", "install.yaml"]
+    assert not [call for call in calls if "install.yaml" in call and call != deleted]
+    (shown, _) = ended.stdout.splitlines()
+    assert shown.endswith("--context prod '--kubeconfig=it'\\''s mine.yaml' -s https://x --as=ann")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("install.yaml",), ("-n", "crrd"), ("-l", "a=b"), ("-f",), ("--context",), ("--dry-run=client",)]
+)
+def test_what_would_change_the_calls_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    ended, calls = scripted(tmp_path, *arguments)
+    assert (ended.returncode, calls) == (2, [])
+    assert ended.stderr.startswith(arguments[0])
+
+
 async def test_a_definition_that_is_being_deleted_is_let_go(api: Api, tmp_path: Path) -> None:
     """Somebody deleted it, or everything, with kubectl: it waits for its requests, and they for a manager."""
     await held(api, "web-0", entry("default/one"))
@@ -203,5 +241,7 @@ async def test_beside_openkruise_nothing_is_touched(api: Api, tmp_path: Path) ->
     assert (await api.post(CONFIGURATIONS, body)).status == 201
     code, output = await uninstall(api, tmp_path, "-k", str(MANIFESTS / "default"))
     assert code == 2
-    assert output.startswith("OpenKruise is installed")
+    cluster, why, *_ = output.splitlines()
+    assert cluster == f"cluster: context local, {api.server.url}"
+    assert why.startswith("OpenKruise is installed")
     assert (await api.get(f"{CRRS}/one")).status == 200
