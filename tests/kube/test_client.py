@@ -18,7 +18,7 @@ from crrd.kube.config import Access
 from crrd.kube.errors import FutureVersionError, MalformedAnswerError, ResourceMissingError, decode, from_answer
 from crrd.kube.resources import EVENTS, PODS, REQUESTS, WatchEvent
 from crrd.kube.stream import LONGEST_LINE, lines, listed
-from crrd.kube.transport import Call, unavailable
+from crrd.kube.transport import Call, _socket, unavailable
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, ExpiredError, GoneError
 from tests.support.scripted_api import (
     FixedAccess,
@@ -512,3 +512,16 @@ def test_a_list_that_breaks_off_anywhere_is_malformed() -> None:
     ):
         with pytest.raises(MalformedAnswerError):
             list(listed(odd, "list x")[1])
+
+
+@pytest.mark.parametrize("system", ["Linux", "macOS", "another"])
+def test_dead_peers_are_noticed_with_what_the_system_has(monkeypatch: pytest.MonkeyPatch, system: str) -> None:
+    """macOS calls the option TCP_KEEPALIVE. A system without any has its own times."""
+    option = socket.TCP_KEEPIDLE
+    if system != "Linux":
+        monkeypatch.delattr(socket, "TCP_KEEPIDLE")
+    if system == "macOS":
+        monkeypatch.setattr(socket, "TCP_KEEPALIVE", option, raising=False)
+    with _socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ())) as made:
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert (made.getsockopt(socket.IPPROTO_TCP, option) == 30) is (system != "another")

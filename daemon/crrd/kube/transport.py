@@ -31,6 +31,8 @@ DateObserver = Callable[[str, float, float], None]
 _KEEP_ALIVE_SECONDS = 60.0
 """How long an idle connection is kept, so that requests in short succession need no TLS handshake before their stop.
 Well under the 90 s after which API servers close idle connections."""
+_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Options of TCP keep-alive, as far as the system has them. macOS has TCP_KEEPALIVE instead of TCP_KEEPIDLE."""
 _CONNECTION_LOST = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
 _CONNECTION_LOST_ERRNOS = (errno.ECONNRESET, errno.EPIPE)
 """Numbers of an aiohttp error with the same meaning: the other side did not know the connection any more (RST)."""
@@ -256,7 +258,7 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    for name, value in _PROBES.items():
+        if (option := getattr(socket, name, None)) is not None:
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made
