@@ -62,7 +62,7 @@ def test_a_quota_lets_critical_pods_into_their_namespace(kind: str, name: str) -
     assert scope == {"scopeName": "PriorityClass", "operator": "In", "values": [wanted]}
     pods = parse_quantity(quota["spec"]["hard"]["pods"])
     assert pods.canonical() == quota["spec"]["hard"]["pods"]  # as the API server writes it
-    assert pods.value > workload["spec"].get("replicas", 100_000)
+    assert pods.value >= 1_000_000, "the namespace may have critical pods of others: coredns in kube-system"
 
 
 @pytest.mark.parametrize("folder", ["node", "default", "overlays/beside-openkruise"])
