@@ -40,6 +40,8 @@ DASHBOARD_LABELS = ("grafana_dashboard",)
 FIXED = ("CRRD_BIND_ADDRESS", "CRRD_CRI_ENDPOINTS", "CRRD_SPEC_DIR")
 """Variables of the containers that belong to a port or a volume; all others with a value are in `env`."""
 HEAD = "{{- /* Made by generate.py of what kustomize renders. */}}\n"
+KEPT = {"helm.sh/resource-policy": "keep"}
+"""Annotation of what Helm must not delete, because content of others would be deleted with it."""
 _PLACEHOLDER = re.compile(r"( *)(.*?)'@(inline|block|entries|variables) (.+)@'(: null)?")
 
 
@@ -147,6 +149,7 @@ def dumped(found: Json | None) -> list[str]:
         found["metadata"]["labels"] |= entries(".Values.monitoring.dashboardLabels")
     if found["kind"] == "Namespace":
         found["metadata"]["name"] = inline(f"{NAMESPACES[found['metadata']['name']]} | quote")
+        found["metadata"]["annotations"] = KEPT
     text = yaml.dump(found, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True)
     return text.replace("{{", '{{ "{{" }}').splitlines()
 
@@ -201,11 +204,12 @@ def variants(key: Key, found: Json, host_network: dict[Key, Json]) -> list[str]:
     if key in host_network:
         lines = list(merged(".Values.manager.hostNetwork", lines, dumped(host_network[key])))
     if found["kind"] == "CustomResourceDefinition":
-        kept = {**found, "metadata": {**found["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}}
+        kept = {**found, "metadata": {**found["metadata"], "annotations": KEPT}}
         lines = list(merged(".Values.crd.keep", lines, dumped(kept)))
     if found["kind"] == "Namespace":
         name = NAMESPACES[found["metadata"]["name"]]
-        lines = [f"{{{{- if and .Values.namespaces.create (ne .Release.Namespace {name}) }}}}", *lines, "{{- end }}"]
+        created = f"{{{{- if and .Values.namespaces.create (ne .Release.Namespace {name}) }}}}"
+        lines = [created, f'{{{{- include "crrd.checkNamespace" {name} }}}}', *lines, "{{- end }}"]
     return lines
 
 

@@ -2,6 +2,9 @@
 
 import importlib.util
 import json
+import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -63,7 +66,7 @@ def test_renders_what_kustomize_renders(folders: list[str], values: Json) -> Non
     hooks = {key: found.pop(key) for key in HOOKS & found.keys()}
     assert hooks.keys() == (set() if "besideOpenKruise" in values else HOOKS)
     for key, each in found.items():
-        if key[0] == "CustomResourceDefinition":
+        if key[0] in ("CustomResourceDefinition", "Namespace"):
             assert each["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
     assert found == expected
 
@@ -85,6 +88,24 @@ def test_the_linter_finds_nothing() -> None:
 def test_the_namespace_of_the_release_is_not_the_charts(values: Json, namespace: str, created: set[str]) -> None:
     found = templated(values, namespace)
     assert {each["metadata"]["name"] for each in found if each["kind"] == "Namespace"} == created
+
+
+def test_a_namespace_of_others_is_not_taken_over(tmp_path: Path) -> None:
+    """Helm refuses only without --take-ownership. `lookup` needs a cluster, so another expression replaces it."""
+    others = shutil.ignore_patterns("crd.yaml", "monitoring.yaml", "manager.yaml", "access.yaml", "README.md")
+    chart = shutil.copytree(CHART, tmp_path / "crrd", ignore=others)
+    helpers = chart / "templates" / "_helpers.tpl"
+    text = helpers.read_text(encoding="utf-8")
+    for labels, taken in (({}, False), ({"app.kubernetes.io/name": "crrd"}, True)):
+        there = json.dumps({"metadata": {"name": "platform", **({"labels": labels} if labels else {})}})
+        changed, count = re.subn(r'\(lookup "v1" "Namespace" "" \.\)', f"(fromJson `{there}`)", text)
+        assert count
+        helpers.write_text(changed, encoding="utf-8")
+        if taken:
+            assert templated(chart=chart)
+            continue
+        with pytest.raises(helm.HelmError, match=r"namespace \S+ exists and is not crrd's: choose another name"):
+            templated(chart=chart)
 
 
 def test_the_hook_fits_the_schemas_and_runs_with_little() -> None:

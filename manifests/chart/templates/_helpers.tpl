@@ -20,3 +20,11 @@
 - {{- toYaml (hasKey . "labelSelector" | ternary . (set (deepCopy .) "labelSelector" $selector)) | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{- /* Of a namespace's name. With --take-ownership, Helm would make any namespace that exists part of the release. */}}
+{{- define "crrd.checkNamespace" -}}
+{{- $labels := dig "metadata" "labels" dict (lookup "v1" "Namespace" "" .) }}
+{{- if and (lookup "v1" "Namespace" "" .) (ne (get $labels "app.kubernetes.io/name") "crrd") }}
+{{- printf "namespace %s exists and is not crrd's: choose another name, or set namespaces.create=false to install into it" . | fail }}
+{{- end }}
+{{- end }}
