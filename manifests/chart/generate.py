@@ -184,7 +184,9 @@ def filled(lines: list[str]) -> str:
             made.append(f"{spaces}{{{{- end }}}}")
         elif kind == "variables":
             made += [f"{spaces}{{{{- range $name, $value := {value} }}}}", f"{spaces}- name: {{{{ $name }}}}"]
-            made += [f"{spaces}  value: {{{{ $value | quote }}}}", f"{spaces}{{{{- end }}}}"]
+            # Helm reads numbers as floats, and writes 1e+06 for a million.
+            shown = '(kindIs "float64" $value | ternary (int64 $value) $value) | quote'
+            made += [f"{spaces}  value: {{{{ {shown} }}}}", f"{spaces}{{{{- end }}}}"]
         else:
             made += [f"{spaces}{{{{- with {value} }}}}", f"{spaces}{before.rstrip()}"]
             made += [f"{spaces}  {{{{- toYaml . | nindent {len(spaces) + 2} }}}}", f"{spaces}{{{{- end }}}}"]

@@ -54,7 +54,7 @@ def test_every_value_arrives() -> None:
         "manager": {
             **pods,
             "replicas": 3,
-            "env": {"CRRD_LOG_LEVEL": "debug", "CRRD_DEFAULT_DEADLINE_SLACK_SECONDS": 600},
+            "env": {"CRRD_LOG_LEVEL": "debug", "CRRD_DEFAULT_DEADLINE_SLACK_SECONDS": 1_000_000},
         },
         "node": {
             **pods,
@@ -88,7 +88,11 @@ def test_every_value_arrives() -> None:
         if kind != "Job":
             assert spec["topologySpreadConstraints"] == pods["topologySpreadConstraints"]
         kubernetes_validate.validate(found, "1.36", strict=True)
-    of_manager = {"CRRD_LOG_LEVEL": "debug", "CRRD_LOG_FORMAT": "json", "CRRD_DEFAULT_DEADLINE_SLACK_SECONDS": "600"}
+    of_manager = {
+        "CRRD_LOG_LEVEL": "debug",
+        "CRRD_LOG_FORMAT": "json",
+        "CRRD_DEFAULT_DEADLINE_SLACK_SECONDS": "1000000",
+    }
     assert variables(objects, "Deployment").items() >= of_manager.items()
     of_node = {"CRRD_SERVE_FORECAST": "true", "CRRD_KUBELET_HEALTHZ_PORT": "10248", "CRRD_BIND_ADDRESS": ":9420"}
     assert variables(objects, "DaemonSet").items() >= of_node.items()
