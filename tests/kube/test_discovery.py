@@ -7,9 +7,10 @@ import pytest
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import find_kind, kind_of
 from crrd.kube.resources import PODS, Resource
-from crrd.lib.errors import ApiUnavailableError, ConfigurationError
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
 from tests.support.faulty_api import FaultyApiServer
 from tests.support.local_api import LocalAccess
+from tests.support.scripted_api import Reply, refuse, reply, scripted_api, vanish
 
 REQUESTS = Resource("containerrecreaterequests", "apps.kruise.io", "v1alpha1")
 PREFERRED = Resource("containerrecreaterequests", "apps.kruise.io", "v1beta1")
@@ -53,6 +54,37 @@ async def test_words(client: KubeClient, word: str, resource: Resource) -> None:
 async def test_words_that_name_nothing(client: KubeClient, word: str) -> None:
     with pytest.raises(ConfigurationError, match="the API server has no resource type"):
         await find_kind(client, word)
+
+
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [
+        (refuse(503, "service unavailable"), "service unavailable (503)"),
+        (refuse(403, "not yours"), "not yours (403)"),
+        (reply(b"<html>"), "the response is not JSON (6 bytes)"),
+    ],
+)
+async def test_a_broken_group_hides_no_other(failure: Reply, why: str) -> None:
+    """As of an aggregated API whose server is down: kubectl goes on with the rest, too."""
+    names = ("broken.example/v1", "argoproj.io/v1")
+    groups = [{"name": name.partition("/")[0], "versions": [{"groupVersion": name}]} for name in names]
+    rollouts = {"resources": [{"name": "rollouts", "singularName": "rollout", "kind": "Rollout", "namespaced": True}]}
+    async with scripted_api() as api, KubeClient(LocalAccess(api.url)) as client:
+        for word, found in (("rollout", True), ("typo", False)):
+            api.then(reply({"resources": []}), reply({"groups": groups}), failure, reply(rollouts))
+            if found:
+                assert (await find_kind(client, word)).resource == Resource("rollouts", "argoproj.io")
+                continue
+            with pytest.raises(
+                ConfigurationError, match=r"^resource type 'typo' not found, and .*broken.example"
+            ) as caught:
+                await find_kind(client, word)
+            assert str(caught.value).endswith(why)
+        for ends, error in ((refuse(401), ApiRefusedError), (vanish(), ApiUnavailableError)):
+            api.script.clear()
+            api.then(reply({"resources": []}), reply({"groups": groups}), ends, *[vanish()] * 5)
+            with pytest.raises(error):
+                await find_kind(client, "rollout")
 
 
 async def test_owner_references(client: KubeClient) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import structlog
 
 from crrd.kube.client import KubeClient
-from crrd.kube.errors import ResourceMissingError
+from crrd.kube.errors import MalformedAnswerError, ResourceMissingError
 from crrd.kube.resources import PODS, Resource
-from crrd.lib.errors import ConfigurationError, CrrdError, GoneError
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError, GoneError
 from crrd.lib.jsonfields import items, mapping, text
 
 LEAST = (1, 30)
@@ -71,9 +71,12 @@ async def find_kind(client: KubeClient, word: str) -> Served:
     for known in KNOWN:
         if name in known.names and rest in ("", known.resource.group, f"v1.{known.resource.group}"):
             return known
-    async for served in _all(client, rest):
+    failed: list[str] = []
+    async for served in _all(client, rest, failed):
         if name in served.names:
             return served
+    if failed:
+        raise ConfigurationError(f"resource type {word!r} not found, and not all API groups can be read: {failed[0]}")
     raise ConfigurationError(f"the API server has no resource type {word!r}: kubectl api-resources shows them")
 
 
@@ -86,8 +89,12 @@ async def kind_of(client: KubeClient, api_version: str, kind: str) -> Served:
     raise ConfigurationError(f"the API server has no kind {kind} in {api_version}")
 
 
-async def _all(client: KubeClient, group: str) -> AsyncIterator[Served]:
-    """Yield all kinds, the core group first; with `group` (`GROUP` or `VERSION.GROUP`), only those of that group."""
+async def _all(client: KubeClient, group: str, failed: list[str]) -> AsyncIterator[Served]:
+    """Yield all kinds, the core group first; with `group` (`GROUP` or `VERSION.GROUP`), only those of that group.
+
+    A group that cannot be read is skipped, as kubectl does, and its error is added to `failed`: an aggregated API whose
+    server is down must not hide the kinds of others.
+    """
     if not group:
         for served in await _served(client, "v1"):
             yield served
@@ -97,12 +104,26 @@ async def _all(client: KubeClient, group: str) -> AsyncIterator[Served]:
         versions.sort(key=lambda each: each != text(mapping(entry.get("preferredVersion")).get("groupVersion")))
         exact = [each for each in versions if ".".join(reversed(each.split("/"))) == group]
         for api_version in exact or (versions if group in ("", name) else ()):
-            for served in await _served(client, api_version):
+            try:
+                found = await _served(client, api_version)
+            except (ApiUnavailableError, ApiRefusedError) as error:
+                if _ends_discovery(error):
+                    raise
+                failed.append(str(error))
+                continue
+            for served in found:
                 yield served
 
 
+def _ends_discovery(error: ApiUnavailableError | ApiRefusedError) -> bool:
+    """Whether an error is not about a single group: the API server cannot be reached, or refuses the credentials."""
+    if isinstance(error, ApiRefusedError):
+        return error.status != 403
+    return error.__cause__ is not None and not isinstance(error, MalformedAnswerError)
+
+
 async def _served(client: KubeClient, api_version: str) -> list[Served]:
-    """Return the kinds of one API version; none if it is not served (an aggregated API whose server is down)."""
+    """Return the kinds of one API version; none if it is not served."""
     if not _API_VERSION.fullmatch(api_version):  # it comes from users' objects, and must not lead to another path
         return []
     group, _, version = api_version.rpartition("/")
