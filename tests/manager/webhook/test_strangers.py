@@ -108,7 +108,7 @@ async def test_with_an_authority_for_callers_only_they_are_answered(tmp_path: Pa
         assert await answered(served, issued(of_apiservers, tmp_path))
         for stranger in (ssl.create_default_context(), issued(of_others, tmp_path)):
             assert not await answered(served, stranger)
-        file.write_bytes(pem(of_apiservers, of_others))
+        file.write_bytes("# Zürich\n".encode() + pem(of_apiservers, of_others))
         await callers.sync()
         for known in (of_apiservers, of_others):
             assert await answered(served, issued(known, tmp_path))

@@ -65,7 +65,7 @@ class ServingTls:
         Raises ConfigurationError if they are not certificates; nothing changes then.
         """
         try:
-            self.context.load_verify_locations(cadata=authorities.decode("ascii"))
+            self.context.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
         except (ValueError, ssl.SSLError) as error:
             raise ConfigurationError(f"the client CA certificates cannot be used: {error}") from error
         self.context.verify_mode = ssl.CERT_REQUIRED
@@ -76,7 +76,7 @@ class ServingTls:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
         if self._callers:
-            context.load_verify_locations(cadata=self._callers.decode("ascii"))
+            context.load_verify_locations(cadata=self._callers.decode("ascii", "ignore"))
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
