@@ -59,6 +59,13 @@ async def get(access: AccessSource) -> None:
         await client.get(PODS, "a", "b")
 
 
+def b64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+Write = Callable[[Any], str]
+
+
 def tokens(api: ScriptedApi) -> list[str]:
     return [request.headers.get("Authorization", "") for request in api.seen]
 
@@ -73,12 +80,12 @@ class Mount:
         for name in ("token", "ca.crt"):
             (folder / name).symlink_to(Path("..data") / name)
 
-    def swap(self, token: str, ca: str) -> None:
+    def swap(self, token: str, ca: str | bytes) -> None:
         self._count += 1
         version = self.folder / f"..{self._count}"
         version.mkdir()
         (version / "token").write_text(f"{token}\n")
-        (version / "ca.crt").write_text(ca)
+        (version / "ca.crt").write_bytes(ca.encode() if isinstance(ca, str) else ca)
         link = self.folder / "..next"
         link.symlink_to(version.name)
         link.rename(self.folder / "..data")
@@ -145,7 +152,23 @@ async def test_a_service_account_keeps_its_tls_context_while_the_ca_is_the_same(
     assert "two" not in repr(second)
 
 
-@pytest.mark.parametrize("spoilt", ["", CA[: len(CA) // 2], "no certificate"])
+COMMENT = "# Zürich root\nCertificate:\n    Issuer: O=ÄÖ\n"
+
+
+@pytest.mark.parametrize("comment", [COMMENT.encode(), COMMENT.encode("latin-1"), b"\xef\xbb\xbf"])
+async def test_a_comment_in_a_ca_file_need_not_be_ascii(mount: Mount, write: Write, comment: bytes) -> None:
+    plain = tls_context(CA, where="x").get_ca_certs()
+    ca = comment + CA.encode() + comment + ANOTHER_CA.encode()
+    mount.swap("two", ca)
+    of_account = await ServiceAccountAccess("https://x", mount.folder).current()
+    data = {"certificate-authority-data": base64.b64encode(ca).decode()}
+    for cluster in ({"certificate-authority": str(mount.folder / "ca.crt")}, data):
+        access = await KubeconfigAccess(write(kubeconfig("https://x", {}, **cluster))).current()
+        assert first_certs(access) == first_certs(of_account)
+    assert first_certs(of_account) == plain + tls_context(ANOTHER_CA, where="x").get_ca_certs()
+
+
+@pytest.mark.parametrize("spoilt", ["", CA[: len(CA) // 2], "no certificate", "kein Zürich", CA.replace("\n", "\nü")])
 async def test_a_spoilt_authority_leaves_the_connections_as_they_are(mount: Mount, spoilt: str) -> None:
     access = ServiceAccountAccess("https://127.0.0.1", mount.folder)
     first = await access.current()
@@ -175,10 +198,6 @@ async def test_service_accounts_that_cannot_be_used(mount: Mount, tmp_path: Path
         await ServiceAccountAccess("https://x", mount.folder).current()
 
 
-def b64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
-
-
 def kubeconfig(server: str, user: dict[str, Any] | None, **cluster: Any) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
@@ -194,9 +213,6 @@ def kubeconfig(server: str, user: dict[str, Any] | None, **cluster: Any) -> dict
         ],
         "users": [{"name": "u", "user": user or {}}],
     }
-
-
-Write = Callable[[Any], str]
 
 
 def resolve(path: str, context: str = "") -> Login:
@@ -399,7 +415,11 @@ def prompting(folder: Path, then: str) -> dict[str, Any]:
     return user
 
 
-async def test_what_a_plugin_says_is_shown_on_a_terminal_at_once(write: Write, tmp_path: Path) -> None:
+async def test_what_a_plugin_says_is_shown_on_a_terminal_at_once(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the user has all the time to do it: no limit ends a plugin that waits for a login."""
+    monkeypatch.setattr("crrd.kube.execplugin._DEADLINE_SECONDS", 0.0)
     until_read = f"until test -e {tmp_path}/read; do sleep 0.02; done; cat {tmp_path}/answer-1"
     access = KubeconfigAccess(write(kubeconfig("http://x", prompting(tmp_path, until_read))))
     shown = b""
@@ -465,14 +485,25 @@ def test_what_a_plugin_prints_may_be_wrong(write: Write, tmp_path: Path, answer:
     assert sentence in str(caught.value)
 
 
-def test_a_plugin_that_is_not_installed_says_how_to_install_it(write: Write) -> None:
-    user = {"exec": {"apiVersion": "v1", "command": "crrd-no-such-plugin", "installHint": "Get it\nfrom here."}}
-    with pytest.raises(ApiUnavailableError) as caught:
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("crrd-no-such-plugin", "No such file or directory"),
+        ("./empty", "Exec format error"),
+        ("./text", "Permission denied"),
+        ("./text/x", "Not a directory"),
+    ],
+)
+def test_a_plugin_that_is_not_installed_says_how_to_install_it(
+    write: Write, tmp_path: Path, command: str, why: str
+) -> None:
+    (tmp_path / "text").touch()
+    (tmp_path / "empty").touch(mode=0o755)
+    user = {"exec": {"apiVersion": "v1", "command": command, "installHint": "Get it\nfrom here."}}
+    with pytest.raises(ConfigurationError) as caught:
         resolve(write(kubeconfig("http://x", user)))
-    assert str(caught.value).startswith(
-        "exec: the plugin temporarily cannot be started: [Errno 2] No such file or directory"
-    )
-    assert str(caught.value).endswith(". Get it from here.")
+    located = command.replace("./", f"{tmp_path}/")
+    assert str(caught.value) == f"exec: the plugin {located} cannot be started: {why}. Get it from here."
 
 
 def test_what_a_plugin_is_given(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -524,9 +555,25 @@ def test_a_token_comes_before_a_plugin_and_a_password(write: Write, tmp_path: Pa
 
 
 async def test_a_missing_kubeconfig(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        await KubeconfigAccess(str(tmp_path / "none"), Overrides("x")).current()
-    assert str(caught.value) == f"the kubeconfig {tmp_path}/none: file not found: check --kubeconfig"
+    (tmp_path / "file").touch()
+    for name in ("none", "file/none"):
+        with pytest.raises(ConfigurationError) as caught:
+            await KubeconfigAccess(str(tmp_path / name), Overrides("x")).current()
+        assert str(caught.value) == f"the kubeconfig {tmp_path}/{name}: file not found: check --kubeconfig"
+    with pytest.raises(ConfigurationError, match=rf"{tmp_path} cannot be read: .*Is a directory"):
+        await KubeconfigAccess(str(tmp_path)).current()
+
+
+async def test_a_kubeconfig_may_come_from_a_pipe(tmp_path: Path) -> None:
+    """As with `--kubeconfig <(sops -d kubeconfig.enc)`: it is read once, and credentials are renewed all the same."""
+    reader, writer = os.pipe()
+    content = kubeconfig("http://x", plugin(tmp_path, {"token": "one"}, {"token": "two"}))
+    os.write(writer, json.dumps(content).encode())
+    os.close(writer)
+    access = KubeconfigAccess(f"/dev/fd/{reader}")
+    first = await access.current()
+    assert (first.authorization, (await access.renew(first)).authorization) == ("Bearer one", "Bearer two")
+    os.close(reader)
 
 
 async def test_an_error_may_hold_what_cannot_be_written(write: Write) -> None:
@@ -617,7 +664,7 @@ def test_what_a_kubeconfig_comes_to(write: Write, tmp_path: Path, monkeypatch: p
         ),
         (kubeconfig("https://x", {"client-certificate": "/nowhere"}), "/nowhere cannot be read: "),
         (
-            kubeconfig("https://x", {}, **{"certificate-authority-data": base64.b64encode(b"\xff").decode()}),
+            kubeconfig("https://x", {}, **{"certificate-authority-data": "a"}),
             " cannot be read: ",
         ),
     ],

@@ -5,6 +5,7 @@ Both give an `Access`, which is renewed when it expires or the server refuses it
 
 import asyncio
 import os
+import re
 import ssl
 import tempfile
 import time
@@ -20,6 +21,7 @@ from crrd.kube.proxy import proxy_for
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # Where kubelet mounts a pod's service account
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[ -~\s]+?-----END CERTIFICATE-----", re.ASCII)
 _EXPIRY_MARGIN_SECONDS = 60.0
 _RENEWAL_SECONDS = 10.0
 """Least time between two renewals from a kubeconfig, so that a failing exec plugin does not run for every call."""
@@ -120,7 +122,7 @@ class ServiceAccountAccess:
             stamp = tuple((found.st_ino, found.st_mtime_ns, found.st_size) for found in stats)
             if self._access is not None and stamp == self._stamp:
                 return self._access
-            token, ca = token_file.read_text(encoding="utf-8").strip(), ca_file.read_text(encoding="utf-8")
+            token, ca = token_file.read_text(encoding="utf-8").strip(), ca_file.read_bytes().decode(errors="replace")
             namespace = own.read_text(encoding="utf-8").strip() if own.is_file() else ""
         except (OSError, UnicodeDecodeError) as error:
             if self._access is not None:
@@ -206,8 +208,11 @@ def tls_context(ca: str, certificate: str = "", key: str = "", *, insecure: bool
     Raises ConfigurationError if the texts cannot be used, and ApiUnavailableError if the temporary file for the
     certificate cannot be written (disk full, no file descriptor).
     """
+    authorities = "\n".join(_CERTIFICATE.findall(ca))  # `ssl` accepts no comments that are not ASCII
+    if ca and not authorities:
+        raise ConfigurationError(f"{where}: the TLS certificates cannot be used: the CA contains no PEM certificate")
     try:
-        context = ssl.create_default_context(cadata=ca or None)
+        context = ssl.create_default_context(cadata=authorities or None)
         # Python 3.13 turns VERIFY_X509_STRICT on, but the CAs of many clusters do not comply with it.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if insecure:
@@ -217,7 +222,7 @@ def tls_context(ca: str, certificate: str = "", key: str = "", *, insecure: bool
             with tempfile.TemporaryDirectory(prefix="crrd-") as folder:
                 pem = Path(folder) / "client.pem"
                 pem.touch(mode=0o600)
-                pem.write_text(f"{certificate}\n{key}\n", encoding="utf-8")
+                pem.write_text(f"{certificate}\n{key}\n", encoding="utf-8", errors="surrogateescape")
                 context.load_cert_chain(pem)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigurationError(f"{where}: the TLS certificates cannot be used: {error}") from error

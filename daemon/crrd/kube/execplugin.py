@@ -1,10 +1,11 @@
 """Runs the exec plugin of a kubeconfig's user, as client-go's plugin/pkg/client/auth/exec does.
 
 A plugin gets no input, because a daemon has no user to ask. If stderr is a terminal, the plugin's stderr is shown there
-at once, because it may say how to log in.
+at once, because it may say how to log in, and the plugin has as much time as the user needs for that.
 """
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -19,7 +20,9 @@ from crrd.core.api.time import parse_time
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 from crrd.lib.jsonfields import Reader, items, mapping, text
 
-_DEADLINE_SECONDS = 60.0
+_DEADLINE_SECONDS = 60.0  # Where stderr is no terminal
+_NEVER_STARTS = {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC}
+"""Errors of starting a plugin that is not installed, or is no program."""
 _NO_INPUT = (
     "its interactiveMode is Always, but crrd cannot pass input to plugins: log in first, for example with kubectl"
 )
@@ -49,7 +52,7 @@ async def run_plugin(plugin: object, cluster: Mapping[str, Any]) -> Issued:
     """Run the plugin of a user's `exec` section.
 
     Raises:
-        ConfigurationError: the section cannot be used.
+        ConfigurationError: the section cannot be used, or the plugin cannot be started.
         ApiUnavailableError: the plugin issued no credentials; another run may succeed.
     """
     reader = Reader()
@@ -73,8 +76,11 @@ async def run_plugin(plugin: object, cluster: Mapping[str, Any]) -> Issued:
         return _issued(await _output([command, *arguments], environment), version)
     except OSError as error:
         hint = " ".join(text(section.get("installHint")).split())
-        message = ". ".join(filter(None, (f"exec: the plugin temporarily cannot be started: {error}", hint)))
-        raise ApiUnavailableError(message) from error
+        if error.errno in _NEVER_STARTS:
+            message = f"exec: the plugin {command} cannot be started: {error.strerror}"
+            raise ConfigurationError(". ".join(filter(None, (message, hint)))) from error
+        message = f"exec: the plugin temporarily cannot be started: {error}"
+        raise ApiUnavailableError(". ".join(filter(None, (message, hint)))) from error
     except ApiUnavailableError as error:
         if section.get("interactiveMode") != "Always":
             raise
@@ -97,15 +103,15 @@ class _Plugin(asyncio.SubprocessProtocol):
         self.stderr_lines = bytearray()
         self.exited = asyncio.Event()
         self.closed = asyncio.Event()  # Set when it has exited, and its child processes have closed the output, too
-        self._terminal = sys.stderr.buffer if sys.stderr is not None and sys.stderr.isatty() else None
+        self.terminal = sys.stderr.buffer if sys.stderr is not None and sys.stderr.isatty() else None
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """See SubprocessProtocol."""
         (self.output if fd == 1 else self.stderr_lines).extend(data)
-        if fd != 1 and self._terminal is not None:
+        if fd != 1 and self.terminal is not None:
             with suppress(OSError):  # the terminal is gone
-                self._terminal.write(data)
-                self._terminal.flush()
+                self.terminal.write(data)
+                self.terminal.flush()
 
     def process_exited(self) -> None:
         """See SubprocessProtocol."""
@@ -123,7 +129,7 @@ async def _output(command: list[str], environment: Mapping[str, str]) -> bytes:
         _Plugin, *command, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
     )
     try:
-        async with asyncio.timeout(_DEADLINE_SECONDS):
+        async with asyncio.timeout(_DEADLINE_SECONDS if plugin.terminal is None else None):
             await plugin.closed.wait()
     except TimeoutError as error:
         last = "".join(plugin.stderr_lines.decode("utf-8", "replace").strip().splitlines()[-1:])

@@ -9,6 +9,7 @@ import importlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -94,9 +95,18 @@ def is_file(path: str | Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113 - see above
 
 
+def _is_missing(path: str) -> bool:
+    """Whether there is no such file. A pipe is a file, and one that cannot be opened fails when it is read."""
+    try:
+        Path(path).stat()
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+    return False
+
+
 def _merged(paths: str) -> dict[str, Any]:
     """Merge the files as kubectl does: the first file that defines a name or a current context wins."""
-    files = [Path(path) for path in paths.split(":") if is_file(path)]
+    files = [Path(path) for path in paths.split(":") if path and not _is_missing(path)]
     _require(bool(files) or not paths, "file not found: check --kubeconfig")
     merged: dict[str, Any] = {"current-context": "", **{listed: {} for listed in _LISTED}}
     for file in files:
@@ -257,20 +267,26 @@ def _pem(section: Mapping[str, Any], name: str) -> str:
     """Return the PEM text from a section's base64 data, or from the file that it names; "" for neither."""
     data = section.get(f"{name}-data")
     if not data:
-        return _read(Path(section[name])) if text(section.get(name)) else ""
+        return _read(Path(section[name]), errors="surrogateescape") if text(section.get(name)) else ""
     try:
-        return base64.b64decode(data).decode()
+        return base64.b64decode(data).decode(errors="surrogateescape")
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{name}-data cannot be read: {error}") from error
+
+
+@cache
+def _read_pipe(file: Path) -> str:
+    """Return what a pipe gives. It gives that once, but a kubeconfig is read again when its credentials expire."""
+    return file.read_text(encoding="utf-8")
 
 
 def _base64(value: str) -> str:
     return base64.b64encode(value.encode("utf-8", "surrogateescape")).decode()
 
 
-def _read(file: Path) -> str:
+def _read(file: Path, errors: str = "strict") -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return _read_pipe(file) if file.is_fifo() else file.read_text(encoding="utf-8", errors=errors)
     except (OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno in _EXHAUSTED:
             raise ApiUnavailableError(f"{file} temporarily cannot be read: {error}") from error
