@@ -32,7 +32,7 @@ from crrd.rollout.watches import RunWatches
 T = TypeVar("T")
 Json = Mapping[str, Any]
 _LEARN_SECONDS = 1.0  # Interval of looking for what no watch reports. Until then, what is unknown uses up budgets
-PAUSE_PER_POD = 0.0001
+PAUSE_PER_POD = 0.00007
 """Seconds between two plans, for each pod. Plans then take about a third of one core, however many pods there are."""
 
 

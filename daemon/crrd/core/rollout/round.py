@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any
 
 from crrd.core.config.objects import missing
 from crrd.core.rollout.requests import RunRequest
@@ -147,14 +146,15 @@ class Round:
         return nodes, zones
 
     def _too_many_unready(self, member: Member) -> Wait:
-        down, values, first, command = self._unready
+        down, wait, first = self._unready
         if first is not None and self._in_order and first.ordinal < member.ordinal:
-            return Wait.of(WaitReason.UNREADY_IN_ORDER, command, **values, pod=first.pod.name, enough=down + 1)
-        return Wait.of(WaitReason.TOO_MANY_UNREADY, command, **values)
+            values = {**wait.values, "pod": first.pod.name, "enough": down + 1}
+            return Wait.of(WaitReason.UNREADY_IN_ORDER, wait.command, **values)
+        return wait
 
     @cached_property
-    def _unready(self) -> tuple[int, Mapping[str, Any], Member | None, str]:
-        """Once the limit is reached: the number of unready pods, values for a message, the first one, and a command.
+    def _unready(self) -> tuple[int, Wait, Member | None]:
+        """Once the limit is reached: the number of unready pods, the wait of all others, and the first unready one.
 
         While the limit is reached, no pod is added.
         """
@@ -170,7 +170,8 @@ class Round:
             state = f"not ready for {self._min_ready}s yet"
         first = next((each for each in by_name if not each.ready and each.pod.uid not in self._busy), None)
         command = "" if first is None else waits.get(first.pod.uid, NO_WAIT).command or describe_pod(first)
-        return down, {"pods": _pods_are(down), "state": state, "limit": self._limit, "names": named}, first, command
+        values = {"pods": _pods_are(down), "state": state, "limit": self._limit, "names": named}
+        return down, Wait.of(WaitReason.TOO_MANY_UNREADY, command, **values), first
 
     def _take(self, member: Member) -> None:
         """Count a pod that starts now."""
