@@ -15,8 +15,8 @@ from typing import Any
 
 OUTPUT = "CRRD_BENCH_METRICS_COST"
 """The variable that names the file for the result: CPU seconds and calls, by what was called."""
-TOLD = ("begin", "withheld", "watch_restarted")
-"""What the controller and the watches tell NodeMetrics. What they tell of a request is in RequestRecorder."""
+OF_WATCHES = "watch_restarted"
+"""What the watches tell NodeMetrics. What the controller tells is in Recorder, and of a request in RequestRecorder."""
 OBSERVERS = ("api_call", "cri_call")
 """What the clients tell it, by attributes of its instance."""
 
@@ -59,7 +59,7 @@ def main() -> None:
         from prometheus_client import exposition  # noqa: PLC0415
 
         from crrd.node.metrics import NodeMetrics, RequestMetrics  # noqa: PLC0415
-        from crrd.ports import RequestRecorder  # noqa: PLC0415
+        from crrd.ports import Recorder, RequestRecorder  # noqa: PLC0415
 
     class Timed(NodeMetrics):
         def __init__(self, *args: Any) -> None:
@@ -67,9 +67,8 @@ def main() -> None:
             for name in OBSERVERS:
                 setattr(self, name, timed(name, getattr(self, name)))
 
-    told_of_requests = [name for name in vars(RequestRecorder) if not name.startswith("_")]
-    for kind, names in ((Timed, TOLD), (RequestMetrics, told_of_requests)):
-        for name in names:
+    for kind, port, more in ((Timed, Recorder, (OF_WATCHES,)), (RequestMetrics, RequestRecorder, ())):
+        for name in (*(name for name in vars(port) if not name.startswith("_")), *more):
             setattr(kind, name, timed(name, getattr(kind, name)))
     with keep_imports_lean():
         from crrd.node import daemon as app  # noqa: PLC0415

@@ -1,7 +1,6 @@
 """The page `/metrics`: both formats, exemplars, and what every daemon tells of itself."""
 
 import platform
-import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
@@ -14,8 +13,8 @@ from crrd import __version__
 from crrd.core.api.reasons import Reason
 from crrd.lib.health import StatusServer
 from crrd.lib.metrics import Capped, metrics_route, new_registry
-from crrd.lib.workqueue import QueueState
-from crrd.node.metrics import NodeMetrics, NodeState, WatchState
+from crrd.node.metrics import NodeMetrics
+from tests.support.scrapes import node_state
 from tests.support.worlds import request
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -93,8 +92,7 @@ REASONS = {
 
 async def test_names_and_labels_are_as_promised(registry: CollectorRegistry, address: str) -> None:
     metrics = NodeMetrics(registry)
-    now = time.monotonic()
-    metrics.show(NodeState(list, lambda: QueueState("node", 0, 0.0), lambda: [WatchState("pods", now, now)]))
+    metrics.show(node_state())
     metrics.show_differing(lambda: 3)
     metrics.api_call("patch", "pods", 200, 0.02)
     metrics.cri_call("StopContainer", "OK", 3.0)

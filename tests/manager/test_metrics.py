@@ -27,6 +27,7 @@ from crrd.lib.workqueue import QueueState
 from crrd.manager.metrics import USERS, ManagerMetrics
 from tests.support.admission import JsonObject, new_pod, new_request, new_review, reviewed
 from tests.support.faulty_api import FaultyApiServer
+from tests.support.scrapes import show_manager
 from tests.support.scripted_api import FixedAccess
 from tests.support.webhook import Pods, Served, webhook
 
@@ -214,7 +215,8 @@ def test_what_the_controller_did(action: lc.LifecycleAction, name: str, reason: 
 async def test_the_page_in_both_formats(counted: Counted) -> None:
     expires: datetime | None = None
     leads = False
-    counted.metrics.watch(
+    show_manager(
+        counted.metrics,
         leading=lambda: leads,
         not_after=lambda: expires,
         connections=lambda: 7,

@@ -18,6 +18,7 @@ from crrd.lib.metrics import new_registry
 from crrd.lib.workqueue import QueueState
 from crrd.node.metrics import ELSEWHERE, NAMESPACES, NodeMetrics, NodeState, WatchState
 from crrd.node.pods import LEFT_SECONDS
+from tests.support.scrapes import node_state
 from tests.support.standins import MemoryNode
 from tests.support.worlds import killed, recreating, request
 
@@ -232,7 +233,7 @@ def test_decisions_that_were_withheld_are_counted_by_rule(metrics: NodeMetrics, 
 
 
 def state(live: Iterable[Request], metrics_since: float) -> NodeState:
-    return NodeState(
+    return node_state(
         live=lambda: [(each, metrics_since - {"r1": 100.0, "r2": 7.0}.get(each.uid, 0.0)) for each in live],
         queue=lambda: QueueState("node", 3, 2.0),
         watches=lambda: [WatchState("pods", None, None), WatchState("requests", metrics_since - 50.0, metrics_since)],

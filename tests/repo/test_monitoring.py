@@ -1,6 +1,5 @@
 """Rules, dashboard and runbooks: what is committed is what is made, says only what there is, and works."""
 
-import asyncio
 import importlib.util
 import json
 import re
@@ -18,10 +17,10 @@ from prometheus_client import CollectorRegistry
 from crrd.core.policy.conditions import READY
 from crrd.core.policy.problems import PolicyReason
 from crrd.lib.metrics import new_registry
-from crrd.lib.workqueue import QueueState
 from crrd.manager.metrics import ManagerMetrics
-from crrd.node.metrics import NodeMetrics, NodeState, WatchState
+from crrd.node.metrics import NodeMetrics
 from tests.support.manifests import needs_kubectl, one, rendered
+from tests.support.scrapes import node_state, show_manager
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "manifests" / "monitoring"
@@ -79,21 +78,12 @@ def families(registry: CollectorRegistry) -> set[str]:
 
 
 @pytest.fixture
-async def exposed() -> set[str]:
+def exposed() -> set[str]:
     """Names of all series of both daemons."""
     registry = new_registry()
-    now = asyncio.get_running_loop().time()
-    queue = QueueState("node", 0, 0.0)
-    NodeMetrics(registry).show(NodeState(list, lambda: queue, lambda: [WatchState("pods", now, now)]))
+    NodeMetrics(registry).show(node_state())
     manager = ManagerMetrics()
-    manager.watch(
-        leading=lambda: True,
-        not_after=lambda: None,
-        connections=int,
-        policies=dict,
-        wrong_ca_bundles=int,
-        queues=lambda: [queue],
-    )
+    show_manager(manager)
     return families(registry) | families(manager.registry) | {"crrd_certificate_expiry_timestamp_seconds"}
 
 
