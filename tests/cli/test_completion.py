@@ -114,6 +114,7 @@ async def test_shells(cluster: PlayedCluster, programs: Path, shell: str, capsys
         (["abort", "--max"], []),
         (["--dry"], ["--dry-run", "--dry-run=client", "--dry-run=server"]),
         (["deployment/web", "-o", ""], ["json", "text"]),
+        (["deployment/web", "--template", ""], ["adopt", "keep"]),
         (["--timeout", ""], []),
         (["--kubeconfig", "/nonexistent", "deployment/"], []),
         (["--max-unavailable", "none", "deployment/"], []),

@@ -28,7 +28,6 @@ from crrd.rollout.target import find_target, split_targets
 T = TypeVar("T")
 Json = Mapping[str, Any]
 _SECONDS = 10.0
-_VALUES = {"-o": ("text", "json"), "--output": ("text", "json")}
 
 _BASH = """\
 _crrd_recreate() {
@@ -88,9 +87,10 @@ def complete(words: Sequence[str]) -> int:
 async def _offers(before: list[str], unfinished: str) -> list[str]:
     """Return the candidates for the unfinished word. The caller drops those that do not start with it."""
     last = before[-1] if before else ""
-    if last in _VALUES:
-        return list(_VALUES[last])
-    last = last if recreate.takes_value(last) else ""
+    flag = recreate.find_flag(last)
+    if flag is not None and flag.choices is not None:
+        return list(flag.choices)
+    last = last if flag is not None else ""
     parser = argparse.ArgumentParser()
     recreate.configure(parser)
     with redirect_stderr(StringIO()):

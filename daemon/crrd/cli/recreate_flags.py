@@ -1,0 +1,182 @@
+"""The flags of `crrd recreate`, by verb, with their help."""
+
+import argparse
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from crrd.cli.connection import add_connection_flags
+from crrd.cli.options import add_flag, count, duration, run_name
+from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
+from crrd.core.api.time import format_duration, parse_time
+from crrd.core.rollout.run import Options, read_amount
+from crrd.rollout.runner import PATIENCE_SECONDS
+
+
+def add_start(parser: argparse.ArgumentParser) -> None:
+    """Add the flags and arguments that start a run."""
+    parser.usage = (
+        "%(prog)s TYPE/NAME [TYPE/NAME ...] -c CONTAINER[,CONTAINER] [flags]\n"
+        "       %(prog)s -l SELECTOR -c CONTAINER[,CONTAINER] [flags]\n"
+        "       %(prog)s [TYPE/NAME | -l SELECTOR] --stale [flags]\n"
+        "       %(prog)s TYPE/NAME -c CONTAINER --image IMAGE [--template adopt|keep] [flags]\n"
+        "       %(prog)s TYPE/NAME [-c CONTAINER] --image-from-template [flags]\n"
+        "       %(prog)s status [RUN] [-w] | resume RUN | undo RUN | abort RUN"
+    )
+    parser.description = (
+        "Recreates containers of all pods of a workload in place, a few pods at a time, and waits for each to be\n"
+        "ready again. It writes only ContainerRecreateRequests, which hold all state of the run, and events; with\n"
+        "--image also pods and the workload (docs/image.md).\n\n"
+        "status [RUN] shows runs. resume RUN continues a run that was interrupted, is paused or has failed. abort RUN\n"
+        "deletes its pending requests; requests in progress finish. undo RUN gives back the image from before a run\n"
+        "with --image. Each has its own --help."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  %(prog)s deployment/web -c app\n"
+        "  %(prog)s statefulset/db -c proxy --max-unavailable 20%% --min-ready 30s\n"
+        "  %(prog)s deployment/web -c proxy --image proxy:1.2 --template adopt\n"
+        "  %(prog)s deployment/web --image-from-template      the template of a paused Deployment has it already\n"
+        '  %(prog)s -l app=web -c app,sidecar --ordered --unready-grace 5s --reason "log level"\n'
+        "  %(prog)s pod/web-7d4b9c -c app --dry-run\n"
+        "  %(prog)s deployment/web deployment/api -c app --dry-run=server\n"
+        "  %(prog)s --stale --dry-run                    list containers with outdated configuration\n"
+        "  %(prog)s deployment/web --stale --max-unavailable 10%%\n\n"
+        "exit codes: 0 done, 1 failed, 2 bad input, 3 timed out, 4 incomplete, 130 interrupted"
+    )
+    add, flag = parser.add_argument, partial(add_flag, parser, default=argparse.SUPPRESS)
+    targets = "workload with a spec.selector, or a pod; several run one after the other"
+    add("targets", nargs="*", metavar="TYPE/NAME", help=targets)
+    add("-l", "--selector", metavar="SELECTOR", default="", help="label selector of the pods, instead of a workload")
+    names = partial(add, metavar="NAMES", action="extend", type=lambda given: given.split(","), default=[])
+    names("-c", "--container", help="containers to restart, in this order")
+    first = "restart this many pods first, then ask whether to continue"
+    flag("--partition", first, convert=read_amount, metavar="N|N%")
+    image = "give the container this image, in the same pods; nothing is stopped before the image is on the node"
+    flag("--image", image, convert=str, metavar="IMAGE", dest="image_name")
+    adopt = "with --image: whether the workload's template gets the image in the end, or stays as it is"
+    add("--template", choices=("adopt", "keep"), default="", help=adopt)
+    follow = "give the pods of a workload that is paused, or has OnDelete or a partition, the image of its template"
+    add("--image-from-template", action="store_true", dest="follows_template", help=follow)
+    pull = "with --image: who pulls it. never: it must be on the nodes already (default: %(default)s)"
+    add("--pull", choices=("kubelet", "never"), default="kubelet", help=pull)
+    mutable = "with --image: accept an image without a tag, or with the tag latest"
+    add("--allow-mutable-tag", action="store_true", help=mutable)
+    stale = "restart only containers that use a ConfigMap or Secret whose data has changed since they started"
+    add("--stale", action="store_true", help=stale)
+    since = "skip containers restarted after this time: an age such as 2h, or an RFC 3339 time"
+    flag("--since", since, convert=_since, metavar="TIME")
+    name = "name of the run; resumes the run of this name if it exists"
+    flag("--run", name, convert=run_name, metavar="NAME", dest="run_name")
+    _add_limits(parser)
+
+
+def add_status(parser: argparse.ArgumentParser) -> None:
+    """Add the flags and arguments of `status`."""
+    parser.usage = "%(prog)s [RUN] [-w] [flags]"
+    parser.description = (
+        "Shows all runs of a namespace, or one run with its pods: its state and progress, what it waits for, and\n"
+        "the command that continues it."
+    )
+    parser.epilog = "exit codes of -w: 0 the run is done, 1 it has stopped, failed or was aborted, 2 bad input"
+    _add_run(parser, "one run; without it, all runs")
+    parser.add_argument("-w", "--watch", action="store_true", help="show the progress of the run until it ends")
+
+
+def add_resume(parser: argparse.ArgumentParser) -> None:
+    """Add the flags and arguments of `resume`."""
+    parser.usage = "%(prog)s RUN [flags]"
+    parser.description = (
+        "Continues a run that was interrupted, is paused (--partition) or has failed, from any machine. No pod is\n"
+        "restarted twice. Given limits replace those of the run, also where another process carries it out.\n"
+        "Target, containers, --partition, --since and --stale cannot be changed: start a new run.\n"
+        "The defaults below are those of a new run."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  %(prog)s web-5f52h --yes               after --partition: the rest of the pods\n"
+        "  %(prog)s web-5f52h --retry-failed      restart failed pods again, after fixing the cause\n"
+        "  %(prog)s web-5f52h --max-failures 2    leave one failed pod, and continue with the others"
+    )
+    _add_run(parser, "name of the run")
+    _add_limits(parser)
+
+
+def add_undo(parser: argparse.ArgumentParser) -> None:
+    """Add the flags and arguments of `undo`."""
+    parser.usage = "%(prog)s RUN [flags]"
+    parser.description = (
+        "Starts a run that gives the pods of a run with --image the image back that they had before, within the same\n"
+        "limits. If the workload's template got the image, it gets the old one back, too."
+    )
+    _add_run(parser, "name of the run to undo")
+    _add_limits(parser)
+
+
+def add_abort(parser: argparse.ArgumentParser) -> None:
+    """Add the flags and arguments of `abort`."""
+    parser.usage = "%(prog)s RUN [flags]"
+    parser.description = (
+        "Ends a run for good: deletes its pending requests, and no process starts more pods of it. Requests in\n"
+        "progress finish."
+    )
+    _add_run(parser, "name of the run")
+
+
+def _add_run(parser: argparse.ArgumentParser, words: str) -> None:
+    parser.add_argument("run_name", nargs="?", default="", metavar="RUN", help=words)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that a run starts with, and that `resume` can change. Only given ones are in the namespace.
+
+    A flag of Options has the name of its field.
+    """
+    unset, by_default = argparse.SUPPRESS, Options(())
+    switch = partial(parser.add_argument, action="store_true", default=unset)
+    flag = partial(add_flag, parser, default=unset)
+    most = "maximum unready pods, a number or a percentage"
+    flag("--max-unavailable", most, shown=str(by_default.max_unavailable), convert=read_amount, metavar="N|N%")
+    number = partial(flag, convert=count(0), metavar="N")
+    number("--max-per-node", "maximum unready pods per node (0 = no limit)", shown=str(by_default.max_per_node))
+    number("--max-per-zone", "maximum unready pods per zone (0 = no limit)", shown=str(by_default.max_per_zone))
+    time = partial(flag, convert=duration(), metavar="TIME")
+    least = "time that a restarted pod must be ready before the run continues"
+    time("--min-ready", least, shown="the workload's minReadySeconds; with --image 10s if there is no readiness probe")
+    switch("--ordered", help="restart a container only after the one before it is ready again")
+    grace = "time to keep the pod unready before the restart; needs the readiness gate KruisePodReady"
+    time("--unready-grace", grace, convert=duration(most=LONGEST_UNREADY))
+    of_a_pod, shown = "time limit of a pod, then it counts as failed", format_duration(by_default.pod_timeout)
+    time("--pod-timeout", of_a_pod, shown=shown, convert=duration(3, LONGEST))
+    number("--max-failures", "stop after this many failed pods", shown=str(by_default.max_failures), convert=count(1))
+    switch("--force", help="do not wait for a rollout of the workload to finish")
+    rules = "restart a container even if its restartPolicyRules may restart all containers of the pod"
+    switch("--allow-pod-restart", help=rules)
+    preflight = "restart no container while a ConfigMap, Secret or key that it needs is missing (--stale includes it)"
+    switch("--preflight", help=preflight)
+    flag("--reason", "reason for the restart, shown in events and status", metavar="WORDS")
+    limit = "time limit of the run; 0 waits without any limit"
+    time("--timeout", limit, shown=f"the run ends after {format_duration(PATIENCE_SECONDS)} without progress")
+    switch("-y", "--yes", help="continue after the first part (--partition) without asking")
+    switch("--retry-failed", help="restart pods again whose requests have failed; needs a run that exists")
+    dry = partial(parser.add_argument, dest="dry_run", action="store_const", default="")
+    dry("--dry-run", "--dry-run=client", const="client", help="print the batches and change nothing")
+    dry("--dry-run=server", const="server", help="also send the requests to the API server as a dry run")
+
+
+def add_common_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of all verbs."""
+    add = parser.add_argument
+    add("-o", "--output", choices=("text", "json"), default="text", help="format (default: %(default)s)")
+    namespace = "namespace of the run (default: that of the kubeconfig's context)"
+    add("-n", "--namespace", metavar="NAME", default="", help=namespace)
+    add("-A", "--all-namespaces", action="store_true", help="not supported: a run covers one namespace")
+    add_connection_flags(parser)
+
+
+def _since(given: str) -> datetime | timedelta:
+    """Parse `--since`. A duration is subtracted later, from the API server's time."""
+    moment = parse_time(given)
+    try:
+        return timedelta(seconds=duration(1)(given)) if moment is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError("an age like 2h, or a time like 2026-01-31T12:00:00Z") from None
