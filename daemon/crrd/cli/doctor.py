@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import json
 import os
+import textwrap
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from crrd.core.api.types import ACTIVE_REQUESTS, API_VERSION, KIND, MANAGERS, NO
 from crrd.core.doctor import facts as read
 from crrd.core.doctor.checks import CREATE, examine
 from crrd.core.doctor.facts import Facts, Json, LeaseSeen, PodSeen, Trial, Webhook
-from crrd.core.doctor.findings import Finding, State
+from crrd.core.doctor.findings import Check, Finding, State
 from crrd.kube.access import missing_rights
 from crrd.kube.best_effort import BestEffortReader
 from crrd.kube.client import KubeClient
@@ -51,10 +52,11 @@ OF_MANAGER = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags and arguments."""
-    parser.description = (
-        "Checks an installation of crrd: CRD, admission, policies, manager, node daemons, clocks and rights.\n"
-        "Prints a line per check: ok, warning, problem or not checked, and what to do. Changes nothing, because the\n"
-        "requests that it creates are dry runs. It skips checks that your rights do not allow."
+    parser.description = textwrap.fill(
+        f"Checks an installation of crrd: {', '.join(Check)}. Prints a line per check: ok, warning, problem or not "
+        "checked, and what to do. Changes nothing, because the requests that it creates are dry runs. It skips checks "
+        "that your rights do not allow.",
+        width=108,
     )
     parser.epilog = (
         "examples:\n"
@@ -80,11 +82,11 @@ def run(args: argparse.Namespace) -> int:
 
 def render(findings: Iterable[Finding]) -> str:
     """Return the findings as text."""
-    lines = []
+    lines, states, checks = [], max(map(len, State)), max(map(len, Check))
     for each in findings:
-        lines.append(f"{each.state:<11}  {each.check:<16}  {each.message}")
+        lines.append(f"{each.state:<{states}}  {each.check:<{checks}}  {each.message}")
         if each.advice:
-            lines.append(f"{'':<31}> {each.advice}")
+            lines.append(f"{'':<{states + checks + 4}}> {each.advice}")
     return "\n".join(lines)
 
 
