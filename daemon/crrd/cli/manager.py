@@ -14,6 +14,7 @@ from crrd.lib.descriptors import raise_limit
 from crrd.lib.errors import ConfigurationError
 from crrd.lib.memory import tune_allocator
 from crrd.manager.daemon import ManagerConfig, run_manager
+from crrd.manager.webhook.server import Limits
 
 _HOST = re.compile(
     r"(?=.{1,253}\Z)(\*\.)?([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\.)*(?![0-9]+\Z)[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
@@ -42,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_flag(parser, "--webhook-address", address, env="CRRD_WEBHOOK_ADDRESS", default=":9443", metavar="HOST:PORT")
     seconds = partial(add_flag, parser, metavar="SECONDS")
     drain = "at shutdown, seconds to stay unready before the webhook server stops accepting calls"
-    seconds("--drain-seconds", drain, default="10", convert=number(0, 600))
+    seconds("--drain-seconds", drain, default=f"{Limits().drain_seconds:g}", convert=number(0, 600))
     slack = (
         "for requests without activeDeadlineSeconds: the deadline is this time plus their grace periods and "
         "minStartedSeconds"
