@@ -8,6 +8,7 @@ from crrd.core.api.pod import ContainerKind
 from crrd.forecast.node import HASHERS, StoredHash, differing, running_minor, stored_hash
 from crrd.forecast.report import ForecastInput
 from crrd.kubelet.hash.container_hash import container_hash
+from crrd.kubelet.version import NEWEST_MINOR, OLDEST_MINOR
 
 SPEC: dict[str, Any] = {
     "name": "app",
@@ -33,7 +34,7 @@ def test_the_hash_tells_the_era(version: str, minor: int) -> None:
 
 def test_every_version_hashes_as_one_of_those_that_are_tried() -> None:
     ways = {container_hash(SPEC, f"1.{minor}") for minor in HASHERS}
-    assert {container_hash(SPEC, f"1.{minor}") for minor in range(7, 37)} <= ways
+    assert {container_hash(SPEC, f"1.{minor}") for minor in range(OLDEST_MINOR, NEWEST_MINOR + 1)} <= ways
 
 
 @pytest.mark.parametrize("stored", [None, "", "nonsense", "abc"])
@@ -48,7 +49,7 @@ def test_the_newest_that_tells_anything_was_started_by_the_running_kubelet() -> 
         stored_hash(started("1.31", 2)),
         stored_hash(started("1.30", 3, image="changed")),
     ]
-    assert running_minor(hashes) == 36
+    assert running_minor(hashes) == NEWEST_MINOR
     assert differing(hashes) == 2  # the one of the older kubelet, and the one whose image was changed
 
 

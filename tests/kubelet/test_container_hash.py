@@ -11,6 +11,8 @@ from crrd.kubelet.hash.container_hash import container_hash, era_of, hash_of
 from crrd.kubelet.hash.fnv import fnv32a, fnv32a_of_printed_bytes
 from crrd.kubelet.hash.go_json import Writer
 from crrd.kubelet.hash.go_values import Texts
+from crrd.kubelet.hash.name_and_image import SINCE, hash_of_name_and_image
+from crrd.kubelet.version import NEWEST_MINOR
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "kubelet-container-hash.json").read_text())
 REPORTED: dict[str, Any] = {
@@ -229,6 +231,15 @@ def test_the_eras_in_words() -> None:
         "the whole container's JSON",
         "only name and image",
     ]
+
+
+def test_the_node_knows_another_image_by_the_hash_of_kubelet() -> None:
+    """If a version hashes more or less than name and image: `_started_for_image` in core/recreate/image.py."""
+    wanted = int(hash_of_name_and_image("a", "i"), 16)
+    container = {"name": "a", "image": "i", "command": ["run"], "restartPolicy": "Always"}
+    hashes = {minor: container_hash(container, f"1.{minor}") for minor in range(SINCE, NEWEST_MINOR + 1)}
+    assert hashes == dict.fromkeys(hashes, wanted)
+    assert hashes
 
 
 def shuffled(value: Any, draw: st.DrawFn) -> Any:

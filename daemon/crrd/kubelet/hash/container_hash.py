@@ -12,6 +12,7 @@ from crrd.kubelet.hash import go_dump, go_values
 from crrd.kubelet.hash.container_types import InexpressibleError
 from crrd.kubelet.hash.fnv import fnv32a, fnv32a_of_printed_bytes
 from crrd.kubelet.hash.go_json import Writer
+from crrd.kubelet.hash.name_and_image import SINCE as NAME_AND_IMAGE_SINCE
 from crrd.kubelet.version import OLDEST_MINOR, parse_minor
 
 
@@ -53,7 +54,7 @@ def _hash_name_and_image(container: Any, minor: int) -> int:
 ERAS = (  # The oldest first
     Era(OLDEST_MINOR, "a dump of the whole container", _hash_dump, absent_counts=True),
     Era(16, "the whole container's JSON", _hash_json),
-    Era(31, "only name and image", _hash_name_and_image),
+    Era(NAME_AND_IMAGE_SINCE, "only name and image", _hash_name_and_image),
 )
 
 
