@@ -178,17 +178,8 @@ class Maker:
             return float(self.random.choice((1, 3, 12)))
         return self.log(0.05, 20.0) if hook else 0.0
 
-    def request(
-        self,
-        pod: PodShape,
-        *,
-        at: float | None = None,
-        grace: int | None = None,
-        least: int | None = None,
-        whole: bool = False,
-        force: bool = False,
-    ) -> str:
-        """Add a request, at a random time if none is given. Return its name."""
+    def request(self, pod: PodShape, *, at: float | None = None, whole: bool = False, **strategy: Any) -> str:
+        """Add a request, at a random time if none is given, with these fields of its strategy. Return its name."""
         random = self.random
         name = f"r{sum(event.kind == 'create' for event in self.events)}"
         names = [container.name for container in pod.containers]
@@ -196,25 +187,7 @@ class Maker:
         if at is None:
             at = self.begin + round(random.choice((10.0, 10.0, self.log(1.0, 60.0), random.uniform(5.0, 40.0))), 3)
         chosen = names if whole else names[: random.randint(1, len(names))]
-        strategy: dict[str, Any] = {}
-        if random.random() < 0.3:
-            strategy["failurePolicy"] = "Ignore"
-        if random.random() < 0.3:
-            strategy["orderedRecreate"] = True
-        if random.random() < 0.3 or force:
-            strategy["forceRecreate"] = True
-        if random.random() < 0.3:
-            strategy["terminationGracePeriodSeconds"] = random.choice((0, 1, 5, 40))
-        if grace is not None:
-            strategy["terminationGracePeriodSeconds"] = grace
-        if random.random() < 0.2:
-            strategy["unreadyGracePeriodSeconds"] = random.choice((0, 1, 5))
-        if random.random() < 0.25:
-            strategy["minStartedSeconds"] = random.choice((1, 4, 20))
-        if least is not None:
-            strategy["minStartedSeconds"] = least
-        if any(container.action == RESTART_ALL for container in pod.containers) and random.random() < 0.5:
-            strategy["allowPodRestart"] = True
+        strategy = self.strategy(pod) | strategy
         deadlines: tuple[int | None, ...] = (None, None, None, None, 3, 15, 3600)
         if any(container.successors == "never" for container in pod.containers):
             deadlines = (3, 15, 90)
@@ -229,6 +202,25 @@ class Maker:
             deadline=random.choice(deadlines),
         )
         return name
+
+    def strategy(self, pod: PodShape) -> dict[str, Any]:
+        """Return a random strategy."""
+        random, strategy = self.random, dict[str, Any]()
+        if random.random() < 0.3:
+            strategy["failurePolicy"] = "Ignore"
+        if random.random() < 0.3:
+            strategy["orderedRecreate"] = True
+        if random.random() < 0.3:
+            strategy["forceRecreate"] = True
+        if random.random() < 0.3:
+            strategy["terminationGracePeriodSeconds"] = random.choice((0, 1, 5, 40))
+        if random.random() < 0.2:
+            strategy["unreadyGracePeriodSeconds"] = random.choice((0, 1, 5))
+        if random.random() < 0.25:
+            strategy["minStartedSeconds"] = random.choice((1, 4, 20))
+        if any(container.action == RESTART_ALL for container in pod.containers) and random.random() < 0.5:
+            strategy["allowPodRestart"] = True
+        return strategy
 
     def fault(self, pods: tuple[PodShape, ...]) -> None:
         kind = self.random.choices(list(FAULTS), [weight for weight, _ in FAULTS.values()])[0]
@@ -248,16 +240,16 @@ class Maker:
     def slow_details(self, _: str, pods: tuple[PodShape, ...]) -> None:
         """A request for all containers of a pod, each of which needs a call, and the runtime is slow."""
         pod, at = max(pods, key=lambda pod: len(pod.containers)), self.moment()
-        self.request(pod, at=at, least=self.random.choice((1, 4)), whole=True)
+        self.request(pod, at=at, whole=True, minStartedSeconds=self.random.choice((1, 4)))
         about = {"method": self.random.choice(("ListContainers", "all")), "delay": self.log(0.5, 5.0)}
         self.add("cri_slow", round(at + self.log(0.1, 5.0), 3), seconds=self.log(10.0, 90.0), **about)
 
     def give_up_long(self, _: str, pods: tuple[PodShape, ...]) -> None:
         """A request with a long grace period is deleted, and the next one has a short one."""
         pod, at = self.random.choice(pods), self.moment()
-        name = self.request(pod, at=at, grace=LONG_GRACE)
+        name = self.request(pod, at=at, terminationGracePeriodSeconds=LONG_GRACE)
         self.add("delete", round(at + self.log(0.01, 30.0), 3), request=name)
-        self.request(pod, at=round(at + self.log(0.01, 60.0), 3), grace=5)
+        self.request(pod, at=round(at + self.log(0.01, 60.0), 3), terminationGracePeriodSeconds=5)
 
     def stop_fails(self, _: str, pods: tuple[PodShape, ...]) -> None:
         """Stops fail for longer than they are retried."""
@@ -268,7 +260,7 @@ class Maker:
     def meddle(self, _: str, pods: tuple[PodShape, ...]) -> None:
         """Another client writes or removes the pins of a request that waits for its new instance."""
         pod, at = self.random.choice(pods), self.moment()
-        name = self.request(pod, at=at, least=self.random.choice((4, 20)), force=True)
+        name = self.request(pod, at=at, minStartedSeconds=self.random.choice((4, 20)), forceRecreate=True)
         then = round(at + self.log(0.02, 10.0), 3)
         self.add(self.random.choice(("repin", "unpin")), then, request=name)
         if self.random.random() < 0.5:

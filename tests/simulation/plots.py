@@ -6,7 +6,7 @@ Every eighth seed has one. The judge does not know of them.
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.simulation.schedule import ContainerShape, PodShape, Schedule
 
@@ -60,7 +60,8 @@ def silence(maker: "Maker") -> Schedule:
     random = maker.random
     seconds = maker.log(5.0, 20.0)
     pod = replace(_fewest(maker, hook="exec", hook_seconds=seconds), grace=40)
-    name = maker.request(pod, at=FIRST, grace=random.choice((None, 40)))
+    own_grace: dict[str, Any] = random.choice(({}, {"terminationGracePeriodSeconds": 40}))
+    name = maker.request(pod, at=FIRST, **own_grace)
     down = _some(maker, FIRST, 0.1, seconds / 3)
     maker.add("kubelet_down", down, seconds=maker.log(15.0, 60.0), refuses=random.random() < 0.5)
     maker.add("delete", _some(maker, FIRST, 0.1, seconds), request=name)
@@ -95,7 +96,7 @@ def unheard(maker: "Maker") -> Schedule:
     random = maker.random
     pods = tuple(replace(pod, static=False) for pod in maker.pods(random.choice((1, 2, 3))))
     for pod in pods:
-        maker.request(pod, at=_some(maker, FIRST, 0.001, 1.0), least=20)
+        maker.request(pod, at=_some(maker, FIRST, 0.001, 1.0), minStartedSeconds=20)
     maker.add("leader", FIRST - 1.0, seconds=200.0)
     away = _some(maker, FIRST, 0.5, 10.0)
     maker.add("api_refused", away, calls="watch", seconds=maker.log(1.0, 20.0))
