@@ -210,9 +210,28 @@ async def test_pods_whose_images_are_pulled_in_several_ways_are_refused(cluster:
     cluster.api.admission.mutating.append(add)
     await cluster.pod("one", {"app": "solo"})
     await cluster.pod("two", {"app": "solo"})
-    with pytest.raises(ConfigurationError, match="pods one and two differ in imagePullSecrets"):
+    with pytest.raises(
+        ConfigurationError, match="pod two differs in imagePullSecrets from the pod that would pull i:2"
+    ):
         await recreated(cluster, "-l", "app=solo", *TO)
     assert await recreated(cluster, "-l", "app=solo", *TO, "--dry-run", "--pull", "never") == 0
+
+
+async def test_a_pod_that_is_older_than_the_secrets_of_its_service_account_is_refused(
+    cluster: PlayedCluster, images: Images
+) -> None:
+    """The pull pod gets them, as each new pod without any. Kubelet would stop the container, and could not pull."""
+
+    async def add(asked: AdmissionRequest) -> Object | None:
+        if asked.kind.plural == "pods" and asked.operation is Operation.CREATE and asked.new is not None:
+            asked.new["spec"].setdefault("imagePullSecrets", [{"name": "new"}])
+        return asked.new
+
+    await cluster.pod("one", {"app": "solo"})
+    cluster.api.admission.mutating.append(add)
+    with pytest.raises(ConfigurationError, match="pod one differs in imagePullSecrets"):
+        await recreated(cluster, "pod/one", *TO)
+    assert await cluster.requests() == []
 
 
 async def test_a_run_that_adopts_beside_a_gitops_controller_says_so(

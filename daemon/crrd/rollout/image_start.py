@@ -3,19 +3,19 @@
 Nothing is written here. Each refusal says why, and what to do instead.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.core.rollout.adoption import ADOPTED_BY, mixed_revisions, trial_writes
+from crrd.core.rollout.adoption import ADOPTED_BY, held_by_user, mixed_revisions, trial_writes
 from crrd.core.rollout.following import record_writes, template_images
 from crrd.core.rollout.image_change import ImageChange, is_mutable
 from crrd.core.rollout.image_state import ImageState
-from crrd.core.rollout.image_steps import never_adopted, patch_of
+from crrd.core.rollout.image_steps import lacking, never_adopted, patch_of
 from crrd.core.rollout.plan import make_plan
-from crrd.core.rollout.pull import PULL_CONTAINER, pull_pod, pull_source
+from crrd.core.rollout.pull import PULL_CONTAINER, pull_pod, read_pull_pod
 from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.settling import with_min_ready
 from crrd.core.rollout.standing import Row, Stage, make_rows
@@ -24,9 +24,9 @@ from crrd.core.rollout.template import Template, read_content
 from crrd.core.rollout.workload import read_owner
 from crrd.kube.access import missing_rights
 from crrd.kube.errors import ResourceMissingError
-from crrd.kube.resources import PODS, REQUESTS, Resource, Where
+from crrd.kube.resources import PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, ConflictError
-from crrd.lib.jsonfields import items, mapping, mapping_at, name_of, text
+from crrd.lib.jsonfields import items, mapping, mapping_at, text
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.session import Session
 from crrd.rollout.target import Aim
@@ -88,7 +88,7 @@ def _with(run: Run, change: ImageChange) -> Run:
 def _before(world: World, run: Run, template: Template | None) -> tuple[str, ...]:
     """Return the container's images now."""
     name, change = run.options.containers[0], run.options.image
-    there = {each.pod.containers[name].image for each in world.members if name in each.pod.containers}
+    there = {each.pod.containers[name].image for each in world.members if each.counts and name in each.pod.containers}
     there |= {template.content.image} if template is not None else set()
     return tuple(sorted(there - {change.image if change is not None else "", ""}))
 
@@ -183,6 +183,8 @@ def _check_adoption(run: Run, template: Template, world: World, workload: Json) 
     if template.paused:
         raise ConfigurationError(f"{target} is paused: {keep} resume it first (kubectl rollout resume {target})")
     if change is None or template.content.image == change.image:
+        if why := held_by_user(run, template):
+            raise ConfigurationError(why)
         return
     if why := mixed_revisions(state.own_revisions, world.members):
         raise ConfigurationError(f"the template of {target} cannot be adopted: {why}: {keep} finish its rollout")
@@ -217,8 +219,6 @@ async def _tried(session: Session, cluster: Cluster, run: Run) -> Run:
     change = run.options.image
     if row is None or row.member is None or change is None:
         return run
-    if change.pulls and not run.target.kind:
-        await _check_alike(session, run, {each.pod for each in plan.rows if each.stage is row.stage})
     like = await session.client.get(PODS, run.namespace, row.pod)
     _check_injected(run, like, cluster.world())
     try:
@@ -234,7 +234,7 @@ async def _tried(session: Session, cluster: Cluster, run: Run) -> Run:
             body = pull_pod(run, row.node, image or change.image, like)
             with suppress(ConflictError):  # this run has been here before
                 made = await session.client.create(PODS, run.namespace, body, dry_run=True)
-                _check_pulled(made, image or change.image)
+                _check_pulled(run, made, image or change.image, [each for each in plan.rows if each.stage is row.stage])
     except ApiRefusedError as error:
         raise ConfigurationError(
             f"the API server rejects the image for pod {row.pod}, nothing was changed: {error}"
@@ -288,23 +288,19 @@ def _check_injected(run: Run, pod: Json, world: World) -> None:
         raise ConfigurationError(f"container {name!r} may be injected by a SidecarSet: set the image in the SidecarSet")
 
 
-async def _check_alike(session: Session, run: Run, pods: Collection[str]) -> None:
-    """Refuse pods of several workloads whose images are pulled in several ways, because a node has one pull pod."""
-    name, where = run.options.containers[0], Where(namespace=run.namespace, label_selector=run.target.selector)
-    listing = await session.client.list_all(PODS, lambda pod: (name_of(pod), pull_source(pod, name)), **where)
-    first, *others = sorted((each for each in listing.items if each[0] in pods), key=lambda each: each[0])
-    for pod, source in others:
-        odd = [key for key in sorted(source | first[1]) if source.get(key) != first[1].get(key)]
-        if odd:
-            why = f"pods {first[0]} and {pod} differ in {', '.join(odd)}, so one pull on a node does not stand for both"
-            raise ConfigurationError(f"{why}: use one command for each, or --pull never")
-
-
-def _check_pulled(pod: Json, image: str) -> None:
-    """Refuse a pull pod that would pull another image than the pods get."""
+def _check_pulled(run: Run, pod: Json, image: str, rows: Iterable[Row]) -> None:
+    """Refuse a pull pod that would pull another image than the pods get, or otherwise than kubelet does for them."""
     if (found := _image_in(pod, PULL_CONTAINER)) != image:
         why = f"a webhook sets {found} in new pods instead of {image}, but not in pods that exist"
         raise ConfigurationError(f"{why}: use that image, or --pull never")
+    for row in rows:
+        odd = lacking(read_pull_pod(pod), row.member, run.options.containers[0]) if row.member is not None else ""
+        if odd:
+            why = (
+                f"pod {row.pod} differs in {odd} from the pod that would pull {image}, so kubelet may not pull it there"
+            )
+            way_out = "its service account may have changed since: use an ordinary rollout, or a command for each pod"
+            raise ConfigurationError(f"{why}; {way_out}, or --pull never")
 
 
 def _image_in(pod: Json, container: str) -> str:

@@ -72,9 +72,12 @@ def world(members: tuple[Member, ...], *requests: RunRequest, pulls: tuple[PullP
     return World(members, requests, workload(len(members)), image=ImageState(pulls, container="app", **state))
 
 
-def present(of: Run, pod: Member) -> RunRequest:
+def present(of: Run, pod: Member, seconds: int = 5) -> RunRequest:
+    """Return a request of this age, whose node has the image."""
     state = RecreateState("app", message="present", reason=Reason.IMAGE_PRESENT)
-    return asked(of, pod, RequestPhase.RECREATING, states=(state,))
+    found = asked(of, pod, RequestPhase.RECREATING, states=(state,))
+    created = (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return replace(found, request=replace(found.request, created=created))
 
 
 def stopped(found: RunRequest) -> RunRequest:
@@ -183,7 +186,7 @@ def test_a_pod_whose_request_was_deleted_before_its_restart_is_still_in_progress
     of, two = of_image(pulls=False), pods(NEW, OLD)
     sent = planned(world(two, sent={"uid-web-0": "containerd://app-1"}), of)
     assert (stages(sent)["web-0"], chosen(sent)) == ("recreating", [])
-    assert why(sent)["web-0"] == "its request was deleted; kubelet has not replaced container app yet"
+    assert why(sent)["web-0"] == "kubelet has not replaced container app yet since it got the image"
     replaced = planned(world(two, sent={"uid-web-0": "containerd://app-0"}), of)
     assert (stages(replaced)["web-0"], chosen(replaced)) == ("skipped", ["web-1"])
 
@@ -329,7 +332,7 @@ def test_a_template_that_is_set_back_after_its_adoption_is_reported() -> None:
 
 
 def test_a_deployment_that_somebody_has_resumed_is_released() -> None:
-    plan = adopted(template(NEW, holder="run"), NEW, revisions=())
+    plan = adopted(template(NEW, let_go=True), NEW, revisions=())
     assert plan.image.adoption is not None
     (write,) = plan.image.adoption.writes
     label = {"op": "remove", "path": "/metadata/labels/crr.apps.kruise.io~1adopting-run"}
@@ -338,7 +341,12 @@ def test_a_deployment_that_somebody_has_resumed_is_released() -> None:
 
 def test_how_to_release_other_kinds() -> None:
     held = template(kind="StatefulSet", held="0")
-    assert release_command(run(), held) == "to roll it out with new pods, set its updateStrategy back to 0"
+    back = "to roll it out with new pods, set its spec.updateStrategy"
+    assert release_command(run(), held) == f"{back}.rollingUpdate.partition back to 0"
+    agents = replace(held, kind="DaemonSet", held="RollingUpdate")
+    assert release_command(run(), agents) == f"{back}.type back to RollingUpdate"
+    label = "kubectl label deployment.apps/web -n default crr.apps.kruise.io/adopting-run-"
+    assert release_command(run(), replace(held, held="")) == f"to let it go: {label}"
 
 
 def test_what_is_told_at_the_end() -> None:
@@ -349,7 +357,7 @@ def test_what_is_told_at_the_end() -> None:
     assert image_report(world(pods(NEW), template=template(NEW)), of) == "1 of 1 pods have app:2; so has the template"
     held = template(NEW, holder="run", paused=True)
     assert "held by run run: give the same command again, or" in image_report(world(pods(NEW), template=held), of)
-    found = world(pods(NEW), present(of, *pods(NEW)), template=held)
+    found = world(pods(NEW), present(of, pods(NEW)[0]), template=held)
     assert "held by run run: resume or abort that run, or" in image_report(found, of)
     moved = (*pods(NEW, image_id="sha256:1"), member("web-1", container(image=NEW, image_id="sha256:2")))
     assert image_report(world(moved), of) == (
@@ -393,7 +401,10 @@ def test_the_pull_pod_is_like_the_targets_pods_and_runs_nothing() -> None:
         ["/crrd-pulls-only-the-image"],
     )
     assert (spec["tolerations"], spec["activeDeadlineSeconds"]) == ([{"operator": "Exists"}], 600)
-    assert read_pull_pod(body) == PullPod(body["metadata"]["name"], "", "run", "node-a", PullState.PULLING)
+    source = {"serviceAccountName": "web", "imagePullSecrets": [{"name": "s"}]}
+    name = body["metadata"]["name"]
+    assert read_pull_pod(body) == PullPod(name, "", "run", "node-a", PullState.PULLING, source=source)
+    assert read_pull_pod(pull_pod(of_image(), "node-a", NEW, always)).always
 
 
 def of_state(state: dict[str, Any]) -> dict[str, Any]:
@@ -516,7 +527,7 @@ HOLDS = template(NEW, holder="run", paused=True, replicas=1, updated=1)
         (HOLDS, (("a", NEW, 1), ("b", NEW, 0)), "", ["replicasets/b"]),
         (HOLDS, (("a", NEW, 1),), "", ["deployments/web"]),
         (replace(HOLDS, replicas=0, updated=0), (), "", ["deployments/web"]),
-        (replace(HOLDS, paused=False), (("a", NEW, 1),), "", ["deployments/web"]),
+        (replace(HOLDS, holder="", let_go=True, paused=False), (("a", NEW, 1),), "", ["deployments/web"]),
         (template(replicas=1), (("a", OLD, 1),), "", ["deployments/web"]),
     ],
 )
@@ -619,7 +630,7 @@ def test_an_abort_in_the_middle_of_an_adoption_finishes_it() -> None:
     assert labelled.end is End.ABORTED
     assert labelled.message == (
         "the run was aborted; pod web-1 has app:1, and its controller is held; "
-        "to roll it out with new pods, set its updateStrategy back to 0"
+        "to roll it out with new pods, set its spec.updateStrategy.rollingUpdate.partition back to 0"
     )
 
 

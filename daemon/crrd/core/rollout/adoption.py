@@ -17,6 +17,7 @@ from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, World
 from crrd.core.rollout.template import (
+    HOLDING_PARTITION,
     LABEL_ADOPTING,
     LABEL_HELD,
     LABEL_REVISION,
@@ -29,7 +30,6 @@ from crrd.lib import jsonpatch
 from crrd.lib.jsonpatch import Operation
 
 _PAUSED = "paused"
-_NO_POD = 1_000_000_000  # A partition above every ordinal, also if the StatefulSet is scaled up meanwhile
 _SPEC, _ROLLING = "/spec/template/spec", "/spec/updateStrategy/rollingUpdate"
 _GENERATION = "/metadata/generation"
 ADOPTED_BY = ("Deployment", "StatefulSet", "DaemonSet")
@@ -66,9 +66,13 @@ def next_adoption(world: World, run: Run) -> Adoption:
     if problem := changed_by_others(run, template):
         return Adoption(problem=problem)
     has_image = template.content.image == change.image
+    if has_image and template.let_go:  # its label would count if the user held the workload later
+        return Adoption((Steps(run, change, state, template).release(),))
     if has_image and not template.holder:
         if not template.observed:  # what its status says of a rollout is from before the release
             return Adoption(wait=f"waiting until the controller has seen the release of {run.target.words}")
+        if kept := held_by_user(run, template):
+            return Adoption(problem=kept)
         wait = (world.workload.rolling if world.workload is not None else "") or _starting(world, run, change)
         return Adoption(wait=wait, done=not wait)
     if state.revisions is None:
@@ -121,12 +125,25 @@ def changed_by_others(run: Run, template: Template) -> str:
     return ""
 
 
+def held_by_user(run: Run, template: Template) -> str:
+    """Return why pods whose template has the image are replaced once its user releases the workload; "" if not."""
+    if template.holder or not template.is_suspended or template.updated == template.replicas:
+        return ""
+    why = (
+        f"{run.target.words} is held, and not all of its pods have its revision, so its controller replaces them later"
+    )
+    return f"{why}: use --image-from-template"
+
+
 def release_command(run: Run, template: Template) -> str:
     """Return how to have the controller roll out the template as it is, with new pods."""
     target, where = run.target.words, f"-n {run.namespace}"
     if template.kind == "Deployment":
         return f"to roll it out with new pods: kubectl rollout resume {target} {where}"
-    return f"to roll it out with new pods, set its updateStrategy back to {template.held or 'what it was'}"
+    if not template.held:
+        return f"to let it go: kubectl label {target} {where} {LABEL_ADOPTING}-"
+    field = "type" if template.kind == "DaemonSet" else "rollingUpdate.partition"
+    return f"to roll it out with new pods, set its spec.updateStrategy.{field} back to {template.held}"
 
 
 def hindered(world: World, run: Run, change: ImageChange, template: Template) -> Adoption | None:
@@ -137,6 +154,9 @@ def hindered(world: World, run: Run, change: ImageChange, template: Template) ->
         return Adoption(wait=f"waiting for a pod of {run.target.words}")  # so that one has shown that the image works
     if starts := _starting(world, run, change):
         return Adoption(wait=starts)
+    if not (there or template.holder or change.follow or any(each.succeeded for each in world.requests_of(run))):
+        why = f"no pod of {run.target.words} has run {change.image}"
+        return Adoption(problem=f"{why}, so its template was not changed: without pods, change the template itself")
     if odd:
         named = f"pod {odd[0].pod.name} has {_image_of(odd[0], run) or 'no such container'}"
         if template.holder:
@@ -214,8 +234,6 @@ class _Deployment(Steps):
 
     def next(self, *, has_image: bool) -> Adoption:
         template, target = self.template, self.run.target.words
-        if has_image and not template.paused:  # somebody has resumed it
-            return Adoption((self.release(),))
         active = self.state.active
         if len(active) > 1:
             return Adoption(problem=f"the rollout of {target} is not finished: it has {len(active)} active ReplicaSets")
@@ -298,8 +316,8 @@ class _Labels(Steps):
         if self.template.kind == "DaemonSet":
             return self.hold(strategy, jsonpatch.add("/spec/updateStrategy/type", ON_DELETE))
         if partition is None:
-            return self.hold("0", jsonpatch.add(_ROLLING, {"partition": _NO_POD}))
-        return self.hold(str(partition), jsonpatch.add(f"{_ROLLING}/partition", _NO_POD))
+            return self.hold("0", jsonpatch.add(_ROLLING, {"partition": HOLDING_PARTITION}))
+        return self.hold(str(partition), jsonpatch.add(f"{_ROLLING}/partition", HOLDING_PARTITION))
 
     def _restore(self) -> Iterator[Operation]:
         held = self.template.held

@@ -14,9 +14,9 @@ Each step can be recognized from the cluster's objects alone, so a run that was 
 The invariant, checked by the property tests: no pod gets the image before the node has it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
@@ -25,11 +25,13 @@ from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.pull import PullPod, PullState
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage
-from crrd.core.rollout.state import World
+from crrd.core.rollout.state import Member, World
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason, describe_pod
 from crrd.lib import jsonpatch
 from crrd.lib.jsonpatch import Operation
 
+LATE = timedelta(seconds=30)
+"""How old a request may be when its pod gets the image, without another look at the budgets."""
 _AHEAD = 2
 """How many batches of pods the pulls are ahead. An image that waits for long may be removed by kubelet again."""
 
@@ -57,32 +59,47 @@ class Sorted:
     steps: ImageSteps
 
 
-def sort_by_image(world: World, run: Run, rows: Iterable[Row], chosen: Iterable[Row]) -> Sorted:
-    """Return what is next for the pods of a run with an image. `chosen` are the pods that may start now."""
-    change, made = run.options.image, tuple(rows)
+def sort_by_image(world: World, run: Run, rows: Iterable[Row], chosen: Iterable[Row], late: Collection[str]) -> Sorted:
+    """Return what is next for the pods of a run with an image.
+
+    `chosen` are the pods that may start now. `late` are the UIDs of pods that began, and may not get the image now.
+    """
+    change, made, pulls = run.options.image, tuple(rows), pulls_of(world, run)
     if change is None:
         return Sorted(tuple(chosen), {}, NO_STEPS)
-    pulls = pulls_of(world, run)
-    pulled = {node for node, each in pulls.items() if _is_over(each)}
-    ready = [row for row in chosen if not change.pulls or row.node in pulled]
-    waiting = [row for row in chosen if change.pulls and row.node not in pulled]
-    waits = {row.uid: _wait_for_pull(row, pulls.get(row.node), change) for row in waiting}
-    return Sorted(tuple(ready), waits, _steps(change, run, made, [*ready, *waiting], pulls))
+    ready, waits, first = list[Row](), dict[str, Wait](), None
+    for row in chosen:
+        if not _is_pulled(row, change, pulls):
+            waits[row.uid] = _wait_for_pull(row, pulls.get(row.node), change)
+            first = first or row
+        elif first is not None and world.workload is not None and world.workload.in_order:
+            waits[row.uid] = Wait.of(WaitReason.IN_ORDER, pod=first.pod, why=waits[first.uid].why)
+        else:
+            ready.append(row)
+    steps = _steps(change, run, made, [*chosen], pulls)
+    over = tuple(row for row in steps.patch if row.uid in late)
+    patch = tuple(row for row in steps.patch if row.uid not in late)
+    return Sorted(tuple(ready), waits, replace(steps, patch=patch, give_up=(*steps.give_up, *over)))
 
 
 def _steps(
     change: ImageChange, run: Run, rows: tuple[Row, ...], chosen: list[Row], pulls: dict[str, PullPod]
 ) -> ImageSteps:
-    present = [row for row in rows if row.stage.under_way and _is_present(row, run)]
+    begun = [row for row in rows if row.stage.under_way and _is_present(row, run) and not has_image(row, change)]
     starts = {row.node for row in rows if _may_start(row) and not has_image(row, change)}
     needed = starts | {row.node for row in rows if row.stage.under_way}  # preStop runs before the image is used
+    off = {row.node for row in rows if row.stage is Stage.PUT_OFF}  # A pull there is late because the node is down
     first = [*chosen, *(row for row in rows if row.stage is Stage.WAITING)][: _AHEAD * max(1, len(chosen))]
-    nodes = dict.fromkeys(row.node for row in first if row.node) if change.pulls else {}
+    nodes = dict.fromkeys(row.node for row in (*begun, *first) if row.node) if change.pulls else {}
     return ImageSteps(
         pull=tuple(node for node in nodes if node not in pulls),
-        patch=tuple(row for row in present if not has_image(row, change)),
+        patch=tuple(row for row in begun if _is_pulled(row, change, pulls)),
         give_up=given_up(rows),
-        drop=tuple(each for each in pulls.values() if each.node not in needed and _is_over(each)),
+        drop=tuple(
+            each
+            for each in pulls.values()
+            if (_is_over(each) and each.node not in needed) or (each.state is not PullState.PULLED and each.node in off)
+        ),
     )
 
 
@@ -121,6 +138,11 @@ def _is_over(pull: PullPod) -> bool:
     return pull.state is PullState.PULLED and not pull.deleting
 
 
+def _is_pulled(row: Row, change: ImageChange, pulls: Mapping[str, PullPod]) -> bool:
+    """Whether a pull pod holds the image on the pod's node. Without it, kubelet may have removed the image again."""
+    return not change.pulls or (row.node in pulls and _is_over(pulls[row.node]))
+
+
 def pulls_of(world: World, run: Run) -> dict[str, PullPod]:
     """Return the run's pull pod of each node."""
     known = world.image.pulls if world.image is not None else ()
@@ -132,29 +154,40 @@ def image_rows(world: World, run: Run, rows: Iterable[Row], now: datetime) -> tu
     change = run.options.image
     if change is None:
         return tuple(rows)
-    pulls = pulls_of(world, run).values() if change.pulls else ()
-    failures = {each.node: each.failure(now, run.options.pod_timeout) for each in pulls}
-    failed = {node: why for node, why in failures.items() if why is not None}
-    return tuple(_image_row(world, run, row, failed) for row in rows)
+    pulls, limit = (pulls_of(world, run) if change.pulls else {}), run.options.pod_timeout
+    failures = {node: why for node, each in pulls.items() if (why := each.failure(now, limit)) is not None}
+    return tuple(_image_row(world, run, row, pulls, failures) for row in _begun_before(world, run, rows))
 
 
-def _image_row(world: World, run: Run, row: Row, failed: Mapping[str, str]) -> Row:
-    """Return a row. `failed`: nodes that cannot pull the image, with kubelet's message."""
+def _begun_before(world: World, run: Run, rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the rows. Pods that have the image, and whose container kubelet must replace yet, are in progress."""
+    name, waited_for = run.options.containers[0], unreplaced(world, run)
+    for row in rows:
+        if row.skip is Skip.HAS_IMAGE and row.member is not None and of_container(row.member, name) in waited_for:
+            wait = Wait.of(WaitReason.NOT_REPLACED, describe_pod(row.member), container=name)
+            yield replace(row, stage=Stage.RECREATING, skip=None, containers=(name,), wait=wait)
+        else:
+            yield row
+
+
+def _image_row(world: World, run: Run, row: Row, pulls: Mapping[str, PullPod], failures: Mapping[str, str]) -> Row:
+    """Return a row. `failures`: nodes that cannot pull the image, with kubelet's message."""
     change, image, name = run.options.image, _image(row), run.options.containers[0]
-    if row.skip is Skip.HAS_IMAGE and (found := _not_replaced(world, row, name)) is not None:
-        return found
     if change is None or row.member is None or not image or not row.member.counts:
         return row
-    wait = None
+    wait, pull = None, pulls.get(row.node)
+    begins = row.stage is Stage.WAITING or (row.stage.under_way and image != change.image)
     if row.uid in world.refused and row.stage.under_way and image != change.image:
         wait = Wait(world.refused[row.uid])
     elif change.is_foreign(image) and (_may_start(row) or row.stage.under_way or row.stage is Stage.DONE):
         values = {"container": name, "image": image}
         wait = Wait.of(WaitReason.FOREIGN_IMAGE, describe_pod(row.member), **values)
-    elif row.stage is Stage.WAITING and row.node in failed:
-        values = {"image": change.image, "node": row.node, "message": failed[row.node]}
+    elif begins and row.node in failures:
+        values = {"image": change.image, "node": row.node, "message": failures[row.node]}
         wait = Wait.of(WaitReason.PULL_FAILED, **values)
-    elif (reason := _failure_after_success(row, change, name)) is not None:
+    elif begins and pull is not None and _is_over(pull) and (odd := lacking(pull, row.member, name)):
+        wait = Wait.of(WaitReason.PULLED_OTHERWISE, pull=pull.name, image=change.image, fields=odd)
+    elif (reason := _failure_after_success(world, row, change, name)) is not None:
         wait = Wait.of(reason, describe_pod(row.member), container=name, image=image)
     if wait is not None:
         return replace(row, stage=Stage.FAILED, wait=wait)
@@ -164,21 +197,55 @@ def _image_row(world: World, run: Run, row: Row, failed: Mapping[str, str]) -> R
     return row
 
 
-def _not_replaced(world: World, row: Row, name: str) -> Row | None:
-    """Return the row of a pod that has lost its request between the change of its image and its restart."""
-    sent = world.image.sent.get(row.uid) if world.image is not None else None
-    if sent is None or row.member is None or row.member.pod.containers[name].container_id != sent:
-        return None
-    wait = Wait.of(WaitReason.NOT_REPLACED, describe_pod(row.member), container=name)
-    return replace(row, stage=Stage.RECREATING, skip=None, containers=(name,), wait=wait)
+def lacking(pull: PullPod, member: Member, name: str) -> str:
+    """Return the fields that make the pull worthless for a pod's container, because kubelet pulls for it otherwise."""
+    always = member.pod.containers[name].pulls_image and not pull.always
+    keys = sorted(pull.source.keys() | member.pull_source.keys())
+    odd = [key for key in keys if pull.source.get(key) != member.pull_source.get(key)]
+    return " and ".join([*odd, *["imagePullPolicy"] * always])
 
 
-def _failure_after_success(row: Row, change: ImageChange, name: str) -> WaitReason | None:
+def unreplaced(world: World, run: Run) -> set[tuple[str, str]]:
+    """Return the containers that kubelet must replace, as far as is known: by `of_container`.
+
+    A pod that has the image may still run the old one, whatever has become of its request. The image that its status
+    names does not say so, because images may have several names.
+    """
+    change, name = run.options.image, run.options.containers[0]
+    found, done = set(world.image.sent.items() if world.image is not None else ()), set[tuple[str, str]]()
+    for asked in world.requests:
+        for each in asked.request.containers:
+            if change is not None and (each.name, each.image) == (name, change.image) and each.context is not None:
+                (done if asked.succeeded else found).add((asked.request.pod_uid, each.context.container_id))
+    return found - done
+
+
+def of_container(member: Member, name: str) -> tuple[str, str]:
+    """Return the pod's UID and the ID of its container."""
+    container = member.pod.containers.get(name)
+    return member.pod.uid, container.container_id if container is not None else ""
+
+
+def late_pods(run: Run, rows: Iterable[Row], now: datetime) -> dict[str, Member]:
+    """Return the pods (by UID) that still serve long after their request, so the budgets may be used up by now."""
+    old = now - LATE
+    return {
+        row.uid: row.member
+        for row in rows
+        if run.options.image is not None and row.stage.under_way and row.member is not None and row.member.ready
+        if _is_present(row, run) and row.request is not None
+        if (created := parse_time(row.request.request.created)) is not None and created <= old
+    }
+
+
+def _failure_after_success(world: World, row: Row, change: ImageChange, name: str) -> WaitReason | None:
     """Return why a pod has failed after its request has succeeded, None if it has not.
 
     Only an end of the instance that has succeeded counts: with the image from before, the container may have crashed.
     """
     if row.request is None or row.member is None or not row.request.succeeded:
+        return None
+    if row.request.request.uid in world.retried and row.stage not in (Stage.SETTLING, Stage.DONE):
         return None
     request, container = row.request.request, row.member.pod.containers[name]
     pin = next((each.context for each in request.containers if each.context is not None), None)

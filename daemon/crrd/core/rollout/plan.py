@@ -12,7 +12,7 @@ from enum import StrEnum
 from crrd.core.api.time import after
 from crrd.core.rollout.adoption import Adoption, changed_by_others, is_held, next_adoption
 from crrd.core.rollout.following import next_following, released_meanwhile
-from crrd.core.rollout.image_steps import NO_STEPS, ImageSteps, given_up, image_rows, sort_by_image
+from crrd.core.rollout.image_steps import NO_STEPS, ImageSteps, given_up, image_rows, late_pods, sort_by_image
 from crrd.core.rollout.refresh import sort_refreshes
 from crrd.core.rollout.requests import last_progress
 from crrd.core.rollout.rivals import age_of, first_rival, with_open_requests
@@ -86,17 +86,20 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False,
         return Plan(rows, wait=wait, image=ImageSteps(adoption=adoption))
     if end is not None:
         return Plan(rows, end=end, message=message, image=ImageSteps(give_up=given_up(rows)))
+    late = late_pods(run, rows, now)
     if held := _wait_of_all(world, run):
-        waiting, begun = _with_reasons(rows, {row.uid: held for row in rows}), sort_by_image(world, run, rows, ())
+        waiting, begun = _with_reasons(rows, {row.uid: held for row in rows}), sort_by_image(world, run, rows, (), late)
         return Plan(waiting, wait=held, wake_at=wake, image=begun.steps)
     left = _left_of_first(run, rows, confirmed=confirmed)
     under_way = any(row.stage.under_way for row in rows)
     if left == 0 and not under_way and not any(row.failed for row in rows):
         message = f"the first part of the run is done, {tally(rows)[Stage.WAITING]} left"
         return Plan(rows, end=End.PAUSED, message=message)
-    chosen, waits = Round(world, run, rows, now).choose(left)
+    budgets = Round(world, run, rows, now)
+    late = {uid: member for uid, member in late.items() if budgets.are_exceeded(member)}
+    chosen, waits = budgets.choose(left)
     wait = NO_WAIT if chosen or under_way else next(iter(waits.values()), NO_WAIT)
-    by_image = sort_by_image(world, run, rows, chosen)
+    by_image = sort_by_image(world, run, rows, chosen, late)
     waits |= by_image.waits
     if by_image.waits and not by_image.ready and not under_way:
         wait = next(iter(by_image.waits.values()))

@@ -8,11 +8,12 @@ While the pod exists, kubelet keeps the image on the node.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from crrd.core.api.pod import parse_pod
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.run import Run
 from crrd.kubelet.waiting import IMAGE_NOT_PULLED, IMAGE_REFUSED, NOT_CREATED
@@ -55,6 +56,8 @@ class PullPod:
     message: str = ""  # Kubelet's, if the image could not be pulled
     created: datetime | None = None
     deleting: bool = False
+    source: Mapping[str, Any] = field(default_factory=dict)  # See `pull_source`
+    always: bool = False  # Its imagePullPolicy is Always
 
     def failure(self, now: datetime, limit: int) -> str | None:
         """Return why the pull has failed, None if it has not. It may take `limit` seconds.
@@ -75,7 +78,8 @@ def read_pull_pod(obj: Mapping[str, Any]) -> PullPod:
     name, uid, created = (text(meta.get(key)) for key in ("name", "uid", "creationTimestamp"))
     run, node = text(mapping(meta.get("labels")).get(LABEL_PULL)), text(spec.get("nodeName"))
     deleting = meta.get("deletionTimestamp") is not None
-    return PullPod(name, uid, run, node, *_state(status), created=parse_time(created), deleting=deleting)
+    state, at, source, always = _state(status), parse_time(created), pull_source(obj), asks_always(obj, PULL_CONTAINER)
+    return PullPod(name, uid, run, node, *state, created=at, deleting=deleting, source=source, always=always)
 
 
 class PullMemory:
@@ -121,14 +125,16 @@ def pull_pod_name(run: Run, node: str) -> str:
     return f"{run.name}-pull-{hashlib.sha256(node.encode()).hexdigest()[:10]}"
 
 
-def pull_source(pod: Mapping[str, Any], container: str) -> dict[str, Any]:
-    """Return what kubelet pulls the image of a container with. A pull pod has it from one pod, for others, too."""
+def pull_source(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what kubelet pulls the images of a pod with. A pull pod has it from one pod, for others, too."""
     spec = mapping(pod.get("spec"))
-    entries = (mapping(each) for kind in ("containers", "initContainers") for each in items(spec.get(kind)))
-    policies = {text(each.get("name")): each.get("imagePullPolicy") for each in entries}
-    always = policies.get(container) == "Always"  # kubelet asks the registry at each start then
-    found = {key: spec[key] for key in _KEPT if spec.get(key)}
-    return {**found, "imagePullPolicy": "Always" if always else "IfNotPresent"}
+    return {key: spec[key] for key in _KEPT if spec.get(key)}
+
+
+def asks_always(pod: Mapping[str, Any], container: str) -> bool:
+    """Whether kubelet asks the registry at each start of a container."""
+    found = parse_pod(pod).containers.get(container)
+    return found is not None and found.pulls_image
 
 
 def pull_pod(run: Run, node: str, image: str, like: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,12 +142,12 @@ def pull_pod(run: Run, node: str, image: str, like: Mapping[str, Any]) -> dict[s
 
     It meets the Pod Security Standard `restricted`, uses next to no resources, and fits on a node with any taint.
     """
-    copied = pull_source(like, run.options.containers[0])
+    policy = "Always" if asks_always(like, run.options.containers[0]) else "IfNotPresent"
     limits = {"cpu": "10m", "memory": "32Mi"}
     container = {
         "name": PULL_CONTAINER,
         "image": image,
-        "imagePullPolicy": copied.pop("imagePullPolicy"),
+        "imagePullPolicy": policy,
         "command": [_COMMAND],
         "resources": {"limits": limits, "requests": {**limits, "cpu": "1m"}},
         "securityContext": {
@@ -160,7 +166,7 @@ def pull_pod(run: Run, node: str, image: str, like: Mapping[str, Any]) -> dict[s
             "annotations": {**_NO_INJECTION},
         },
         "spec": {
-            **copied,
+            **pull_source(like),
             "nodeName": node,
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,

@@ -60,15 +60,28 @@ class Round:
         """Whether a restart of the pod uses PodDisruptionBudgets. They count each ready pod as healthy."""
         return member.ready and member.pod.uid not in self._busy
 
+    def are_exceeded(self, member: Member) -> bool:
+        """Whether a pod that has begun, but is still ready, must not go down now.
+
+        What PodDisruptionBudgets allow now takes into account which pods are unready. Of the limit, it has its place.
+        """
+        at_work = [each for uid, each in self._down.items() if uid in self._busy and each.ready]
+        return len(self._down) + self._missing > self._limit or any(
+            _selects(budget, member.labels) and budget.allowed < sum(_selects(budget, each.labels) for each in at_work)
+            for budget in self._world.budgets
+        )
+
     def choose(self, most: int | None) -> tuple[list[Row], dict[str, Wait]]:
         """Return the pods that start now, at most `most` new ones (None: no limit), and why each other pod waits."""
         chosen: list[Row] = []
         waits: dict[str, Wait] = {}
         first = Wait.of(WaitReason.FIRST_PODS, first=self._run.options.first)
         blocked: Wait | None = None
+        undoes = self._run.options.image is not None and self._run.options.image.undoes
         for row, member in self._candidates():
             over_first = most is not None and not row.failed and most < 1
-            wait = blocked or (first if over_first else next(self._reasons(row, member), None))
+            before = blocked if member.ready or not undoes else None  # an undo is for broken pods, which cost no budget
+            wait = before or (first if over_first else next(self._reasons(row, member), None))
             if wait is None:
                 chosen.append(row)
                 most = most - 1 if most is not None and not row.failed else most

@@ -15,6 +15,7 @@ from crrd.core.config.uses import Unreached, references, unreached
 from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.labels import LabelSelector, read_selector
+from crrd.core.rollout.pull import pull_source
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import ANNOTATION_REFRESH, FileRefresh, Run
 from crrd.core.rollout.workload import Owner, Workload, read_owner
@@ -38,6 +39,7 @@ class Member:
     """By container: the ConfigMaps and Secrets that it uses."""
     unreached: tuple[Unreached, ...] = ()  # Configuration whose changes lead to no restart in place
     refresh_token: str = ""  # The annotation of `core.rollout.refresh`
+    pull_source: Mapping[str, Any] = field(default_factory=dict)  # See `pull.pull_source`
     disrupted: bool = False  # Whether it was evicted or preempted, or is about to be (condition DisruptionTarget)
 
     @property
@@ -81,6 +83,7 @@ def read_member(obj: Mapping[str, Any], *, with_config: bool = True) -> Member:
         config=references(obj) if with_config else {},
         unreached=unreached(obj) if with_config else (),
         refresh_token=text(mapping(meta.get("annotations")).get(ANNOTATION_REFRESH)),
+        pull_source=pull_source(obj),
         disrupted=condition_is_true(obj, "DisruptionTarget"),
     )
 

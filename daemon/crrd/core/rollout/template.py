@@ -18,6 +18,7 @@ LABEL_ADOPTING = "crr.apps.kruise.io/adopting-run"
 copied to its ReplicaSets, other than annotations."""
 LABEL_HELD = "crr.apps.kruise.io/held"  # On a workload: the value of its update strategy that was replaced to hold it
 LABEL_REVISION = "controller-revision-hash"
+HOLDING_PARTITION = 1_000_000_000  # Above every ordinal, also if the StatefulSet is scaled up meanwhile
 ON_DELETE = "OnDelete"  # The update strategy of a set that does not replace pods itself
 _LABEL_TEMPLATE = "pod-template-hash"
 _REVISION = "deployment.kubernetes.io/revision"
@@ -46,6 +47,7 @@ class Template:
     observed: bool = True  # Whether its controller has seen the last change
     has_labels: bool = False
     holder: str = ""  # The run that holds its controller (LABEL_ADOPTING)
+    let_go: bool = False  # Whether it has that label, but somebody else has released it
     held: str = ""  # See LABEL_HELD
     paused: bool = False  # A Deployment's
     strategy: str = ""  # Type of the update strategy
@@ -105,7 +107,9 @@ def read_template(obj: Mapping[str, Any], container: str) -> Template:
     """Parse a workload. Its JSON must have the kind."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     labels, strategy = mapping(meta.get("labels")), mapping(spec.get("updateStrategy"))
-    rolling = strategy.get("rollingUpdate")
+    rolling, paused, kind = strategy.get("rollingUpdate"), spec.get("paused") is True, text(strategy.get("type"))
+    partition = number(mapping(rolling).get("partition")) if rolling is not None else None
+    holder, held = text(labels.get(LABEL_ADOPTING)), paused or kind == ON_DELETE or partition == HOLDING_PARTITION
     return Template(
         text(obj.get("kind")),
         text(meta.get("name")),
@@ -114,11 +118,12 @@ def read_template(obj: Mapping[str, Any], container: str) -> Template:
         generation=number(meta.get("generation")),
         observed=number(status.get("observedGeneration")) >= number(meta.get("generation")),
         has_labels=bool(labels),
-        holder=text(labels.get(LABEL_ADOPTING)),
+        holder=holder if held else "",
+        let_go=bool(holder) and not held,
         held=text(labels.get(LABEL_HELD)),
-        paused=spec.get("paused") is True,
-        strategy=text(strategy.get("type")),
-        partition=number(mapping(rolling).get("partition")) if rolling is not None else None,
+        paused=paused,
+        strategy=kind,
+        partition=partition,
         replicas=number(status.get("replicas", status.get("currentNumberScheduled"))),
         updated=number(status.get("updatedReplicas", status.get("updatedNumberScheduled"))),
         update_revision=text(status.get("updateRevision")),

@@ -53,10 +53,14 @@ class WaitReason(ReasonTable):
         "PullFailed",
         "kubelet cannot pull {image} on node {node}, and no container was stopped there: {message}",
     )
+    PULLED_OTHERWISE = (
+        "PulledOtherwise",
+        "pod {pull} has pulled {image} with other {fields} than this pod has, so no container was stopped",
+    )
     SETTING_IMAGE = "SettingImage", "container {container} gets the image {image} now"
     NOT_REPLACED = (
         "NotReplacedYet",
-        "its request was deleted; kubelet has not replaced container {container} yet",
+        "kubelet has not replaced container {container} yet since it got the image",
     )
     FOREIGN_IMAGE = "ForeignImage", "container {container} was given the image {image} meanwhile"
     ENDED_AGAIN = "EndedAgain", "container {container} has ended again with the image {image}"

@@ -1,0 +1,242 @@
+"""Where a run with an image must not go on, or must not stop: each case has led to an outage, or to a run that hung."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from crrd.core.api.reasons import Reason
+from crrd.core.api.types import Pin, RecreateState, RequestedContainer, RequestPhase
+from crrd.core.rollout.adoption import next_adoption
+from crrd.core.rollout.daemons import NodeDaemon
+from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.image_report import image_report
+from crrd.core.rollout.image_state import ImageState
+from crrd.core.rollout.plan import End, Plan
+from crrd.core.rollout.pull import PullPod, PullState
+from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.run import Amount, Run
+from crrd.core.rollout.state import Member, World
+from crrd.core.rollout.template import Content, Template, read_template
+from tests.support.rollouts import (
+    NOW,
+    asked,
+    budget,
+    chosen,
+    container,
+    failed,
+    member,
+    planned,
+    recreated,
+    run,
+    stages,
+    succeeded,
+    why,
+    workload,
+)
+
+OLD, NEW = "app:1", "app:2"
+SECRETS = {"serviceAccountName": "web", "imagePullSecrets": [{"name": "new"}]}
+
+
+def of_image(*, adopt: bool = False, pulls: bool = True, undoes: str = "", **options: Any) -> Run:
+    change = ImageChange(NEW, (OLD,), adopt=adopt, pulls=pulls, template="rest", undoes=undoes)
+    return run(image=change, **options)
+
+
+def pods(*images: str, **changes: Any) -> tuple[Member, ...]:
+    return tuple(member(f"web-{n}", container(image=image, **changes)) for n, image in enumerate(images))
+
+
+def on(node: str, pod: Member) -> Member:
+    return replace(pod, pod=replace(pod.pod, node_name=node))
+
+
+def pull(node: str = "node-a", state: PullState = PullState.PULLED, **changes: Any) -> PullPod:
+    return replace(PullPod(f"pull-{node}", "u", "run", node, state), **changes)
+
+
+def world(members: tuple[Member, ...], *requests: RunRequest, pulls: tuple[PullPod, ...] = (), **state: Any) -> World:
+    return World(members, requests, workload(len(members)), image=ImageState(pulls, container="app", **state))
+
+
+def with_image(found: RunRequest, seconds: int = 5, image: str = NEW) -> RunRequest:
+    """Return the request as one for an image, made so long ago."""
+    created = (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    wanted = (RequestedContainer("app", Pin("containerd://app-1"), image),)
+    return replace(found, request=replace(found.request, created=created, containers=wanted))
+
+
+def present(of: Run, pod: Member, seconds: int = 5) -> RunRequest:
+    state = RecreateState("app", message="present", reason=Reason.IMAGE_PRESENT)
+    return with_image(asked(of, pod, RequestPhase.RECREATING, states=(state,)), seconds)
+
+
+def patched(plan: Plan) -> list[str]:
+    return [row.pod for row in plan.image.patch]
+
+
+def test_a_pull_with_other_credentials_does_not_stand_for_a_pod() -> None:
+    """A new pod gets the pull secrets that its service account has now. A pod that exists has those from before."""
+    of, (pod,) = of_image(), pods(OLD)
+    before = replace(pod, pull_source={"serviceAccountName": "web"})
+    for known in (
+        world((before,), pulls=(pull(source=SECRETS),)),
+        world((before,), present(of, before), pulls=(pull(source=SECRETS),)),
+    ):
+        plan = planned(known, of)
+        assert (plan.end, chosen(plan), patched(plan)) == (End.FAILED, [], [])
+        assert "has pulled app:2 with other imagePullSecrets than this pod has" in why(plan)["web-0"]
+    assert chosen(planned(world((replace(pod, pull_source=SECRETS),), pulls=(pull(source=SECRETS),)), of)) == ["web-0"]
+    asks = pods(OLD, pulls_image=True)
+    assert "with other imagePullPolicy" in why(planned(world(asks, pulls=(pull(),)), of))["web-0"]
+    assert chosen(planned(world(asks, pulls=(pull(always=True),)), of)) == ["web-0"]
+    assert chosen(planned(world((pod,), pulls=(pull(always=True),)), of)) == ["web-0"], "it asks for more than the pod"
+
+
+def test_a_pod_whose_container_kubelet_has_not_replaced_is_not_done() -> None:
+    """Its spec has the image, and the old container is ready. The template would get an image that nothing has run."""
+    first, later = of_image(pulls=False), of_image(name="later", adopt=True, pulls=False)
+    (pod,) = pods(NEW)
+    request = with_image(failed(first, pod, Reason.DEADLINE, "late"))
+    again = replace(world((pod,), request), retried=frozenset({request.request.uid}))
+    for known, of in ((again, first), (world((pod,), request), later)):
+        plan = planned(known, of)
+        assert (plan.end, plan.image.adoption, stages(plan)) == (None, None, {"web-0": "recreating"})
+        assert why(plan)["web-0"] == "kubelet has not replaced container app yet since it got the image"
+        assert image_report(known, of).startswith("0 of 1 pods have app:2")
+    done = world((recreated(pod),), request)
+    assert (stages(planned(done, later)), image_report(done, later)[:10]) == ({"web-0": "skipped"}, "1 of 1 pod")
+    other = with_image(failed(first, pod), image=OLD)
+    assert stages(planned(world((pod,), other), later)) == {"web-0": "skipped"}, "a request for another image"
+    kept = world((pod,), request, with_image(succeeded(first, pod)))
+    assert stages(planned(kept, later)) == {"web-0": "skipped"}, "kubelet never began to replace it"
+
+
+def test_a_template_gets_no_image_that_no_pod_has_run() -> None:
+    of = of_image(adopt=True)
+    template = Template("Deployment", "web", "uid-of-web", Content(OLD, "/containers/0", "rest"))
+    plan = planned(world((), template=template, revisions=()), of)
+    assert (plan.end, plan.image.adoption) == (End.FAILED, None)
+    assert plan.message.startswith("no pod of deployment.apps/web has run app:2, so its template was not changed")
+    begun = replace(template, content=Content(NEW, "/containers/0", "rest"), holder="run", paused=True)
+    held = planned(world((), template=begun, revisions=()), of)
+    assert held.image.adoption is not None, "what has begun is finished"
+    shown = planned(world((), succeeded(of, member("gone")), template=template, revisions=()), of)
+    assert shown.image.adoption is not None, "a pod had run it before the workload was scaled down"
+
+
+def test_an_image_that_is_present_for_long_is_given_only_within_the_budgets() -> None:
+    """The process has slept since its request. The pod is ready, so it counted as healthy for others meanwhile."""
+    of, (pod, other) = of_image(pulls=False, max_unavailable=Amount(2)), pods(OLD, OLD)
+    down = replace(other, ready=False)
+
+    def plan(seconds: int, *members: Member, allowed: int = 1, **changes: Any) -> Plan:
+        known = world(members, present(of, members[0], seconds))
+        return planned(replace(known, budgets=(budget(allowed),), **changes), of)
+
+    def given_up(found: Plan) -> list[str]:
+        return [row.pod for row in found.image.give_up]
+
+    rolling: dict[str, Any] = {"workload": workload(2, rolling="0 of 2 pods are updated")}
+    for late, fresh in (
+        (plan(60, pod, other, allowed=0), plan(5, pod, other, allowed=0)),
+        (plan(60, pod, other, **rolling), plan(5, pod, other, **rolling)),
+    ):
+        assert (patched(late), given_up(late)) == ([], ["web-0"])
+        assert (patched(fresh), given_up(fresh)) == (["web-0"], [])
+    for within in (plan(60, pod, other), plan(60, replace(pod, ready=False), other, allowed=0)):
+        assert (patched(within), given_up(within)) == (["web-0"], [])
+    third = replace(down, pod=replace(down.pod, name="web-2", uid="uid-web-2"))
+    assert given_up(plan(60, pod, down, third)) == ["web-0"], "the limit of the run itself is used up"
+
+
+def test_an_undo_gives_broken_pods_of_a_statefulset_their_image_first() -> None:
+    """A pod that is down costs nothing. In order, a pod with budget would come before it, and wait for it forever."""
+    members = (*pods(OLD), *pods(NEW, NEW))
+    named = [replace(each, pod=replace(each.pod, name=f"web-{n}", uid=f"uid-{n}")) for n, each in enumerate(members)]
+    named[1] = replace(named[1], ready=False)
+    back = ImageChange(OLD, (NEW,), pulls=False, template="rest", undoes="run")
+    known = replace(world(tuple(named)), workload=workload(3, in_order=True))
+    assert chosen(planned(known, run(name="undo", image=back))) == ["web-1"]
+    assert chosen(planned(known, run(name="other", image=replace(back, undoes="")))) == [], "else the order counts"
+
+
+def test_a_pod_that_was_set_back_is_tried_again_if_the_user_says_so() -> None:
+    of, (pod,) = of_image(pulls=False), pods(OLD)
+    request = with_image(succeeded(of, pod))
+    known = world((recreated(pod),), request)
+    assert stages(planned(known, of)) == {"web-0": "failed"}
+    plan = planned(replace(known, retried=frozenset({request.request.uid})), of)
+    assert [(row.pod, row.failed) for row in plan.create] == [("web-0", request.request.name)]
+
+
+def test_a_pull_on_a_node_that_is_down_is_begun_anew() -> None:
+    """Its time has passed when the node is back, and the run would fail at once."""
+    (near, far), created = pods(OLD, OLD), NOW - timedelta(seconds=900)
+    daemons = {"node-a": NodeDaemon("node-a", ready=True), "node-b": NodeDaemon("node-b", ready=False)}
+    late = pull("node-b", PullState.PULLING, created=created)
+    known = replace(world((near, on("node-b", far)), pulls=(pull(), late)), daemons=daemons)
+    plan = planned(known, of_image())
+    assert (stages(plan)["web-1"], [each.node for each in plan.image.drop]) == ("put off", ["node-b"])
+    back = replace(world((on("node-b", far),)), daemons={"node-b": daemons["node-a"]})
+    assert planned(back, of_image()).image.pull == ("node-b",)
+
+
+def test_pods_in_order_wait_for_the_pull_of_those_before_them() -> None:
+    """The first pods of a canary are those with the highest ordinals."""
+    low, high = pods(OLD, OLD)
+    known = world((low, on("node-b", high)), pulls=(pull(),))
+    ordered = replace(known, workload=workload(2, in_order=True))
+    plan = planned(ordered, of_image(max_unavailable=Amount(2)))
+    assert (chosen(plan), plan.image.pull) == ([], ("node-b",))
+    assert why(plan)["web-0"] == ("pods are restarted in order, and web-1 waits: kubelet pulls app:2 on node node-b")
+    assert chosen(planned(known, of_image(max_unavailable=Amount(2)))) == ["web-0"]
+
+
+def test_a_pod_gets_the_image_only_while_its_node_holds_it() -> None:
+    """The pull pod was deleted after the run was killed, so kubelet may have removed the image."""
+    of, (pod,) = of_image(), pods(OLD)
+    plan = planned(world((pod,), present(of, pod)), of)
+    assert (patched(plan), plan.image.pull) == ([], ("node-a",))
+    assert patched(planned(world((pod,), present(of, pod), pulls=(pull(),)), of)) == ["web-0"]
+    plan = planned(world((pod,), present(of, pod), pulls=(pull(state=PullState.FAILED, message="401"),)), of)
+    assert (plan.end, [row.pod for row in plan.image.give_up]) == (End.FAILED, ["web-0"])
+
+
+ADOPTING = {"crr.apps.kruise.io/adopting-run": "earlier"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "held"),
+    [
+        ("Deployment", {"paused": True}, True),
+        ("Deployment", {}, False),
+        ("StatefulSet", {"updateStrategy": {"rollingUpdate": {"partition": 1_000_000_000}}}, True),
+        ("StatefulSet", {"updateStrategy": {"rollingUpdate": {"partition": 3}}}, False),
+        ("DaemonSet", {"updateStrategy": {"type": "OnDelete"}}, True),
+        ("DaemonSet", {"updateStrategy": {"type": "RollingUpdate"}}, False),
+    ],
+)
+def test_a_controller_that_its_user_has_released_is_not_held(kind: str, spec: dict[str, Any], held: bool) -> None:
+    """The label of the run that held it is still there. Later runs would fail for it, or not wait for the rollout."""
+    found = read_template({"kind": kind, "metadata": {"labels": ADOPTING}, "spec": spec}, "app")
+    assert (found.holder, found.let_go) == (("earlier", False) if held else ("", True))
+    known = world(pods(OLD), template=replace(found, content=Content(OLD, "/containers/0", "rest")))
+    known = replace(known, workload=workload(1, rolling="0 of 1 pods are updated"))
+    waits = planned(known, of_image(pulls=False)).wait.why
+    assert bool(waits) is not held, "a run waits for the rollout of its user, but not for the one that it holds"
+
+
+@pytest.mark.parametrize(
+    "held", [{"kind": "StatefulSet", "partition": 3}, {"kind": "DaemonSet", "strategy": "OnDelete"}]
+)
+def test_a_set_that_its_user_holds_is_not_adopted(held: dict[str, Any]) -> None:
+    """Its template has the image already. The pods would not get the label, and be replaced when it is released."""
+    plain = Template("", "web", "uid-of-web", Content(NEW, "/containers/0", "rest"), replicas=1)
+    known = world(pods(NEW), template=replace(plain, **held), revisions=())
+    problem = next_adoption(known, of_image(adopt=True)).problem
+    assert problem.startswith("deployment.apps/web is held, and not all of its pods have its revision")
+    done = world(pods(NEW), template=replace(plain, updated=1, **held), revisions=())
+    assert next_adoption(done, of_image(adopt=True)).done
