@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from crrd.core.rollout.adoption import Adoption, Write
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.image_steps import NO_STEPS, ImageSteps
 from crrd.core.rollout.plan import Plan
@@ -157,3 +158,44 @@ async def test_a_run_that_stops_keeps_the_request_of_a_pod_that_has_just_got_the
     )
     await world.writer.finish(RUN, Plan(rows))
     assert sorted(world.ended) == sorted(each.request.name for each in requests[:2])
+
+
+class Refusing:
+    """The API server does not accept a write of the adoption. Stands for client, cluster and known objects."""
+
+    def __init__(self, status: int = 422) -> None:
+        self.changed, self.status, self.calls = asyncio.Event(), status, list[str]()
+        self.writer = ImageWriter(cast("KubeClient", self), cast("Cluster", self), cast("ImageObjects", self))
+
+    async def json_patch(self, *_: object) -> Any:
+        raise ApiRefusedError("a policy does not allow it", status=self.status)
+
+    async def get(self, *_: object) -> Any:
+        self.calls.append("get")
+        return {"metadata": {"uid": RUN.target.uid}}
+
+    async def read_revisions(self) -> None:
+        self.calls.append("revisions")
+
+    def workload_written(self, _: object) -> None:
+        self.calls.append("workload")
+
+    def pod_written(self, _: object) -> None:
+        self.calls.append("pod")
+
+    async def adopt(self, *writes: Write) -> None:
+        await self.writer.carry_out(RUN, Plan((), image=ImageSteps(adoption=Adoption(writes))))
+
+
+@pytest.mark.parametrize(("plural", "known"), [("deployments", "workload"), ("pods", "pod")])
+async def test_a_policy_that_refuses_the_adoption_is_not_asked_forever(plural: str, known: str) -> None:
+    """It refuses with 422 like a test that fails, but then the object is as it was decided on."""
+    api = Refusing()
+    write, other = (Write(plural, "web", "u", ({"op": "test", "path": "/a", "value": value},)) for value in "ab")
+    await api.adopt(write)
+    assert api.calls == ["get", known, "revisions", "revisions"], "so that the next plan decides from what is there"
+    await api.adopt(other)
+    with pytest.raises(ConfigurationError, match=f"cannot change {plural} web: a policy does not allow it"):
+        await api.adopt(write)
+    with pytest.raises(ConfigurationError, match="does not allow"):
+        await Refusing(403).adopt(write)

@@ -5,10 +5,11 @@ again from fresh reads. So it does not matter whether the response to a write ar
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from crrd.core.api.types import ANNOTATION_STOPPED
 from crrd.core.rollout.adoption import Write
@@ -41,6 +42,7 @@ class ImageWriter:
         self._patches = SideBySide(cluster.changed.set)
         self._chosen: dict[str, Row] = {}  # By UID: the pods that get the image by the newest plan
         self._sent: set[str] = set()  # Those of them whose patch is under way
+        self._refused: list[Write] = []  # Writes of the adoption that were refused, before the objects were read again
 
     async def begin(self, run: Run) -> None:
         """Delete the run's pull pods that have not pulled, so that they are tried again, with their whole time."""
@@ -69,6 +71,7 @@ class ImageWriter:
         """Leave no pull pods behind, and no open requests of pods that do not get the image."""
         with suppress(ApiRefusedError, ApiUnavailableError):
             await _each(self._give_up(run, row) for row in (*plan.image.give_up, *left_behind(run, plan.rows)))
+        with suppress(ApiRefusedError, ApiUnavailableError):
             await delete_pull_pods(self._client, run.namespace, run.name)
 
     async def end(self) -> None:
@@ -82,11 +85,12 @@ class ImageWriter:
 
     async def _pull(self, run: Run, node: str, plan: Plan) -> None:
         """Create the pull pod of a node, like a pod of the run there."""
-        change, pod = run.options.image, next((row.pod for row in plan.rows if row.node == node and row.member), "")
+        change, rows = run.options.image, (row for row in plan.rows if row.node == node and row.member is not None)
         if change is None:
             return
+        begun = (row.pod for row in rows if row.containers and not has_image(row, change))
         try:
-            like = await self._client.get(PODS, run.namespace, pod)
+            like = await self._client.get(PODS, run.namespace, next(begun, ""))
             made = await self._client.create(PODS, run.namespace, pull_pod(run, node, change.image, like))
         except (ConflictError, GoneError):  # it exists, or that pod does not: the watches say so
             await asyncio.sleep(_PAUSE_SECONDS)
@@ -162,16 +166,27 @@ class ImageWriter:
         except (ConflictError, GoneError, ApiUnavailableError):
             return False
         except ApiRefusedError as error:
-            if error.status == _INVALID:
-                return False
-            raise ConfigurationError(f"cannot change {write.plural} {name}: {error}") from error
-        if resource == PODS:
-            self._cluster.pod_written(made)
-        elif text(mapping(made.get("metadata")).get("uid")) == run.target.uid:
-            labels = mapping(mapping(made.get("metadata")).get("labels"))
-            self._known.workload_written(made)
-            self._known.released = self._known.released or LABEL_ADOPTING not in labels
+            if error.status != _INVALID or write in self._refused:
+                raise ConfigurationError(f"cannot change {write.plural} {name}: {error}") from error
+            # A test has failed, or a policy refuses it. Then the next plan is the same, because it knows the object.
+            with suppress(GoneError, ApiUnavailableError):
+                self._record(run, resource, await self._client.get(resource, run.namespace, name))
+                await self._known.read_revisions()
+                self._refused.append(write)
+            return False
+        released = self._record(run, resource, made)
+        self._known.released = self._known.released or released
         return True
+
+    def _record(self, run: Run, resource: Resource, obj: Mapping[str, Any]) -> bool:
+        """Record an object of the adoption. Return whether it is the workload, and no run holds its controller."""
+        meta = mapping(obj.get("metadata"))
+        if resource == PODS:
+            self._cluster.pod_written(obj)
+        elif text(meta.get("uid")) == run.target.uid:
+            self._known.workload_written(obj)
+            return LABEL_ADOPTING not in mapping(meta.get("labels"))
+        return False
 
 
 async def delete_pull_pods(client: KubeClient, namespace: str, run: str) -> int:
