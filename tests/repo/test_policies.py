@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from crrd.core.api import types as model
+from crrd.core.rollout.run import ANNOTATION_RUN, LABEL_RUN
 from tests.support.manifests import needs_kubectl, one, rendered
 from tests.support.policies import (
     Change,
@@ -22,7 +23,8 @@ pytestmark = needs_kubectl
 Json = dict[str, Any]
 
 USER, ROOT = Who("jane"), Who("root", ("system:masters",))
-ROBOT = Who.service_account("kube-system", "generic-garbage-collector")
+PATCHER = Who("pat", bound=("crrd-recreate-image",))  # May patch pods
+ROBOT = Who.service_account("kube-system", "ttl-after-finished-controller")  # The garbage collector may patch all
 KRUISE = Who.service_account("kruise-system", "kruise-manager")
 WORLDS = {
     "default": ("default", ""),
@@ -46,7 +48,7 @@ def objects_of(world: str) -> list[Json]:
 
 
 def rules_of(world: str) -> Rules:
-    return Rules(objects_of(world))
+    return Rules([*objects_of(world), *rendered("base")])
 
 
 def node(world: str, name: str = "worker-1") -> Who:
@@ -127,7 +129,16 @@ def created(change: Change) -> Write:
     return Write(None, new)
 
 
+def by_patcher(change: Change) -> Change:
+    def both(found: Json) -> None:
+        change(found)
+        annotated(BY, PATCHER.name)(found)
+
+    return both
+
+
 PINNED, MARK, BY = model.ANNOTATION_PINNED, model.ANNOTATION_UNREADY_ACQUIRED, model.ANNOTATION_REQUESTED_BY
+FOR_IMAGE = changed(with_image("image"))
 WRITES: dict[str, tuple[Write, str]] = {
     "status": (updated(completed, "status"), "node manager root"),
     "pin": (updated(annotated(PINNED)), "node root"),
@@ -162,7 +173,12 @@ WRITES: dict[str, tuple[Write, str]] = {
     "create without a pod": (created(without("labels", model.LABEL_POD_UID)), "manager user root"),
     "create without a node": (created(without("labels", model.LABEL_NODE_NAME)), "manager user root"),
     "create inactive": (created(with_label(model.LABEL_ACTIVE, "false")), "manager user root"),
+    "run": (updated(annotated(ANNOTATION_RUN)), "manager user robot root"),
+    "run of an image": (updated(annotated(ANNOTATION_RUN), old=FOR_IMAGE), "manager user robot root"),
+    "image of another run": (updated(with_label(LABEL_RUN, "b"), old=FOR_IMAGE), "manager user robot root"),
+    "own annotation of an image": (updated(annotated("team"), old=FOR_IMAGE), "manager user robot root"),
     "create with an image": (created(with_image("image")), "manager user root"),
+    "create with an image, by who may patch pods": (created(by_patcher(with_image("image"))), "manager patcher root"),
     "create with an image, for older daemons": (created(with_image("true")), "manager user root"),
     "create without a context": (created(without_context), "manager user root"),
 }
@@ -178,7 +194,10 @@ BY_OURS = {
     "active set again": "",
     "active changed for older daemons": "",
     "create": "user",
-    "create with an image": "user",
+    "run of an image": "patcher root",
+    "image of another run": "patcher root",
+    "create with an image": "",
+    "create with an image, by who may patch pods": "patcher",
     "create with an image, for older daemons": "",
     "create without a name": "",
     "create with a pin": "",
@@ -195,17 +214,18 @@ BY_OURS = {
 def allowed(world: str, what: str) -> set[str]:
     """Whoever takes the daemon's name in a namespace of their own may what any other robot may."""
     names = WRITES[what][1] if "beside" in world else BY_OURS.get(what, WRITES[what][1])
-    return set(names.split()) | ({"another namespace's"} if "robot" in names else set())
+    return set(names.split()) | ({"another namespace's", "patcher"} if "robot" in names else set())
 
 
 def everybody(world: str) -> dict[str, Who]:
-    """The users that write, by the names that the tables use. Their plain rights are the same."""
+    """The users that write, by the names that the tables use. Their plain rights on requests are the same."""
     return {
         "node": node(world),
         "other node": node(world, "worker-2"),
         "unbound node": node(world, ""),
         "manager": manager(world),
         "user": USER,
+        "patcher": PATCHER,
         "robot": ROBOT,
         "root": ROOT,
         "another namespace's": Who.service_account("shop", "crrd-node", "worker-1"),

@@ -11,6 +11,7 @@ import secrets
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,10 @@ from tests.repo.test_manager_policies import (
     secret,
     webhooks,
 )
-from tests.repo.test_policies import MOVES, USER, WORLDS, WRITES, allowed, everybody, manager, objects_of
+from tests.repo.test_policies import MOVES, PATCHER, USER, WORLDS, WRITES, allowed, everybody, manager, objects_of
 from tests.repo.test_policies import request as one
 from tests.support.manifests import needs_kubectl, rendered
-from tests.support.policies import Change, Who
+from tests.support.policies import MASTERS, Change, Who
 
 KUBECONFIG = os.environ.get("CRRD_TEST_KUBECONFIG", "")
 pytestmark = [
@@ -79,7 +80,7 @@ class Server:
         """The given file; with the fields that have the user impersonated, a copy of it."""
         if who is None:
             return KUBECONFIG
-        file = self.folder / f"{who.name.replace(':', '_')}-{who.node}"
+        file = self.folder / "-".join((who.name, *who.groups, who.node)).replace(":", "_")
         if not file.exists():
             config = json.loads(self.done("config", "view", "--raw", "--flatten", "--minify", "-o", "json"))
             info = who.info()
@@ -139,7 +140,7 @@ class Server:
         self.remove(kind, body["metadata"]["name"])
         new, who = self.placed(body), None
         if kind == model.PLURAL:  # a new request has nothing of what comes later, and the name of who creates it
-            who = USER
+            who = Who(USER.name, (MASTERS,))
             asked = {model.ANNOTATION_REQUESTED_BY: USER.name}
             new["metadata"] |= {"annotations": asked, "labels": one()["metadata"]["labels"] | new["metadata"]["labels"]}
         code, output = self.kubectl("create", "--raw", self.path(kind), "-f", "-", given=json.dumps(new), who=who)
@@ -158,15 +159,20 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     ours = [each for each in (*rendered("base"), *objects_of(found.world)) if each["kind"] in kinds]
     resources = [model.PLURAL, f"{model.PLURAL}/status", "pods/status", "secrets", CONFIGURATIONS]
     rights = {"apiGroups": ["", model.GROUP, "admissionregistration.k8s.io"], "resources": resources}
-    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]}
-    role = {"kind": "ClusterRole", "rules": [{**rights, "verbs": ["create", "update"]}, pods]}
+    role = {"kind": "ClusterRole", "rules": [{**rights, "verbs": ["create", "update"]}]}
     binding = {
         "kind": "ClusterRoleBinding",
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": found.namespace},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "crrd-test"}],
     }
+    patcher = {
+        "kind": "RoleBinding",
+        "metadata": {"name": found.namespace, "namespace": found.namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": PATCHER.bound[0]},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": PATCHER.name}],
+    }
     common = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": found.namespace}}
-    plain = [common | role, common | binding]
+    plain = [common | role, common | binding, common | patcher]
     removable = yaml.safe_dump_all([each for each in ours if each["kind"] != INSTALLED[0]] + plain)
     found.done("create", "namespace", found.namespace)
     try:
@@ -235,7 +241,8 @@ def test_the_manager_may_change_the_readiness_of_pods_with_its_gate(server: Serv
     "what",
     [what for what in REFRESHES if not {"managedFields", "server", "owner", "toleration"} & {*what.split()}],
 )
-def test_the_manager_may_change_one_annotation_of_pods(server: Server, what: str) -> None:
+def test_the_manager_may_change_one_annotation_of_pods(reader: Server, what: str) -> None:
+    server = reader
     before, after, allowed = REFRESHES[what]
     plain: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "labels": {"app": "web"}}}
     old = {**plain, "spec": copy.deepcopy(UNSCHEDULED), "status": {}}
@@ -247,6 +254,27 @@ def test_the_manager_may_change_one_annotation_of_pods(server: Server, what: str
     code, output = server.put("pods", new, who=manager(server.world))
     assert code == 0 or "ValidatingAdmissionPolicy" in output, output
     assert (code == 0) is allowed, output
+
+
+@contextmanager
+def having(server: Server, role: str) -> Iterator[Server]:
+    """The manager has this role in the tests' namespace, and no other right on pods there."""
+    _, namespace, name = manager(server.world).name.rsplit(":", 2)
+    where, ends = ("rolebinding", role, "-n", server.namespace), time.monotonic() + PATIENCE
+    server.done("create", *where, f"--clusterrole={role}", f"--serviceaccount={namespace}:{name}")
+    try:
+        while server.kubectl("auth", "can-i", "patch", "pods", "-n", server.namespace, who=manager(server.world))[0]:
+            assert time.monotonic() < ends, "the role does not take effect"
+            time.sleep(0.5)
+        yield server
+    finally:
+        server.done("delete", *where)
+
+
+@pytest.fixture
+def reader(server: Server) -> Iterator[Server]:
+    with having(server, "crrd-read-config"):
+        yield server
 
 
 @pytest.mark.parametrize("server", WITH_MANAGER, indirect=True)

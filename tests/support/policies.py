@@ -19,7 +19,8 @@ Change = Callable[[Json], object]  # Changes an object in place
 MASTERS = "system:masters"
 _POLICY, _BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 _REQUESTS = "apps.kruise.io", "containerrecreaterequests"
-_CHECKED = (*((*_REQUESTS, verb) for verb in ("serve", "manage", "refresh")), ("", "pods", "update"))
+_VERBS = ("serve", "manage", "refresh", "update-images")
+_CHECKED = (*((*_REQUESTS, verb) for verb in _VERBS), ("", "pods", "update"), ("", "pods", "patch"))
 """Group, resource and verb of the rights that policies ask RBAC for."""
 
 
@@ -44,17 +45,18 @@ class Who:
 
 @dataclass(frozen=True)
 class Write:
-    """A create or an update, with the objects as they are when admission validates."""
+    """A create, an update or a delete, with the objects as they are when admission validates."""
 
     old: Json | None
     new: Json
     subresource: str = ""
     group: str = "apps.kruise.io"
     resource: str = "containerrecreaterequests"
+    deletes: bool = False  # Whether `old` is deleted, and `new` does not count
 
     @property
     def operation(self) -> str:
-        return "CREATE" if self.old is None else "UPDATE"
+        return "DELETE" if self.deletes else "CREATE" if self.old is None else "UPDATE"
 
 
 @dataclass
@@ -117,10 +119,16 @@ class Rules:
             for namespaced in (False, True)
             if self.grants(who, verb, group, resource, namespaced=namespaced)
         ]
-        request = {"operation": write.operation, "userInfo": who.info()}
+        namespace = write.new.get("metadata", {}).get("namespace", "")
+        request = {"operation": write.operation, "userInfo": who.info(), "namespace": namespace}
         if write.subresource:
             request["subResource"] = write.subresource
-        data = {"object": write.new, "oldObject": write.old, "request": request, "authorizer": " ".join(granted)}
+        data = {
+            "object": None if write.deletes else write.new,
+            "oldObject": write.old,
+            "request": request,
+            "authorizer": " ".join(granted),
+        }
         return evaluate(_inlined(expression, variables), data)
 
 

@@ -227,14 +227,19 @@ def test_options_that_are_changed_are_known_as_the_latest() -> None:
 
 @pytest.mark.parametrize("image", [None, ImageChange("evil:1", ("app:1",))])
 @pytest.mark.parametrize("revision", [0, 999])
-def test_nobody_changes_what_a_run_does(image: ImageChange | None, revision: int) -> None:
-    """Who may write requests may not have the rights of the user whose process carries out the run."""
-    own = run(image=ImageChange("app:2", ("app:1",)))
+@pytest.mark.parametrize("policy", ["", "uid-of-policy"])
+def test_nobody_changes_what_a_run_does(image: ImageChange | None, revision: int, policy: str) -> None:
+    """Who may write requests may not have the rights of the user, or the manager, whose process carries out the run."""
+    own = run(image=ImageChange("app:2", ("app:1",)), policy=policy)
     forged = replace(own, options=replace(own.options, image=image, min_ready=99), revision=revision)
     world = World((), (asked(own, member("web-1")), replace(asked(forged, member("web-2")), run=forged)))
     assert world.latest(own) == own
     first, last = sorted(world.requests, key=lambda each: each.age)
     assert newest_run((last, first)) == first.run
+    for changes in ({"objects": ()}, {"since": ""}, {"policy": "other"}, {"containers": ("side",)}):
+        of_change = run(image=image, objects=("ConfigMap cfg () 2026-01-01T00:00:00Z",), since="2026-01-01T00:00:00Z")
+        other = replace(of_change, options=replace(of_change.options, **changes), revision=revision)
+        assert World((), (replace(asked(of_change, member("web-1")), run=other),)).latest(of_change) == of_change
 
 
 @pytest.mark.parametrize("image", ["", "evil:1"])

@@ -131,7 +131,8 @@ class Run:
     @property
     def aim(self) -> tuple[object, ...]:
         """What the run does, to which pods. It never changes, whatever somebody writes on a request."""
-        return self.target, self.options.containers, self.options.image, self.options.policy
+        own = self.options
+        return self.target, own.containers, own.image, own.objects, own.since, own.policy
 
     def replaces(self, other: "Run") -> bool:
         """Whether this run takes over from another one: it undoes it, or a policy has only one run at a time."""
