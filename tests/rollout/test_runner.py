@@ -1,23 +1,28 @@
 """A run of many pods, in virtual time: many starts from one plan, side by side, and never more than the budget."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import cast
 
 import pytest
 
 from crrd.core.api.time import rfc3339
+from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.plan import End
 from crrd.core.rollout.run import Amount
 from crrd.core.rollout.standing import Stage
+from crrd.kube.client import KubeClient
 from crrd.kube.lanes import PLACES
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd.lib.supervise import cancel
 from crrd.rollout import runner
 from crrd.rollout.cluster import Cluster
-from tests.support.run_cluster import RunCluster
+from crrd.rollout.remedies import FLAGS
+from crrd.rollout.text import TextLines
+from tests.support.run_cluster import WEB, RunCluster
 
 pytestmark = pytest.mark.virtual_time
 
@@ -185,3 +190,35 @@ async def test_a_run_that_gets_nowhere_ends_by_itself(monkeypatch: pytest.Monkey
     plan, timed_out = await api.carry_out(api.run_of(pod_timeout=0))
     assert (timed_out, plan.wait.why) == (True, "1 pod is unready, the limit is 1: web-0000")
     assert 30 <= loop.time() - began < 40
+
+
+class Draining(RunCluster):
+    """Each pod is unready for 100 s before its node says that the image is there. Nothing replaces a container."""
+
+    def __init__(self) -> None:
+        super().__init__(1, spec={"containers": [{"name": "app", "image": "i:1"}]})
+        self.patched = 0.0
+
+    async def _serve(self, name: str, pod: str) -> None:
+        await asyncio.sleep(100)
+        state = {"name": "app", "phase": "Pending", "reason": "ImagePresent"}
+        self.report(name, phase="Recreating", containerRecreateStates=[state])
+
+    async def json_patch(
+        self, _resource: object, _namespace: str, name: str, operations: object
+    ) -> Mapping[str, object]:
+        self.patched = asyncio.get_running_loop().time()
+        pod = self.objects["pods"][name]
+        return {**pod, "spec": {**pod["spec"], "containers": [{"name": "app", "image": "i:2"}]}}
+
+
+async def test_a_turn_does_not_end_while_an_unready_pod_waits_for_its_image() -> None:
+    """It would wait behind all other runs."""
+    api, loop = Draining(), asyncio.get_running_loop()
+    run, began = api.run_of(image=ImageChange("i:2", ("i:1",), pulls=False)), loop.time()
+    client = cast("KubeClient", api)
+    async with Cluster(client, run.namespace, WEB, run.options) as cluster:
+        parts = client, cluster, api.clock, TextLines()
+        turn = runner.Runner(*parts, timeout=None, confirmed=True, remedies=FLAGS, patience=60.0)
+        _, timed_out = await turn.run(run)
+    assert (timed_out, api.patched - began >= 100, loop.time() - began < 170) == (True, True, True)

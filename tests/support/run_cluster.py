@@ -145,12 +145,14 @@ class RunCluster(LanedApi):
             there = self.objects["pods"][pod]
             (status,) = there["status"]["containerStatuses"]
             context = {"containerID": status["containerID"], "restartCount": status["restartCount"]}
-            labels = {**body["metadata"]["labels"], LABEL_ACTIVE: "true"}
+            active = "image" if "image" in body["spec"]["containers"][0] else "true"
+            labels = {**body["metadata"]["labels"], LABEL_ACTIVE: active}
             labels |= {"crr.apps.kruise.io/pod-uid": there["metadata"]["uid"]}
             labels |= {"crr.apps.kruise.io/node-name": there["spec"]["nodeName"]}
             meta = {**body["metadata"], "uid": f"uid-{name}", "labels": labels}
             meta["creationTimestamp"] = rfc3339(self.clock.now())
-            spec = {**body["spec"], "containers": [{"name": "app", "statusContext": context}]}
+            containers = [{**each, "statusContext": context} for each in body["spec"]["containers"]]
+            spec = {**body["spec"], "containers": containers}
             self.put(resource, {**body, "metadata": meta, "spec": spec})
             self.created.append(pod)
             task = asyncio.create_task(self._serve(name, pod))

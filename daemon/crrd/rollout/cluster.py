@@ -8,6 +8,7 @@ from functools import cache, partial
 from typing import Any, Self, TypeVar
 
 from crrd.core.config.kept import kept_of_pods
+from crrd.core.rollout.pull import PullMemory
 from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.run import LABEL_RUN, FileRefresh, Options
 from crrd.core.rollout.state import ZONE, Member, World, read_budget, read_member
@@ -48,10 +49,12 @@ class Cluster:
         daemons: NodeDaemons | None = None,
         *,
         peers: "list[Cluster] | None" = None,
+        pulls: PullMemory | None = None,
     ) -> None:
         """`options` decide whether nodes and configuration are read, which needs additional rights.
 
         Without `daemons`, this class watches them itself. `peers` has all entered clusters, for the process's runs.
+        `pulls` is what is known of pull pods from an earlier turn of the run.
         """
         self._client, self.namespace, self._aim = client, namespace, aim
         self.changed = asyncio.Event()  # Set after every change; the reader clears it
@@ -82,7 +85,7 @@ class Cluster:
         self._learn_at, self._failures, self._trouble = 0.0, 0, ""  # The loop's time, and why it failed the last times
         self.images: ImageObjects | None = None  # If the run sets an image
         if options.image is not None:
-            self.images = ImageObjects(client, namespace, aim, options.containers[0], notify)
+            self.images = ImageObjects(client, namespace, aim, options.containers[0], notify, memory=pulls)
         self._watches = RunWatches(self.changed)
 
     async def __aenter__(self) -> Self:

@@ -1,15 +1,18 @@
 """Reads which images the template of a held workload has, and its pods lack (`core.rollout.following`)."""
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from crrd.core.rollout.following import TemplateImages, template_images
+from crrd.core.rollout.adoption import ADOPTED_BY
+from crrd.core.rollout.following import TemplateChange, TemplateImages, template_images
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.run import Options
-from crrd.core.rollout.state import read_member
-from crrd.core.rollout.template import read_template
+from crrd.core.rollout.state import Member, read_member
+from crrd.core.rollout.template import read_revision, read_template
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ConfigurationError
@@ -18,24 +21,55 @@ from crrd.rollout.owners import Owners
 from crrd.rollout.session import Session
 from crrd.rollout.target import Aim
 
+Json = Mapping[str, Any]
 _GROUP = "apps"  # OpenKruise's kinds have the same names
 _LOOKS, _PAUSE_SECONDS = 10, 1.0
 """How often to look whether the controller has seen a template that was just changed, and the time in between."""
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A workload and its revisions as JSON and values, and the pods that it owns."""
+
+    aim: Aim
+    workload: Json
+    revisions: tuple[Json, ...]
+    members: tuple[Member, ...]
+
+    def images(self, given: tuple[str, str] = ("", "")) -> TemplateImages:
+        """Return how the template's images differ from those of the pods. `given` as in `template_images`."""
+        found = template_images(self.aim.target.words, self.state(""), self.members, given)
+        return replace(found, changes=tuple(map(self._with_rest, found.changes)))
+
+    def state(self, container: str) -> ImageState:
+        """Return what is known for a run that gives this container an image."""
+        if not self.workload:
+            return ImageState()
+        kind = {"apiVersion": self.aim.target.api_version, "kind": self.aim.target.kind}
+        revisions = tuple(read_revision(each, container) for each in self.revisions)
+        return ImageState((), read_template({**self.workload, **kind}, container), revisions, container)
+
+    def _with_rest(self, change: TemplateChange) -> TemplateChange:
+        template = self.state(change.container).template
+        return change if template is None else replace(change, rest=template.content.rest)
+
+
+async def read_held(client: KubeClient, namespace: str, aim: Aim, members: Sequence[Member]) -> Held:
+    """Read what is needed to follow the template of a workload with these pods. Raises the errors of `find_target`."""
+    if aim.resource is None or aim.resource.group != _GROUP or aim.target.kind not in ADOPTED_BY:
+        return Held(aim, {}, (), ())
+    workload = await client.get(aim.resource, namespace, aim.target.name)
+    return Held(aim, workload, await list_revisions(client, namespace, aim, dict), tuple(members))
+
+
 async def find_template_images(client: KubeClient, namespace: str, aim: Aim) -> TemplateImages:
     """Return how the template's images differ from those of the pods. Raises the errors of `find_target`."""
-    if aim.resource is None or aim.resource.group != _GROUP:
-        return template_images(aim.target.words, ImageState(), ())
-    workload = await client.get(aim.resource, namespace, aim.target.name)
-    kind = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}
-    revisions = await list_revisions(client, namespace, aim, "")
     parse = partial(read_member, with_config=False)
     pods = (await client.list_all(PODS, parse, namespace=namespace, label_selector=aim.pods_query)).items
     owners = Owners(client, namespace, aim)
     await owners.learn([pod.owner for pod in pods])
-    state = ImageState((), read_template({**workload, **kind}, ""), revisions)
-    return template_images(aim.target.words, state, [pod for pod in pods if owners.lead_to_target(pod.owner)])
+    own = [pod for pod in pods if owners.lead_to_target(pod.owner)]
+    return (await read_held(client, namespace, aim, own)).images()
 
 
 async def following(session: Session, aim: Aim) -> Session:
@@ -62,13 +96,13 @@ def _choose(aim: Aim, found: TemplateImages, options: Options) -> tuple[str, str
     target = aim.target.words
     if found.wait or found.problem:
         raise ConfigurationError(found.problem or f"{found.wait}; try again in a moment")
-    changes = [each for each in found.changes if each[0] in (options.containers or (each[0],))]
+    changes = [each for each in found.changes if each.container in (options.containers or (each.container,))]
     if not changes:
         of = f" of container {options.containers[0]!r}" if options.containers else ""
         raise ConfigurationError(f"nothing to do: the pods of {target} have the image{of} that its template has")
     if len(changes) > 1:
-        names = " and ".join(name for name, _ in changes)
+        names = " and ".join(each.container for each in changes)
         raise ConfigurationError(
             f"the template of {target} has other images for {names}: use -c NAME for one at a time"
         )
-    return changes[0]
+    return changes[0].container, changes[0].image

@@ -1,7 +1,8 @@
 """Watches what a run with an image needs besides pods and requests: its pull pods, and the workload's template."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from crrd.core.rollout.adoption import ADOPTED_BY
 from crrd.core.rollout.image_state import ImageState
@@ -11,26 +12,34 @@ from crrd.core.rollout.template import Revision, Template, read_revision, read_t
 from crrd.kube.client import KubeClient
 from crrd.kube.informer import Informer, Values
 from crrd.kube.reflector import Reflector, Selection
-from crrd.kube.resources import CONTROLLER_REVISIONS, PODS, REPLICA_SETS
+from crrd.kube.resources import CONTROLLER_REVISIONS, PODS, REPLICA_SETS, Where
 from crrd.lib.looptime import loop_time
 from crrd.rollout.target import Aim
 
 Json = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class ImageObjects:
     """The objects for one target. `informers` are its watches."""
 
     def __init__(
-        self, client: KubeClient, namespace: str, aim: Aim, container: str, changed: Callable[[], None]
+        self,
+        client: KubeClient,
+        namespace: str,
+        aim: Aim,
+        container: str,
+        changed: Callable[[], None],
+        *,
+        memory: PullMemory | None = None,
     ) -> None:
-        """`changed` is called after every change."""
+        """`changed` is called after every change. `memory` is kept by a run that is carried out in several turns."""
         self._client, self._namespace, self._aim, self._container = client, namespace, aim, container
         kind = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}  # the items of a list do not have it
         self._pulls = Values(read_pull_pod, changed)
         self._templates = Values(lambda obj: read_template({**obj, **kind}, container), changed)
         self._revisions: tuple[Revision, ...] | None = None
-        self._memory = PullMemory()
+        self._memory = memory or PullMemory()
         self._refused: dict[str, PullPod] = {}  # By node
         self.released = False  # As `ImageState.released`
         self.sent: dict[str, str] = {}  # As `ImageState.sent`
@@ -58,7 +67,8 @@ class ImageObjects:
         """Read the workload's ReplicaSets or ControllerRevisions. No watch reports them, because few runs need them."""
         if self._aim.target.kind not in ADOPTED_BY:
             return
-        self._revisions = await list_revisions(self._client, self._namespace, self._aim, self._container)
+        parse = partial(read_revision, container=self._container)
+        self._revisions = await list_revisions(self._client, self._namespace, self._aim, parse)
 
     @property
     def template(self) -> Template | None:
@@ -78,8 +88,8 @@ class ImageObjects:
         self._templates.put(self._templates.parse(obj))
 
 
-async def list_revisions(client: KubeClient, namespace: str, aim: Aim, container: str) -> tuple[Revision, ...]:
+async def list_revisions(client: KubeClient, namespace: str, aim: Aim, parse: Callable[[Json], T]) -> tuple[T, ...]:
     """Return the ReplicaSets, or ControllerRevisions, that the selector of a workload selects."""
     resource = REPLICA_SETS if aim.target.kind == "Deployment" else CONTROLLER_REVISIONS
-    where = {"namespace": namespace, "label_selector": aim.selector}
-    return (await client.list_all(resource, lambda obj: read_revision(obj, container), **where)).items
+    where = Where(namespace=namespace, label_selector=aim.selector)
+    return (await client.list_all(resource, parse, **where)).items

@@ -3,38 +3,36 @@
 Nothing is written here. Each refusal says why, and what to do instead.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from crrd.core.api.v1alpha1 import parse_request
-from crrd.core.rollout.adoption import ADOPTED_BY, held_by_user, mixed_revisions, trial_writes
-from crrd.core.rollout.following import record_writes, template_images
+from crrd.core.rollout.adoption import ADOPTED_BY, held_by_user, mixed_revisions
+from crrd.core.rollout.following import template_images
 from crrd.core.rollout.image_change import ImageChange, is_mutable
 from crrd.core.rollout.image_state import ImageState
-from crrd.core.rollout.image_steps import lacking, never_adopted, patch_of
+from crrd.core.rollout.image_steps import never_adopted
 from crrd.core.rollout.plan import make_plan
-from crrd.core.rollout.pull import PULL_CONTAINER, pull_pod, read_pull_pod
 from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.settling import with_min_ready
-from crrd.core.rollout.standing import Row, Stage, make_rows
+from crrd.core.rollout.standing import Stage, make_rows
 from crrd.core.rollout.state import World
-from crrd.core.rollout.template import Template, read_content
+from crrd.core.rollout.template import Template
 from crrd.core.rollout.workload import read_owner
 from crrd.kube.access import missing_rights
 from crrd.kube.errors import ResourceMissingError
-from crrd.kube.resources import PODS, REQUESTS, Resource
-from crrd.lib.errors import ApiRefusedError, ConfigurationError, ConflictError
-from crrd.lib.jsonfields import items, mapping, mapping_at, text
+from crrd.lib.errors import ConfigurationError
+from crrd.lib.jsonfields import items, mapping, text
 from crrd.rollout.cluster import Cluster
+from crrd.rollout.image_trial import try_adoption, try_pods
 from crrd.rollout.session import Session
 from crrd.rollout.target import Aim
 
 Json = Mapping[str, Any]
 ROLE = "crrd-recreate-image"
 FOLLOW_ROLE = "crrd-recreate-from-template"  # It has no right on workloads
-_KRUISE, _SIDECAR_SETS = "apps.kruise.io", "kruise.io/sidecarset"
+_KRUISE = "apps.kruise.io"
 _GITOPS = {
     "argocd.argoproj.io/": "Argo CD",
     "argocd": "Argo CD",
@@ -72,7 +70,7 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
     run = await _tried(session, cluster, run)
     if change.adopt:
         _check_all_pods(session, run, in_template, cluster.world())
-        await _try_adoption(session, cluster, run)
+        await try_adoption(session.client, cluster.world(), run)
         if not change.follow and (by_git := _by_git(aim, workload)):
             session.display.print_line(f"{by_git}; --image-from-template takes it from there")
     if run.options.min_ready != session.command.options.min_ready and not session.command.dry_run:
@@ -210,103 +208,13 @@ def _check_all_pods(session: Session, run: Run, template: Template | None, world
 
 
 async def _tried(session: Session, cluster: Cluster, run: Run) -> Run:
-    """Return the run after each of its writes for a pod was tried as a dry run.
-
-    If a webhook changes the image of the pod, for example to one with a digest, the run uses that image.
-    """
+    """Return the run after each of its writes for a pod was tried as a dry run (`image_trial`)."""
     plan = make_plan(cluster.world(), run, session.clock.now(), confirmed=True)
     row = next((each for each in plan.rows if each.stage in (Stage.WAITING, Stage.PUT_OFF)), None)
     change = run.options.image
     if row is None or row.member is None or change is None:
         return run
-    like = await session.client.get(PODS, run.namespace, row.pod)
-    _check_injected(run, like, cluster.world())
-    try:
-        made = await session.client.create(REQUESTS, run.namespace, _request(run, row), dry_run=True)
-        _check_request(made)
-        patched = await session.client.json_patch(PODS, run.namespace, row.pod, patch_of(row, run), dry_run=True)
-        image = _image_in(patched, run.options.containers[0])
-        if change.follow and image not in ("", change.image):
-            why = f"a webhook sets {image} in the pods of {run.target.words} instead of {change.image}"
-            raise ConfigurationError(f"{why}, which its template has: write {image} in the template")
-        run = _with(run, replace(change, image=image or change.image))
-        if change.pulls:
-            body = pull_pod(run, row.node, image or change.image, like)
-            with suppress(ConflictError):  # this run has been here before
-                made = await session.client.create(PODS, run.namespace, body, dry_run=True)
-                _check_pulled(run, made, image or change.image, [each for each in plan.rows if each.stage is row.stage])
-    except ApiRefusedError as error:
-        raise ConfigurationError(
-            f"the API server rejects the image for pod {row.pod}, nothing was changed: {error}"
-        ) from error
-    return run
-
-
-async def _try_adoption(session: Session, cluster: Cluster, run: Run) -> None:
-    """Try the writes to the workload as a dry run. What is refused in the end would leave its controller held."""
-    change, world, name = run.options.image, cluster.world(), run.options.containers[0]
-    state = world.image
-    if change is None or state is None or state.template is None:
-        return
-    known = {each.uid: each.content.rest for each in state.revisions or ()}
-    known[state.template.uid] = state.template.content.rest
-    instead = "" if change.follow else ": use --template keep"
-    for write in (record_writes if change.follow else trial_writes)(world, run):
-        what, resource = f"{write.plural} {write.name}", Resource(write.plural, "apps")
-        try:
-            made = await session.client.json_patch(resource, run.namespace, write.name, write.operations, dry_run=True)
-        except ApiRefusedError as error:
-            why = f"the API server rejects the image for {what}, nothing was changed: {error}"
-            raise ConfigurationError(why) from error
-        found = read_content(mapping_at(made, "spec.template"), name)
-        if found.image != change.image:
-            raise ConfigurationError(f"the API server gives {what} the image {found.image} instead{instead}")
-        if found.rest != known[write.uid]:  # it would not be the template that the run has begun with
-            raise ConfigurationError(f"a webhook changes more than the image in the template of {what}{instead}")
-
-
-def _request(run: Run, row: Row) -> dict[str, Any]:
-    return run.request(row.pod, row.uid, row.containers, row.failed)
-
-
-def _check_request(made: Json) -> None:
-    request = parse_request(made)
-    if not request.for_image or not request.active:
-        raise ConfigurationError(
-            "the installed CRD or manager does not know images of requests, so nothing was changed: upgrade crrd "
-            "(beside OpenKruise, whose CRD has no such field, --image cannot be used)"
-        )
-
-
-def _check_injected(run: Run, pod: Json, world: World) -> None:
-    """Refuse a container that a SidecarSet of OpenKruise has injected."""
-    template = world.image.template if world.image is not None else None
-    injected = template is None or not template.content.image
-    names = mapping_at(pod, "metadata.annotations")
-    if injected and any(key[: len(_SIDECAR_SETS)] == _SIDECAR_SETS for key in names):
-        name = run.options.containers[0]
-        raise ConfigurationError(f"container {name!r} may be injected by a SidecarSet: set the image in the SidecarSet")
-
-
-def _check_pulled(run: Run, pod: Json, image: str, rows: Iterable[Row]) -> None:
-    """Refuse a pull pod that would pull another image than the pods get, or otherwise than kubelet does for them."""
-    if (found := _image_in(pod, PULL_CONTAINER)) != image:
-        why = f"a webhook sets {found} in new pods instead of {image}, but not in pods that exist"
-        raise ConfigurationError(f"{why}: use that image, or --pull never")
-    for row in rows:
-        odd = lacking(read_pull_pod(pod), row.member, run.options.containers[0]) if row.member is not None else ""
-        if odd:
-            why = (
-                f"pod {row.pod} differs in {odd} from the pod that would pull {image}, so kubelet may not pull it there"
-            )
-            way_out = "its service account may have changed since: use an ordinary rollout, or a command for each pod"
-            raise ConfigurationError(f"{why}; {way_out}, or --pull never")
-
-
-def _image_in(pod: Json, container: str) -> str:
-    spec = mapping(pod.get("spec"))
-    entries = (mapping(each) for kind in ("containers", "initContainers") for each in items(spec.get(kind)))
-    return next((text(each.get("image")) for each in entries if each.get("name") == container), "")
+    return await try_pods(session.client, cluster.world(), run, [each for each in plan.rows if each.stage is row.stage])
 
 
 def undone(run: Run) -> ImageChange:

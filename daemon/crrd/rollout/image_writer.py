@@ -5,18 +5,20 @@ again from fresh reads. So it does not matter whether the response to a write ar
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from crrd.core.api.pod import parse_pod
 from crrd.core.api.types import ANNOTATION_STOPPED
 from crrd.core.rollout.adoption import Write
 from crrd.core.rollout.image_steps import has_image, left_behind, patch_of, pulls_of
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.pull import LABEL_PULL, PullPod, PullState, pull_pod
-from crrd.core.rollout.run import Run
+from crrd.core.rollout.pull import LABEL_PULL, LABEL_PULL_POLICY, PullPod, PullState, pull_pod, read_pull_pod
+from crrd.core.rollout.requests import RunRequest, read_run_request
+from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.core.rollout.standing import Row
 from crrd.core.rollout.template import LABEL_ADOPTING
 from crrd.kube.client import KubeClient
@@ -195,6 +197,35 @@ async def delete_pull_pods(client: KubeClient, namespace: str, run: str) -> int:
     found = await client.list_all(PODS, _name_and_uid, **where)
     await _each(_delete(client, namespace, name, uid) for name, uid in found.items)
     return len(found.items)
+
+
+async def release_runs(client: KubeClient, namespace: str, policy: str, keep: Collection[str]) -> None:
+    """Clean up after the runs of a policy (UID) that nobody carries out any more, except the runs in `keep`.
+
+    The requests of pods that do not get the image end, and pull pods are deleted. This needs a right that the namespace
+    may have taken back, so it is the last. Raises ApiUnavailableError and ApiRefusedError.
+    """
+    requests = Where(namespace=namespace, label_selector=LABEL_RUN)
+    asked = (await client.list_all(REQUESTS, read_run_request, **requests)).items
+    own = (each for each in asked if each is not None and each.run.options.policy == policy)
+    left = (each for each in own if each.run.name not in keep and not each.request.completed)
+    await _each(_stop_request(client, each) for each in left)
+    pods = Where(namespace=namespace, label_selector=f"{LABEL_PULL_POLICY}={policy}")
+    pulls = (await client.list_all(PODS, read_pull_pod, **pods)).items
+    await _each(_delete(client, namespace, each.name, each.uid) for each in pulls if each.run not in keep)
+
+
+async def _stop_request(client: KubeClient, asked: RunRequest) -> None:
+    """End the request for another image of a pod, unless the pod has the image."""
+    change, request, namespace = asked.run.options.image, asked.request, asked.run.namespace
+    if change is None or request.stopped:
+        return
+    with suppress(GoneError, ConflictError):
+        pod = parse_pod(await client.get(PODS, namespace, request.pod_name))
+        found = pod.containers.get(asked.run.options.containers[0])
+        if pod.uid == request.pod_uid and (found is None or found.image != change.image):
+            body = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
+            await client.merge_patch(REQUESTS, namespace, request.name, body)
 
 
 async def _delete_pull_pod(client: KubeClient, namespace: str, pull: PullPod) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from crrd.core.api.time import parse_time, rfc3339
-from crrd.core.rollout.image_steps import NO_STEPS
+from crrd.core.rollout.image_steps import NO_STEPS, left_behind
 from crrd.core.rollout.overview import LIVE_SECONDS, RUNNING, STOPPED, WAITING
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Progress, Run
@@ -59,7 +59,9 @@ class Runner:
 
         `cluster` is already entered. `timeout` limits the whole run, in seconds (0: no limit). Without it, or with
         `patience`, the run ends after that time without progress. If `patience` is None, it is PATIENCE_SECONDS, or the
-        time limit for one pod if that is longer. With `confirmed`, the user is not asked after the first part.
+        time limit for one pod if that is longer. Otherwise this is one turn of a run, which continues in another one
+        until `timeout`; it does not end while a pod is unready and waits for its image. With `confirmed`, the user is
+        not asked after the first part.
         `remedies` are what its user can do about waits.
         """
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
@@ -80,7 +82,7 @@ class Runner:
         """
         try:
             await self._wait_for_next_second(run)
-            if self._images is not None:
+            if self._images is not None and self._patience is None:  # else an earlier turn has begun the pulls
                 await self._images.begin(run)
             return await self._carry_out(run)
         except Exception:
@@ -121,7 +123,8 @@ class Runner:
                 continue
             if plan.end is not None or loop_time() >= self._ends:
                 await self._finish_begun()
-                await self.clean_up(run, plan)
+                if plan.end is not None or self._patience is None or loop_time() >= self._limit:
+                    await self.clean_up(run, plan)  # else the run continues in another turn
                 state = STOPPED if plan.outcome in (None, End.RIVAL) else str(plan.outcome)
                 await self.write_progress(run, plan, state)
                 return plan, plan.end is None
@@ -159,6 +162,8 @@ class Runner:
             of_a_pod = run.options.pod_timeout + world.min_ready(run)
             seconds = max(PATIENCE_SECONDS, of_a_pod) if self._patience is None else self._patience
             self._stages, self._ends = stages, min(self._limit, loop_time() + seconds)
+        if self._patience is not None and left_behind(run, plan.rows):  # a pod is unready, and waits for its image
+            self._ends = min(self._limit, max(self._ends, loop_time() + _TICK_SECONDS))
 
     def _progress(self, plan: Plan, state: str) -> dict[str, str]:
         """Return the progress as annotation of a request."""

@@ -57,7 +57,7 @@ def world(
 
 def images(found: Template, *records: Revision, pods: tuple[Member, ...] = (pod(OLD, "old"),)) -> tuple[object, str]:
     got = template_images("deployment.apps/web", ImageState((), found, records), pods)
-    return got.changes, got.wait or got.problem
+    return tuple((each.container, each.image) for each in got.changes), got.wait or got.problem
 
 
 ACTIVE = record("old", replicas=2)
@@ -80,12 +80,45 @@ def test_images_that_are_no_difference() -> None:
     assert images(template(), record("old", NEW, replicas=2), pods=late) == ((("proxy", NEW),), "")
 
 
+def test_a_set_whose_labels_wait_for_another_container_asks_for_that_one_alone() -> None:
+    """The label follows when a pod has all images. Until then, nothing is to be done for a container that all have."""
+    found, records = template("StatefulSet", app="app:2"), (record("old"), record("new", NEW, "app:2", number=2))
+    assert images(found, *records, pods=BOTH) == ((("app", "app:2"),), "")
+    one = pod(NEW, "old", app="app:2"), pod(NEW, "old", 1)
+    assert images(found, *records, pods=one) == ((("app", "app:2"),), "")
+    both = tuple(pod(NEW, "old", number, "app:2") for number in range(2))
+    assert images(found, *records, pods=both) == ((("app", "app:2"), ("proxy", NEW)), ""), "for the labels"
+    assert writes(after(found, *records, pods=both, of=of_run(template=found.content.rest))) != []
+    followed = tuple(pod(NEW, "new", number, "app:2") for number in range(2))
+    assert images(found, *records, pods=followed) == ((), "")
+    assert images(template(app="app:2"), ACTIVE, pods=BOTH) == ((("app", "app:2"), ("proxy", NEW)), "")
+
+
 def test_without_pods_the_newest_replicaset_counts() -> None:
     earlier, newest = record("earlier", number=1), record("newest", NEW, number=2)
     assert images(template(), earlier, newest, pods=()) == ((), "")
     assert images(template(image=OLD), earlier, newest, pods=()) == ((("proxy", OLD),), "")
     (write,) = planned_writes(world(template(), earlier, newest), of_run())
     assert write.startswith(f"ReplicaSet newest gets {NEW} in its template")
+
+
+def test_the_pods_that_lack_an_image_and_what_they_have() -> None:
+    pods = (pod(NEW), pod(OLD, number=1), pod("proxy:0", number=2, node="node-b"))
+    state = ImageState((), template(), (ACTIVE,))
+    (found,) = template_images("deployment.apps/web", state, pods).changes
+    assert found.before == tuple(sorted((OLD, "proxy:0")))
+    assert found.lacking == (("web-1", pods[1].pod.node_name), ("web-2", "node-b"))
+
+
+def test_an_image_that_a_run_has_given_is_taken_back_with_the_template() -> None:
+    """All pods have it, and the record has not followed. The same image by somebody else is left alone."""
+    state = ImageState((), template(image=OLD), (ACTIVE,))
+    pods = (pod("proxy:bad"), pod("proxy:bad", number=1))
+    assert template_images("web", state, pods).changes == ()
+    assert template_images("web", state, pods, ("app", "proxy:bad")).changes == ()
+    (found,) = template_images("web", state, pods, ("proxy", "proxy:bad")).changes
+    assert (found.container, found.image, found.before) == ("proxy", OLD, ("proxy:bad",))
+    assert template_images("web", state, (pod(OLD),), ("proxy", OLD)).changes == (), "it has it already"
 
 
 @pytest.mark.parametrize(
@@ -273,5 +306,7 @@ def test_only_the_writes_of_a_replicaset_can_be_tried_first() -> None:
     assert record_writes(world(template(), ACTIVE, pods=BOTH), of_run(follow=False)) == ()
 
 
-def test_without_a_record_of_the_template_it_is_not_judged() -> None:
-    assert released_meanwhile(of_run(template=""), template(image="proxy:9")) == ""
+def test_a_run_that_does_not_know_the_template_is_not_carried_out() -> None:
+    """Its image was not taken from the template, whoever has written it into the status of a policy."""
+    assert "was changed meanwhile" in released_meanwhile(of_run(template=""), template())
+    assert released_meanwhile(run(), template(image="proxy:9")) == "", "a restart does not care"

@@ -15,7 +15,7 @@ from crrd.core.rollout.adoption import ADOPTED_BY, Adoption, Steps, Write, follo
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, World
-from crrd.core.rollout.template import LABEL_REVISION, Content, Revision, Template
+from crrd.core.rollout.template import LABEL_REVISION, Revision, Template
 
 _HOW = {
     "Deployment": "pause it (kubectl rollout pause) before its template changes",
@@ -26,16 +26,33 @@ _HOW = {
 
 
 @dataclass(frozen=True, slots=True)
+class TemplateChange:
+    """A container that is to get the image of its workload's template."""
+
+    container: str
+    image: str  # The template's
+    before: tuple[str, ...] = ()  # The other images that the container has in pods
+    lacking: tuple[tuple[str, str], ...] = ()  # Name and node of each pod with one of them
+    rest: str = ""  # As `template.Content.rest`
+
+
+@dataclass(frozen=True, slots=True)
 class TemplateImages:
     """How the images of a template differ from those of the pods."""
 
-    changes: tuple[tuple[str, str], ...] = ()  # Containers that are to get another image: name and image
+    changes: tuple[TemplateChange, ...] = ()
     wait: str = ""  # What must be known first
     problem: str = ""  # Why pods in place cannot follow the template, and what to do
+    refused: tuple[str, ...] = ()  # Why single containers must not get their image, and what to do
 
 
-def template_images(target: str, state: ImageState, members: Iterable[Member]) -> TemplateImages:
-    """Return which images the pods of a held workload lack. `target` is its name in messages."""
+def template_images(
+    target: str, state: ImageState, members: Iterable[Member], given: tuple[str, str] = ("", "")
+) -> TemplateImages:
+    """Return which images the pods of a held workload lack. `target` is its name in messages.
+
+    `given` are a container and the image that an earlier run has given to pods, and nobody else.
+    """
     template, there = state.template, [each for each in members if each.counts]
     if template is None or template.kind not in ADOPTED_BY:
         return TemplateImages(problem=f"only the pods of a {', '.join(ADOPTED_BY)} can follow its template")
@@ -66,19 +83,30 @@ def template_images(target: str, state: ImageState, members: Iterable[Member]) -
     if odd is not None:
         why = f"the template of {target} differs in more than images from {odd.name}, which its pods have"
         return TemplateImages(problem=f"{why}: release it, to roll it out with new pods")
-    return TemplateImages(tuple(_changes(template.content, records, there)))
+    return TemplateImages(tuple(_changes(template, records, there, given)))
 
 
-def _changes(content: Content, records: list[Revision], members: list[Member]) -> Iterator[tuple[str, str]]:
-    """Yield the images that a record lacks, or that only some of the pods have.
+def _changes(
+    template: Template, records: list[Revision], members: list[Member], given: tuple[str, str]
+) -> Iterator[TemplateChange]:
+    """Yield the containers whose image a record lacks, or only some of the pods have, or which were `given` another.
 
-    A container whose pods all have another image than their record is left alone, because a webhook or a user may have
-    set it.
+    A container whose pods all have another image than their record is left alone otherwise, because a webhook or a user
+    may have set it. If only the record lacks the image, a run writes it: the label of a pod once it has all images.
     """
-    for name, image in content.images:
-        pods = {each.pod.containers[name].image for each in members if name in each.pod.containers}
-        if any((name, image) not in each.content.images for each in records) or (image in pods and len(pods) > 1):
-            yield name, image
+    recorded, complete = [], True
+    for name, image in template.content.images:
+        pods = [each.pod for each in members if name in each.pod.containers]
+        lacking = tuple((pod.name, pod.node_name) for pod in pods if pod.containers[name].image != image)
+        before = {pod.containers[name].image for pod in pods} - {image}
+        behind = any((name, image) not in each.content.images for each in records)
+        if behind and not lacking:
+            recorded.append(TemplateChange(name, image))
+        elif behind or 0 < len(lacking) < len(pods) or any(given == (name, other) for other in before):
+            complete = False
+            yield TemplateChange(name, image, tuple(sorted(before)), lacking)
+    if template.kind == "Deployment" or complete:
+        yield from recorded
 
 
 def next_following(world: World, run: Run) -> Adoption:
@@ -188,7 +216,7 @@ class _PodLabels(Steps):
 def released_meanwhile(run: Run, template: Template) -> str:
     """Return why a run must not go on, because somebody has changed or released the workload; "" if not."""
     target, image, change = run.target.words, template.content.image, run.options.image
-    if change is None or not change.template:
+    if change is None:
         return ""
     if template.content.rest != change.template:
         return f"the template of {target} was changed meanwhile"

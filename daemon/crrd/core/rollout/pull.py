@@ -21,6 +21,8 @@ from crrd.lib.jsonfields import items, mapping, text
 
 LABEL_PULL = "crr.apps.kruise.io/pull-for-run"
 """On a pull pod: its run. Not LABEL_RUN, by which the requests of runs are found."""
+LABEL_PULL_POLICY = "crr.apps.kruise.io/pull-for-policy"
+"""On a pull pod of a policy's run, too: the UID of the policy."""
 RETRY_SECONDS = 30
 """How long kubelet may try again to pull an image, after it could not be pulled, before the pull has failed."""
 PULL_CONTAINER = "pull"
@@ -32,6 +34,7 @@ _NO_INJECTION = {
     "linkerd.io/inject": "disabled",
     "kuma.io/sidecar-injection": "disabled",
     "config.linkerd.io/skip-inject": "true",
+    "eks.amazonaws.com/skip-pod-identity-webhook": "true",
 }
 
 
@@ -142,12 +145,14 @@ def pull_pod(run: Run, node: str, image: str, like: Mapping[str, Any]) -> dict[s
 
     It meets the Pod Security Standard `restricted`, uses next to no resources, and fits on a node with any taint.
     """
-    policy = "Always" if asks_always(like, run.options.containers[0]) else "IfNotPresent"
+    pulls = "Always" if asks_always(like, run.options.containers[0]) else "IfNotPresent"
+    policy = run.options.policy
+    labels = {LABEL_PULL: run.name, **({LABEL_PULL_POLICY: policy} if policy else {})}
     limits = {"cpu": "10m", "memory": "32Mi"}
     container = {
         "name": PULL_CONTAINER,
         "image": image,
-        "imagePullPolicy": policy,
+        "imagePullPolicy": pulls,
         "command": [_COMMAND],
         "resources": {"limits": limits, "requests": {**limits, "cpu": "1m"}},
         "securityContext": {
@@ -162,7 +167,7 @@ def pull_pod(run: Run, node: str, image: str, like: Mapping[str, Any]) -> dict[s
         "metadata": {
             "name": pull_pod_name(run, node),
             "namespace": run.namespace,
-            "labels": {LABEL_PULL: run.name, **_NO_INJECTION},
+            "labels": {**labels, **_NO_INJECTION},
             "annotations": {**_NO_INJECTION},
         },
         "spec": {
