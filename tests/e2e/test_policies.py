@@ -12,7 +12,7 @@ from crrd.core.policy.types import API_VERSION, KIND
 from crrd.kube.resources import BUDGETS, CONFIG_MAPS, PODS, POLICIES, Resource
 from crrd.lib.errors import ConflictError
 from tests.support.cluster import CRDS, Cluster, foreign, pod_ready
-from tests.support.recreates import daemons
+from tests.support.recreates import daemons, image_of, pods_of, rolled_out, workload
 
 CRD_FILE = Path(__file__).parents[2] / "manifests" / "base" / "policies-crd.yaml"
 BINDINGS = Resource("rolebindings", "rbac.authorization.k8s.io")
@@ -80,8 +80,8 @@ def restarts(found: Mapping[str, Json], name: str) -> list[int]:
     return sorted(each["restartCount"] for status in statuses for each in status if each["name"] == name)
 
 
-async def apply(cluster: Cluster, *, immutable: bool = False) -> None:
-    """ConfigMap, Deployment, disruption budget and policy."""
+async def install(cluster: Cluster, role_name: str) -> None:
+    """The CRD of policies, and the role that the manager needs for them."""
     client, namespace = cluster.client, cluster.namespace
     crd = yaml.safe_load(CRD_FILE.read_text(encoding="utf-8"))
     try:
@@ -89,8 +89,14 @@ async def apply(cluster: Cluster, *, immutable: bool = False) -> None:
     except ConflictError:  # crrd is installed there, maybe an older one, whose CRD drops new fields
         await client.merge_patch(CRDS, "", crd["metadata"]["name"], {"spec": crd["spec"]})
     account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "crrd-read-config"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role_name}
     await client.create(BINDINGS, namespace, {"metadata": {"name": "policy"}, "roleRef": role, "subjects": [account]})
+
+
+async def apply(cluster: Cluster, *, immutable: bool = False) -> None:
+    """ConfigMap, Deployment, disruption budget and policy."""
+    client, namespace = cluster.client, cluster.namespace
+    await install(cluster, "crrd-read-config")
     await client.create(CONFIG_MAPS, namespace, config_map("old", immutable=immutable))
     await client.create(DEPLOYMENTS, namespace, deployment(cluster))
     selector = {"matchLabels": {"app": "web"}}
@@ -160,6 +166,53 @@ async def test_an_edit_goes_live_in_the_same_pods(cluster: Cluster, tmp_path: Pa
         for pod in after.values():
             (status,) = [each for each in pod["status"]["containerStatuses"] if each["name"] == "app"]
             assert await log_of(cluster, pod["metadata"]["name"]) == "new new new new new", status
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(foreign() is None, reason="needs a cluster with a controller of Deployments")
+@pytest.mark.timeout(600)
+async def test_pods_follow_the_template_of_a_paused_deployment(cluster: Cluster, tmp_path: Path) -> None:
+    client, namespace, image = cluster.client, cluster.namespace, cluster.need_second_image()
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    spec = {"targetRef": target, "triggers": {"templateImage": {}}, "budget": {"maxUnavailable": 2}}
+    policy = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "web"}, "spec": spec}
+
+    async def give(image: str, *, paused: bool = True) -> None:
+        found = await client.get(DEPLOYMENTS, namespace, "web")
+        containers = [dict(each) for each in found["spec"]["template"]["spec"]["containers"]]
+        containers[0]["image"] = image
+        body = {"spec": {"paused": paused, "template": {"spec": {"containers": containers}}}}
+        await client.merge_patch(DEPLOYMENTS, namespace, "web", body)
+
+    async def followed(image: str) -> None:
+        async with asyncio.timeout(120):
+            while {image_of(pod) for pod in await pods_of(cluster, "web")} != {image}:
+                await asyncio.sleep(0.2)
+            while await ready_reason(cluster) != ("Idle", True):
+                await asyncio.sleep(0.2)
+
+    async with daemons(cluster, tmp_path):
+        before = await workload(cluster, "Deployment", "web", 3)
+        await install(cluster, "crrd-update-images")
+        await give(cluster.image)
+        await client.create(POLICIES, namespace, policy)
+        for each in (image, "localhost/does-not-exist:1", cluster.image):
+            await give(each)
+            if "does-not-exist" not in each:
+                await followed(each)
+                continue
+            async with asyncio.timeout(120):
+                while await condition_reason(cluster, "Ready") != "RunFailed":
+                    await asyncio.sleep(0.2)
+            assert {image_of(pod) for pod in await pods_of(cluster, "web")} == {image}, "a typo stops nothing"
+        await give(cluster.image, paused=False)
+        await rolled_out(cluster, "Deployment", "web")
+        after = await pods_of(cluster, "web")
+        assert {pod["metadata"]["uid"] for pod in after} == {pod["metadata"]["uid"] for pod in before}
+        assert {pod["status"]["podIP"] for pod in after} == {pod["status"]["podIP"] for pod in before}
+        assert restarts({pod["metadata"]["uid"]: pod for pod in after}, "side") == [0] * 3
+        while await condition_reason(cluster, "Ready") != "TemplateNotFollowed":  # it is not held any more
+            await asyncio.sleep(0.2)
 
 
 @pytest.mark.cluster

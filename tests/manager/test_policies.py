@@ -29,7 +29,8 @@ from crrd.lib.supervise import cancel
 from crrd.manager.policies import controller
 from crrd.manager.policies.controller import PolicyController
 from crrd.manager.policies.look import UNUSED_SECONDS, Memory, TargetObserver
-from crrd.manager.policies.runs import CHECK_SECONDS, Turns
+from crrd.manager.policies.runs import CHECK_SECONDS
+from crrd.manager.policies.turns import Turns
 from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd_localnode.api.crds import load_crd
 from tests.support.faulty_api import Call

@@ -12,11 +12,13 @@ from tests.support.policies import Rules, Who, Write
 pytestmark = needs_kubectl
 Json = dict[str, Any]
 USER = Who("jane")
-NO_TARGET, SHORT_WINDOW, LONG_INTERVAL = (
+NO_TARGET, NO_TEMPLATE, SHORT_WINDOW, LONG_INTERVAL = (
     "spec.targetRef is not",
+    "spec.triggers.templateImage needs",
     "spec.budget.minReady is",
     "spec.budget.minInterval is",
 )
+FOLLOW: Json = {"templateImage": {}}
 NIGHT = {"cron": "0 2 * * *", "duration": "1h"}
 
 
@@ -36,6 +38,10 @@ HINTS: list[tuple[Json, str]] = [
     (target("Service", "v1"), NO_TARGET),
     (target("Pod", "v1"), NO_TARGET),
     (target("CronJob", "batch/v1"), NO_TARGET),
+    ({"triggers": FOLLOW}, ""),
+    ({"triggers": FOLLOW, **target("DaemonSet", "apps/v1")}, ""),
+    ({"triggers": FOLLOW, **target("StatefulSet", "apps.kruise.io/v1beta1")}, NO_TEMPLATE),
+    ({"triggers": FOLLOW, **target("ReplicaSet", "apps/v1")}, NO_TEMPLATE),
     ({"window": NIGHT}, ""),
     ({"window": NIGHT, "budget": {"minReady": "59m59s"}}, ""),
     ({"window": NIGHT, "budget": {"minReady": "60m"}}, SHORT_WINDOW),

@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from crrd.core.api import types as model
+from tests.repo import test_image_policies as images
 from tests.repo.test_hints import HINTS, policy
 from tests.repo.test_manager_policies import (
     POD_STATUS,
@@ -96,7 +97,8 @@ class Server:
         if kind.endswith("webhookconfigurations"):
             parts: tuple[str, ...] = ("/apis/admissionregistration.k8s.io/v1", kind, name)
         else:
-            root = f"/apis/{model.API_VERSION}" if kind == model.PLURAL else "/api/v1"
+            roots = {model.PLURAL: f"/apis/{model.API_VERSION}", "replicasets": "/apis/apps/v1"}
+            root = roots.get(kind, "/api/v1")
             parts = (root, "namespaces", self.namespace, kind, name, subresource)
         return "/".join(part for part in parts if part)
 
@@ -272,9 +274,90 @@ def having(server: Server, role: str) -> Iterator[Server]:
 
 
 @pytest.fixture
+def bound(server: Server) -> Iterator[Server]:
+    with having(server, images.ROLE):
+        yield server
+
+
+@pytest.fixture
 def reader(server: Server) -> Iterator[Server]:
     with having(server, "crrd-read-config"):
         yield server
+
+
+def asked(server: Server, allowed: bool, *words: str, given: Json | None = None) -> None:
+    """Assert whether the manager may do this, as a dry run. Not allowed is what a policy refuses."""
+    text, ends = json.dumps(given) if given is not None else "", time.monotonic() + PATIENCE
+    code, output = server.kubectl(*words, given=text, who=manager(server.world))
+    while time.monotonic() < ends and (" cannot " in output or (code == 0 and not allowed) or "modified" in output):
+        time.sleep(0.5)  # role and policy may not be in effect yet, and the garbage collector deletes at the same time
+        code, output = server.kubectl(*words, given=text, who=manager(server.world))
+    assert code == 0 or "ValidatingAdmissionPolicy" in output, output
+    assert (code == 0) is allowed, output
+
+
+def held(server: Server, kind: str, body: Json) -> Json:
+    """Create an object that stays although its owner does not exist, and return it as the API server has it."""
+    body["metadata"]["finalizers"] = ["crrd.dev/test"]
+    server.remove(kind, body["metadata"]["name"])
+    new, ends = json.dumps(server.placed(body)), time.monotonic() + PATIENCE
+    while server.kubectl("create", "--raw", server.path(kind), "-f", "-", given=new)[0]:
+        assert time.monotonic() < ends, "the object before it does not go"
+        time.sleep(0.5)
+    return dict(json.loads(server.done("get", "--raw", server.path(kind, body["metadata"]["name"]))))
+
+
+def patch_of(old: Json, new: Json) -> str:
+    """A JSON patch of all but the status, as a merge of what differs."""
+    return json.dumps([{"op": "replace", "path": f"/{part}", "value": new[part]} for part in ("metadata", "spec")
+                       if new[part] != old[part]])  # fmt: skip
+
+
+@pytest.mark.parametrize("server", WITH_MANAGER[:1], indirect=True)
+@pytest.mark.parametrize(
+    ("kind", "table", "what"),
+    [("pods", images.UPDATES, what) for what in images.UPDATES if what not in images.REFUSED_BEFORE]
+    + [("replicasets", images.SETS, what) for what in images.SETS if what != "finalizer"],
+)
+def test_the_manager_may_change_images_where_that_is_bound(
+    bound: Server, kind: str, table: Mapping[str, tuple[Change, Change, bool]], what: str
+) -> None:
+    before, after, allowed = table[what]
+    body = images.changed(images.pod if kind == "pods" else images.replica_set, before)
+    old = held(bound, kind, body)
+    new = copy.deepcopy(old)
+    new["metadata"].pop("resourceVersion")
+    new["metadata"].pop("managedFields", None)
+    after(new)
+    words = ("patch", kind, "web", "-n", bound.namespace, "--type=json", "--dry-run=server", "-p", patch_of(old, new))
+    asked(bound, allowed, *words)
+    bound.remove(kind, "web")
+
+
+@pytest.mark.parametrize("server", WITH_MANAGER[:1], indirect=True)
+@pytest.mark.parametrize("what", images.PULLS)
+def test_the_manager_may_create_pull_pods_alone(bound: Server, what: str) -> None:
+    change, allowed = images.PULLS[what]
+    words = ("create", "--raw", bound.path("pods") + "?dryRun=All", "-f", "-")
+    asked(bound, allowed, *words, given=bound.placed(images.changed(images.pull, change)))
+
+
+@pytest.mark.parametrize("server", WITH_MANAGER[:1], indirect=True)
+@pytest.mark.parametrize("marked", [True, False])
+def test_the_manager_may_delete_pull_pods_alone(bound: Server, *, marked: bool) -> None:
+    old = held(bound, "pods", images.pull() if marked else images.pod())
+    path = bound.path("pods", old["metadata"]["name"])
+    asked(bound, marked, "delete", "--raw", f"{path}?dryRun=All")
+    bound.remove("pods", old["metadata"]["name"])
+
+
+@pytest.mark.parametrize("server", WITH_MANAGER[:1], indirect=True)
+@pytest.mark.parametrize("what", [what for what in images.DELETED_SETS if what != "with pods"])  # no test writes those
+def test_the_manager_may_delete_replicasets_without_pods_alone(bound: Server, what: str) -> None:
+    change, allowed = images.DELETED_SETS[what]
+    held(bound, "replicasets", images.changed(images.replica_set, change))
+    asked(bound, allowed, "delete", "--raw", bound.path("replicasets", "web") + "?dryRun=All")
+    bound.remove("replicasets", "web")
 
 
 @pytest.mark.parametrize("server", WITH_MANAGER, indirect=True)

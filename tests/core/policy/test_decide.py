@@ -929,7 +929,7 @@ def test_uses_of_equal_parts_are_taken_together() -> None:
 
 
 def test_without_the_trigger_no_change_is_due() -> None:
-    assert due(Look(replace(PLAIN, config=None), Observed(), at(1)), ()) == ([], None)
+    assert due(Look(replace(PLAIN, config=None), Observed(), at(1)), ()) == ([], [])
 
 
 def test_why_files_may_be_old_is_a_condition_until_a_run_knows_more() -> None:

@@ -21,7 +21,7 @@ from crrd.lib.plain import and_more, plain
 HOOK = "mutate-crr.apps.kruise.io"  # The webhook of crrd's manager that requests need
 POLICIES_OF_NODE = ("crrd-node", "crrd-requests")
 POLICIES_OF_MANAGER = (
-    *("crrd-admission", "crrd-manager", "crrd-refresh-files"),
+    *("crrd-admission", "crrd-manager", "crrd-refresh-files", "crrd-pull-pods", "crrd-update-images"),
     *("crrd-manager-webhooks", "crrd-manager-secrets"),
 )
 CREATE = f"create {PLURAL}.{GROUP}"  # The right that a user needs first

@@ -15,6 +15,7 @@ READY = (
     PolicyReason.INTERVAL,
     PolicyReason.SETTLING,
     PolicyReason.RETRY,
+    PolicyReason.CONTROLLER,
     PolicyReason.IDLE,
 )
 _CHARACTERS = 2000  # Length limit for the message of the condition Effective

@@ -138,14 +138,14 @@ class Due:
         return ", ".join(sorted({each.part.object for each in self.changes}))
 
 
-def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], Due | None]:
-    """Return which of these containers to recreate for settled changes, the earliest first, and what settles next.
+def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
+    """Return which of these containers to recreate for settled changes, and what settles; both in the order of time.
 
     A container waits until the last change of anything that it uses has settled, so that it restarts once for all.
     """
     policy = look.policy
     if policy.config is None:
-        return [], None
+        return [], []
     by_container: dict[str, list[PartChange]] = {}
     for each in look.status.config:
         change = _open_change(policy, each)
@@ -168,7 +168,7 @@ def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], Due | None]:
         Due(tuple(sorted(names)), limit, tuple(sorted(missed, key=str)))
         for limit, (names, missed) in sorted(by_limit.items(), key=lambda pair: pair[0])
     ]
-    return found, min(settling, key=lambda each: each.limit, default=None)
+    return found, sorted(settling, key=lambda each: each.limit)
 
 
 def _open_change(policy: Policy, record: UsedObject) -> PartChange | None:

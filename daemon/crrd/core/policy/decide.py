@@ -74,7 +74,8 @@ def _remembered(look: Look) -> PolicyStatus:
     status = replace(note_schedule(look), config=remember(look))
     look, run = replace(look, policy=replace(look.policy, status=status)), status.run
     if run is not None and run.failed and is_repaired(look, run):
-        message = f"{run.message}; after that, all containers of the run were restarted and are ready"
+        what = "the pods have the images of the template" if run.image else "all containers of the run were restarted"
+        message = f"{run.message}; after that, {what} and are ready"
         return ended(look.policy, run, failed=False, message=message, now=look.now)
     return status
 
@@ -92,9 +93,13 @@ def _next_step(look: Look, known: Sequence[Problem]) -> _Step:
     last, run = next_run(look, wanted.runs)
     policy = replace(look.policy, status=replace(look.status, run=last))
     if run is None and last is not None and stops(policy, last):
+        newer = next((each for each in known if each.reason is PolicyReason.TEMPLATE), None)
+        is_same = any(each.container in last.containers for each in look.changes)
+        if last.image and newer is not None and not is_same:  # it is another template than that of the run
+            return _Step(newer.reason, newer.message, policy.status, wanted.wakes)
         return _failed(policy, last, wanted, now)
     if run is None:
-        return _idle(policy.status, wanted, known)
+        return _idle(look, policy.status, wanted, known)
     opens, closes = window_at(policy.window, now)
     wakes = (*wanted.wakes, opens, closes)
     if opens is not None:
@@ -116,19 +121,25 @@ def _start_after(policy: Policy, last: RunRecord | None, now: datetime) -> datet
 def _failed(policy: Policy, last: RunRecord, wanted: Wanted, now: datetime) -> _Step:
     command = f"`kubectl recreate resume {last.name} --retry-failed -n {policy.namespace}`"
     until = f"no run starts until the policy or the configuration changes, or {command} succeeds"
+    if last.image:  # it may have created no request that `resume` could find
+        until = "no run starts until the template, the policy or the configuration changes"
+        until += "; to try again, set spec.suspend to true, and back to false"
     why = f"run {last.name} failed: {last.message}; {until}"
     return _Step(PolicyReason.FAILED, why, policy.status, (*wanted.wakes, now + FAILED_RETRY))
 
 
-def _idle(status: PolicyStatus, wanted: Wanted, known: Sequence[Problem]) -> _Step:
+def _idle(look: Look, status: PolicyStatus, wanted: Wanted, known: Sequence[Problem]) -> _Step:
     if wanted.settling is not None:
         until = rfc3339(wanted.settling.limit)
         why = f"{wanted.settling.objects} changed; waiting until {until} for more changes"
         return _Step(PolicyReason.SETTLING, why, status, wanted.wakes)
     if (blocking := next((each for each in known if each.blocking), None)) is not None:
         return _Step(blocking.reason, blocking.message, status, wanted.wakes)
+    if look.found.template is not None and look.found.template.wait:
+        return _Step(PolicyReason.CONTROLLER, look.found.template.wait, status, wanted.wakes)
     if wanted.retry_at is not None and (last := status.run) is not None:
-        why = f"Trying again at {rfc3339(wanted.retry_at)}, because containers are older than maxAge"
+        left = "pods lack the image of the template" if last.image else "containers are older than maxAge"
+        why = f"Trying again at {rfc3339(wanted.retry_at)}, because {left}"
         return _Step(PolicyReason.RETRY, f"run {last.name}: {last.message}. {why}", status, wanted.wakes)
     skipped = f"; skipped {status.skipped}" if status.skipped else ""
     more = "; see condition Effective" if known else ""

@@ -11,8 +11,8 @@ from crrd.core.config.parts import Part, parts_of
 from crrd.core.config.references import ObjectName, Reference
 from crrd.core.config.uses import Unreached
 from crrd.core.policy.types import Policy, PolicyStatus
-from crrd.core.rollout.state import read_member
-from crrd.core.rollout.workload import Owner
+from crrd.core.rollout.following import TemplateChange, TemplateImages
+from crrd.core.rollout.state import Member, read_member
 
 UseKey = tuple[str, Part]  # The container's name, and the part that it uses
 
@@ -90,6 +90,7 @@ class Observed:
     left_out: tuple[Reference, ...] = ()  # Uses that do not count: Secrets without `secrets`, or ignored objects
     unreached: tuple[Unreached, ...] = ()
     workload_min_ready: int = 0  # The workload's minReadySeconds
+    template: TemplateImages | None = None  # How its template differs from the pods; None if that does not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,18 @@ class Look:
         return tuple(each for each in self.found.running if each.node not in self.found.down)
 
     @property
+    def changes(self) -> tuple[TemplateChange, ...]:
+        """The containers of the policy that are to get an image of the template."""
+        chosen, template = self.policy.containers, self.found.template
+        return tuple(each for each in template.changes if not chosen or each.container in chosen) if template else ()
+
+    @property
+    def follows(self) -> bool:
+        """Whether pods in place can follow the template of their workload now."""
+        template = self.found.template
+        return template is not None and not (template.wait or template.problem or template.refused)
+
+    @property
     def min_ready(self) -> int:
         """How many seconds a pod must be ready: as the policy has it, or else the workload."""
         own = self.policy.budget.min_ready
@@ -121,7 +134,7 @@ class Look:
 class TargetPod:
     """What a policy needs of one pod."""
 
-    owner: Owner | None
+    member: Member
     running: tuple[Running, ...] = ()  # Its containers that can be recreated
     unreached: tuple[Unreached, ...] = ()
 
@@ -131,7 +144,7 @@ def read_pod(pod: Mapping[str, Any], now: datetime) -> TargetPod:
     member = read_member(pod)
     found = member.pod
     if found.deleting or found.ended:
-        return TargetPod(member.owner)
+        return TargetPod(member)
     there = {name: each for name, each in found.containers.items() if each.kind.recreatable}
     started = {name: parse_time(each.started_at) for name, each in there.items()}
     uses = member.config
@@ -142,7 +155,7 @@ def read_pod(pod: Mapping[str, Any], now: datetime) -> TargetPod:
         Running(found.name, name, at or now, uses[name], there[name].ready, ready_after, found.node_name)
         for name, at in started.items()
     )
-    return TargetPod(member.owner, tuple(running), member.unreached)
+    return TargetPod(member, tuple(running), member.unreached)
 
 
 def observe(policy: Policy, pods: Iterable[TargetPod]) -> Observed:

@@ -36,6 +36,7 @@ class PolicyReason(ReasonTable):
     INTERVAL = "WaitingForMinInterval"
     SETTLING = "Settling"
     RETRY = "WaitingForRetry"
+    CONTROLLER = "WaitingForController"
     NODES = "WaitingForNodes", "not restarted yet: {pods}", "a run restarts them when their nodes are back"
     IDLE = "Idle"
     EFFECTIVE = "Effective", "the policy does all that it asks for"
@@ -72,6 +73,7 @@ class PolicyReason(ReasonTable):
         "remove the trigger configChange, or check spec.containers and the target",
     )
     UNREACHED = "ConfigOutOfReach", "{what}"
+    TEMPLATE = "TemplateNotFollowed", "{what}"
     AGE = (
         "MaxAgeTooShort",
         "maxAge is {age}, but pods need {needed} to become ready after a start{least}",
@@ -90,7 +92,7 @@ class Problem:
 
 def problems(look: Look) -> tuple[Problem, ...]:
     """Return the problems of a policy with up-to-date records, those first because of which it is not ready."""
-    every = [*_of_nodes(look), *_of_records(look.policy)]
+    every = [*_of_nodes(look), *_of_template(look), *_of_records(look.policy)]
     if look.found.names:
         every += [*_of_containers(look), *_of_configuration(look), *_of_age(look)]
     else:
@@ -107,9 +109,19 @@ def _of_nodes(look: Look) -> Iterator[Problem]:
             old = max_age is not None and each.started <= look.now - timedelta(seconds=max_age)
             if old or due(look, [each])[0]:
                 pods.setdefault(down[each.node], set()).add(each.pod)
+    for pod, node in (place for each in look.changes for place in each.lacking):
+        if node in down:
+            pods.setdefault(down[node], set()).add(pod)
     if pods:
         shown = "; ".join(f"{_some(sorted(names))} ({why})" for why, names in sorted(pods.items()))
         yield _problem(PolicyReason.NODES, blocking=True, pods=shown)
+
+
+def _of_template(look: Look) -> Iterator[Problem]:
+    """Yield why pods in place cannot follow the template of their workload, and what to do."""
+    template = look.found.template
+    if template is not None and (whys := [*filter(None, (template.problem, *template.refused))]):
+        yield _problem(PolicyReason.TEMPLATE, blocking=True, what="; ".join(whys))
 
 
 def _of_records(policy: Policy) -> Iterator[Problem]:

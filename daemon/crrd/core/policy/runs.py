@@ -10,6 +10,8 @@ from crrd.core.config.parts import read_change
 from crrd.core.policy.config import Due, covered
 from crrd.core.policy.observed import Look
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
+from crrd.core.rollout.following import TemplateChange
+from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.run import Options, Run, Target
 
 
@@ -19,6 +21,7 @@ class Trigger(StrEnum):
     CONFIG = "configChange"
     SCHEDULE = "schedule"
     AGE = "maxAge"
+    IMAGE = "templateImage"
 
 
 def make_record(
@@ -32,19 +35,46 @@ def make_record(
     return replace(run, name=_name(policy, run))
 
 
+def make_image_record(look: Look, change: TemplateChange, data: Due | None = None) -> RunRecord:
+    """Return the record of a run that gives pods the image of their template.
+
+    `data` is changed configuration of the container, which it gets at the same time.
+    """
+    since, names = data.limit if data is not None else look.now, (change.container,)
+    run = make_record(look, Trigger.IMAGE, names, since, data)
+    reason = f"policy {look.policy.name}: the template has {change.image} for {change.container}"
+    more = f", and {data.objects} changed" if data is not None else ""
+    run = replace(run, image=change.image, before=change.before, template=change.rest, reason=f"{reason}{more}")
+    return replace(run, name=_name(look.policy, run))
+
+
+def gives_same(one: RunRecord, other: RunRecord) -> bool:
+    """Whether two runs give a container the image of one and the same template."""
+    what = other.containers, other.image, other.template
+    return bool(other.image) and (one.containers, one.image, one.template) == what
+
+
 def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
-    """Return the run in the form of `kubectl recreate`."""
-    budget = policy.budget
+    """Return the run in the form of `kubectl recreate`.
+
+    A run with an image reads configuration only if the policy does: it needs no right to it otherwise.
+    """
+    budget, image = policy.budget, None
+    if record.image:
+        image = ImageChange(
+            record.image, record.before, adopt=True, template=record.template, follow=True, had=record.image
+        )
     options = Options(
         record.containers,
         max_unavailable=budget.max_unavailable,
         max_per_node=budget.max_per_node,
         min_ready=budget.min_ready,
-        preflight=True,
+        preflight=image is None or policy.config is not None,
         since=record.since,
         objects=record.objects,
         reason=record.reason,
         policy=policy.uid,
+        image=image,
     )
     return Run(policy.namespace, record.name, target, options, record.started)
 
@@ -54,16 +84,19 @@ def begun(policy: Policy, run: RunRecord) -> PolicyStatus:
     status = replace(policy.status, run=run)
     if run.trigger == Trigger.SCHEDULE:
         return replace(status, scheduled=run.since, skipped="")
-    return replace(status, config=covered(policy, run, done=False)) if _is_for_change(run) else status
+    return replace(status, config=covered(policy, run, done=False)) if run.trigger == Trigger.CONFIG else status
 
 
 def ended(
     policy: Policy, run: RunRecord, *, failed: bool, message: str, now: datetime, complete: bool = True
 ) -> PolicyStatus:
-    """Return the status after the end of a run. It is not `complete` if pods are left whose nodes are down."""
+    """Return the status after the end of a run. It is not `complete` if pods are left whose nodes are down.
+
+    A run for an image covers no change of configuration, because it leaves pods alone that have the image.
+    """
     over = replace(run, finished=rfc3339(now), failed=failed, message=message)
     config = policy.status.config
-    if not failed and complete and _is_for_change(run) and policy.config is not None:
+    if not failed and complete and run.trigger == Trigger.CONFIG and policy.config is not None:
         config = covered(policy, run, done=True)
     return replace(policy.status, run=over, config=config)
 
@@ -78,22 +111,32 @@ def next_run(look: Look, wanted: tuple[RunRecord, ...]) -> tuple[RunRecord | Non
     if last is None:
         return None, first
     changes = [each for each in wanted if _is_for_change(each) and each.since > last.since]
+    images = [each for each in wanted if each.image and not gives_same(last, each)]
     if last.finished:
-        return last, next(reversed(changes), None) if stops(policy, last) else first
+        return last, next(iter((*images, *reversed(changes))), None) if stops(policy, last) else first
     if why := _misfit(policy, last):
         return replace(last, finished=rfc3339(look.now), message=f"ended because {why}"), first
-    if newer := [each for each in changes if _is_for_change(last) and {*each.containers} & {*last.containers}]:
-        return replace(last, finished=rfc3339(look.now), message="replaced by a run for a newer change"), newer[-1]
+    if not (_is_for_change(last) or last.image):
+        return last, last  # its time comes only once
+    for what, newer in (("template", images), ("change", changes[::-1])):
+        if found := next((each for each in newer if {*each.containers} & {*last.containers}), None):
+            return replace(last, finished=rfc3339(look.now), message=f"replaced by a run for a newer {what}"), found
     return last, last
 
 
 def stops(policy: Policy, last: RunRecord) -> bool:
-    """Whether a failed run stops the policy until the policy or the configuration changes."""
+    """Whether a failed run stops the policy until the policy, the configuration or the template changes."""
     return last.failed and last.generation == policy.generation
 
 
 def is_repaired(look: Look, run: RunRecord) -> bool:
-    """Whether all containers of a run have started since its time, and are ready for long enough."""
+    """Whether all containers of a run have started since its time, and are ready for long enough.
+
+    After a run for an image, they have the image of the template instead, and so has what new pods are made of.
+    """
+    if run.image:
+        ready = all(each.ready for each in look.found.running if each.name in run.containers)
+        return ready and look.follows and not any(each.container in run.containers for each in look.changes)
     changes = [change for change in map(read_change, run.objects) if change is not None]
     since, available = parse_time(run.since) or look.now, look.now - timedelta(seconds=look.min_ready)
     for each in look.found.running:
@@ -105,12 +148,13 @@ def is_repaired(look: Look, run: RunRecord) -> bool:
 
 
 def _is_for_change(run: RunRecord) -> bool:
-    return run.trigger == Trigger.CONFIG
+    return run.trigger == Trigger.CONFIG or bool(run.image and run.objects)
 
 
 def _name(policy: Policy, run: RunRecord) -> str:
     """Return the name of a run. Every process computes the same name, and another one for another target."""
     identity = [policy.uid, str(run.generation), run.trigger, run.since, *run.containers]
+    identity += [run.image, run.template] if run.image else []
     digest = hashlib.sha256("|".join([*identity, str(policy.target), policy.selector]).encode()).hexdigest()
     return f"{policy.name.replace('.', '-')[:28].rstrip('-')}-{digest[:10]}"
 
@@ -121,6 +165,7 @@ def _misfit(policy: Policy, active: RunRecord) -> str:
         Trigger.CONFIG: policy.config,
         Trigger.SCHEDULE: policy.schedule,
         Trigger.AGE: policy.max_age,
+        Trigger.IMAGE: policy.template_image or None,
     }
     if active.generation == policy.generation:
         return ""

@@ -92,6 +92,11 @@ _TABLE = (
         low=600,
     ),
     _object(
+        f"{_TRIGGERS}.templateImage",
+        "Give pods the images of their workload's template in place, while the workload is held: a paused Deployment, "
+        "or a set with OnDelete or a partition. The manager then needs the right to change images.",
+    ),
+    _object(
         _WINDOW,
         "When containers may be recreated. A run that does not finish continues in the next window. Without a window, "
         "containers may be recreated at any time.",

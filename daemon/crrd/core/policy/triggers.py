@@ -1,15 +1,17 @@
 """Which runs the triggers of a policy ask for now, and when they can ask for others."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from crrd.core.api.time import format_duration, parse_time, rfc3339
 from crrd.core.policy.config import Due, due
 from crrd.core.policy.observed import Look
-from crrd.core.policy.runs import Trigger, make_record
+from crrd.core.policy.runs import Trigger, gives_same, make_image_record, make_record
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, Window
 
-AGE_RETRY = timedelta(minutes=10)  # After a run for maxAge, until the containers that it has left are tried again
+RETRY = timedelta(minutes=10)
+"""After a run for maxAge or for the image of the template, until what it has left is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,20 +22,47 @@ class Wanted:
     wakes: tuple[datetime, ...] = ()  # When there can be others
     settling: Due | None = None  # Changed configuration that settles next; None if all has
     retry_at: datetime | None = None
-    """When containers that a run for maxAge has left are tried again; None for none."""
+    """When what the last run has left is tried again; None for nothing."""
 
 
 def find_wanted(look: Look) -> Wanted:
     """Return what the triggers of a policy with up-to-date records ask for."""
     changes, settling = due(look, look.served)
-    wakes = (settling.limit,) if settling is not None else ()
-    if changes:
-        runs = (make_record(look, Trigger.CONFIG, each.containers, each.limit, each) for each in changes)
-        return Wanted(tuple(runs), wakes, settling)
+    image = _of_template(look, changes, settling)
+    first = image.runs if image.retry_at is None else ()  # what is tried again comes after all else
+    given = {name for run in first for name in run.containers}  # that run brings them the changed data, too
+    left = [replace(each, containers=tuple(name for name in each.containers if name not in given)) for each in changes]
+    runs = [make_record(look, Trigger.CONFIG, each.containers, each.limit, each) for each in left if each.containers]
+    settles = settling[0] if settling else None
+    wakes = (*(each.limit for each in settling[:1]), *image.wakes)
+    if first or runs:
+        return Wanted((*first, *runs), wakes, settles)
     names = look.policy.containers or tuple(sorted({each.name for each in look.found.running}))
     timed = _scheduled(look, names) if names else Wanted()
     aged = _aged(look, names) if not timed.runs else Wanted()
-    return Wanted(timed.runs or aged.runs, (*wakes, *timed.wakes, *aged.wakes), settling, aged.retry_at)
+    runs_then, retry_at = timed.runs or aged.runs or image.runs, aged.retry_at or image.retry_at
+    return Wanted(runs_then, (*wakes, *timed.wakes, *aged.wakes), settles, retry_at)
+
+
+def _of_template(look: Look, changes: Sequence[Due], settling: Sequence[Due]) -> Wanted:
+    """Return a run for the first container that lacks the image of the template. The others follow one by one.
+
+    It waits until changed configuration of the container has settled, so that one restart brings both. A run that has
+    ended and left something, for example a pod that could not start, is repeated after RETRY.
+    """
+    again = Wanted()
+    for each in look.changes:
+        away = [node in look.found.down for _, node in each.lacking]
+        if (away and all(away)) or any(each.container in other.containers for other in settling):
+            continue
+        run = make_image_record(look, each, next((due for due in changes if each.container in due.containers), None))
+        last = look.status.run
+        ended = parse_time(last.finished) if last is not None and not last.failed and gives_same(last, run) else None
+        if ended is None:
+            return Wanted((run,))
+        at = ended + RETRY
+        again = Wanted((run,), retry_at=at) if at <= look.now else Wanted(wakes=(at,), retry_at=at)
+    return again
 
 
 def _scheduled(look: Look, names: tuple[str, ...]) -> Wanted:
@@ -55,10 +84,10 @@ def _aged(look: Look, names: tuple[str, ...]) -> Wanted:
     old = [each for each in running if each[0] <= now - age]
     wakes, retry_at = [started + age for started, _ in running if started > now - age][:1], None
     ended_at = parse_time(last.finished) if last is not None and last.trigger == Trigger.AGE else None
-    if last is not None and ended_at is not None and ended_at + AGE_RETRY > now:
+    if last is not None and ended_at is not None and ended_at + RETRY > now:
         untried = [each for each in old if rfc3339(each[0]) > last.since]
         if len(untried) < len(old):
-            retry_at = ended_at + AGE_RETRY
+            retry_at = ended_at + RETRY
             wakes.append(retry_at)
         old = untried
     too_old = tuple(dict.fromkeys(name for _, name in old))

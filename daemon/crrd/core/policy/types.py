@@ -150,7 +150,7 @@ class RunRecord:
     """The active or last run of a policy."""
 
     name: Annotated[str, "Name of the run."]
-    trigger: Annotated[str, "configChange, schedule or maxAge."]
+    trigger: Annotated[str, "configChange, schedule, maxAge or templateImage."]
     containers: Annotated[tuple[str, ...], "Names of the containers."]
     since: Annotated[str, "Containers that started after this time are not recreated."]
     started: Annotated[str, "When the run was started."]
@@ -161,6 +161,9 @@ class RunRecord:
         "Changes: object, its used keys (none for all), and until when a container can have started without it. Only "
         "containers that use one of these are recreated. Empty for all containers.",
     ] = ()
+    image: Annotated[str, "The image that the container gets. Empty for a restart."] = ""
+    before: Annotated[tuple[str, ...], "The other images that the container had at the start of the run."] = ()
+    template: Annotated[str, "Digest of the rest of the workload's template at the start of the run."] = ""
     finished: Annotated[str, "When the run ended. Empty for a run in progress."] = ""
     failed: Annotated[bool, "Whether the run failed."] = False
     message: Annotated[str, "How the run ended."] = ""
@@ -195,6 +198,7 @@ class Policy:
     config: ConfigChange | None = None
     schedule: Schedule | None = None
     max_age: int | None = None  # Seconds
+    template_image: bool = False  # Whether pods get the images of the template of their held workload
     window: Window | None = None
     suspended: bool = False
     status: PolicyStatus = PolicyStatus()

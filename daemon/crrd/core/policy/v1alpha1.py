@@ -47,8 +47,11 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
     if (target is None) is not bool(query):
         reader.reject("spec", "must have either targetRef or a selector that is not empty")
     change, schedule = map(triggers.optional_section, ("configChange", "schedule"))
-    if change is None and schedule is None and triggers.value("maxAge") is None:
-        triggers.reject("must have configChange, schedule or maxAge")
+    template_image = triggers.optional_section("templateImage") is not None
+    if change is None and schedule is None and triggers.value("maxAge") is None and not template_image:
+        triggers.reject("must have configChange, schedule, maxAge or templateImage")
+    if template_image and target is None:
+        triggers.reject("needs spec.targetRef", "templateImage")
     budget, max_age = _budget(spec.section("budget")), triggers.optional_integer("maxAge")
     if max_age is not None and budget.min_ready is not None and max_age <= budget.min_ready:
         triggers.reject("must be longer than spec.budget.minReady", "maxAge")
@@ -67,6 +70,7 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
         config=None if change is None else _config_change(change),
         schedule=None if schedule is None else _schedule(schedule, schedule.integer("startingDeadline")),
         max_age=max_age,
+        template_image=template_image,
         window=None if window is None else _window(window),
         budget=budget,
         suspended=spec.flag("suspend"),
@@ -142,6 +146,7 @@ def write_status(status: PolicyStatus) -> dict[str, Any]:
     """Return the status without conditions as JSON for a merge patch: null clears empty fields."""
     used, run = map(asdict, status.config), status.run
     config = [{key: value for key, value in each.items() if value} for each in used]
-    record = run and {**asdict(run), "finished": run.finished or None, "message": run.message or None}
+    often_empty = ("image", "before", "template", "finished", "message")
+    record = run and {**asdict(run), **{key: getattr(run, key) or None for key in often_empty}}
     times = {"schedule": status.schedule, "lastScheduleTime": status.scheduled, "lastSkipped": status.skipped}
     return {"config": config or None, "run": record, **{key: value or None for key, value in times.items()}}

@@ -33,6 +33,8 @@ RESYNC_SECONDS = 300.0  # Interval of observations without a change, because new
 OBSTACLE_SECONDS = 15.0  # Interval of checks for a missing right or an old CRD, which no watch reports
 NO_TARGET = Backoff(initial=15.0, factor=2.0, maximum=RESYNC_SECONDS, jitter=0.2)
 """Before the next check for a target of a kind that the API server does not have, or that the manager may not watch."""
+TEMPLATE = Backoff(initial=2.0, factor=2.0, maximum=RESYNC_SECONDS, jitter=0.2)
+"""Before the next check of what keeps pods from following their template, which no watch reports."""
 LOOK_SECONDS = 300.0  # Longest time between two answers while a policy is observed
 
 log = structlog.get_logger(__name__)
@@ -121,7 +123,8 @@ class PolicyController(Controller):
         """Observe one policy and act."""
         policy = self._policies.get(key)
         if policy is None:
-            self._runs.stop(key)
+            self._runs.forget(key)
+            await self._runs.release(key)
             return None
         now = asyncio.get_running_loop().time()
         memory = self._memories.setdefault(key, Memory())
@@ -145,9 +148,12 @@ class PolicyController(Controller):
             self._runs.stop(key)
             return asyncio.get_running_loop().time()
         self._runs.follow(policy, decision.run, aim, decision.run_until)
+        await self._runs.release(key)
         wait = OBSTACLE_SECONDS if found.unreadable or found.dropped else RESYNC_SECONDS
         if found.problem and memory.absent is None:
             wait = NO_TARGET.delay(max(1, memory.fruitless))
+        elif memory.hindered:
+            wait = min(wait, TEMPLATE.delay(memory.hindered))
         if decision.wake_at is not None:
             wait = min(wait, max(0.0, (decision.wake_at - self._clock.now()).total_seconds()) + 0.01)
         return asyncio.get_running_loop().time() + wait

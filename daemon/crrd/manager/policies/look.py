@@ -11,13 +11,14 @@ from typing import Any
 from crrd.core.config.objects import data_hash, missing, read_object
 from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference
-from crrd.core.policy.observed import Data, Observed, UseKey, observe, read_pod, used_parts
+from crrd.core.policy.observed import Data, Look, Observed, UseKey, observe, read_pod, used_parts
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.run import Target
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
 from crrd.kube.resources import CONFIG_MAPS, CONFIGURATION, PODS, SECRETS, Resource
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
+from crrd.manager.policies.template import UPDATE_ROLE, TemplateObserver, grant
 from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd.rollout.owners import Owners
 from crrd.rollout.target import Aim, find_workload
@@ -42,11 +43,14 @@ class Memory:
     old_files: str | None = None  # As in Observed
     dropped: tuple[str, ...] = ()  # As in Observed
     absent: Resource | None = None  # The kind of the target, if it does not exist, and a watch reports when it does
+    workload: Resource | None = None  # The kind of the target, if its template counts
     fruitless: int = 0  # Looks in a row that found no target, and no watch for it
+    hindered: int = 0  # Looks in a row at a template that pods in place cannot follow, at least not yet
 
     def resources(self, policy: Policy) -> set[Resource]:
         """Return the kinds that must be watched in the policy's namespace."""
-        found = {self.absent} if self.absent is not None else set()
+        workload = self.workload if policy.template_image else None
+        found = {each for each in (self.absent, workload) if each is not None}
         if policy.config is not None:
             found |= {CONFIG_MAPS, SECRETS} if policy.config.secrets else {CONFIG_MAPS}
             kept = any(each.immutable or each.replaced for each in policy.status.config)
@@ -62,7 +66,7 @@ class Memory:
         """
         if scope.resource not in self.resources(policy):
             return False
-        if not name or scope.resource == self.absent:
+        if not name or scope.resource in (self.absent, self.workload):
             return not name or (policy.target is not None and policy.target.name == name)
         kind = next(each for each, resource in CONFIGURATION.items() if resource == scope.resource)
         if any(part.object_name == (kind, name) for _, part in self.seen):
@@ -80,6 +84,7 @@ class TargetObserver:
     def __init__(self, client: KubeClient, watches: NamespaceWatches, account: str) -> None:
         """`account` is the manager's ServiceAccount as `namespace:name`, for the command that grants it a right."""
         self._client, self._watches, self._account = client, watches, account
+        self._template = TemplateObserver(client, account)
 
     async def look(self, policy: Policy, memory: Memory, now: datetime) -> tuple[Aim | None, Observed | None]:
         """Return the target and its observed state, or None for the state while a list is incomplete.
@@ -89,7 +94,7 @@ class TargetObserver:
         """
         if policy.error or policy.suspended:
             return None, Observed()
-        namespace, role = policy.namespace, "crrd-read-config"
+        namespace, role = policy.namespace, _role(policy)
         found = Observed()
         try:
             aim = await self._find(policy, memory)
@@ -102,18 +107,27 @@ class TargetObserver:
             parse = partial(read_pod, now=now)
             pods = (await self._client.list_all(PODS, parse, namespace=namespace, label_selector=query)).items
             owners = Owners(self._client, namespace, aim)
-            await owners.learn([pod.owner for pod in pods])
-            owned = [pod for pod in pods if owners.lead_to_target(pod.owner)]
+            await owners.learn([pod.member.owner for pod in pods])
+            owned = [pod for pod in pods if owners.lead_to_target(pod.member.owner)]
             found = observe(policy, owned)
             not_owned = 0 if aim.owns_pods else len(pods) - len(owned)  # a workload may be scaled to 0
             found = replace(found, workload_min_ready=aim.min_ready, not_owned=not_owned)
+            listed = True
+            if policy.template_image and aim.resource is not None:
+                memory.workload = aim.resource
+                listed = await self._watches.watch(namespace, aim.resource)
+                members = [pod.member for pod in owned]
+                if listed:
+                    found = replace(found, template=await self._template.look(policy, aim, members, now))
+                follows = found.template is None or Look(policy, found, now).follows
+                memory.hindered = 0 if follows else memory.hindered + 1
             if policy.config is None:
-                return aim, found
-            listed = await self._watches.watch(namespace, CONFIG_MAPS)
+                return aim, found if listed else None
+            listed &= await self._watches.watch(namespace, CONFIG_MAPS)
             if policy.config.secrets:
                 role = "crrd-read-secrets"
                 listed &= await self._watches.watch(namespace, SECRETS)
-                role = "crrd-read-config"
+                role = _role(policy)
             return aim, await self._with_data(policy, memory, found) if listed else None
         except ConfigurationError as error:
             return None, Observed(problem=str(error))
@@ -185,5 +199,10 @@ class TargetObserver:
 
     def grant(self, namespace: str, role: str) -> str:
         """Return the command that gives the rights of a ClusterRole to the manager."""
-        options = f"-n {namespace} --clusterrole={role} --serviceaccount={self._account}"
-        return f"kubectl create rolebinding {role} {options}"
+        return grant(namespace, role, self._account)
+
+
+def _role(policy: Policy) -> str:
+    """Return the ClusterRole that the runs of a policy need. The one for images has no right to configuration."""
+    other = policy.config is not None or policy.schedule is not None or policy.max_age is not None
+    return UPDATE_ROLE if policy.template_image and not other else "crrd-read-config"

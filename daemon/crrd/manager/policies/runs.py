@@ -1,10 +1,9 @@
 """Carries out the runs of policies: one task for each. A run's state is in its requests and in the policy's status."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
@@ -13,19 +12,24 @@ import structlog
 from crrd.core.policy.runs import ended, make_run
 from crrd.core.policy.types import API_VERSION, KIND, Policy, RunRecord
 from crrd.core.rollout.plan import End, Plan
+from crrd.core.rollout.pull import PullMemory
 from crrd.core.rollout.run import Run, Target
-from crrd.core.rollout.standing import Stage
+from crrd.core.rollout.settling import with_min_ready
+from crrd.core.rollout.standing import Stage, tally
 from crrd.core.rollout.waits import Remedies, Skip, WaitReason
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.events import KubeEventSink
 from crrd.lib.backoff import retry_delay
-from crrd.lib.errors import ApiUnavailableError, CrrdError
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError
+from crrd.lib.looptime import loop_time
 from crrd.manager.policies.statuses import Policies
+from crrd.manager.policies.turns import Turns
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.daemons import NodeDaemons
 from crrd.rollout.display import RunDisplay, failures, summary
 from crrd.rollout.events import WorkloadEvent, workload_event
+from crrd.rollout.image_writer import release_runs
 from crrd.rollout.runner import Runner
 from crrd.rollout.target import Aim
 
@@ -33,9 +37,14 @@ RETRY_SECONDS = 5.0  # Pause of a run that waits for another one
 PROGRESS_SECONDS = 5.0  # Interval of status writes about what a run waits for
 PARALLEL_RUNS = 16
 """Runs that have a turn at once, with four watches each. One run delays another by TURN_SECONDS at most, and by
-CHECK_SECONDS if it has waited in vain before."""
+CHECK_SECONDS if it has waited in vain before; longer only while an unready pod waits for its image."""
 TURN_SECONDS = 60.0  # Time without progress after which a run lets others run
 CHECK_SECONDS = 5.0  # The same for a run whose last turn brought no progress
+STUCK_SECONDS = 240.0
+"""How long a run whose pods are done may wait, after its turn, for what follows them, for example for a pod to start.
+Then it ends, so that others of the policy can start."""
+LATE_SECONDS = 15.0
+"""When to clean up once more after a stopped run, because a write may arrive late. Its response was not awaited."""
 
 POLICY_REMEDIES: Remedies = {
     WaitReason.UNREADY_IN_ORDER: "restart pod {pod} first, or set spec.budget.maxUnavailable to {enough}",
@@ -65,7 +74,10 @@ class ActiveRun:
     task: asyncio.Task[None] | None = None
     progress: str = ""
     stages: tuple[Stage, ...] = ()  # Of its pods after the last turn
+    pulls: PullMemory = field(default_factory=PullMemory)
     idle: bool = False  # Whether the last turn brought no progress
+    stuck_since: float | None = None
+    """The loop's time of the first of the last turns that only waited for what follows the pods; None for none."""
 
     def closed(self, now: datetime) -> bool:
         """Whether the policy's window has closed."""
@@ -82,40 +94,14 @@ class ActiveRun:
         return self.policy.key
 
 
-class Turns:
-    """A few places. Those who have waited in vain before come after all others."""
+@dataclass
+class Leftovers:
+    """What the stopped runs of a policy may have left behind. Each leader begins anew."""
 
-    def __init__(self, places: int) -> None:
-        self._free = places
-        self._waiting: dict[bool, deque[asyncio.Future[None]]] = {False: deque(), True: deque()}
-
-    @property
-    def full(self) -> bool:
-        """Whether the next one has to wait."""
-        return self._free <= 0
-
-    @asynccontextmanager
-    async def take(self, *, idle: bool) -> AsyncIterator[None]:
-        """Wait for a place, and have it inside the block."""
-        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[idle].append(granted)
-        self._hand_on()
-        try:
-            await granted
-            yield
-        finally:
-            if granted.done() and not granted.cancelled():
-                self._free += 1
-            granted.cancel()
-            self._hand_on()
-
-    def _hand_on(self) -> None:
-        for waiting in self._waiting.values():
-            while waiting and self._free > 0:
-                granted = waiting.popleft()
-                if not granted.done():
-                    self._free -= 1
-                    granted.set_result(None)
+    policy: Policy
+    keep: frozenset[str]  # Runs that are carried out, or that a user may resume
+    times: int = 2  # How often to clean up
+    due_at: float = 0.0  # The loop's time of the next clean-up
 
 
 class PolicyRuns:
@@ -142,6 +128,7 @@ class PolicyRuns:
         self._active: dict[str, ActiveRun] = {}
         self._interrupted: dict[str, int] = {}  # By policy: how often its runs have failed in a row
         self._turns, self._clusters = Turns(PARALLEL_RUNS), list[Cluster]()
+        self._left: dict[str, Leftovers] = {}  # By policy
 
     def progress(self, key: str) -> str:
         """Return what the active run of a policy waits for, "" for nothing."""
@@ -149,10 +136,15 @@ class PolicyRuns:
 
     def follow(self, policy: Policy, wanted: RunRecord | None, aim: Aim | None, until: datetime | None) -> None:
         """Carry out this run of a policy, and stop any other."""
-        active = self._active.get(policy.key)
-        if active is not None and wanted is not None and active.identity == (wanted.name, policy.generation):
-            return
+        active, last = self._active.get(policy.key), policy.status.run
+        if active is not None and wanted is not None and aim is not None:
+            same_target = active.aim.target.uid == aim.target.uid  # else it was created again
+            if same_target and active.identity == (wanted.name, policy.generation):
+                return
         self.stop(policy.key)
+        if policy.template_image or (last is not None and last.image):
+            failed = last.name if last is not None and last.failed else ""  # a user may resume it
+            self._note_left(policy, failed, wanted.name if wanted is not None else "")
         if wanted is None or aim is None:
             return
         self._active[policy.key] = made = ActiveRun(policy, wanted, aim, until, make_run(policy, wanted, aim.target))
@@ -163,8 +155,38 @@ class PolicyRuns:
         if (active := self._active.pop(key, None)) and active.task is not None:
             active.task.cancel()
 
+    def forget(self, key: str) -> None:
+        """Call `stop` for a policy that was deleted, and leave nothing behind."""
+        if (active := self._active.get(key)) is not None and active.record.image:
+            self._note_left(active.policy)
+        self.stop(key)
+
+    async def release(self, key: str) -> None:
+        """Clean up what stopped runs of a policy have left, if due: pull pods, and requests that wait for an image.
+
+        Raises ApiUnavailableError.
+        """
+        left, now = self._left.get(key), loop_time()
+        if left is None or not left.times or now < left.due_at:
+            return
+        try:
+            await release_runs(self._client, left.policy.namespace, left.policy.uid, left.keep)
+        except ApiRefusedError as error:  # again with the next look, because the right may come back
+            log.warning("what a policy's run has left cannot be deleted", policy=key, error=str(error))
+            return
+        left.times, left.due_at = left.times - 1, now + LATE_SECONDS
+        if left.times:
+            self._wake_at(key, left.due_at)
+        elif self._policies.get(key) is None:
+            del self._left[key]
+
+    def _note_left(self, policy: Policy, *keep: str) -> None:
+        left, kept = self._left.get(policy.key), frozenset(filter(None, keep))
+        if left is None or (left.policy.uid, left.keep) != (policy.uid, kept):
+            self._left[policy.key] = Leftovers(policy, kept)
+
     def stop_all(self) -> None:
-        """Call `stop` for all policies."""
+        """Stop everything at once. The next leader continues."""
         for key in tuple(self._active):
             self.stop(key)
 
@@ -187,10 +209,15 @@ class PolicyRuns:
             else:
                 await self._end(active, plan)
         except Exception as error:
-            log.warning("policy run interrupted", **name, error=str(error), exc_info=not isinstance(error, CrrdError))
-            self._progressed(active, str(error))
-            failures = self._interrupted[active.key] = self._interrupted.get(active.key, 0) + 1
-            await asyncio.sleep(retry_delay(error, failures))
+            if active.record.image and isinstance(error, ApiRefusedError | ConfigurationError):
+                # It holds no pod unready until a user acts. A look says what is missing, and it is tried again later.
+                await self._end(active, Plan((), end=End.INCOMPLETE, message=str(error)))
+            else:
+                is_known = isinstance(error, CrrdError)
+                log.warning("policy run interrupted", **name, error=str(error), exc_info=not is_known)
+                self._progressed(active, str(error))
+                failures = self._interrupted[active.key] = self._interrupted.get(active.key, 0) + 1
+                await asyncio.sleep(retry_delay(error, failures))
         else:
             self._interrupted.pop(active.key, None)
         self._active.pop(active.key, None)
@@ -203,7 +230,7 @@ class PolicyRuns:
         if self._turns.full and not active.progress:
             self._progressed(active, f"waiting for its turn: {PARALLEL_RUNS} runs of other policies are in progress")
         limited = active.aim, run.options, self._daemons
-        cluster = Cluster(self._client, run.namespace, *limited, peers=self._clusters)
+        cluster = Cluster(self._client, run.namespace, *limited, peers=self._clusters, pulls=active.pulls)
         async with self._turns.take(idle=active.idle), AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(TURN_SECONDS):
@@ -214,19 +241,26 @@ class PolicyRuns:
             parts = self._client, cluster, self._clock, display
             patience = CHECK_SECONDS if active.idle else TURN_SECONDS
             runner = Runner(*parts, timeout=timeout, confirmed=True, remedies=POLICY_REMEDIES, patience=patience)
-            plan, timed_out = await runner.run(run)
+            plan, timed_out = await runner.run(with_min_ready(cluster.world(), run) if active.record.image else run)
         stages = tuple(row.stage for row in plan.rows)
         active.idle = (timed_out and not active.idle) or stages == active.stages
         active.stages = stages
+        waits, now = timed_out and plan.image.adoption is not None, loop_time()
+        active.stuck_since = (active.stuck_since or now) if waits else None
+        if active.stuck_since is not None and now >= active.stuck_since + STUCK_SECONDS:
+            return replace(plan, end=End.INCOMPLETE, message=plan.wait.why), False
         return plan, timed_out
 
     async def _end(self, active: ActiveRun, plan: Plan) -> None:
         record, uid = active.record, active.policy.uid
-        complete = plan.outcome is End.DONE and not any(row.skip is Skip.NO_DAEMON for row in plan.rows)
+        unserved = any(row.skip is Skip.NO_DAEMON for row in plan.rows)
+        complete = plan.outcome is End.DONE and not unserved
         failed = plan.outcome not in (End.DONE, End.INCOMPLETE)
+        if record.image and unserved and plan.end is End.FAILED and not tally(plan.rows)[Stage.FAILED]:
+            failed = False  # what new pods are made of cannot follow, because pods are left without the image
         skipped = (f"{row.pod}: {row.wait.why}" for row in plan.rows if row.skip is not None and not row.skip.normal)
         details = failures(plan.rows) or "; ".join([*skipped, *filter(None, [plan.message])])
-        message = ": ".join(filter(None, [summary(plan.rows), details]))[:1000]
+        message = ": ".join(filter(None, [summary(plan.rows) if plan.rows else "", details]))[:1000]
         log.info("policy run ended", policy=active.key, run=record.name, failed=failed, message=message)
         reason = WorkloadEvent.RECREATED if complete else WorkloadEvent.INCOMPLETE
         self._record(active, WorkloadEvent.FAILED if failed else reason, message)

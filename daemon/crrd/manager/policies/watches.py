@@ -1,4 +1,4 @@
-"""Watches in the namespaces of policies: versions of ConfigMaps and Secrets, pods that use them, and missing targets.
+"""Watches in the namespaces of policies: versions of ConfigMaps and Secrets, pods that use them, and targets.
 
 Each begins when a look needs it, if the namespace allows it, and ends with the last policy that needs it.
 """
@@ -28,7 +28,9 @@ class Scope(NamedTuple):
 
 class _Object(NamedTuple):
     name: str
-    version: str  # UID and resourceVersion, so that an object that was created again has another one
+    version: str
+    """UID and resourceVersion, so that an object that was created again has another one. Of a workload: the generation,
+    because only its spec matters."""
 
 
 class _Users(Objects[Version[UserPod]]):
@@ -127,6 +129,8 @@ class NamespaceWatches:
             return Informer(self._client, Selection(PODS, versioned(read_user), scope.namespace), users)
 
         def changed(before: Version[_Object] | None, after: Version[_Object] | None) -> None:
+            if before is not None and after is not None and before.value == after.value:
+                return
             if informer.listed and (found := after or before) is not None:  # else the whole list is reported once
                 notify(found.value.name)
 
@@ -142,4 +146,5 @@ def _key(scope: Scope) -> str:
 
 def _read(obj: Mapping[str, Any]) -> _Object:
     meta = mapping(obj.get("metadata"))
-    return _Object(text(meta.get("name")), f"{text(meta.get('uid'))}/{text(meta.get('resourceVersion'))}")
+    version = meta.get("generation") or meta.get("resourceVersion")
+    return _Object(text(meta.get("name")), f"{text(meta.get('uid'))}/{version}")

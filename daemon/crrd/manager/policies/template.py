@@ -1,0 +1,90 @@
+"""Observes which images of its template the pods of a policy's workload lack, and whether a run may give them to pods.
+
+What would make the run fail is found out here, so that it does not begin: the run's writes are tried as dry runs.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+
+from crrd.core.policy.observed import Look, Observed
+from crrd.core.policy.runs import gives_same, make_image_record, make_run
+from crrd.core.policy.types import Policy
+from crrd.core.rollout.following import TemplateChange, TemplateImages
+from crrd.core.rollout.image_change import is_mutable
+from crrd.core.rollout.image_steps import never_adopted
+from crrd.core.rollout.standing import Stage, make_rows
+from crrd.core.rollout.state import Member, World
+from crrd.kube.access import missing_rights
+from crrd.kube.client import KubeClient
+from crrd.kube.errors import ResourceMissingError
+from crrd.kube.resources import REQUESTS
+from crrd.lib.errors import ConfigurationError
+from crrd.rollout.follow import Held, read_held
+from crrd.rollout.image_trial import try_adoption, try_pods
+from crrd.rollout.target import Aim
+
+UPDATE_ROLE = "crrd-update-images"
+UPDATE_RIGHTS = (
+    *("patch,create,delete pods", "patch,delete replicasets.apps", "list controllerrevisions.apps"),
+    f"create,update-images {REQUESTS.full_name}",
+)
+"""What that ClusterRole grants, and policies without the trigger templateImage do not need."""
+
+
+class TemplateObserver:
+    """Observes the templates of workloads for policies with the trigger templateImage."""
+
+    def __init__(self, client: KubeClient, account: str) -> None:
+        """`account` as in `TargetObserver`."""
+        self._client, self._account = client, account
+
+    async def look(self, policy: Policy, aim: Aim, members: Sequence[Member], now: datetime) -> TemplateImages:
+        """Return which images the pods lack, or why they cannot get them.
+
+        `members` are the target's pods. Raises ApiUnavailableError, ApiRefusedError, ConfigurationError.
+        """
+        missing: tuple[str, ...] = ()
+        with suppress(ResourceMissingError):  # the local API server has no access reviews, and no rights
+            missing = await missing_rights(self._client, UPDATE_RIGHTS, policy.namespace)
+        if missing:
+            why = f"the manager may not {', '.join(missing)} in this namespace"
+            return TemplateImages(problem=f"{why}; to allow it: {grant(policy.namespace, UPDATE_ROLE, self._account)}")
+        last = policy.status.run
+        held = await read_held(self._client, policy.namespace, aim, members)
+        found = held.images((last.containers[0], last.image) if last is not None and last.image else ("", ""))
+        chosen = [each for each in found.changes if not policy.containers or each.container in policy.containers]
+        whys = [await self._tried(policy, held, each, now) for each in chosen]
+        fit = tuple(each for each, why in zip(chosen, whys, strict=True) if not why)
+        return replace(found, changes=fit, refused=tuple(filter(None, whys)))
+
+    async def _tried(self, policy: Policy, held: Held, change: TemplateChange, now: datetime) -> str:
+        """Return why a run must not begin, after its writes were tried as dry runs; "" if it may."""
+        if is_mutable(change.image):
+            why = f"the template of {held.aim.target.words} has {change.image} for {change.container}"
+            return f"{why}, which has no fixed tag, so two nodes may pull two images: use a tag or a digest"
+        run, last = make_image_record(Look(policy, Observed(), now), change), policy.status.run
+        waits = last is not None and not last.finished and change.container not in last.containers
+        begun = last is not None and gives_same(last, run) and (last.failed or not last.finished)
+        if waits or begun:
+            return ""
+        trial = make_run(policy, run, held.aim.target)
+        world = World(held.members, image=held.state(change.container))
+        rows = make_rows(world, trial, now)
+        if why := never_adopted(trial, rows):
+            return f"{why}: fix this first"
+        left = [each for each in rows if each.stage is Stage.WAITING and each.member is not None]
+        try:
+            await try_pods(
+                self._client, world, trial, sorted(left, key=lambda row: not (row.member and row.member.ready))
+            )
+            await try_adoption(self._client, world, trial)
+        except ConfigurationError as error:
+            return str(error)
+        return ""
+
+
+def grant(namespace: str, role: str, account: str) -> str:
+    """Return the command that gives the rights of a ClusterRole to the manager's ServiceAccount (`namespace:name`)."""
+    return f"kubectl create rolebinding {role} -n {namespace} --clusterrole={role} --serviceaccount={account}"

@@ -1,0 +1,215 @@
+"""Runs of policies for images, in virtual time: how they end when nothing helps, and what they leave behind."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from crrd.core.api.types import ANNOTATION_STOPPED, LABEL_POD_UID
+from crrd.core.policy.runs import make_run
+from crrd.core.policy.types import Policy, RunRecord
+from crrd.core.policy.v1alpha1 import read_policy
+from crrd.core.rollout.adoption import Adoption
+from crrd.core.rollout.image_steps import ImageSteps
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.pull import LABEL_PULL, LABEL_PULL_POLICY
+from crrd.core.rollout.run import Run, Target
+from crrd.core.rollout.state import World
+from crrd.core.rollout.waits import Wait
+from crrd.kube.client import KubeClient
+from crrd.kube.events import KubeEventSink
+from crrd.kube.resources import PODS, POLICIES, REQUESTS, Resource
+from crrd.lib.errors import ConfigurationError
+from crrd.lib.health import Health
+from crrd.lib.supervise import cancel
+from crrd.manager.policies import runs as policy_runs
+from crrd.manager.policies.controller import PolicyController
+from crrd.manager.policies.runs import LATE_SECONDS, STUCK_SECONDS, TURN_SECONDS, PolicyRuns
+from crrd.manager.policies.statuses import Policies
+from crrd.rollout.daemons import NodeDaemons
+from crrd.rollout.target import Aim
+from tests.support.laned_api import LanedApi
+from tests.support.virtual_time import LoopClock
+
+pytestmark = pytest.mark.virtual_time
+DEPLOYMENTS = Resource("deployments", "apps")
+TARGET = Target("deployment.apps/web", "apps/v1", "Deployment", "web", "uid-1")
+AT = "2026-01-01T00:00:00Z"
+RECORD = RunRecord("web-1", "templateImage", ("app",), AT, AT, 1, image="i:2", before=("i:1",), template="t")
+STUCK = Plan(
+    (), wait=Wait("waiting until container app of pod web-1 has started"), image=ImageSteps(adoption=Adoption())
+)
+Turn = tuple[Plan, bool] | Exception
+
+
+class NoCluster:
+    """Stands for the watches of a run."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    async def __aenter__(self) -> "NoCluster":
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    def world(self) -> World:
+        return World(())
+
+
+class Shop:
+    """The runs of one policy, each of whose turns brings nothing, and ends as `turn` says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        shop, self.turn, self.begun = self, cast("Turn", (STUCK, True)), list[Run]()
+
+        class Runner:
+            def __init__(self, *_: object, patience: float, **__: object) -> None:
+                self._patience = patience
+
+            async def run(self, run: Run) -> tuple[Plan, bool]:
+                shop.begun.append(run)
+                await asyncio.sleep(self._patience)
+                if isinstance(shop.turn, Exception):
+                    raise shop.turn
+                return shop.turn
+
+        monkeypatch.setattr(policy_runs, "Runner", Runner)
+        monkeypatch.setattr(policy_runs, "Cluster", NoCluster)
+        self.api, self.woken = LanedApi(), list[float]()
+        client, self.policies = cast("KubeClient", self.api), Policies(cast("KubeClient", self.api), lambda *_: None)
+        meta = {"namespace": "n", "name": "p", "uid": "p", "resourceVersion": "1"}
+        spec: dict[str, Any] = {"triggers": {"templateImage": {}}}
+        self.api.put(POLICIES, {"metadata": meta, "spec": spec})
+        self.policies.objects.put(self.policy)
+        sink = KubeEventSink(client, "manager-1", "crrd-manager")
+        parts = client, sink, LoopClock(), self.policies, NodeDaemons(lambda: None)
+        self.runs = PolicyRuns(
+            *parts,
+            on_run=lambda *_: None,
+            on_refresh=lambda *_: None,
+            wake_at=lambda _, at: self.woken.append(at),
+        )
+
+    @property
+    def policy(self) -> Policy:
+        return read_policy(self.api.objects[POLICIES.plural]["p"])
+
+    @property
+    def run(self) -> Mapping[str, Any]:
+        """The run in the policy's status."""
+        return dict(self.api.objects[POLICIES.plural]["p"].get("status", {}).get("run", {}))
+
+    def follow(self, record: RunRecord = RECORD, uid: str = "uid-1") -> None:
+        self.runs.follow(self.policy, record, Aim(replace(TARGET, uid=uid), DEPLOYMENTS, "app=web"), None)
+
+
+@pytest.fixture
+def shop(monkeypatch: pytest.MonkeyPatch) -> Shop:
+    return Shop(monkeypatch)
+
+
+async def test_a_run_that_only_waits_for_a_pod_to_start_lets_others_start(shop: Shop) -> None:
+    shop.follow()
+    await asyncio.sleep(STUCK_SECONDS)
+    assert shop.run == {}
+    await asyncio.sleep(TURN_SECONDS + 30)
+    assert (shop.run["failed"], shop.run["message"]) == (False, STUCK.wait.why)
+    assert shop.run["finished"]
+
+
+async def test_a_run_that_waits_for_a_budget_goes_on(shop: Shop) -> None:
+    shop.turn = replace(STUCK, image=ImageSteps()), True
+    shop.follow()
+    await asyncio.sleep(3600)
+    assert (shop.run, len(shop.begun) > 100) == ({}, True)
+    shop.runs.stop_all()
+
+
+async def test_a_right_that_is_taken_back_ends_a_run(shop: Shop) -> None:
+    """So what keeps pods unready is released. A run without an image keeps none unready, and goes on."""
+    shop.turn = ConfigurationError("patch pods: forbidden")
+    shop.follow(replace(RECORD, image="", trigger="maxAge"))
+    await asyncio.sleep(600)
+    assert shop.run == {}
+    shop.follow(replace(RECORD, name="web-2"))
+    await asyncio.sleep(TURN_SECONDS + 1)
+    assert (shop.run["failed"], shop.run["message"]) == (False, "patch pods: forbidden")
+
+
+async def test_a_workload_that_was_created_again_is_the_target_of_the_same_run(shop: Shop) -> None:
+    shop.follow()
+    await asyncio.sleep(1)
+    shop.follow()
+    await asyncio.sleep(1)
+    assert [each.target.uid for each in shop.begun] == ["uid-1"]
+    shop.follow(uid="uid-2")
+    await asyncio.sleep(1)
+    assert [each.target.uid for each in shop.begun] == ["uid-1", "uid-2"]
+    shop.runs.stop_all()
+
+
+@pytest.mark.parametrize("forbidden", ["", "delete pods"])
+async def test_requests_are_released_also_without_the_right_to_delete_pull_pods(shop: Shop, forbidden: str) -> None:
+    api, run = shop.api, make_run(shop.policy, RECORD, TARGET)
+    spec = {"containers": [{"name": "app", "image": "i:1"}]}
+    api.put(PODS, {"metadata": {"name": "web-1", "namespace": "n", "uid": "u1"}, "spec": spec})
+    labels = {LABEL_PULL: run.name, LABEL_PULL_POLICY: "p"}
+    api.put(PODS, {"metadata": {"name": "pull", "namespace": "n", "uid": "u2", "labels": labels}})
+    request = run.request("web-1", "u1", ("app",))
+    request["metadata"] |= {"resourceVersion": "1", "labels": {**request["metadata"]["labels"], LABEL_POD_UID: "u1"}}
+    api.put(REQUESTS, request)
+    api.forbidden = {forbidden}
+    shop.follow()
+    await shop.runs.release("n/p")
+    (name,) = api.objects[REQUESTS.plural]
+    annotations = api.objects[REQUESTS.plural][name]["metadata"]["annotations"]
+    assert ANNOTATION_STOPPED not in annotations, "the run is carried out"
+    shop.runs.follow(shop.policy, None, None, None)
+    await shop.runs.release("n/p")
+    annotations = api.objects[REQUESTS.plural][name]["metadata"]["annotations"]
+    assert annotations[ANNOTATION_STOPPED] == "true"
+    assert ("pull" in api.objects["pods"]) is bool(forbidden)
+    api.forbidden = set()
+    await asyncio.sleep(LATE_SECONDS + 1)
+    await shop.runs.release("n/p")
+    assert "pull" not in api.objects["pods"], "with the next look"
+    calls = len(api.calls)
+    if not forbidden:
+        await shop.runs.release("n/p")
+        assert len(api.calls) == calls, "twice is enough"
+
+
+class Allowing(LanedApi):
+    """All is allowed. Writes are answered, and change nothing."""
+
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert body["spec"]["resourceAttributes"]["namespace"] == "n" != namespace
+        self.calls.append((asyncio.get_running_loop().time(), "create", resource.plural, ""))
+        return {"status": {"allowed": True}}
+
+
+@pytest.mark.parametrize("paused", [True, False])
+async def test_a_controller_that_is_waited_for_is_looked_at_ever_more_rarely(*, paused: bool) -> None:
+    """It has not observed its Deployment, or the Deployment is not held. Each look asks about eight rights."""
+    api = Allowing()
+    meta = {"namespace": "n", "name": "web", "uid": "w", "resourceVersion": "1", "generation": 2}
+    template = {"spec": {"containers": [{"name": "app", "image": "i:2"}]}}
+    spec = {"paused": paused, "selector": {"matchLabels": {"app": "web"}}, "template": template, "replicas": 1}
+    api.put(DEPLOYMENTS, {"metadata": meta, "spec": spec, "status": {"observedGeneration": 1 if paused else 2}})
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    policy = {"targetRef": target, "triggers": {"templateImage": {}}}
+    meta = {"namespace": "n", "name": "p", "uid": "p", "resourceVersion": "1", "generation": 1}
+    api.put(POLICIES, {"metadata": meta, "spec": policy})
+    client = cast("KubeClient", api)
+    sink = KubeEventSink(client, "manager-1", "crrd-manager")
+    controller = PolicyController(client, sink, LoopClock(), account="a:b", on_run=lambda *_: None)
+    task = asyncio.create_task(controller.run(Health()))
+    await asyncio.sleep(900)
+    reviews = [at for at, verb, kind, _ in api.calls if (verb, kind) == ("create", "selfsubjectaccessreviews")]
+    assert 5 * 8 <= len(reviews) <= 14 * 8
+    status = api.objects[POLICIES.plural]["p"]["status"]
+    (found,) = [each for each in status["conditions"] if each["type"] == "Ready"]
+    assert found["reason"] == ("WaitingForController" if paused else "TemplateNotFollowed")
+    await cancel([task])
