@@ -12,7 +12,7 @@ from typing import Any
 from crrd.cli.connection import CONNECTION_FLAGS, overrides_of
 from crrd.cli.explain import explained, render
 from crrd.cli.options import from_flags
-from crrd.cli.recreate_flags import add_abort, add_common_flags, add_resume, add_start, add_status, add_undo
+from crrd.cli.recreate_flags import add_flags
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.run import Options
 from crrd.kube.client import KubeClient
@@ -35,16 +35,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verbs, with their flags and arguments."""
     parser.set_defaults(called=parser.prog)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for name in _VERBS:
+    for name, work in _VERBS.items():
         called = f"{parser.prog} {name}".rstrip()
-        _fill(verbs.add_parser(name, prog=called, formatter_class=parser.formatter_class, allow_abbrev=False), name)
-
-
-def _fill(parser: argparse.ArgumentParser, verb: str) -> None:
-    work, add = _VERBS[verb]
-    parser.set_defaults(work=work)
-    add(parser)
-    add_common_flags(parser)
+        verb = verbs.add_parser(name, prog=called, formatter_class=parser.formatter_class, allow_abbrev=False)
+        verb.set_defaults(work=work)
+        add_flags(verb, name)
 
 
 def arranged(words: Sequence[str]) -> list[str]:
@@ -67,7 +62,7 @@ def arranged(words: Sequence[str]) -> list[str]:
 @cache
 def flags_of(verb: str) -> Mapping[str, argparse.Action]:
     """Return the flags of a verb."""
-    _fill(parser := argparse.ArgumentParser(), verb)
+    add_flags(parser := argparse.ArgumentParser(), verb)
     actions = parser._actions  # noqa: SLF001 - argparse has no public way
     return {flag: action for action in actions for flag in action.option_strings}
 
@@ -78,13 +73,7 @@ def find_flag(word: str) -> argparse.Action | None:
     return next((flag for flag in found if flag is not None and flag.nargs != 0), None)
 
 
-_VERBS = {
-    "": (start, add_start),
-    "status": (status, add_status),
-    "resume": (resume, add_resume),
-    "undo": (undo, add_undo),
-    "abort": (abort, add_abort),
-}
+_VERBS = {"": start, "status": status, "resume": resume, "undo": undo, "abort": abort}
 VERBS = tuple(filter(None, _VERBS))
 """The words that are no target, if they come first."""
 

@@ -12,8 +12,7 @@ from crrd.core.rollout.run import Options, read_amount
 from crrd.rollout.runner import PATIENCE_SECONDS
 
 
-def add_start(parser: argparse.ArgumentParser) -> None:
-    """Add the flags and arguments that start a run."""
+def _add_start(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "%(prog)s TYPE/NAME [TYPE/NAME ...] -c CONTAINER[,CONTAINER] [flags]\n"
         "       %(prog)s -l SELECTOR -c CONTAINER[,CONTAINER] [flags]\n"
@@ -70,8 +69,7 @@ def add_start(parser: argparse.ArgumentParser) -> None:
     _add_limits(parser)
 
 
-def add_status(parser: argparse.ArgumentParser) -> None:
-    """Add the flags and arguments of `status`."""
+def _add_status(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [RUN] [-w] [flags]"
     parser.description = (
         "Shows all runs of a namespace, or one run with its pods: its state and progress, what it waits for, and\n"
@@ -82,8 +80,7 @@ def add_status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-w", "--watch", action="store_true", help="show the progress of the run until it ends")
 
 
-def add_resume(parser: argparse.ArgumentParser) -> None:
-    """Add the flags and arguments of `resume`."""
+def _add_resume(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s RUN [flags]"
     parser.description = (
         "Continues a run that was interrupted, is paused (--partition) or has failed, from any machine. No pod is\n"
@@ -101,8 +98,7 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
     _add_limits(parser)
 
 
-def add_undo(parser: argparse.ArgumentParser) -> None:
-    """Add the flags and arguments of `undo`."""
+def _add_undo(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s RUN [flags]"
     parser.description = (
         "Starts a run that gives the pods of a run with --image the image back that they had before, within the same\n"
@@ -112,8 +108,7 @@ def add_undo(parser: argparse.ArgumentParser) -> None:
     _add_limits(parser)
 
 
-def add_abort(parser: argparse.ArgumentParser) -> None:
-    """Add the flags and arguments of `abort`."""
+def _add_abort(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s RUN [flags]"
     parser.description = (
         "Ends a run for good: deletes its pending requests, and no process starts more pods of it. Requests in\n"
@@ -163,16 +158,6 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     dry("--dry-run=server", const="server", help="also send the requests to the API server as a dry run")
 
 
-def add_common_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of all verbs."""
-    add = parser.add_argument
-    add("-o", "--output", choices=("text", "json"), default="text", help="format (default: %(default)s)")
-    namespace = "namespace of the run (default: that of the kubeconfig's context)"
-    add("-n", "--namespace", metavar="NAME", default="", help=namespace)
-    add("-A", "--all-namespaces", action="store_true", help="not supported: a run covers one namespace")
-    add_connection_flags(parser)
-
-
 def _since(given: str) -> datetime | timedelta:
     """Parse `--since`. A duration is subtracted later, from the API server's time."""
     moment = parse_time(given)
@@ -180,3 +165,17 @@ def _since(given: str) -> datetime | timedelta:
         return timedelta(seconds=duration(1)(given)) if moment is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         raise ValueError("an age like 2h, or a time like 2026-01-31T12:00:00Z") from None
+
+
+_OF_VERB = {"": _add_start, "status": _add_status, "resume": _add_resume, "undo": _add_undo, "abort": _add_abort}
+
+
+def add_flags(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add the flags and arguments of a verb, then the flags of all verbs."""
+    _OF_VERB[verb](parser)
+    add = parser.add_argument
+    add("-o", "--output", choices=("text", "json"), default="text", help="format (default: %(default)s)")
+    namespace = "namespace of the run (default: that of the kubeconfig's context)"
+    add("-n", "--namespace", metavar="NAME", default="", help=namespace)
+    add("-A", "--all-namespaces", action="store_true", help="not supported: a run covers one namespace")
+    add_connection_flags(parser)
