@@ -2,17 +2,22 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
+from crrd.core.api.pod import ContainerKind
+from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Options, Run, Target
 from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.waits import Wait
+from crrd.kube.client import KubeClient
 from crrd.kube.resources import EVENTS, REQUESTS
 from crrd.rollout.cluster import Cluster
+from crrd.rollout.nodes import Nodes
 from crrd.rollout.target import Aim
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
-from tests.support.rollouts import NOW
+from tests.support.rollouts import NOW, container, member
 
 TARGET = Target("pods app=web", selector="app=web")
 RUN = Run(NAMESPACE, "mine", TARGET, Options(("app",)), "2026-01-01T12:00:00Z")
@@ -57,3 +62,17 @@ async def test_a_run_that_is_undone_goes_no_further_also_if_no_request_says_that
         async with Cluster(cluster.client, NAMESPACE, Aim(TARGET), RUN.options) as seen:
             assert make_plan(seen.world(), RUN, NOW).end is End.ABORTED
             assert make_plan(seen.world(), undo, NOW).end is None
+
+
+async def test_an_image_run_reads_the_kubelets_of_pods_with_native_sidecars() -> None:
+    """An older kubelet would not replace them."""
+    pods = [member("web-0", container(kind=ContainerKind.SIDECAR)), member("web-1", container(), node="node-b")]
+
+    class OneNode:
+        async def get(self, *_: object) -> dict[str, object]:
+            return {"status": {"nodeInfo": {"kubeletVersion": "v1.31.4"}}}
+
+    for for_image, known in ((True, {"node-a": "v1.31.4"}), (False, {})):
+        nodes = Nodes(cast("KubeClient", OneNode()), lambda: None, for_image=for_image)
+        await nodes.learn(pods, {each.pod.node_name: NodeDaemon(each.pod.node_name, ready=True) for each in pods})
+        assert nodes.kubelets == known

@@ -110,6 +110,11 @@ def has_early_liveness_bug(version: str) -> bool:
     return _EARLY_LIVENESS_BUG.match(version) is not None
 
 
+def keeps_sidecars(minor: int | None) -> bool:
+    """Whether kubelet 1.`minor` leaves a native sidecar as it is although its image has changed. Unknown: it does."""
+    return minor is None or minor < SIDECAR_HASH_SINCE
+
+
 class RestartPolicy(StrEnum):
     """When kubelet restarts a container that has exited (of a pod, or of one of its containers)."""
 

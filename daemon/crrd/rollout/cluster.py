@@ -68,7 +68,7 @@ class Cluster:
         self._requests = Objects[Version[RunRequest | None]](self._request_changed, listed=notify)
         self._budgets = Values(read_budget, notify)
         self._labelled_nodes = Values(_zone, notify)
-        self._nodes = Nodes(client, notify)
+        self._nodes = Nodes(client, notify, for_image=options.image is not None)
         named = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}  # the items of a list do not have it
         self._workloads = Values(lambda obj: read_workload({**obj, **named}), notify)
         self._zones = bool(options.max_per_zone)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from crrd.core.api.pod import ContainerKind
 from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.state import Member, World
 from crrd.kube.client import KubeClient
@@ -21,9 +22,9 @@ _AT_ONCE = 10
 class Nodes:
     """The known nodes. The constructor reads nothing."""
 
-    def __init__(self, client: KubeClient, changed: Callable[[], None]) -> None:
-        """`changed` is called when a node goes down, or comes back."""
-        self._client, self._changed = client, changed
+    def __init__(self, client: KubeClient, changed: Callable[[], None], *, for_image: bool) -> None:
+        """`changed` is called when a node goes down, or comes back. `for_image`: whether a run sets an image."""
+        self._client, self._changed, self._for_image = client, changed, for_image
         self.down: frozenset[str] = frozenset()  # Nodes that are not ready, of those that were read
         self.kubelets: dict[str, str] = {}  # By node: the version of its kubelet, "" if it cannot be read
         self._read_at: dict[str, float] = {}  # The loop's time
@@ -37,7 +38,7 @@ class Nodes:
         matter, doubtful = set[str](), set(self.down)
         for each in members:
             node, daemon = each.pod.node_name, (daemons or {}).get(each.pod.node_name)
-            if _kubelet_matters(each):
+            if self._kubelet_matters(each):
                 matter.add(node)
             if not daemon.ready if daemon is not None else daemons is None and not each.ready:
                 doubtful.add(node)
@@ -49,12 +50,16 @@ class Nodes:
 
     async def look_again(self, member: Member) -> None:
         """Read the node of a pod that is about to start, if its kubelet matters or it may be down."""
-        if _kubelet_matters(member) or not member.ready:
+        if self._kubelet_matters(member) or not member.ready:
             await self._read(member.pod.node_name)
 
     def is_as_in(self, world: World, node: str) -> bool:
         """Whether a node is as in this world."""
         return (node in self.down, self.kubelets.get(node)) == (node in world.down, world.kubelets.get(node))
+
+    def _kubelet_matters(self, member: Member) -> bool:
+        sidecar = self._for_image and any(each.kind is ContainerKind.SIDECAR for each in member.pod.containers.values())
+        return sidecar or member.pod.kubelet_matters or member.pod.has_startup_probe
 
     async def _read(self, node: str) -> None:
         """Read a node. Its version and condition Ready are unknown after a refusal."""
@@ -85,7 +90,3 @@ async def find_down(client: KubeClient, nodes: Iterable[str]) -> set[str]:
 
 def _is_down(node: Mapping[str, Any]) -> bool:
     return bool(condition(node, "Ready").get("status", "True") != "True")  # unknown without the condition
-
-
-def _kubelet_matters(member: Member) -> bool:
-    return member.pod.kubelet_matters or member.pod.has_startup_probe

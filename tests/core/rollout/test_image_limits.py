@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import Pin, RecreateState, RequestedContainer, RequestPhase
 from crrd.core.rollout.adoption import next_adoption
@@ -240,3 +241,16 @@ def test_a_set_that_its_user_holds_is_not_adopted(held: dict[str, Any]) -> None:
     assert problem.startswith("deployment.apps/web is held, and not all of its pods have its revision")
     done = world(pods(NEW), template=replace(plain, updated=1, **held), revisions=())
     assert next_adoption(done, of_image(adopt=True)).done
+
+
+def test_a_native_sidecar_is_skipped_where_kubelet_would_keep_it() -> None:
+    """Kubelet 1.31 and older do not look at it. The pod would be drained for nothing, and get the image at a crash."""
+    of, sidecars = of_image(pulls=False), pods(OLD, kind=ContainerKind.SIDECAR)
+    for version, skipped in (("v1.31.9", True), ("", True), ("v1.32.0", False)):
+        plan = planned(replace(world(sidecars), kubelets={"node-a": version}), of)
+        assert (chosen(plan) == [], "native sidecar app" in why(plan)["web-0"]) == (skipped, skipped)
+    assert chosen(planned(world(sidecars), of)) == ["web-0"], "its node is read before it starts"
+    assert chosen(planned(replace(world(sidecars), kubelets={"node-a": "v1.31.9"}))) == ["web-0"], (
+        "a restart is no change"
+    )
+    assert chosen(planned(replace(world(pods(OLD)), kubelets={"node-a": "v1.31.9"}), of)) == ["web-0"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from crrd.core.api.pod import PodContainer
+from crrd.core.api.pod import ContainerKind, PodContainer
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import StatePhase
 from crrd.core.config.objects import changes
@@ -11,7 +11,7 @@ from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, World
 from crrd.core.rollout.waits import Skip
-from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
+from crrd.kubelet.restart_rules import RestartPolicy, keeps_sidecars, restart_all_code
 from crrd.kubelet.version import known_minor
 
 
@@ -54,6 +54,9 @@ def skip_reason(
     minor, change = known_minor(world.kubelets.get(member.pod.node_name, "")), run.options.image
     if change is not None and container.image == change.image:
         return Skip.HAS_IMAGE
+    known = member.pod.node_name in world.kubelets  # else it is read before the pod starts
+    if change is not None and container.kind is ContainerKind.SIDECAR and known and keeps_sidecars(minor):
+        return Skip.KEPT
     if container.policy(minor) is RestartPolicy.NEVER:
         return Skip.NEVER
     if change is not None and container.policy(minor) is not RestartPolicy.ALWAYS:

@@ -89,6 +89,10 @@ class Skip(ReasonTable):
         "NotAlwaysRestarted",
         "the restartPolicy of container {container} is not Always, so kubelet may not start it again with an image",
     )
+    KEPT = (
+        "KeptByKubelet",
+        "kubelet on its node is older than 1.32, or unknown, and would not replace native sidecar {container}",
+    )
     BEFORE = "SkippedBefore", "the run has ended without it"
     NO_DAEMON = "NoNodeDaemon", "the node has no node daemon"
 
