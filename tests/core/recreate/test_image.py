@@ -18,8 +18,8 @@ from crrd.core.api.types import (
     Status,
     Strategy,
 )
-from crrd.core.recreate.actions import Decision, PinContainers, RunHook, StopContainer, WriteStatus
-from crrd.core.recreate.image import SHOWN_SECONDS
+from crrd.core.recreate.actions import Decision, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
+from crrd.core.recreate.image import SHOWN_SECONDS, STOP_SPARE
 from crrd.core.recreate.invariants import Rule, check
 from crrd.core.recreate.observation import Hook, HookKind, Instance, Observation
 from crrd.kubelet.hash.name_and_image import hash_of_name_and_image
@@ -35,10 +35,10 @@ def asked(status: Status | None = None, **strategy: Any) -> Request:
     return request(containers=(wanted,), status=status or Status(), strategy=Strategy(**strategy))
 
 
-def shown(image: str, container_id: str = "old", **changes: Any) -> Pod:
+def shown(image: str, container_id: str = "old", *, grace_seconds: int | None = None, **changes: Any) -> Pod:
     """The pod in the API: the image of its spec, and the instance in its status."""
     plain = PodContainer("app", image=image, container_id=f"containerd://{container_id}", running=True, ready=True)
-    return pod(replace(plain, **changes))
+    return replace(pod(replace(plain, **changes)), grace_seconds=grace_seconds)
 
 
 def one(req: Request, view: Pod, *instances: Instance, now: float = NOW, **changes: Any) -> Decision:
@@ -219,3 +219,19 @@ def test_an_old_kubelets_hash_tells_nothing_without_the_containers_id() -> None:
     assert not [
         each for each in actions if isinstance(each, WriteStatus) and each.status.phase is RequestPhase.COMPLETED
     ]
+
+
+def test_a_container_that_kubelet_may_be_stopping_is_not_done_because_it_has_the_image_again() -> None:
+    """An undo has set the image back while its old instance was stopped for the other image. It is ready until then."""
+    view = shown(NEW, grace_seconds=20)
+    kept = instance("old", image=NEW)
+    early = one(asked(), view, kept, pod_at=NOW)
+    assert (state(early).phase, early.wake_at) == (StatePhase.RECREATING, NOW + 20 + STOP_SPARE)
+    for decision in (
+        one(asked(), view, kept, pod_at=NOW - 20 - STOP_SPARE),
+        one(asked(), replace(view, spec_observed=True), kept, pod_at=NOW),
+    ):
+        assert (state(decision).phase, state(decision).reason) == (StatePhase.SUCCEEDED, Reason.IMAGE_KEPT)
+        assert not any(isinstance(each, EmitEvent) and "was recreated" in each.message for each in decision.actions)
+    unready = replace(shown(NEW, ready=False), spec_observed=True)
+    assert state(one(asked(), unready, kept, pod_at=NOW)).phase is StatePhase.RECREATING

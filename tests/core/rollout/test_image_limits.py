@@ -8,7 +8,7 @@ import pytest
 
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import Pin, RecreateState, RequestedContainer, RequestPhase
+from crrd.core.api.types import Pin, RecreateState, RequestedContainer, RequestPhase, StatePhase
 from crrd.core.rollout.adoption import next_adoption
 from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.image_change import ImageChange
@@ -254,3 +254,12 @@ def test_a_native_sidecar_is_skipped_where_kubelet_would_keep_it() -> None:
         "a restart is no change"
     )
     assert chosen(planned(replace(world(pods(OLD)), kubelets={"node-a": "v1.31.9"}), of)) == ["web-0"]
+
+
+def test_a_pod_whose_container_kubelet_did_not_have_to_replace_is_done() -> None:
+    """An undo came before kubelet had acted on the other image, so the container is the one of the request."""
+    of, (pod,) = of_image(pulls=False), pods(NEW)
+    kept = RecreateState("app", StatePhase.SUCCEEDED, "kept", reason=Reason.IMAGE_KEPT)
+    request = with_image(asked(of, pod, RequestPhase.COMPLETED, states=(kept,)))
+    assert stages(planned(world((pod,), request), of)) == {"web-0": "done"}
+    assert stages(planned(world((pod,), with_image(succeeded(of, pod))), of)) == {"web-0": "getting ready"}

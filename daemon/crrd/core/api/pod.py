@@ -154,6 +154,8 @@ class Pod(PodMeta):
     pod_ip: str = ""
     grace_seconds: int | None = None  # terminationGracePeriodSeconds
     static_uid: str = ""  # UID of a static pod on its node; its mirror pod in the API has another UID
+    spec_observed: bool = False
+    """Whether its status is about its present spec (status.observedGeneration, since 1.34). False if unknown."""
     restarting: bool = False  # Whether kubelet is about to restart all containers (condition AllContainersRestarting)
 
     @property
@@ -220,6 +222,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         pod_ip=text(status.get("podIP")),
         grace_seconds=Reader().integer(spec.get("terminationGracePeriodSeconds"), ""),
         static_uid=text(annotations.get(ANNOTATION_CONFIG_HASH)) if ANNOTATION_MIRROR in annotations else "",
+        spec_observed=0 < number(meta.get("generation")) <= number(status.get("observedGeneration")),
         restarting=condition_is_true(pod, CONDITION_RESTARTING),
     )
 

@@ -129,6 +129,8 @@ class Reason(ReasonTable):
     IMAGE_NOT_APPLIED = ("WaitingForNewImage", _WAITS,
         "the pod has the image {image}; kubelet has not replaced the container yet",
         "check kubelet on node {node}")
+    IMAGE_KEPT = ("ImageKept", _WAITS,
+        "the container already runs {image}, and kubelet did not replace it")
     HOOK_FAILED = "PreStopHookFailed", _WAITS, "preStop hook failed: {error}"
     HELD_BACK = "HeldBackByKubelet", _WAITS, "{details}"
     NOT_STARTED_AGAIN = "WaitingForKubelet", _WAITS, "kubelet has not restarted the container for {seconds}s{before}"

@@ -6,6 +6,7 @@ several, and two tags the same.
 """
 
 from crrd.core.api.reasons import Reason
+from crrd.core.api.types import StatePhase
 from crrd.core.recreate.messages import Message, kubelet_message
 from crrd.core.recreate.observation import Instance
 from crrd.core.recreate.outcome import await_next
@@ -14,6 +15,8 @@ from crrd.core.recreate.view import ContainerView
 from crrd.kubelet.hash.name_and_image import SINCE, hash_of_name_and_image
 from crrd.kubelet.runtime_status import ContainerState
 
+DEFAULT_GRACE_SECONDS = 30  # As the API server sets it in pods
+STOP_SPARE = 10.0  # Seconds that a stop may take in addition to its grace period
 SHOWN_SECONDS = 2.0  # From the change of the pod until the status says that kubelet has not replaced the container yet
 
 
@@ -24,7 +27,24 @@ def await_image(view: ContainerView, *, blocked: bool) -> Step:
     newest = view.newest
     if newest is not None and newest.state is not ContainerState.EXITED and not _started_for_image(view, newest):
         return _await_kubelet(view)
+    if newest is not None and view.target is not None and newest.id == view.target.bare_id:
+        return _await_kept(view)
     return await_next(view)
+
+
+def _await_kept(view: ContainerView) -> Step:
+    """The pod got its image back before kubelet had replaced the container. It may be stopping it, and is still ready.
+
+    It keeps the container if it has seen the present spec, or else has had the time for a stop that it had begun.
+    """
+    observed, pod = view.whole.observed, view.whole.pod
+    over_at = observed.pod_at + (DEFAULT_GRACE_SECONDS if pod.grace_seconds is None else pod.grace_seconds) + STOP_SPARE
+    if not pod.spec_observed and view.whole.now < over_at:
+        return Step(state=recreating(view.state, view.work), wake_at=over_at, poll_runtime=True)
+    step = await_next(view)
+    if step.state.phase is not StatePhase.SUCCEEDED:
+        return step
+    return Step(state=with_message(step.state, Message.of(Reason.IMAGE_KEPT, image=view.image)))
 
 
 def _await_kubelet(view: ContainerView) -> Step:

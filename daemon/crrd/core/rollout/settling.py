@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run
@@ -36,7 +37,8 @@ def settled_at(min_ready: int, member: Member, asked: RunRequest, now: datetime)
         container = member.pod.containers.get(each.name)
         if container is None:
             continue
-        if each.context is not None and each.context.container_id == container.container_id:
+        kept = asked.request.status.state(each.name).reason is Reason.IMAGE_KEPT
+        if not kept and each.context is not None and each.context.container_id == container.container_id:
             return None, "waiting for the pod's new status"
         since.append(parse_time(container.started_at))
     if not member.ready:
