@@ -492,6 +492,7 @@ async def test_on_a_cluster_without_crrd(tmp_path: Path) -> None:
         code, out, err = await crrd("doctor", "--kubeconfig", kubeconfig)
         assert (code, err) == (1, "")
         assert "problem      webhooks          no webhook admits requests" in out
+        assert f"kubectl --kubeconfig {kubeconfig} describe " in out
         code, out, _ = await crrd("doctor", "--kubeconfig", kubeconfig, "-o", "json")
         answer = json.loads(out)
         states = {each["check"]: each["state"] for each in answer["checks"]}

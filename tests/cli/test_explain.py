@@ -250,7 +250,7 @@ async def test_bad_input_is_one_line(flags: tuple[str, ...], said: str) -> None:
 
 async def test_what_cannot_be_had_is_one_line(cluster: Cluster) -> None:
     api, name = cluster.local.api, f"{cluster.namespace}/one"
-    where = ("--kubeconfig", str(cluster.kubeconfig))
+    where: tuple[str, ...] = ("--kubeconfig", str(cluster.kubeconfig), "--as", "ann", "--token", "secret")
 
     async def refused() -> str:
         code, out, err = await crrd("explain", name, *where)
@@ -259,7 +259,7 @@ async def test_what_cannot_be_had_is_one_line(cluster: Cluster) -> None:
 
     assert await refused() == (
         f"crrd explain: request 'one' not found in namespace '{cluster.namespace}'; "
-        "to list requests: kubectl get crr -A\n"
+        f"to list requests: kubectl --as ann --token TOKEN --kubeconfig {cluster.kubeconfig} get crr -A\n"
     )
 
     api.fail_next(status=403, match=on(model.PLURAL))

@@ -72,8 +72,8 @@ class Begun:
 
 
 async def begin(cluster: PlayedCluster, *words: str, ignores: tuple[signal.Signals, ...] = ()) -> Begun:
-    arguments = ["recreate", *words, "--kubeconfig", str(cluster.kubeconfig)]
-    return Begun(await _begun.enter_async_context(begun(arguments, os.environ, ignores=ignores)))
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+    return Begun(await _begun.enter_async_context(begun(["recreate", *words], environment, ignores=ignores)))
 
 
 async def the_run(cluster: PlayedCluster) -> str:
@@ -544,11 +544,11 @@ async def test_whose_reader_goes_is_interrupted(cluster: PlayedCluster, unbuffer
         """Exit code and stderr of a run whose reader goes as soon as that is in the requests."""
         reader, writer = os.pipe()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "crrd", "recreate", *words, "--kubeconfig", str(cluster.kubeconfig)),
+            *(sys.executable, "-m", "crrd", "recreate", *words),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=writer,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered, "KUBECONFIG": str(cluster.kubeconfig)},
         )
         os.close(writer)
         async with asyncio.timeout(60):
@@ -564,8 +564,7 @@ async def test_whose_reader_goes_is_interrupted(cluster: PlayedCluster, unbuffer
     cluster.goes_on.clear()
     code, err = await unread("Recreating")
     assert (code, len(err.splitlines()), err.startswith(said)) == (130, 1, True), err
-    again = f"crrd recreate resume unread -n default --kubeconfig {cluster.kubeconfig}"
-    assert err.endswith(f"; requests in progress will finish; to continue: {again}\n")
+    assert err.endswith("; requests in progress will finish; to continue: crrd recreate resume unread -n default\n")
     assert (await cluster.recreate(*words)).code == 0
     assert len(cluster.stops) == 3
 
@@ -577,7 +576,7 @@ async def test_the_first_part_then_somebody_is_asked(cluster: PlayedCluster) -> 
     assert (code, cluster.stops) == (0, [(pods[0], "app")])
     assert out.splitlines()[-1].startswith(
         "paused: 1 of 3 pods recreated; the first part of the run is done, 2 left; "
-        f"to continue: crrd recreate resume {name} -n default --kubeconfig {cluster.kubeconfig} --yes"
+        f"to continue: crrd recreate resume {name} -n default --yes"
     )
     assert (await cluster.recreate("resume", name, "--yes")).code == 0
     assert len(cluster.stops) == 3
@@ -590,13 +589,20 @@ async def test_what_is_to_be_typed_next_names_the_same_cluster(cluster: PlayedCl
     odd.write_bytes(cluster.kubeconfig.read_bytes())
     words = ("recreate", "deployment/web", "-c", "app", "--run", "mine", "--partition", "1")
     _, out, _ = await crrd(*words, "--kubeconfig", str(odd), "--context", "local")
-    rest = f"to continue: crrd recreate resume mine -n default --context local --kubeconfig '{odd}' --yes"
-    assert rest in out.splitlines()[-1]
+    flags = f"--context local --kubeconfig '{odd}'"
+    assert f"to continue: crrd recreate {flags} resume mine -n default --yes" in out.splitlines()[-1]
+    _, out, err = await crrd("recreate", "resume", "other", "--kubeconfig", str(odd), "--context", "local")
+    assert err.endswith(f"to list runs: crrd recreate {flags} status -n default\n")
     _, _, err = await crrd("recreate", "resume", "other", KUBECONFIG=str(odd))
     shown = "to list runs: crrd recreate status -n default\n"  # the environment is still there
     assert err == f"crrd recreate: run 'other' not found in namespace 'default'; {shown}"
     _, out, _ = await crrd("recreate", "resume", "mine", "-y", "-n", "default", KUBECONFIG=str(odd))
     assert "done: 3 of 3 pods recreated" in out
+    await cluster.budget("strict", {"app": "web"}, 0)
+    dry = ("recreate", "deployment/web", "-c", "app", "--dry-run", "--kubeconfig", str(odd), "--context", "local")
+    _, out, _ = await crrd(*dry)
+    assert f"(kubectl {flags} describe pdb strict -n default)" in out
+    assert json.loads((await crrd(*dry, "-o", "json")).out)["command"].startswith(f"kubectl {flags} describe ")
 
 
 async def test_a_run_of_a_name_is_begun_once(cluster: PlayedCluster) -> None:
@@ -611,7 +617,7 @@ async def test_a_name_that_is_another_runs_is_refused(cluster: PlayedCluster) ->
     await cluster.workload("Deployment", "api", 2)
     await cluster.recreate("deploy/web", "-c", "app,side", "--run", "nightly", "--partition", "1")
     mine, rest = ("--run", "nightly", "--yes"), [(pods[0], "app"), (pods[0], "side")]
-    line = f"crrd recreate resume nightly -n default --kubeconfig {cluster.kubeconfig} --yes"
+    line = "crrd recreate resume nightly -n default --yes"
     again = f"use another --run NAME, or resume it: {line}"
     for words, differs in (
         (("deployment/api", "-c", "app,side", *mine), "is on deployment.apps/web, not on deployment.apps/api"),

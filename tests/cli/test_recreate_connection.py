@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from crrd.lib.errors import ConfigurationError
 from tests.support.command import crrd
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 from tests.support.scripted_api import ScriptedApi, reply, scripted_api
@@ -33,9 +34,9 @@ async def test_a_run_without_a_kubeconfig_and_the_command_that_continues_it(clus
     words = ("deployment/web", "-c", "app", "--run", "mine", "--partition", "1", "--token", "secret")
     code, out, err = await crrd("recreate", *words, *access)
     assert (code, err) == (0, "")
-    shown = f"--server {cluster.api.url} --token TOKEN --as ann --as-group a --as-group b --request-timeout 20s --yes"
+    shown = f"--token TOKEN --server {cluster.api.url} --as ann --as-group a --as-group b --request-timeout 20s"
     end = out.splitlines()[-1]
-    assert end.partition("to continue: ")[2].startswith(f"crrd recreate resume mine -n default {shown}")
+    assert end.partition("to continue: ")[2].startswith(f"crrd recreate {shown} resume mine -n default --yes (after ")
     assert "secret" not in out + json.dumps(await cluster.requests())
     line = end.partition("to continue: crrd ")[2].partition(" (after")[0]
     code, out, err = await crrd(*line.split())
@@ -86,5 +87,25 @@ async def test_errors_name_the_plugin(flags: tuple[str, ...], said: str) -> None
 def test_a_flag_with_a_value_as_kubectl_takes_it() -> None:
     for flag in ("--insecure-skip-tls-verify", "--insecure-skip-tls-verify=true"):
         assert command("status", flag).overrides.cluster_fields == {"insecure-skip-tls-verify": True}
-    assert command("status").overrides.cluster_fields == {}
+    for words in (("status",), ("status", "--insecure-skip-tls-verify=false")):
+        assert command(*words).overrides.cluster_fields == {}
+        assert command(*words).access_flags == ""
+    for given, seconds in (("0", 0), ("500ms", 1), ("1001ms", 2), ("1m", 60)):
+        assert command("status", "--request-timeout", given).request_timeout == seconds
+    start = ("deployment/web", "-c", "app")
+    for flags, yes in (
+        (("--yes=true",), True),
+        (("-y=1",), True),
+        (("-y", "--yes=False"), False),
+        (("--yes=f", "-y"), True),
+    ):
+        assert command(*start, *flags).yes is yes
+    off = command("resume", "r", "--yes=false", "--force=false", "--retry-failed=false", "-A=false", "--timeout", "0")
+    assert (off.resume_flags, off.changed_options) == (("--timeout", "0s"), {"force": False})
+    for word, why in (
+        ("--dry-run=sever", "--dry-run is 'sever', but must be none, client or server"),
+        ("--yes=no", "--yes is 'no', but must be true or false"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"^{why}$"):
+            command(*start, word)
     assert command("-n", NAMESPACE, "deployment/web", "-c", "app", "--as=ann").overrides.user_fields == {"as": "ann"}

@@ -33,6 +33,8 @@ ALLOWED = {
         "cri-dockerd's words for a container that is gone, with the code UNKNOWN",
     "kube/writer.py: _patch: 'metadata.uid' in str(error)":
         "the API server's 422 tells which precondition failed by the field that it names",
+    "lib/plain.py: with_flags: _COMMAND.sub(lambda found: f'{found[0]} {flags}', text)":
+        "commands in what a user sees get the flags that select the cluster; nothing is decided by it",
     "rollout/refresher.py: lacks_right: ' is forbidden: User \"' in str(error)":
         "the API server's 403 for a missing right differs from that of a quota or a policy in its words only",
 }  # fmt: skip

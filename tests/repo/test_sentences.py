@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.manifest_texts import ALERT, CHART, FIELD, HEADS, PANEL, POLICY, ROOT, RUNBOOK, SCRIPT
+from crrd.lib.plain import with_flags
+from tests.tools.manifest_texts import ALERT, CHART, FIELD, HEADS, PANEL, POLICY, ROOT, RUNBOOK, SCRIPT, Sentence
 from tests.tools.messages import (
     ADMISSION,
     CONDITION,
@@ -84,13 +85,29 @@ def faults(text: str, longest: int = LONGEST) -> Iterator[str]:
             yield f"{len(each)} characters: {each[:40]}..."
 
 
-def test_every_sentence_is_read_once() -> None:
-    wrong = [f"{each.group}, {each.source}: {fault}" for each in sentences() for fault in faults(each.text)]
+@pytest.fixture(scope="module")
+def listing() -> list[Sentence]:
+    return sentences()
+
+
+def test_every_sentence_is_read_once(listing: list[Sentence]) -> None:
+    wrong = [f"{each.group}, {each.source}: {fault}" for each in listing for fault in faults(each.text)]
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_listing_has_every_kind() -> None:
-    assert {each.group for each in sentences()} >= GROUPS
+def test_the_listing_has_every_kind(listing: list[Sentence]) -> None:
+    assert {each.group for each in listing} >= GROUPS
+
+
+SUGGESTED = re.compile(r"\bkubectl (?!recreate|config|oidc)[a-z-]+(?= [^ ])|\bcrrd (?:explain|doctor)\b")
+IN_OUTPUT = (REMEDY, STEP, EXPLAIN, DOCTOR, RECREATE, ERROR)
+
+
+def test_every_suggested_command_can_name_the_cluster(listing: list[Sentence]) -> None:
+    found = {each for one in listing if one.group in IN_OUTPUT for each in SUGGESTED.findall(one.text)}
+    assert len(found) > 8
+    left_out = {each for each in found if with_flags(f"{each} x", "--context prod") == f"{each} x"}
+    assert left_out <= {"kubectl has", "kubectl prints", "kubectl shows"}
 
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "manifests" / "chart" / "README.md"]

@@ -294,7 +294,7 @@ async def test_a_right_that_is_lost_in_the_middle_ends_the_run_with_a_way_to_go_
         cause, again = end["message"].split("; after fixing the cause, to continue: ")
         assert cause.startswith("1 of 2 pods recreated; ")
         assert err.removeprefix("crrd recreate: ").strip() in cause
-        assert again == f"crrd recreate resume {name} -n default --kubeconfig {cluster.kubeconfig} -o json"
+        assert again == f"crrd recreate resume {name} -n default -o json"
         assert rest["message"] == "not started: deployment.apps/api"
         event = (await events(cluster))["ContainersRecreateStopped"]
         assert event.startswith(f"Warning: run {name}: 1 of 2 pods recreated; ")
@@ -340,6 +340,11 @@ async def test_a_blocked_dry_run_shows_its_batches_and_what_blocks(
         (("--dry-run",), "client"),
         (("--dry-run=client",), "client"),
         (("--dry-run=server",), "server"),
+        (("--dry-run=none",), ""),
+        (("--dry-run", "--dry-run=none"), ""),
+        (("--dry-run=none", "--dry-run"), "client"),
+        (("--dry-run=true",), "client"),
+        (("--dry-run=false",), ""),
         (("--dry-run", "-c", "app"), "client"),
     ],
 )

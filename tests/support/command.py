@@ -31,7 +31,7 @@ async def crrd(*arguments: str, stdin: str = "", **environment: str) -> Ended:
 
 async def explained(cluster: Cluster, name: str, *flags: str) -> str:
     """Return the output of `crrd explain` for a request."""
-    where = ("-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig))
-    code, out, err = await crrd("explain", name, *where, *flags)
+    where = ("-n", cluster.namespace)
+    code, out, err = await crrd("explain", name, *where, *flags, KUBECONFIG=str(cluster.kubeconfig))
     assert (code, err) == (0, "")
     return out

@@ -136,7 +136,7 @@ class PlayedCluster:
 
     async def recreate(self, *words: str, stdin: str = "", **environment: str) -> Ended:
         """Run `crrd recreate` to its end."""
-        return await crrd("recreate", *words, "--kubeconfig", str(self.kubeconfig), stdin=stdin, **environment)
+        return await crrd("recreate", *words, stdin=stdin, **{"KUBECONFIG": str(self.kubeconfig), **environment})
 
     # The simulation
 

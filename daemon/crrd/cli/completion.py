@@ -28,6 +28,7 @@ from crrd.rollout.target import find_target, split_targets
 T = TypeVar("T")
 Json = Mapping[str, Any]
 _SECONDS = 10.0
+_DRY_RUNS = ("--dry-run=client", "--dry-run=server")  # Of flags with their value, only these are worth a line
 
 _BASH = """\
 _crrd_recreate() {
@@ -96,7 +97,7 @@ async def _offers(before: list[str], unfinished: str) -> list[str]:
     with redirect_stderr(StringIO()):
         given, _ = parser.parse_known_args(recreate.arranged(before[:-1] if last else before))
     if unfinished.startswith("-"):
-        return list(recreate.flags_of(given.verb))
+        return [flag for flag in recreate.flags_of(given.verb) if "=" not in flag or flag in _DRY_RUNS]
     access = find_access(given.kubeconfig, os.environ, overrides_of(given))
     async with KubeClient(access) as client:
         namespace = given.namespace or (await access.current()).namespace or "default"

@@ -5,8 +5,6 @@ It creates nothing, because its create calls are dry runs. If a right is missing
 
 import argparse
 import asyncio
-import json
-import os
 import textwrap
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
@@ -14,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
-from crrd.cli.options import add_kubeconfig_flag
+from crrd.cli.connection import access_flags, add_connection_flags, connect
 from crrd.core.api.types import ACTIVE_REQUESTS, API_VERSION, KIND, MANAGERS, NODE_DAEMONS
 from crrd.core.doctor import facts as read
 from crrd.core.doctor.checks import CREATE, examine
@@ -22,15 +20,14 @@ from crrd.core.doctor.facts import Facts, Json, LeaseSeen, PodSeen, Trial, Webho
 from crrd.core.doctor.findings import Check, Finding, State
 from crrd.kube.access import missing_rights
 from crrd.kube.best_effort import BestEffortReader
-from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.config import find_access
 from crrd.kube.discovery import LEAST, server_version
 from crrd.kube.leader import LEASE_NAME
 from crrd.kube.resources import LEASES, NODES, PODS, POLICIES, REQUESTS, WEBHOOKS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
 from crrd.lib.jsonfields import name_of, text
 from crrd.lib.log import configure as configure_log
+from crrd.lib.plain import json_with_flags, with_flags
 
 EXIT_PROBLEMS = 1
 _ADMISSION = "admissionregistration.k8s.io"
@@ -69,14 +66,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--namespace", metavar="NAME", default="default", help=where)
     shape = "output format (default: %(default)s)"
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help=shape)
-    add_kubeconfig_flag(parser)
+    add_connection_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings. Return the exit code. Raises ConfigurationError if the API server cannot be reached."""
     configure_log("console", "error")
-    findings = examine(asyncio.run(_read(args.kubeconfig, args.namespace)))
-    print(json.dumps(render_json(findings), indent=2) if args.output == "json" else render(findings))
+    findings, flags = examine(asyncio.run(_read(args))), access_flags(args)
+    as_json = args.output == "json"
+    print(json_with_flags(render_json(findings), flags, indent=2) if as_json else with_flags(render(findings), flags))
     return EXIT_PROBLEMS if any(each.state is State.PROBLEM for each in findings) else 0
 
 
@@ -106,14 +104,14 @@ def render_json(findings: Iterable[Finding]) -> dict[str, Any]:
     return {"state": next((state for state in ("problem", "warning") if state in found), "ok"), "checks": checks}
 
 
-async def _read(kubeconfig: str, namespace: str) -> Facts:
+async def _read(args: argparse.Namespace) -> Facts:
     clock = ServerClock()
-    async with KubeClient(find_access(kubeconfig, os.environ), on_date=clock.observe) as client:
+    async with connect(args, clock) as client:
         try:
             version = await client.document("/version")
         except (ApiUnavailableError, ApiRefusedError) as error:
             raise ConfigurationError(f"cannot reach the API server with {client.description}: {error}") from error
-        return await Reader(client).facts(version, namespace, clock)
+        return await Reader(client).facts(version, args.namespace, clock)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,13 @@ Only the request itself must be readable. Everything else is optional, and the o
 
 import argparse
 import asyncio
-import json
 import os
 import shutil
 import sys
 import textwrap
 from typing import Any
 
-from crrd.cli.options import add_kubeconfig_flag
+from crrd.cli.connection import access_flags, add_connection_flags, connect
 from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.time import format_duration
 from crrd.core.api.types import ACTIVE_REQUESTS, KIND, NODE_DAEMONS, RequestPhase
@@ -27,13 +26,12 @@ from crrd.core.rollout.waits import read_probe_failure
 from crrd.kube.best_effort import BestEffortReader
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.config import find_access
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.reflector import APPLY
 from crrd.kube.resources import EVENTS, NODES, PODS, REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError, GoneError
 from crrd.lib.log import configure as configure_log
-from crrd.lib.plain import plain
+from crrd.lib.plain import json_with_flags, plain, with_flags
 
 EXIT_NOT_EXPLAINED = 1  # The request does not exist, or the API server did not return it
 _COLORS = {Verdict.SUCCEEDED: "32", Verdict.FAILED: "31", Verdict.MOVING: "36", Verdict.STUCK: "33"}
@@ -59,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--namespace", metavar="NAME", default="", help="the request's namespace")
     shape = "output format (default: %(default)s)"
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help=shape)
-    add_kubeconfig_flag(parser)
+    add_connection_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,21 +69,23 @@ def run(args: argparse.Namespace) -> int:
     if not namespace or not name or "/" in namespace:
         raise ConfigurationError(
             f"{args.request!r} is not the name of a request: use NAMESPACE/NAME, or NAME -n NAMESPACE "
-            "(kubectl get crr -A)"
+            f"({with_flags('kubectl get crr -A', access_flags(args))})"
         )
     configure_log("console", "error")
+    flags = access_flags(args)
     try:
-        explanation = asyncio.run(_explain(args.kubeconfig, namespace, name))
+        explanation = asyncio.run(_explain(args, namespace, name))
     except NotExplainedError as error:
-        print(f"crrd explain: {plain(str(error))}", file=sys.stderr)
+        print(f"crrd explain: {plain(with_flags(str(error), flags))}", file=sys.stderr)
         return EXIT_NOT_EXPLAINED
-    print(json.dumps(render_json(explanation), indent=2) if args.output == "json" else render(explanation))
+    as_json = args.output == "json"
+    print(json_with_flags(render_json(explanation), flags, indent=2) if as_json else render(explanation, flags))
     return 0
 
 
-async def _explain(kubeconfig: str, namespace: str, name: str) -> Explanation:
+async def _explain(args: argparse.Namespace, namespace: str, name: str) -> Explanation:
     clock = ServerClock()
-    async with KubeClient(find_access(kubeconfig, os.environ), on_date=clock.observe) as client:
+    async with connect(args, clock) as client:
         return await explained(client, clock, await _request(client, namespace, name))
 
 
@@ -137,8 +137,11 @@ def note_message(note: Finding) -> str:
     return "; ".join([note.message, *note.advice])
 
 
-def render(found: Explanation) -> str:
-    """Return an explanation as text: what the request waits for, what to do, then the rest."""
+def render(found: Explanation, flags: str = "") -> str:
+    """Return an explanation as text: what the request waits for, what to do, then the rest.
+
+    `flags` are those that select the cluster: every command has them.
+    """
     cause, request, phase = found.cause, found.request, found.request.status.phase
     where = f"pod {request.pod_key}" + (f" on node {found.node}" if found.node else "")
     created = f"created {format_duration(found.age)} ago"
@@ -146,19 +149,19 @@ def render(found: Explanation) -> str:
     since = ""
     if cause.since is not None and not cause.topic.says_since:
         since = f" ({format_duration(cause.since)} {'ago' if phase is RequestPhase.COMPLETED else 'so far'})"
-    lines += _wrapped(cause_message(found) + since, color=_COLORS[found.verdict])
+    lines += _wrapped(with_flags(cause_message(found), flags) + since, color=_COLORS[found.verdict])
     for step in cause.advice:
-        lines += _wrapped(step, first="  > ", others="    ")
+        lines += _wrapped(with_flags(step, flags), first="  > ", others="    ")
     if any(each.container != cause.container and each.topic is not Topic.TURN_AWAITED for each in found.containers):
         widths = [max(len(plain(getattr(each, part))) for each in found.containers) for part in ("container", "phase")]
         lines.append("")
         for each in found.containers:
             head = f"  {plain(each.container):{widths[0]}}  {each.phase:{widths[1]}}  "
-            lines += _wrapped(each.message, first=head, others=" " * len(head))
+            lines += _wrapped(with_flags(each.message, flags), first=head, others=" " * len(head))
     if found.notes:
         lines.append("")
         for note in found.notes:
-            lines += _wrapped(note_message(note), first="  - ", others="    ")
+            lines += _wrapped(with_flags(note_message(note), flags), first="  - ", others="    ")
     return "\n".join(lines)
 
 

@@ -12,15 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from crrd.cli.options import add_cri_flag, add_flag, add_kubeconfig_flag, cri_endpoints, from_flags
+from crrd.cli.connection import add_connection_flags, overrides_of
+from crrd.cli.options import add_cri_flag, add_flag, add_switch, cri_endpoints, from_flags
 from crrd.core.api.types import NODE_DAEMONS
 from crrd.cri.runtime import connect
 from crrd.forecast.node import kubelet_version, node_report, pods_of_node
 from crrd.forecast.render import FORMATS, draw, report_from, to_text
 from crrd.forecast.report import Outcome, Report
 from crrd.forecast.spec_store import SpecStore
-from crrd.kube.client import KubeClient
+from crrd.kube.client import Deadlines, KubeClient
 from crrd.kube.config import find_access
+from crrd.kube.kubeconfig import NO_OVERRIDES, Overrides
 from crrd.kube.lanes import PLACES
 from crrd.kube.resources import NODES, PODS
 from crrd.kubelet.version import NEWEST_MINOR, OLDEST_MINOR, parse_minor, reported_version
@@ -50,6 +52,8 @@ class ForecastConfig:
     daemon_port: int
     plot_file: str
     spec_dir: str  # The folder in which a node daemon stores specs, or ""
+    overrides: Overrides = NO_OVERRIDES
+    request_timeout: int | None = None
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -75,14 +79,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     flag("--node-name", "name of this node in the cluster", env="NODE_NAME", shown="the host's name", metavar="NAME")
     pods = "read the pods from a file (kubectl get pods -A -o json or yaml; - for standard input), not from the API"
     add("--pods", dest="pods_file", metavar="FILE", default="", help=pods)
-    add("--all-nodes", action="store_true", help="ask the node daemon of every node, through the API server")
+    add_switch(parser, "--all-nodes", text="ask the node daemon of every node, through the API server")
     port = "port of the node daemons, for --all-nodes (default: %(default)s)"
     add("--daemon-port", metavar="PORT", type=int, default=9420, help=port)
     specs = "directory with the specs that the node daemon keeps; also shows what changed since each container started"
     flag("--spec-dir", specs, env="CRRD_SPEC_DIR", metavar="DIR")
     picture = "also draw one bar per node to a .png, .svg or .pdf file"
     add("--plot", dest="plot_file", metavar="FILE", default="", help=picture)
-    add_kubeconfig_flag(parser)
+    add_connection_flags(parser)
     add_cri_flag(parser)
 
 
@@ -123,6 +127,7 @@ def forecast_config(args: argparse.Namespace) -> ForecastConfig:
         to_version=to_version,
         from_version=from_version,
         cri_endpoints=cri_endpoints(args.cri_endpoint),
+        overrides=overrides_of(args),
         node_name=args.node_name or socket.gethostname().lower(),
     )
 
@@ -158,7 +163,8 @@ def _plot(reports: Sequence[Report], path: str) -> None:
 async def _reports(config: ForecastConfig, pods: Sequence[Mapping[str, Any]] | None) -> list[Report]:
     if pods is not None:
         return [await _of_this_node(config, _each(pods), config.from_version, node="")]
-    async with KubeClient(find_access(config.kubeconfig, os.environ)) as client:
+    access = find_access(config.kubeconfig, os.environ, config.overrides)
+    async with KubeClient(access, deadlines=Deadlines().limited(config.request_timeout)) as client:
         if config.all_nodes:
             return await _of_all_nodes(config, client)
         try:

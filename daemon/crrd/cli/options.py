@@ -6,7 +6,7 @@ A flag overrides its environment variable, which overrides the default. Values a
 import argparse
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -58,6 +58,41 @@ def add_flag(
         if "action" not in more:
             more["default"] = given
     parser.add_argument(name, help=where, **more)
+
+
+_BOOLEANS = {"true": ("true", "True", "TRUE", "t", "T", "1"), "false": ("false", "False", "FALSE", "f", "F", "0")}
+"""What Go's strconv.ParseBool accepts."""
+
+
+def with_value(flags: Iterable[str], value: str) -> Iterator[str]:
+    """Yield flags with `=true` or `=false`, in all spellings that kubectl accepts."""
+    return (f"{flag}={spelling}" for flag in flags for spelling in _BOOLEANS[value])
+
+
+def add_switch(
+    parser: "argparse._ActionsContainer", *flags: str, text: str, default: Any = False, dest: str | None = None
+) -> None:
+    """Add a flag that needs no value. As with kubectl it may have one (`--yes=false`), and the last one counts."""
+    more: Any = {} if dest is None else {"dest": dest}
+    made = parser.add_argument(*flags, action="store_true", default=default, help=text, **more)
+    for value in _BOOLEANS:
+        spellings = with_value(flags, value)
+        hidden = {"dest": made.dest, "default": default, "help": argparse.SUPPRESS}
+        parser.add_argument(*spellings, action=f"store_{value}", **hidden)
+
+
+def as_flag(name: str) -> str:
+    """Return the flag of a name in the namespace of flags."""
+    return f"--{name.replace('_', '-')}"
+
+
+def as_flags(given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield flags as they are typed, except those without a value. All numbers are seconds."""
+    for name, value in given.items():
+        for each in value if isinstance(value, list) else [value]:
+            if each != "" and each is not False:
+                yield as_flag(name)
+                yield from () if each is True else [f"{each}s" if isinstance(each, int) else str(each)]
 
 
 def parsed(found: str, convert: Convert) -> Any:

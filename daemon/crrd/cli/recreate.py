@@ -2,16 +2,15 @@
 
 import argparse
 import asyncio
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
-from crrd.cli.connection import CONNECTION_FLAGS, overrides_of
+from crrd.cli.connection import access_flags, overrides_of
 from crrd.cli.explain import explained, render
-from crrd.cli.options import from_flags
+from crrd.cli.options import as_flag, as_flags, from_flags
 from crrd.cli.recreate_flags import add_flags
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.run import Options
@@ -20,7 +19,7 @@ from crrd.kube.clock import ServerClock
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
 from crrd.lib.log import configure as configure_log
 from crrd.lib.output import complain
-from crrd.lib.plain import plain
+from crrd.lib.plain import plain, with_flags
 from crrd.rollout.abort import abort
 from crrd.rollout.refusals import describe
 from crrd.rollout.session import EXIT_FAILED, EXIT_INTERRUPTED, Command, execute
@@ -52,11 +51,21 @@ def arranged(words: Sequence[str]) -> list[str]:
     rest = iter(words)
     for word in rest:
         if word.startswith("-"):
+            _check_value(word)
             given += [word, *(islice(rest, 1) if find_flag(word) else ())]
         else:
             arguments.append(word)
     verb = arguments.pop(0) if arguments and arguments[0] in VERBS else ""
     return [verb, *arguments, *given]
+
+
+def _check_value(word: str) -> None:
+    """Raise ConfigurationError for a switch with a value that it cannot have. argparse calls such a value ignored."""
+    name, equals, value = word.partition("=")
+    flags = [flags for flags in map(flags_of, _VERBS) if name in flags]
+    if equals and any(each[name].nargs == 0 for each in flags) and not any(word in each for each in flags):
+        values = "none, client or server" if name == "--dry-run" else "true or false"
+        raise ConfigurationError(f"{name} is {value!r}, but must be {values}")
 
 
 @cache
@@ -80,21 +89,21 @@ VERBS = tuple(filter(None, _VERBS))
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command. Return the exit code. Raises ConfigurationError if it cannot be done."""
-    command = requested(args)
     configure_log("console", "error")
+    flags = access_flags(args)
     try:
-        return asyncio.run(execute(args.work, command, _explanation))
+        return asyncio.run(execute(args.work, requested(args), partial(_explanation, flags)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return EXIT_INTERRUPTED
     except (ConfigurationError, ApiRefusedError) as error:
-        raise ConfigurationError(describe(error)) from error
+        raise ConfigurationError(with_flags(describe(error), flags)) from error
     except ApiUnavailableError as error:
         complain(f"{args.called}: cannot reach the API server: {plain(str(error))}")
         return EXIT_FAILED
 
 
-async def _explanation(client: KubeClient, clock: ServerClock, request: Mapping[str, Any]) -> str:
-    return render(await explained(client, clock, request))
+async def _explanation(flags: str, client: KubeClient, clock: ServerClock, request: Mapping[str, Any]) -> str:
+    return render(await explained(client, clock, request), flags)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -113,7 +122,7 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigurationError("use either TYPE/NAME (for example deployment/web) or -l SELECTOR")
     if "run_name" in args and len(split_targets(tuple(args.targets))) > 1:
         raise ConfigurationError("--run can be used with only one TYPE/NAME, because each TYPE/NAME gets its own run")
-    if "retry_failed" in args and "run_name" not in args:
+    if getattr(args, "retry_failed", False) and "run_name" not in args:
         raise ConfigurationError("--retry-failed needs resume RUN or --run NAME")
 
 
@@ -124,10 +133,7 @@ def requested(args: argparse.Namespace) -> Command:
     containers = tuple(filter(None, dict.fromkeys(given.get("container", ()))))
     # `since` is relative to the run's start.
     options = {each.name: given[each.name] for each in fields(Options) if each.name in given.keys() - {"since"}}
-    changed = {name: value for name, value in options.items() if _as_flag(name) in flags_of("resume")}
-    kubeconfig = "" if args.kubeconfig == os.environ.get("KUBECONFIG") else args.kubeconfig
-    connection = {name: given[name] for name in CONNECTION_FLAGS if name in given} | {"kubeconfig": kubeconfig}
-    connection |= {"token": "TOKEN"} if "token" in given else {}  # it is not for messages and events
+    changed = {name: value for name, value in options.items() if as_flag(name) in flags_of("resume")}
     resume_flags = {name: given[name] for name in _PROCESS_FLAGS if name in given}  # the run's requests have the limits
     return from_flags(
         Command,
@@ -136,8 +142,8 @@ def requested(args: argparse.Namespace) -> Command:
         options=Options(containers, image=_image(args, containers), **options),
         changed_options=changed,
         overrides=overrides_of(args),
-        access_flags=tuple(_as_flags(connection)),
-        resume_flags=(*_as_flags(resume_flags), *(("-o", "json") if args.output == "json" else ())),
+        access_flags=access_flags(args),
+        resume_flags=(*as_flags(resume_flags), *(("-o", "json") if args.output == "json" else ())),
     )
 
 
@@ -150,7 +156,7 @@ def _image(args: argparse.Namespace, containers: tuple[str, ...]) -> ImageChange
     if not name and not follows:
         alone = [flag for flag in ("template", "allow_mutable_tag") if given.get(flag)]
         if alone:
-            raise ConfigurationError(f"{_as_flag(alone[0])} needs --image IMAGE")
+            raise ConfigurationError(f"{as_flag(alone[0])} needs --image IMAGE")
         return None
     other = next((flag for flag in ("stale", "since", "ordered", "preflight") if given.get(flag)), "")
     flag = "--image-from-template" if follows else "--image"
@@ -159,16 +165,3 @@ def _image(args: argparse.Namespace, containers: tuple[str, ...]) -> ImageChange
     if len(containers) != 1 and (containers or not follows):
         raise ConfigurationError(f"{flag} needs one container: -c NAME")
     return ImageChange(name, adopt=args.template == "adopt", pulls=args.pull == "kubelet", follow=follows)
-
-
-def _as_flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _as_flags(given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield flags as they are typed, except those without a value. All numbers are seconds."""
-    for name, value in given.items():
-        for each in value if isinstance(value, list) else [value]:
-            if each != "":
-                yield _as_flag(name)
-                yield from () if each is True else [f"{each}s" if isinstance(each, int) else str(each)]

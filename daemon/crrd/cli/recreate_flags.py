@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from crrd.cli.connection import add_connection_flags
-from crrd.cli.options import add_flag, count, duration, run_name
+from crrd.cli.options import add_flag, add_switch, count, duration, run_name, with_value
 from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
 from crrd.core.api.time import format_duration, parse_time
 from crrd.core.rollout.run import Options, read_amount
@@ -55,13 +55,13 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
     adopt = "with --image: whether the workload's template gets the image in the end, or stays as it is"
     add("--template", choices=("adopt", "keep"), default="", help=adopt)
     follow = "give the pods of a workload that is paused, or has OnDelete or a partition, the image of its template"
-    add("--image-from-template", action="store_true", dest="follows_template", help=follow)
+    add_switch(parser, "--image-from-template", dest="follows_template", text=follow)
     pull = "with --image: who pulls it. never: it must be on the nodes already (default: %(default)s)"
     add("--pull", choices=("kubelet", "never"), default="kubelet", help=pull)
     mutable = "with --image: accept an image without a tag, or with the tag latest"
-    add("--allow-mutable-tag", action="store_true", help=mutable)
+    add_switch(parser, "--allow-mutable-tag", text=mutable)
     stale = "restart only containers that use a ConfigMap or Secret whose data has changed since they started"
-    add("--stale", action="store_true", help=stale)
+    add_switch(parser, "--stale", text=stale)
     since = "skip containers restarted after this time: an age such as 2h, or an RFC 3339 time"
     flag("--since", since, convert=_since, metavar="TIME")
     name = "name of the run; resumes the run of this name if it exists"
@@ -77,7 +77,7 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = "exit codes of -w: 0 the run is done, 1 it has stopped, failed or was aborted, 2 bad input"
     _add_run(parser, "one run; without it, all runs")
-    parser.add_argument("-w", "--watch", action="store_true", help="show the progress of the run until it ends")
+    add_switch(parser, "-w", "--watch", text="show the progress of the run until it ends")
 
 
 def _add_resume(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +127,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     A flag of Options has the name of its field.
     """
     unset, by_default = argparse.SUPPRESS, Options(())
-    switch = partial(parser.add_argument, action="store_true", default=unset)
+    switch = partial(add_switch, parser, default=unset)
     flag = partial(add_flag, parser, default=unset)
     most = "maximum unready pods, a number or a percentage"
     flag("--max-unavailable", most, shown=str(by_default.max_unavailable), convert=read_amount, metavar="N|N%")
@@ -137,25 +137,27 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     time = partial(flag, convert=duration(), metavar="TIME")
     least = "time that a restarted pod must be ready before the run continues"
     time("--min-ready", least, shown="the workload's minReadySeconds; with --image 10s if there is no readiness probe")
-    switch("--ordered", help="restart a container only after the one before it is ready again")
+    switch("--ordered", text="restart a container only after the one before it is ready again")
     grace = "time to keep the pod unready before the restart; needs the readiness gate KruisePodReady"
     time("--unready-grace", grace, convert=duration(most=LONGEST_UNREADY))
     of_a_pod, shown = "time limit of a pod, then it counts as failed", format_duration(by_default.pod_timeout)
     time("--pod-timeout", of_a_pod, shown=shown, convert=duration(3, LONGEST))
     number("--max-failures", "stop after this many failed pods", shown=str(by_default.max_failures), convert=count(1))
-    switch("--force", help="do not wait for a rollout of the workload to finish")
+    switch("--force", text="do not wait for a rollout of the workload to finish")
     rules = "restart a container even if its restartPolicyRules may restart all containers of the pod"
-    switch("--allow-pod-restart", help=rules)
+    switch("--allow-pod-restart", text=rules)
     preflight = "restart no container while a ConfigMap, Secret or key that it needs is missing (--stale includes it)"
-    switch("--preflight", help=preflight)
+    switch("--preflight", text=preflight)
     flag("--reason", "reason for the restart, shown in events and status", metavar="WORDS")
     limit = "time limit of the run; 0 waits without any limit"
     time("--timeout", limit, shown=f"the run ends after {format_duration(PATIENCE_SECONDS)} without progress")
-    switch("-y", "--yes", help="continue after the first part (--partition) without asking")
-    switch("--retry-failed", help="restart pods again whose requests have failed; needs a run that exists")
+    switch("-y", "--yes", text="continue after the first part (--partition) without asking")
+    switch("--retry-failed", text="restart pods again whose requests have failed; needs a run that exists")
     dry = partial(parser.add_argument, dest="dry_run", action="store_const", default="")
     dry("--dry-run", "--dry-run=client", const="client", help="print the batches and change nothing")
     dry("--dry-run=server", const="server", help="also send the requests to the API server as a dry run")
+    dry("--dry-run=none", *with_value(["--dry-run"], "false"), const="", help=argparse.SUPPRESS)
+    dry(*with_value(["--dry-run"], "true"), const="client", help=argparse.SUPPRESS)
 
 
 def _since(given: str) -> datetime | timedelta:
@@ -177,5 +179,5 @@ def add_flags(parser: argparse.ArgumentParser, verb: str) -> None:
     add("-o", "--output", choices=("text", "json"), default="text", help="format (default: %(default)s)")
     namespace = "namespace of the run (default: that of the kubeconfig's context)"
     add("-n", "--namespace", metavar="NAME", default="", help=namespace)
-    add("-A", "--all-namespaces", action="store_true", help="not supported: a run covers one namespace")
+    add_switch(parser, "-A", "--all-namespaces", text="not supported: a run covers one namespace")
     add_connection_flags(parser)

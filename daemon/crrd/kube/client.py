@@ -38,8 +38,10 @@ class Deadlines:
     watch_margin: float = 15.0  # The client closes a watch this much later than its timeoutSeconds
     stall: float = 150.0  # Longest time without data on a watch; API servers send a bookmark every minute
 
-    def limited(self, seconds: float) -> "Deadlines":
-        """Return these with another limit for each call but watches; 0 for none (in fact a week)."""
+    def limited(self, seconds: float | None) -> "Deadlines":
+        """Return these with another limit for each call but watches; 0 for none (in fact a week), None for the same."""
+        if seconds is None:
+            return self
         limit = seconds or 7 * 86_400.0
         return replace(self, call=limit, page=limit, watch_open=limit)
 

@@ -1,8 +1,15 @@
-"""Texts for people: untrusted text made safe for a terminal and a status, lists of names, and tables."""
+"""Texts for people: untrusted text made safe for a terminal and a status, commands, lists of names, and tables."""
 
+import json
+import re
 from collections.abc import Sequence
 
 LINE_CHARACTERS = 1024  # Longest message that is kept as one line, for a request's status and events
+_VERBS = "-n|api-resources|apply|delete|describe|get|label|logs|rollout|set"  # Of kubectl, as far as crrd suggests them
+_COMMAND = re.compile(
+    rf"\b(?:kubectl(?= (?:{_VERBS})\b)|(?:kubectl|crrd) recreate(?= [^-])|crrd (?:explain|doctor)\b(?! --))"
+)
+"""A command in a text, up to where kubectl accepts flags for the connection."""
 
 
 def plain(text: str) -> str:
@@ -11,6 +18,17 @@ def plain(text: str) -> str:
     Otherwise a user who can write a status or an event could control the terminal of the reader.
     """
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+
+
+def with_flags(text: str, flags: str) -> str:
+    """Return the text with these flags in each command, so that it works on the same cluster."""
+    return _COMMAND.sub(lambda found: f"{found[0]} {flags}", text) if flags else text
+
+
+def json_with_flags(shape: object, flags: str, *, indent: int | None = None) -> str:
+    """Return JSON, in whose texts each command has these flags."""
+    separators = (",", ":") if indent is None else None
+    return with_flags(json.dumps(shape, indent=indent, separators=separators), json.dumps(flags)[1:-1])
 
 
 def and_more(names: Sequence[str], others: int) -> str:

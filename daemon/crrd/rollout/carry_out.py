@@ -12,7 +12,7 @@ from crrd.kube.events import write_event
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, CrrdError, OutputError
 from crrd.lib.output import complain
-from crrd.lib.plain import plain
+from crrd.lib.plain import plain, with_flags
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import failures, summary
 from crrd.rollout.events import WorkloadEvent, workload_event
@@ -114,7 +114,8 @@ def _end(session: Session, outcome: str, message: str) -> None:
     try:
         session.display.end(outcome, message)
     except OutputError as error:
-        complain(f"{session.command.called}: {error}; {outcome}: {plain(message)}")
+        shown = plain(with_flags(message, session.command.access_flags))
+        complain(f"{session.command.called}: {error}; {outcome}: {shown}")
 
 
 def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> tuple[str, str, int]:

@@ -44,9 +44,14 @@ class RunDisplay(ABC):
 
 
 class Display(RunDisplay):
-    """Shows a run from its begin to its end, or prints one page."""
+    """Shows a run from its begin to its end, or prints one page.
 
-    _has_warned_of_files = False
+    `access_flags` are those that select the cluster: every command in its output has them.
+    """
+
+    def __init__(self, access_flags: str = "") -> None:
+        self.access_flags = access_flags
+        self._has_warned_of_files = False
 
     def files_refreshed(self, problem: str, *, lacks_right: bool) -> None:
         """See RunDisplay. The user is warned once."""

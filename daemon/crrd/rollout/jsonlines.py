@@ -1,6 +1,5 @@
 """The display for programs: one JSON object per line, and pages as one JSON document. Fields are never removed."""
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -12,13 +11,15 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview, Stale
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage, tally
+from crrd.lib.plain import json_with_flags
 from crrd.rollout.display import Changes, Display, left_out, new_ids, old_ids, state_of
 
 
 class JsonLines(Display):
     """`now` returns the API server's time."""
 
-    def __init__(self, now: Callable[[], datetime]) -> None:
+    def __init__(self, now: Callable[[], datetime], access_flags: str = "") -> None:
+        super().__init__(access_flags)
         self._now = now
         self._changes = Changes()
         self._run = ""
@@ -26,8 +27,11 @@ class JsonLines(Display):
 
     def _line(self, event: str, **fields: Any) -> None:
         shape = {"time": rfc3339(self._now()), "run": self._run, "event": event, **fields}
-        print(json.dumps(shape, separators=(",", ":")))
+        print(json_with_flags(shape, self.access_flags))
         sys.stdout.flush()
+
+    def _page(self, shape: object) -> None:
+        print(json_with_flags(shape, self.access_flags, indent=2))
 
     def begin(self, run: Run, message: str) -> None:
         """See Display."""
@@ -60,11 +64,11 @@ class JsonLines(Display):
 
     def print_status(self, status: RunStatus, plan: Plan, resume: str) -> None:
         """See Display."""
-        _print(_run(status) | {"pods": [_pod(row) for row in plan.rows]})
+        self._page(_run(status) | {"pods": [_pod(row) for row in plan.rows]})
 
     def print_runs(self, runs: Sequence[RunStatus]) -> None:
         """See Display."""
-        _print([_run(each) for each in runs])
+        self._page([_run(each) for each in runs])
 
     def print_preview(self, target: str, preview: Preview, refused: Mapping[str, str], *, of_several: bool) -> None:
         """See Display."""
@@ -84,7 +88,7 @@ class JsonLines(Display):
             "notCovered": list(map(str, preview.unreached)),
             "refused": refused,
         }
-        _print(shape)
+        self._page(shape)
 
 
 def _batches(batches: Sequence[Sequence[Row]]) -> list[list[dict[str, Any]]]:
@@ -94,10 +98,6 @@ def _batches(batches: Sequence[Sequence[Row]]) -> list[list[dict[str, Any]]]:
 def _stale(each: Stale) -> dict[str, Any]:
     changes = [{"object": str(change.reference), "at": rfc3339(change.at)} for change in each.changes]
     return {"pod": each.pod, "container": each.container, "started": each.started, "changes": changes}
-
-
-def _print(shape: object) -> None:
-    print(json.dumps(shape, indent=2))
 
 
 def _run(status: RunStatus) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Command:
     namespace: str
     kubeconfig: str
     overrides: Overrides  # What the flags for the connection replace in the kubeconfig
-    access_flags: tuple[str, ...]  # The given flags that select the cluster, for messages that suggest commands
+    access_flags: str  # The given flags that select the cluster, for the commands in the output
     resume_flags: tuple[str, ...]  # Those of the process that `resume` accepts, for the same purpose
     options: Options
     changed_options: Mapping[str, Any] = field(default_factory=dict)  # Options that replace those of a resumed run
@@ -99,9 +99,9 @@ class Session:
         return [each for each in listing.items if each is not None]
 
     def command_line(self, verb: str, *run: str) -> str:
-        """Return a command for one or all runs, for the same cluster and with the flags that were given."""
+        """Return a command for one or all runs, with the flags that were given. Displays add those for the cluster."""
         flags = self.command.resume_flags if verb == "resume" else ()
-        arguments = [verb, *run, "-n", self.namespace, *self.command.access_flags, *flags]
+        arguments = [verb, *run, "-n", self.namespace, *flags]
         return f"{self.command.called} {shlex.join(arguments)}"
 
 
@@ -115,22 +115,21 @@ async def execute(verb: Callable[[Session], Awaitable[int]], command: Command, e
         if task is not None and signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
             loop.add_signal_handler(number, task.cancel)
     clock = ServerClock()
-    access, deadlines = find_access(command.kubeconfig, os.environ, command.overrides), Deadlines()
-    if command.request_timeout is not None:
-        deadlines = deadlines.limited(command.request_timeout)
+    access = find_access(command.kubeconfig, os.environ, command.overrides)
+    deadlines = Deadlines().limited(command.request_timeout)
     async with KubeClient(access, deadlines=deadlines, on_date=clock.observe) as client:
         namespace = command.namespace or (await access.current()).namespace or "default"
-        display = _make_display(clock.now, as_json=command.output == "json")
+        display = _make_display(clock.now, command.access_flags, as_json=command.output == "json")
         return await verb(Session(client, clock, namespace, display, command, explainer))
 
 
-def _make_display(now: Callable[[], datetime], *, as_json: bool) -> Display:
+def _make_display(now: Callable[[], datetime], access_flags: str, *, as_json: bool) -> Display:
     if as_json:
-        return JsonLines(now)
+        return JsonLines(now, access_flags)
     if sys.stdout.isatty():
         with suppress(ImportError):
             from crrd.rollout.table import Terminal  # noqa: PLC0415 - without rich, plain lines are shown
 
-            if not (terminal := Terminal()).is_dumb:
+            if not (terminal := Terminal(access_flags)).is_dumb:
                 return terminal
-    return TextLines()
+    return TextLines(access_flags)

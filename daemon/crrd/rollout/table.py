@@ -39,8 +39,8 @@ _OTHER_LINES = 9 + _COMMANDS  # Lines of the terminal for title, head, bar, wait
 class Terminal(TextDisplay):
     """A display for an interactive terminal."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, access_flags: str = "") -> None:
+        super().__init__(access_flags)
         self._console = Console(highlight=False)
         self.is_dumb = self._console.is_dumb_terminal  # Whether it cannot show a live table (TERM=dumb)
         self._live = Live(console=self._console, auto_refresh=False)
@@ -56,7 +56,7 @@ class Terminal(TextDisplay):
         """See Display."""
         self._live.stop()
         for line in (message, *(f"  {each}" for each in details)):
-            self._console.print(plain(line), markup=False, soft_wrap=True)
+            self._console.print(self._plain(line), markup=False, soft_wrap=True)
 
     def show(self, plan: Plan) -> None:
         """See Display."""
@@ -74,9 +74,11 @@ class Terminal(TextDisplay):
         for line in lines:
             table.add_row(*(_cut(line[column], width, column) for column, width in widths.items()))
         more = Text(f"and {hidden} more pods", "dim") if hidden else Text("")
-        waiting = Text(plain(f"waiting: {'; '.join(plan.waits)}") if plan.wait.why else "", "yellow")
+        waiting = Text(self._plain(f"waiting: {'; '.join(plan.waits)}") if plan.wait.why else "", "yellow")
         slow = [f"{row.pod} {row.wait.with_command}" for row in plan.rows if row.stage.under_way and row.wait.command]
-        return Group(table, more, self._bar(plan.rows), waiting, *(Text(plain(each)) for each in slow[:_COMMANDS]))
+        return Group(
+            table, more, self._bar(plan.rows), waiting, *(Text(self._plain(each)) for each in slow[:_COMMANDS])
+        )
 
     def _cells(self, row: Row) -> dict[str, Text]:
         """Return the cells of a row, by column."""

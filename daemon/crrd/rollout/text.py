@@ -11,15 +11,23 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Stage, count_done
-from crrd.lib.plain import columns, plain
+from crrd.lib.plain import columns, plain, with_flags
 from crrd.rollout.display import Changes, Display, left_out, new_ids, old_ids, state_of, summary
 
 
 class TextDisplay(Display):
     """A display for people. It is complete with `print_line` and `show`."""
 
-    def __init__(self) -> None:
+    def __init__(self, access_flags: str = "") -> None:
+        super().__init__(access_flags)
         self._changes = Changes()
+
+    def _plain(self, text: str) -> str:
+        """Return a text as it is shown."""
+        return plain(with_flags(text, self.access_flags))
+
+    def _print(self, *lines: str) -> None:
+        print("\n".join(map(self._plain, lines)))
 
     def begin(self, run: Run, message: str) -> None:
         """See Display."""
@@ -48,7 +56,7 @@ class TextDisplay(Display):
         run = status.run
         reason = f"; {run.options.reason}" if run.options.reason else ""
         rows = [(row.pod, row.node, row.stage.value, row.wait.why) for row in plan.rows]
-        _print(
+        self._print(
             f"run {run.name}: {run.options.what} of {run.target.words}, since {run.started}{reason}",
             f"{state_of(status)}: {summary(plan.rows)}; last activity {format_duration(status.idle)} ago",
             *([f"waits for: {status.waits}"] if status.waits else []),
@@ -63,7 +71,7 @@ class TextDisplay(Display):
             done, active = f"{each.done}/{each.total}", f"{format_duration(each.idle)} ago"
             run = each.run
             rows.append((run.name, run.target.words, state_of(each), done, run.started, active, each.waits))
-        _print(*(columns(rows, gap=3) if runs else ["no runs"]))
+        self._print(*(columns(rows, gap=3) if runs else ["no runs"]))
 
     def print_preview(self, target: str, preview: Preview, refused: Mapping[str, str], *, of_several: bool) -> None:
         """See Display."""
@@ -85,7 +93,7 @@ class TextDisplay(Display):
         lines += [f"warning: {', '.join(pods)}: {warning}" for warning, pods in preview.warnings.items()]
         lines += [f"not covered by --stale: {each}" for each in preview.unreached]
         heading = [f"{target}:"] if of_several else []
-        _print(*heading, *(lines or ["no pods left to restart"]))
+        self._print(*heading, *(lines or ["no pods left to restart"]))
 
 
 class TextLines(TextDisplay):
@@ -93,7 +101,7 @@ class TextLines(TextDisplay):
 
     def print_line(self, message: str, details: Sequence[str] = ()) -> None:
         """See Display."""
-        _print(message, *(f"  {each}" for each in details))
+        self._print(message, *(f"  {each}" for each in details))
         sys.stdout.flush()
 
     def show(self, plan: Plan) -> None:
@@ -123,7 +131,3 @@ def _stale(preview: Preview) -> list[str]:
         change = each.changes[0]
         rows.append((each.pod, each.container, f"{change.reference}  {rfc3339(change.at)}", each.started))
     return [*columns(rows, gap=3), ""] if preview.stale else []
-
-
-def _print(*lines: str) -> None:
-    print("\n".join(map(plain, lines)))
