@@ -8,10 +8,11 @@ import pytest
 from crrd.cli.recreate import requested
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
-from crrd.core.rollout.plan import End
+from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.run import Amount
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import NODES
+from crrd.rollout.carry_out import conclude
 from crrd.rollout.session import EXIT_INCOMPLETE, Session
 from crrd.rollout.text import TextLines
 from tests.support.run_cluster import NAMESPACE, RunCluster
@@ -70,3 +71,9 @@ async def test_the_rest_is_restarted_once_by_resume(reason: Reason | None, capsy
     assert await typed(api, "resume", "nightly") == 0
     assert api.restarts == dict.fromkeys([f"web-{number:04}" for number in range(6)], 1)
     assert "done: 6 of 6 pods recreated" in capsys.readouterr().out
+
+
+def test_of_a_workload_that_is_gone_the_run_cannot_be_resumed() -> None:
+    plan = Plan((), end=End.INCOMPLETE, message="deployment.apps/web was deleted")
+    expected = "0 of 0 pods recreated; deployment.apps/web was deleted; to restart the rest, start a new run"
+    assert conclude(plan, "resume", timed_out=False) == ("incomplete", expected, EXIT_INCOMPLETE)

@@ -135,6 +135,8 @@ def conclude(plan: Plan, resume_command: str, *, timed_out: bool) -> tuple[str, 
             return "stopped", f"{message}; {plan.message}; {again}", EXIT_BAD_INPUT
         case End.ABORTED:
             return "aborted", f"{message}; {plan.message}; to restart the rest, start a new run", EXIT_FAILED
+        case End.INCOMPLETE if not tally(plan.rows)[Stage.PUT_OFF]:
+            return "incomplete", f"{message}; {plan.message}; to restart the rest, start a new run", EXIT_INCOMPLETE
         case End.INCOMPLETE:
             back = "once the node is back, " if started else ""
             return "incomplete", f"{message}; {plan.message}; {back}{again}", EXIT_INCOMPLETE

@@ -16,7 +16,7 @@ from crrd.core.rollout.image_steps import NO_STEPS, left_behind
 from crrd.core.rollout.overview import LIVE_SECONDS, RUNNING, STOPPED, WAITING
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.run import Progress, Run
-from crrd.core.rollout.standing import RowMemo, Stage, count_done
+from crrd.core.rollout.standing import RowMemo, Stage, count_done, tally
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Remedies, Wait
 from crrd.kube.client import KubeClient
@@ -148,7 +148,7 @@ class Runner:
 
     def _wait_for_nodes(self, plan: Plan) -> Plan:
         """Return the plan without an end while nodes may still come back."""
-        if plan.end is not End.INCOMPLETE:
+        if plan.end is not End.INCOMPLETE or not tally(plan.rows)[Stage.PUT_OFF]:
             self._nodes_until = None if plan.create or plan.refresh else self._nodes_until
             return plan
         now = loop_time()

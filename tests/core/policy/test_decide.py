@@ -31,6 +31,7 @@ from tests.support.worlds import BUDGET
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 USE = Reference(Kind.CONFIG_MAP, "cfg", Use.ENV_FROM)
+FILE = Reference(Kind.CONFIG_MAP, "cfg", Use.VOLUME)
 ALL = ("data.*",)
 KEY: UseKey = ("app", Part(Kind.CONFIG_MAP, "cfg", ALL))
 OTHER: UseKey = ("app", Part(Kind.CONFIG_MAP, "other", ALL))
@@ -329,6 +330,38 @@ class TestConfigChange:
         later = history.look(104, data("b", 99) | data("b", 103, SIDE), *both)
         assert message(later) == f"ConfigMap cfg changed; waiting until {text(109)} for more changes"
 
+    def test_of_another_workload_under_the_policy_is_not_waited_for(self) -> None:
+        """Its container has the same name, but uses none of the same objects."""
+        both = app(), app(-3600, "api-0", "app", replace(USE, name="other"))
+        history = History()
+        history.look(1, data("a", None, KEY, OTHER), *both)
+        for seconds in range(100, 112, 4):
+            decision = history.look(seconds, data("b", 99) | data(str(seconds), seconds, OTHER), *both)
+        assert decision.run is None
+        last = data("b", 99) | data("108", 108, OTHER)
+        first = history.look(110, last, *both).run
+        assert first is not None
+        assert first.objects == (f"ConfigMap cfg (data.*) {text(109)}",)
+        assert history.look(118, last, *both).run == first, "it waits for a run that does not concern it"
+        history.end(119)
+        assert [each.done for each in history.policy.status.config] == ["b", "a"]
+        second = history.look(120, last, app(115), both[1]).run
+        assert second is not None
+        assert second.objects == (f"ConfigMap other (data.*) {text(118)}",)
+
+    def test_that_never_settles_is_shown(self) -> None:
+        history, unsettled = History(), dict[UseKey, datetime]()
+        history.look(1, data("a"))
+        for seconds in range(100, 709, 8):
+            found = history.look(seconds, data(str(seconds), seconds), unsettled=unsettled)
+            unsettled = dict(found.unsettled)
+            assert (found.run, reason(found)) == (
+                None,
+                PolicyReason.SETTLING if seconds < 700 else PolicyReason.UNSETTLED,
+            )
+        assert message(found).startswith(f"ConfigMap cfg has changed again and again since {text(100)}")
+        assert history.look(720, data("708", 708), unsettled=unsettled).unsettled == {}
+
     def test_that_is_reverted_leaves_those_alone_that_never_had_it(self) -> None:
         history = History()
         history.look(1, data("a"))
@@ -347,10 +380,29 @@ class TestConfigChange:
         assert history.look(1, data("a", -60)).run is None
         assert history.look(500, data("a", -60)).run is None
 
-    @pytest.mark.parametrize(("started", "restarted"), [(20, True), (48, False), (60, False)])
-    def test_between_the_creation_and_the_first_look(self, started: float, *, restarted: bool) -> None:
-        run = History().look(100, data("a", 50), app(started)).run
-        assert (run is not None) is restarted
+    @pytest.mark.parametrize(
+        ("started", "created", "restarted"),
+        [(20, 0, True), (48, 0, True), (52, 0, True), (53, 0, False), (50, 50, False), (47, 50, True)],
+    )
+    def test_between_the_creation_and_the_first_look(self, started: float, created: float, *, restarted: bool) -> None:
+        """An object may be created together with its pods."""
+        known = {KEY: replace(data("a", 50)[KEY], created=at(created))}
+        assert (History().look(100, known, app(started)).run is not None) is restarted
+
+    @pytest.mark.parametrize(
+        ("use", "mounted", "restarted"), [(FILE, 95, True), (FILE, 110, False), (FILE, None, False), (USE, 95, False)]
+    )
+    def test_a_first_start_has_the_files_of_when_its_pod_was_created(
+        self, use: Reference, mounted: float | None, *, restarted: bool
+    ) -> None:
+        """kubelet has set them up then, and pulls the image after that."""
+        (key,) = app(0, "web-0", "app", use).keys
+        late = replace(app(125, "web-1", "app", use), mounted=None if mounted is None else at(mounted))
+        history = History()
+        history.look(1, data("a", None, key), app(0, "web-0", "app", use))
+        pods = app(115, "web-0", "app", use), late
+        history.look(100, data("b", 99, key), *pods)
+        assert (history.look(130, data("b", 99, key), *pods).run is not None) is restarted
 
     def test_of_an_object_that_is_used_elsewhere_says_nothing_of_this_container(self) -> None:
         other = app(20, "web-0", "app", Reference(Kind.CONFIG_MAP, "other", Use.ENV_FROM))
@@ -670,6 +722,32 @@ class TestObstacles:
         assert reason(history.look(709, data("c", 199), app(115))) == PolicyReason.INTERVAL, "it began at 110"
         assert history.look(710, data("c", 199), app(115)).run is not None
 
+    def test_a_run_goes_on_while_the_next_one_has_to_wait(self) -> None:
+        """Pods that it restarts meanwhile have the newest data."""
+        history = History(replace(PLAIN, budget=replace(BUDGET, min_interval=600)))
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        first = history.look(110, data("b", 99)).run
+        history.look(120, data("c", 120), app(115), app(pod="web-1"))
+        waits = history.look(130, data("c", 120), app(115), app(pod="web-1"))
+        assert (waits.run, reason(waits), waits.wake_at) == (first, PolicyReason.RUNNING, at(710))
+        then = history.look(710, data("c", 120), app(115), app(pod="web-1")).run
+        assert then is not None
+        assert then != first
+        assert then.since == text(130)
+
+    @pytest.mark.parametrize(("idle_for", "min_ready", "shown"), [(1799, 0, False), (1860, 0, True), (1860, 61, False)])
+    def test_a_run_without_progress_makes_the_policy_unready(
+        self, idle_for: float, min_ready: int, *, shown: bool
+    ) -> None:
+        history = History(replace(PLAIN, budget=replace(BUDGET, min_ready=min_ready)))
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        found = history.look(110, data("b", 99), progress="1 pod is unready", idle_for=idle_for)
+        assert found.run is not None
+        assert reason(found) == (PolicyReason.BLOCKED if shown else PolicyReason.RUNNING)
+        assert message(found) == f"run {found.run.name}: 1 pod is unready" + "; no progress for 31m" * shown
+
     def test_their_distance_counts_from_when_a_window_lets_a_run_start(self) -> None:
         budget, window = replace(BUDGET, min_interval=600), Window(Schedule("0 13 * * *", "UTC"), 3600)
         history = History(replace(PLAIN, budget=budget, window=window))
@@ -698,6 +776,24 @@ class TestSchedule:
         missed = history.look(4 * 3600 + 5).run
         assert missed is not None
         assert missed.since == text(4 * 3600), "only the last of those that were missed"
+
+    def test_lets_a_change_go_first_and_goes_on_after_it(self) -> None:
+        """The run may have given the first pod bad data, and the change repairs it."""
+        history = History(replace(PLAIN, schedule=Schedule("0 * * * *", "UTC")))
+        pods = app(), app(pod="web-1")
+        history.look(1, data("a"), *pods)
+        first = history.look(3600, data("a"), *pods).run
+        assert first is not None
+        history.look(3602, data("b", 3602), app(3601), pods[1])
+        repair = history.look(3612, data("b", 3602), app(3601), pods[1])
+        assert repair.run is not None
+        assert repair.run.trigger == "configChange"
+        assert history.look(3613, data("b", 3602), app(3601), pods[1]).run == repair.run
+        history.end(3620)
+        again = history.look(3621, data("b", 3602), app(3614), app(3616, "web-1")).run
+        assert again == replace(first, started=text(3621)), "pods that it has not restarted get their turn"
+        history.end(3622)
+        assert history.look(3623, data("b", 3602), app(3614), app(3616, "web-1")).run is None
 
     def test_that_is_added_later_counts_from_then(self) -> None:
         history = History()

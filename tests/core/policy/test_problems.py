@@ -9,6 +9,8 @@ import pytest
 from crrd.core.config.references import Kind
 from crrd.core.policy.observed import Look, Observed, observe, read_pod
 from crrd.core.policy.problems import PolicyReason, Problem, problems
+from crrd.core.policy.runs import Trigger, is_repaired, make_record
+from crrd.core.policy.triggers import find_wanted
 from crrd.core.policy.types import Policy, PolicyStatus, UsedObject
 from crrd.core.policy.v1alpha1 import read_policy
 
@@ -147,6 +149,37 @@ def test_a_long_list_is_cut() -> None:
     sources = [{"secretRef": {"name": f"s{number}"}} for number in range(7)]
     (only,) = problems_of(policy(), found(policy(), pod({"envFrom": sources})))
     assert "(s0, s1, s2, s3, s4 and 2 more)" in only.message
+
+
+RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields", "why"),
+    [
+        ({}, {"restartPolicy": "Never"}, "container app would not be started again (restartPolicy Never) (web-0)"),
+        (
+            {"restartPolicyRules": RULES},
+            {},
+            "container app: stopping it may restart all containers of the pod (restartPolicyRules) (web-0)",
+        ),
+    ],
+)
+def test_containers_that_cannot_be_restarted_in_place(spec: dict[str, Any], fields: dict[str, Any], why: str) -> None:
+    """They start no run, and the condition names them. Otherwise a run that skips them would look like success."""
+    record = UsedObject("app", Kind.CONFIG_MAP, "web", "new", "2026-01-01T12:30:00Z", keys=("data.*",))
+    chosen = replace(policy({"configChange": {}, "maxAge": "10m"}), status=PolicyStatus((record,)))
+    bad = pod({**CONFIG_MAP, **spec}, ready="2026-01-01T12:00:05Z", **fields)
+    good = pod(CONFIG_MAP, ready="2026-01-01T12:00:05Z")
+    for pods, runs in (((bad,), 0), ((bad, good), 1)):
+        look = Look(chosen, found(chosen, *pods), NOW)
+        (only,) = problems(look)
+        assert (only.reason, only.blocking) == (PolicyReason.BARRED, not runs)
+        assert only.message.startswith(f"{why}, so changes do not reach it: replace these pods")
+        wanted = find_wanted(look).runs
+        assert [run.trigger for run in wanted] == ["configChange"] * runs
+        assert len(find_wanted(replace(look, policy=replace(chosen, config=None))).runs) == runs
+        assert is_repaired(look, make_record(look, Trigger.AGE, ("app",), NOW)) is not runs
 
 
 def test_what_blocks_comes_first() -> None:

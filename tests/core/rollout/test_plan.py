@@ -16,7 +16,10 @@ from crrd.core.rollout.plan import End, make_plan, seen_by_others, unfinished
 from crrd.core.rollout.preview import Stale, make_preview
 from crrd.core.rollout.rivals import first_rival, taken_over
 from crrd.core.rollout.run import Amount, Progress, Run, Target
+from crrd.core.rollout.standing import barred_containers
 from crrd.core.rollout.state import Member, World
+from crrd.core.rollout.waits import Skip
+from crrd.core.rollout.workload import Workload
 from crrd.kubelet.restart_rules import RestartPolicy
 from tests.support.rollouts import (
     AFTER,
@@ -147,6 +150,11 @@ class TestBudgets:
         assert why(found)["web-4"] == "3 pods are unready, the limit is 2: web-1, web-2, web-3"
         found = planned(World((ONE, replace(TWO, ready=False))), run(max_unavailable=Amount(2), first=1))
         assert chosen(found) == ["web-1"]
+
+    def test_those_that_have_run_for_longest_go_first(self) -> None:
+        """The next change begins another run before the end of this one, again and again."""
+        pods = tuple(member(f"web-{n}", container(started_at=f"2026-01-01T11:0{(n + 2) % 4}:00Z")) for n in range(4))
+        assert chosen(planned(World(pods), run(max_unavailable=Amount(3)))) == ["web-2", "web-3", "web-0"]
 
     def test_an_unready_one_takes_its_place_among_those_under_way(self) -> None:
         of = run()
@@ -432,10 +440,38 @@ class TestProgress:
         if skipped:
             assert why(found)["web-0"] == "container app would not be started again (restartPolicy Never)"
 
+    def test_what_cannot_be_restarted_beside_what_can_is_named(self) -> None:
+        side = container("side", restart_policy=RestartPolicy.NEVER)
+        pods = (
+            member("web-0", container(), side),
+            member("web-1", side, phase="Succeeded"),
+            member("web-2", container()),
+        )
+        of = run("app", "side")
+        found = planned(World(pods), of)
+        assert [row.containers for row in found.create] == [("app",)]
+        assert [*barred_containers(of, found.rows)] == [
+            "web-0: container side would not be started again (restartPolicy Never)"
+        ]
+
     def test_only_what_is_left_of_a_pod_is_asked_for(self) -> None:
         pod = member("web-0", container("app", started_at=AFTER), container("side"), container("other"))
         (row,) = planned(World((pod,)), run("side", "app", "missing")).create
         assert row.containers == ("side",)
+
+    @pytest.mark.parametrize(
+        ("created", "restarts", "restarted"),
+        [("2026-01-01T11:50:00Z", 0, True), ("2026-01-01T11:50:00Z", 1, False), ("2026-01-01T11:59:00Z", 0, False)],
+    )
+    def test_a_first_start_after_a_change_may_have_the_files_from_before(
+        self, created: str, restarts: int, *, restarted: bool
+    ) -> None:
+        app, until = container(started_at="2026-01-01T11:58:00Z", restart_count=restarts), "2026-01-01T11:55:00Z"
+        pod = replace(member("web-0", app, created=created), config={"app": (replace(USES, use=Use.VOLUME),)})
+        found = planned(World((pod,)), run(objects=(f"ConfigMap web (LOG) {until}",), since=until))
+        assert chosen(found) == ["web-0"] * restarted
+        if not restarted:
+            assert [row.skip for row in found.rows] == [Skip.RECENT]
 
     def test_restarted_since_a_time_of_ones_own(self) -> None:
         pod = member("web-0", container(started_at="2026-01-01T11:30:00Z"))
@@ -516,12 +552,34 @@ class TestEnds:
 
     def test_pods_that_are_no_more(self) -> None:
         of = run()
-        world = World((), (succeeded(of, ONE), failed(of, TWO), asked(of, THREE)))
+        world = World((), (succeeded(of, ONE), failed(of, TWO), asked(of, THREE)), workload(0))
         found = planned(world, of)
         assert stages(found) == {"web-0": "done", "web-1": "deleted", "web-2": "deleted"}
         assert found.end is End.DONE
         going = replace(ONE, pod=replace(ONE.pod, deleting=True))
         assert stages(planned(World((going,), (failed(of, ONE),)), of)) == {"web-0": "deleted"}
+
+    @pytest.mark.parametrize(
+        ("there", "pods", "end"),
+        [
+            (None, (), End.INCOMPLETE),
+            (None, (recreated(ONE),), End.DONE),
+            (workload(2), (), End.INCOMPLETE),
+            (workload(2, deleting=True), (recreated(ONE),), End.INCOMPLETE),
+            (workload(2, deleting=True), (recreated(ONE), TWO), None),
+        ],
+    )
+    def test_a_workload_that_is_gone_has_left_its_pods_alone(
+        self, there: Workload | None, pods: tuple[Member, ...], end: End | None
+    ) -> None:
+        """After `kubectl delete --cascade=orphan`, another workload owns them, and they have the old data."""
+        of = run(max_unavailable=Amount(2))
+        found = planned(World(pods, (succeeded(of, ONE),), there), of)
+        assert found.end is end
+        if end is End.INCOMPLETE:
+            assert found.message == "deployment.apps/web was deleted, or owns no pods any more"
+        other = run(target=Target("pods app=web", selector="app=web"))
+        assert planned(World((), (succeeded(other, ONE),)), other).end is End.DONE
 
     def test_a_failure_in_its_own_words(self) -> None:
         of = run("app", "side")

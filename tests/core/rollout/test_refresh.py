@@ -19,6 +19,8 @@ CHANGED = datetime(2026, 1, 1, 11, 30, tzinfo=UTC)
 LATER = CHANGED + timedelta(minutes=1)
 FILE = Reference(Kind.CONFIG_MAP, "web", Use.VOLUME)
 EDIT = "ConfigMap web () 2026-01-01T11:45:00Z"
+ENV = replace(FILE, use=Use.ENV, keys=frozenset({"LOG"}))
+EDIT_OF_ENV = "ConfigMap web (LOG) 2026-01-01T11:45:00Z"
 BOTH = Amount(2)
 
 
@@ -52,7 +54,7 @@ def token(of: Run, at: datetime = CHANGED) -> str:
     return planned(world(at=at), of).refresh[0][1]
 
 
-@pytest.mark.parametrize("of", [of_policy(), stale()])
+@pytest.mark.parametrize("of", [of_policy(), stale(), run(policy="u1")])
 def test_a_pod_is_refreshed_waited_for_and_then_restarted(of: Run) -> None:
     first = planned(world(), of)
     assert (due(first), chosen(first), first.wait.why) == (["web-0"], [], "")
@@ -78,10 +80,6 @@ def test_a_pod_that_cannot_be_patched_is_restarted_without() -> None:
     assert (due(found), chosen(found)) == ([], ["web-0"])
 
 
-ENV = replace(FILE, use=Use.ENV, keys=frozenset({"LOG"}))
-EDIT_OF_ENV = "ConfigMap web (LOG) 2026-01-01T11:45:00Z"
-
-
 @pytest.mark.parametrize(
     ("of", "uses"),
     [
@@ -90,6 +88,8 @@ EDIT_OF_ENV = "ConfigMap web (LOG) 2026-01-01T11:45:00Z"
         (stale(), replace(FILE, use=Use.ENV_FROM)),
         (run(), FILE),
         (run(preflight=True), FILE),
+        (run(policy="u1"), ENV),
+        (run(policy="u1"), replace(FILE, name="secret")),
     ],
 )
 def test_a_restart_that_brings_no_file_waits_for_none(of: Run, uses: Reference) -> None:
@@ -110,6 +110,10 @@ def test_files_of_other_objects_or_containers_do_not_count(of: Run) -> None:
     pod = replace(member("web-0", container(), container("side")), config={"app": (ENV, other), "side": (FILE,)})
     found = planned(world(pod), of)
     assert (due(found), chosen(found)) == ([], ["web-0"])
+    if of.options.objects:
+        known = replace(world(pod), config={each.object: edited() for each in (ENV, other)})
+        counted = planned(known, run(objects=of.options.objects, policy="u1"))
+        assert due(counted) == ["web-0"], "after the restart, no later change of it counts as missed"
 
 
 def test_the_token_identifies_the_change() -> None:

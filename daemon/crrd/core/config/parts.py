@@ -52,6 +52,15 @@ def _keys(uses: Iterable[Reference]) -> tuple[str, ...]:
     return (_ALL_VARIABLES, *without, *sorted(named))
 
 
+def held_since(uses: Iterable[Reference], started: datetime, mounted: datetime | None) -> datetime:
+    """Return since when a container has the data of these uses, at the earliest.
+
+    `mounted` is the creation of its pod if it has started only once: kubelet sets up the files before that start, and
+    refreshes none while it pulls the image or init containers run.
+    """
+    return min(started, mounted) if mounted is not None and any(use.use.mounted for use in uses) else started
+
+
 @dataclass(frozen=True, slots=True)
 class PartChange:
     """A changed part, and which containers do not have the change: those that started at or before `until`."""

@@ -1,11 +1,13 @@
 """The conditions of a policy, with the times of their last transitions."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from crrd.core.api.time import rfc3339
 from crrd.core.policy.observed import Look
 from crrd.core.policy.problems import PolicyReason, Problem
+from crrd.core.policy.types import Policy
 
 _BEFORE_READING = (PolicyReason.INVALID, PolicyReason.SUSPENDED, PolicyReason.TARGET)
 """With these reasons it is unknown whether configuration can be read."""
@@ -27,14 +29,25 @@ def make_conditions(
     look: Look, problems: Sequence[Problem], reason: PolicyReason, message: str
 ) -> tuple[Mapping[str, Any], ...]:
     """Return the conditions of a policy that does or waits for something, with this reason and message."""
-    policy, made = look.policy, []
-    for kind, holds, why, detail in _rows(look, problems, reason, message):
-        status = "True" if holds else "False"
-        same = (each for each in policy.conditions if (each.get("type"), each.get("status")) == (kind, status))
-        since = next(same, {}).get("lastTransitionTime") or rfc3339(look.now)
-        times = {"observedGeneration": policy.generation, "lastTransitionTime": since}
-        made.append({"type": kind, "status": status, "reason": why.value, "message": detail, **times})
-    return tuple(made)
+    return tuple(_make(look.policy, row, look.now) for row in _rows(look, problems, reason, message))
+
+
+def look_failed(policy: Policy, error: str, now: datetime) -> tuple[Mapping[str, Any], ...]:
+    """Return the conditions of a policy at which the manager could not look. All but Ready stay as they are."""
+    why = PolicyReason.LOOK_FAILING
+    message = ": ".join([why.say(error=error), *why.advise()])
+    others = (each for each in policy.conditions if each.get("type") != "Ready")
+    return _make(policy, ("Ready", False, why, message), now), *others
+
+
+def _make(policy: Policy, row: _Row, now: datetime) -> Mapping[str, Any]:
+    """Return a condition. It keeps the time of its last transition."""
+    kind, holds, why, detail = row
+    status = "True" if holds else "False"
+    same = (each for each in policy.conditions if (each.get("type"), each.get("status")) == (kind, status))
+    since = next(same, {}).get("lastTransitionTime") or rfc3339(now)
+    times = {"observedGeneration": policy.generation, "lastTransitionTime": since}
+    return {"type": kind, "status": status, "reason": why.value, "message": detail, **times}
 
 
 def _rows(look: Look, problems: Sequence[Problem], reason: PolicyReason, message: str) -> Iterator[_Row]:

@@ -7,7 +7,7 @@ No decision depends on the manager's clock alone: `since` is the time of the cha
 one. (It records none for removed keys.) A container is due if it started too early to have the change.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -83,7 +83,9 @@ def _first(look: Look, key: UseKey, found: Data, users: Iterable[Running]) -> Us
     """
     created, changed, (name, part) = parse_time(look.policy.created), found.changed, key
     stale = changed is not None and (created is None or changed > created)
-    stale = stale and changed is not None and any(each.started < changed - _MARGIN for each in users)
+    with_pods = changed is None or found.created is None or changed <= found.created  # else it was edited since
+    slack = -_MARGIN if with_pods else _MARGIN
+    stale = stale and changed is not None and any(each.keys[key] <= changed + slack for each in users)
     since, done = rfc3339(look.now if changed is None else min(changed, look.now)), "" if stale else found.hash
     return UsedObject(
         name, part.kind, part.name, found.hash, since, done, keys=part.keys, immutable=found.immutable_uid
@@ -105,7 +107,7 @@ def _pending(look: Look, old: UsedObject, users: Iterable[Running]) -> bool:
     since, left = parse_time(old.since), parse_time(old.left)
     if old.hash != old.done or since is None or left is None or (limit := _limit(look.policy, since)) > look.now:
         return True
-    return any(left - _MARGIN <= each.started <= limit for each in users)
+    return any(left - _MARGIN <= each.keys[old.key] <= limit for each in users)
 
 
 def _changed(old: UsedObject, found: Data, now: datetime) -> UsedObject:
@@ -126,49 +128,68 @@ def _limit(policy: Policy, since: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Changes that have settled at `limit`, and the containers to recreate then."""
+    """Changes that have settled at `limit`, or settle then, and the containers to recreate."""
 
     containers: tuple[str, ...]
     limit: datetime
     changes: tuple[PartChange, ...]
+    unsettled: datetime | None = None  # If they settle: since when they have been settling, at every look
 
     @property
     def objects(self) -> str:
         """The changed objects, for messages."""
         return ", ".join(sorted({each.part.object for each in self.changes}))
 
+    @property
+    def keys(self) -> frozenset[UseKey]:
+        """The keys of the records of these changes."""
+        return frozenset((name, each.part) for name in self.containers for each in self.changes)
+
+    def concerns(self, container: Running) -> bool:
+        """Whether a container misses one of the changes."""
+        held = container.keys
+        return container.name in self.containers and any(
+            each.misses(part, since) for each in self.changes for (_, part), since in held.items()
+        )
+
 
 def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
-    """Return which of these containers to recreate for settled changes, and what settles; both in the order of time.
+    """Return which of these containers to recreate for settled changes, and which changes settle; the earliest first.
 
-    A container waits until the last change of anything that it uses has settled, so that it restarts once for all.
+    A container waits until the last change of anything that it uses has settled, so that it restarts once for all. So
+    do those of its name that use one of these objects, too.
     """
-    policy = look.policy
+    policy, settled, settling = look.policy, dict[datetime, set[UseKey]](), list[Due]()
     if policy.config is None:
         return [], []
-    by_container: dict[str, list[PartChange]] = {}
-    for each in look.status.config:
-        change = _open_change(policy, each)
-        if change is not None and (not policy.containers or each.container in policy.containers):
-            by_container.setdefault(each.container, []).append(change)
-    by_limit: dict[datetime, tuple[set[str], set[PartChange]]] = {}
-    settling = []
-    for name, changes in by_container.items():
-        limit = max(change.until for change in changes)
+    records = ((each.key, _open_change(policy, each)) for each in look.status.config)
+    named = policy.containers
+    changes = {key: each for key, each in records if each is not None and (not named or key[0] in named)}
+    held = (pair for each in running for pair in each.keys.items() if pair[0] in changes)
+    missed = {key for key, since in held if changes[key].misses(key[1], since)}
+    for group in _connected(each.keys.keys() & changes.keys() for each in look.restartable):
+        limit = max(changes[key].until for key in group)
         if limit > look.now:
-            settling.append(Due((name,), limit, tuple(changes)))
-            continue
-        parts = [(each.started, part) for each in running if each.name == name for _, part in each.keys]
-        missed = [change for change in changes if any(change.misses(part, started) for started, part in parts)]
-        if missed:
-            names, all_missed = by_limit.setdefault(limit, (set(), set()))
-            names.add(name)
-            all_missed.update(missed)
-    found = [
-        Due(tuple(sorted(names)), limit, tuple(sorted(missed, key=str)))
-        for limit, (names, missed) in sorted(by_limit.items(), key=lambda pair: pair[0])
-    ]
-    return found, sorted(settling, key=lambda each: each.limit)
+            since = min(look.found.unsettled.get(key, look.now) for key in group)
+            settling.append(replace(_due(changes, group, limit), unsettled=since))
+        elif some := missed & group:
+            settled.setdefault(limit, set()).update(some)
+    found = [_due(changes, keys, limit) for limit, keys in sorted(settled.items(), key=lambda pair: pair[0])]
+    return found, sorted(settling, key=lambda each: (each.limit, each.objects))
+
+
+def _due(changes: Mapping[UseKey, PartChange], keys: Set[UseKey], limit: datetime) -> Due:
+    names, some = {name for name, _ in keys}, {changes[key] for key in keys}
+    return Due(tuple(sorted(names)), limit, tuple(sorted(some, key=str)))
+
+
+def _connected(uses: Iterable[Set[UseKey]]) -> list[Set[UseKey]]:
+    """Return the keys in groups: those that one container uses are in one group."""
+    groups: list[Set[UseKey]] = []
+    for keys in {frozenset(each) for each in uses} - {frozenset()}:
+        apart = [each for each in groups if not each & keys]
+        groups = [*apart, keys.union(*(each for each in groups if each & keys))]
+    return groups
 
 
 def _open_change(policy: Policy, record: UsedObject) -> PartChange | None:
@@ -182,12 +203,12 @@ def _open_change(policy: Policy, record: UsedObject) -> PartChange | None:
 
 def covered(policy: Policy, run: RunRecord, *, done: bool) -> tuple[UsedObject, ...]:
     """Return the records after a run has started, or is done. It covers all changes that had settled at its start."""
-    limit = parse_time(run.since)
+    limit, parts = parse_time(run.since), {each.part for each in run.changes}
     found = []
     for each in policy.status.config:
         since = parse_time(each.since)
         settled = since is not None and limit is not None and _limit(policy, since) <= limit
-        meant = settled and each.container in run.containers and (each.hash != each.done or each.left)
-        meant = meant and not each.is_kept
+        meant = settled and each.container in run.containers and each.part in parts and not each.is_kept
+        meant = meant and (each.hash != each.done or bool(each.left))
         found.append(replace(each, done=each.hash if done else "", left="") if meant else each)
     return tuple(found)

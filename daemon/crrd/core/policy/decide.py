@@ -1,14 +1,14 @@
 """The next step of a policy (start a run, continue one, or wait), and its new status. Keeps no state."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from crrd.core.api.time import parse_time, rfc3339
+from crrd.core.api.time import format_duration, parse_time, rfc3339
 from crrd.core.policy.conditions import make_conditions
-from crrd.core.policy.config import remember
-from crrd.core.policy.observed import Look, Observed
+from crrd.core.policy.config import Due, remember
+from crrd.core.policy.observed import Look, Observed, UseKey
 from crrd.core.policy.problems import PolicyReason, Problem, problems
 from crrd.core.policy.runs import begun, ended, is_repaired, next_run, stops
 from crrd.core.policy.triggers import Wanted, find_wanted, forget_schedule, note_schedule, window_at
@@ -16,6 +16,10 @@ from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
 
 FAILED_RETRY = timedelta(seconds=15)
 """Until a failed run is looked at again, because no watch reports what a user does about it."""
+BLOCKED_SECONDS = 1800
+"""A run without progress for this time, and `minReady`, makes its policy unready."""
+UNSETTLED = timedelta(minutes=10)
+"""A change that never settles makes its policy unready after this time, and after ten times `settle`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Decision:
     run: RunRecord | None = None  # The active run, None for none; `status` already contains it
     run_until: datetime | None = None  # When its window closes
     wake_at: datetime | None = None
+    unsettled: Mapping[UseKey, datetime] = field(default_factory=dict)  # As in Observed, for the next look
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class _Step:
     wakes: tuple[datetime | None, ...] = ()
     run: RunRecord | None = None
     run_until: datetime | None = None
+    settling: tuple[Due, ...] = ()
 
 
 def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
@@ -49,7 +55,9 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
     known = problems(look)
     step = _Step(*obstacle, status) if obstacle else _next_step(look, known)
     conditions = make_conditions(look, known, step.reason, step.message)
-    return Decision(step.status, conditions, step.run, step.run_until, min(filter(None, step.wakes), default=None))
+    wake_at = min(filter(None, step.wakes), default=None)
+    unsettled = {key: each.unsettled or now for each in step.settling for key in each.keys}
+    return Decision(step.status, conditions, step.run, step.run_until, wake_at, unsettled)
 
 
 def _obstacle(policy: Policy, found: Observed) -> tuple[PolicyReason, str] | None:
@@ -82,7 +90,7 @@ def _remembered(look: Look) -> PolicyStatus:
 
 def _next_step(look: Look, known: Sequence[Problem]) -> _Step:
     """Return what the policy does or waits for, with up-to-date records."""
-    found, now = look.found, look.now
+    found = look.found
     if found.dropped:
         why = PolicyReason.DROPPED.say(fields=", ".join(found.dropped))
         return _Step(PolicyReason.DROPPED, ": ".join([why, *PolicyReason.DROPPED.advise()]), look.status)
@@ -90,8 +98,16 @@ def _next_step(look: Look, known: Sequence[Problem]) -> _Step:
         why = f"{found.missing[0]}; not restarting containers, because they could not start again"
         return _Step(PolicyReason.MISSING, why, look.status)
     wanted = find_wanted(look)
-    last, run = next_run(look, wanted.runs)
-    policy = replace(look.policy, status=replace(look.status, run=last))
+    return replace(_step_for(look, known, wanted), settling=wanted.settling)
+
+
+def _step_for(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
+    """Return what the policy does or waits for, if nothing stops it."""
+    now = look.now
+    opens, closes = window_at(look.policy.window, now)
+    next_at = _start_after(look.policy, look.status.run, now)
+    status, run = next_run(look, wanted.runs, may_start=opens is None and next_at <= now)
+    policy, last = replace(look.policy, status=status), status.run
     if run is None and last is not None and stops(policy, last):
         newer = next((each for each in known if each.reason is PolicyReason.TEMPLATE), None)
         is_same = any(each.container in last.containers for each in look.changes)
@@ -100,16 +116,18 @@ def _next_step(look: Look, known: Sequence[Problem]) -> _Step:
         return _failed(policy, last, wanted, now)
     if run is None:
         return _idle(look, policy.status, wanted, known)
-    opens, closes = window_at(policy.window, now)
-    wakes = (*wanted.wakes, opens, closes)
+    wakes = (*wanted.wakes, opens, closes, next_at if next_at > now else None)
     if opens is not None:
         return _Step(PolicyReason.WINDOW, f"the window opens at {rfc3339(opens)}", policy.status, wakes)
-    next_at = _start_after(policy, last, now)
     if run is not last and next_at > now:
         why = f"the next run may start at {rfc3339(next_at)}"
-        return _Step(PolicyReason.INTERVAL, why, policy.status, (*wakes, next_at))
+        return _Step(PolicyReason.INTERVAL, why, policy.status, wakes)
     status = policy.status if run is last else begun(policy, run)
-    return _Step(PolicyReason.RUNNING, f"run {run.name}: {found.progress or run.reason}", status, wakes, run, closes)
+    why = f"run {run.name}: {look.found.progress or run.reason}"
+    if look.found.idle_for < BLOCKED_SECONDS + look.min_ready:
+        return _Step(PolicyReason.RUNNING, why, status, wakes, run, closes)
+    why = f"{why}; {PolicyReason.BLOCKED.say(time=format_duration(look.found.idle_for // 60 * 60))}"
+    return _Step(PolicyReason.BLOCKED, why, status, wakes, run, closes)
 
 
 def _start_after(policy: Policy, last: RunRecord | None, now: datetime) -> datetime:
@@ -129,9 +147,15 @@ def _failed(policy: Policy, last: RunRecord, wanted: Wanted, now: datetime) -> _
 
 
 def _idle(look: Look, status: PolicyStatus, wanted: Wanted, known: Sequence[Problem]) -> _Step:
-    if wanted.settling is not None:
-        until = rfc3339(wanted.settling.limit)
-        why = f"{wanted.settling.objects} changed; waiting until {until} for more changes"
+    now, settle = look.now, look.policy.settle
+    patience = max(timedelta(seconds=10 * settle), UNSETTLED)
+    for each in sorted(wanted.settling, key=lambda each: each.unsettled or now)[:1]:
+        if each.unsettled is not None and each.unsettled + patience <= now:
+            values = {"objects": each.objects, "since": rfc3339(each.unsettled)}
+            why = ": ".join([PolicyReason.UNSETTLED.say(**values), *PolicyReason.UNSETTLED.advise()])
+            return _Step(PolicyReason.UNSETTLED, why, status, wanted.wakes)
+    for each in wanted.settling[:1]:
+        why = f"{each.objects} changed; waiting until {rfc3339(each.limit)} for more changes"
         return _Step(PolicyReason.SETTLING, why, status, wanted.wakes)
     if (blocking := next((each for each in known if each.blocking), None)) is not None:
         return _Step(blocking.reason, blocking.message, status, wanted.wakes)

@@ -7,12 +7,14 @@ from typing import Any
 
 from crrd.core.api.time import parse_time
 from crrd.core.config.kept import NodeUse
-from crrd.core.config.parts import Part, parts_of
+from crrd.core.config.parts import Part, held_since, parts_of
 from crrd.core.config.references import ObjectName, Reference
 from crrd.core.config.uses import Unreached
 from crrd.core.policy.types import Policy, PolicyStatus
 from crrd.core.rollout.following import TemplateChange, TemplateImages
+from crrd.core.rollout.skips import barred
 from crrd.core.rollout.state import Member, read_member
+from crrd.core.rollout.waits import Skip
 
 UseKey = tuple[str, Part]  # The container's name, and the part that it uses
 
@@ -51,11 +53,14 @@ class Running:
     ready_after: float | None = None
     """Seconds from the start of the pod's newest container until the pod was ready; None if it is not ready."""
     node: str = ""
+    mounted: datetime | None = None  # As in `held_since`; None if it does not run
+    barred: Skip | None = None  # Why it cannot be restarted in place, whatever happens
 
     @property
-    def keys(self) -> set[UseKey]:
-        """The keys of the records about the data that it uses."""
-        return {(self.name, part) for part in parts_of(self.uses)}
+    def keys(self) -> Mapping[UseKey, datetime]:
+        """The keys of the records about the data that it uses, and since when it has the data, at the earliest."""
+        parts = parts_of(self.uses).items()
+        return {(self.name, part): held_since(uses, self.started, self.mounted) for part, uses in parts}
 
 
 def used_parts(running: Iterable[Running]) -> dict[UseKey, tuple[Reference, ...]]:
@@ -80,6 +85,7 @@ class Observed:
     problem: str = ""  # Why there is no target, "" if there is one
     unreadable: str = ""  # Why configuration cannot be read, and what to do about it
     progress: str = ""  # What the active run waits for
+    idle_for: float = 0.0  # Seconds since the active run has made progress
     down: Mapping[str, str] = field(default_factory=dict)
     """By node: why it cannot restart containers now, for nodes of `running`."""
     old_files: str | None = None
@@ -91,6 +97,8 @@ class Observed:
     unreached: tuple[Unreached, ...] = ()
     workload_min_ready: int = 0  # The workload's minReadySeconds
     template: TemplateImages | None = None  # How its template differs from the pods; None if that does not count
+    unsettled: Mapping[UseKey, datetime] = field(default_factory=dict)
+    """Changes that were settling at the last look -> the first of the looks in a row at which they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +117,12 @@ class Look:
     @property
     def served(self) -> tuple[Running, ...]:
         """The running containers whose nodes can restart them now."""
-        return tuple(each for each in self.found.running if each.node not in self.found.down)
+        return tuple(each for each in self.restartable if each.node not in self.found.down)
+
+    @property
+    def restartable(self) -> tuple[Running, ...]:
+        """The running containers that can be restarted in place, once their nodes can do it."""
+        return tuple(each for each in self.found.running if each.barred is None)
 
     @property
     def changes(self) -> tuple[TemplateChange, ...]:
@@ -152,7 +165,17 @@ def read_pod(pod: Mapping[str, Any], now: datetime) -> TargetPod:
     ready = member.ready_since if member.ready and None not in started.values() else None
     ready_after = None if ready is None or newest is None else max(0.0, (ready - newest).total_seconds())
     running = (
-        Running(found.name, name, at or now, uses[name], there[name].ready, ready_after, found.node_name)
+        Running(
+            found.name,
+            name,
+            at or now,
+            uses[name],
+            there[name].ready,
+            ready_after,
+            found.node_name,
+            member.mounted(name),
+            barred(there[name], None),
+        )
         for name, at in started.items()
     )
     return TargetPod(member, tuple(running), member.unreached)

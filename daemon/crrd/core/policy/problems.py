@@ -31,10 +31,21 @@ class PolicyReason(ReasonTable):
     )
     MISSING = "ConfigMissing"
     FAILED = "RunFailed"
+    LOOK_FAILING = (
+        "LookFailing",
+        "the manager cannot look at the policy's objects, and starts nothing: {error}",
+        "the manager's log has all errors; it tries again until it can",
+    )
     RUNNING = "Running"
+    BLOCKED = "RunBlocked", "no progress for {time}"
     WINDOW = "WaitingForWindow"
     INTERVAL = "WaitingForMinInterval"
     SETTLING = "Settling"
+    UNSETTLED = (
+        "NeverSettles",
+        "{objects} has changed again and again since {since}, and each time before settle was over",
+        "add what changes all the time to spec.triggers.configChange.ignore, or set settle to a shorter time",
+    )
     RETRY = "WaitingForRetry"
     CONTROLLER = "WaitingForController"
     NODES = "WaitingForNodes", "not restarted yet: {pods}", "a run restarts them when their nodes are back"
@@ -74,6 +85,11 @@ class PolicyReason(ReasonTable):
     )
     UNREACHED = "ConfigOutOfReach", "{what}"
     TEMPLATE = "TemplateNotFollowed", "{what}"
+    BARRED = (
+        "NotRestartable",
+        "{what} ({pods}), so changes do not reach it",
+        "replace these pods, or name only other containers in spec.containers",
+    )
     AGE = (
         "MaxAgeTooShort",
         "maxAge is {age}, but pods need {needed} to become ready after a start{least}",
@@ -92,7 +108,7 @@ class Problem:
 
 def problems(look: Look) -> tuple[Problem, ...]:
     """Return the problems of a policy with up-to-date records, those first because of which it is not ready."""
-    every = [*_of_nodes(look), *_of_template(look), *_of_records(look.policy)]
+    every = [*_of_nodes(look), *_of_template(look), *_of_records(look.policy), *_of_barred(look)]
     if look.found.names:
         every += [*_of_containers(look), *_of_configuration(look), *_of_age(look)]
     else:
@@ -104,11 +120,12 @@ def _of_nodes(look: Look) -> Iterator[Problem]:
     """Yield the pods that should be restarted now, but whose nodes cannot do it."""
     pods: dict[str, set[str]] = {}
     max_age, down = look.policy.max_age, look.found.down
-    for each in look.found.running:
-        if each.node in down:
-            old = max_age is not None and each.started <= look.now - timedelta(seconds=max_age)
-            if old or due(look, [each])[0]:
-                pods.setdefault(down[each.node], set()).add(each.pod)
+    off = [each for each in look.restartable if each.node in down]
+    changes, _ = due(look, off)
+    for each in off:
+        old = max_age is not None and each.started <= look.now - timedelta(seconds=max_age)
+        if old or any(change.concerns(each) for change in changes):
+            pods.setdefault(down[each.node], set()).add(each.pod)
     for pod, node in (place for each in look.changes for place in each.lacking):
         if node in down:
             pods.setdefault(down[node], set()).add(pod)
@@ -122,6 +139,16 @@ def _of_template(look: Look) -> Iterator[Problem]:
     template = look.found.template
     if template is not None and (whys := [*filter(None, (template.problem, *template.refused))]):
         yield _problem(PolicyReason.TEMPLATE, blocking=True, what="; ".join(whys))
+
+
+def _of_barred(look: Look) -> Iterator[Problem]:
+    """Yield the containers that can never be restarted in place."""
+    pods: dict[str, set[str]] = {}
+    for each in look.found.running:
+        if each.barred is not None:
+            pods.setdefault(each.barred.say(container=each.name), set()).add(each.pod)
+    for what, names in sorted(pods.items()):
+        yield _problem(PolicyReason.BARRED, blocking=not look.restartable, what=what, pods=_some(sorted(names)))
 
 
 def _of_records(policy: Policy) -> Iterator[Problem]:

@@ -6,9 +6,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from crrd.core.api.time import parse_time, rfc3339
-from crrd.core.config.parts import read_change
 from crrd.core.policy.config import Due, covered
-from crrd.core.policy.observed import Look
+from crrd.core.policy.observed import Look, Running
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
 from crrd.core.rollout.following import TemplateChange
 from crrd.core.rollout.image_change import ImageChange
@@ -101,27 +100,43 @@ def ended(
     return replace(policy.status, run=over, config=config)
 
 
-def next_run(look: Look, wanted: tuple[RunRecord, ...]) -> tuple[RunRecord | None, RunRecord | None]:
-    """Return the policy's last run as it is from now on, and the run to carry out.
+def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> tuple[PolicyStatus, RunRecord | None]:
+    """Return the status with the policy's last run as it is from now on, and the run to carry out.
 
     The latter is the last run if that goes on, or a wanted one. It is None if nothing is to be done, or if a failed run
-    stops the policy.
+    stops the policy. A run that another one replaces goes on until that one `may_start`: it brings the newest data.
     """
     policy, last, first = look.policy, look.status.run, next(iter(wanted), None)
     if last is None:
-        return None, first
+        return look.status, first
     changes = [each for each in wanted if _is_for_change(each) and each.since > last.since]
     images = [each for each in wanted if each.image and not gives_same(last, each)]
     if last.finished:
-        return last, next(iter((*images, *reversed(changes))), None) if stops(policy, last) else first
+        return look.status, next(iter((*images, *reversed(changes))), None) if stops(policy, last) else first
     if why := _misfit(policy, last):
-        return replace(last, finished=rfc3339(look.now), message=f"ended because {why}"), first
-    if not (_is_for_change(last) or last.image):
-        return last, last  # its time comes only once
+        return _over(look, last, f"ended because {why}"), first
+    concerned = [each for each in look.found.running if _concerns(last, each)]
     for what, newer in (("template", images), ("change", changes[::-1])):
-        if found := next((each for each in newer if {*each.containers} & {*last.containers}), None):
-            return replace(last, finished=rfc3339(look.now), message=f"replaced by a run for a newer {what}"), found
-    return last, last
+        found = next((each for each in newer if any(_concerns(each, one) for one in concerned)), None)
+        starts = _is_for_change(last) or last.image if what == "template" else may_start
+        if found is not None and starts:
+            status = _over(look, last, f"replaced by a run for a newer {what}")
+            if last.trigger == Trigger.SCHEDULE:  # it goes on afterwards
+                before = (parse_time(last.since) or look.now) - timedelta(seconds=1)
+                status = replace(status, scheduled=rfc3339(before))
+            return status, found
+    return look.status, last
+
+
+def _over(look: Look, run: RunRecord, message: str) -> PolicyStatus:
+    return replace(look.status, run=replace(run, finished=rfc3339(look.now), message=message))
+
+
+def _concerns(run: RunRecord, container: Running) -> bool:
+    """Whether a run may restart a container."""
+    parts = {each.part for each in run.changes}
+    uses_changed = not run.objects or bool(run.image) or any(part in parts for _, part in container.keys)
+    return container.name in run.containers and uses_changed
 
 
 def stops(policy: Policy, last: RunRecord) -> bool:
@@ -137,12 +152,10 @@ def is_repaired(look: Look, run: RunRecord) -> bool:
     if run.image:
         ready = all(each.ready for each in look.found.running if each.name in run.containers)
         return ready and look.follows and not any(each.container in run.containers for each in look.changes)
-    changes = [change for change in map(read_change, run.objects) if change is not None]
     since, available = parse_time(run.since) or look.now, look.now - timedelta(seconds=look.min_ready)
-    for each in look.found.running:
-        own = [change.until for change in changes if (each.name, change.part) in each.keys]
-        concerned = each.name in run.containers and (own or not run.objects)
-        if concerned and not (each.ready and max(own, default=since) < each.started <= available):
+    for each in look.restartable:
+        own = [change.until for change in run.changes if (each.name, change.part) in each.keys]
+        if _concerns(run, each) and not (each.ready and max(own, default=since) < each.started <= available):
             return False
     return True
 

@@ -20,7 +20,7 @@ class Wanted:
 
     runs: tuple[RunRecord, ...] = ()  # That should start, those for the earliest changes first
     wakes: tuple[datetime, ...] = ()  # When there can be others
-    settling: Due | None = None  # Changed configuration that settles next; None if all has
+    settling: tuple[Due, ...] = ()  # Changed configuration that settles, what does so first at the beginning
     retry_at: datetime | None = None
     """When what the last run has left is tried again; None for nothing."""
 
@@ -33,15 +33,14 @@ def find_wanted(look: Look) -> Wanted:
     given = {name for run in first for name in run.containers}  # that run brings them the changed data, too
     left = [replace(each, containers=tuple(name for name in each.containers if name not in given)) for each in changes]
     runs = [make_record(look, Trigger.CONFIG, each.containers, each.limit, each) for each in left if each.containers]
-    settles = settling[0] if settling else None
     wakes = (*(each.limit for each in settling[:1]), *image.wakes)
     if first or runs:
-        return Wanted((*first, *runs), wakes, settles)
-    names = look.policy.containers or tuple(sorted({each.name for each in look.found.running}))
+        return Wanted((*first, *runs), wakes, tuple(settling))
+    names = look.policy.containers or tuple(sorted({each.name for each in look.restartable}))
     timed = _scheduled(look, names) if names else Wanted()
     aged = _aged(look, names) if not timed.runs else Wanted()
     runs_then, retry_at = timed.runs or aged.runs or image.runs, aged.retry_at or image.retry_at
-    return Wanted(runs_then, (*wakes, *timed.wakes, *aged.wakes), settles, retry_at)
+    return Wanted(runs_then, (*wakes, *timed.wakes, *aged.wakes), tuple(settling), retry_at)
 
 
 def _of_template(look: Look, changes: Sequence[Due], settling: Sequence[Due]) -> Wanted:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim
 
 from crrd.core.api.types import POLICY_GROUP
-from crrd.core.config.parts import Part
+from crrd.core.config.parts import Part, PartChange, read_change
 from crrd.core.config.references import Kind, Reference
 from crrd.core.config.uses import Unreached
 from crrd.core.rollout.run import Amount
@@ -167,6 +167,11 @@ class RunRecord:
     finished: Annotated[str, "When the run ended. Empty for a run in progress."] = ""
     failed: Annotated[bool, "Whether the run failed."] = False
     message: Annotated[str, "How the run ended."] = ""
+
+    @property
+    def changes(self) -> tuple[PartChange, ...]:
+        """The changes in `objects`. A malformed one is left out."""
+        return tuple(filter(None, map(read_change, self.objects)))
 
 
 @dataclass(frozen=True, slots=True)

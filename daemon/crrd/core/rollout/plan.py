@@ -31,7 +31,7 @@ class End(StrEnum):
     PAUSED = "paused"  # The first part is done; a user must confirm the rest
     RIVAL = "rival"  # Another run on the same target started first
     ABORTED = "aborted"
-    INCOMPLETE = "incomplete"  # Only pods are left whose nodes are down
+    INCOMPLETE = "incomplete"  # Only pods are left whose nodes are down, or the workload is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +182,22 @@ def _end(world: World, run: Run, rows: tuple[Row, ...]) -> tuple[End | None, str
         return End.FAILED, f"{counts[Stage.FAILED]} failed, {counts[Stage.WAITING]} not started"
     if any(row.stage is Stage.WAITING or row.stage.under_way for row in rows):
         return None, ""
+    if _has_lost_pods(world, run):
+        return End.INCOMPLETE, f"{run.target.words} was deleted, or owns no pods any more"
     if counts[Stage.PUT_OFF]:
         return End.INCOMPLETE, put_off_pods(rows)
     return End.DONE, ""
+
+
+def _has_lost_pods(world: World, run: Run) -> bool:
+    """Whether pods may have left the run before they were done, because their workload is deleted, maybe without them.
+
+    Another workload may own them by now, with the old data.
+    """
+    workload = world.workload
+    if not run.target.uid or (workload is not None and workload.deleting):
+        return bool(run.target.uid)
+    return not world.members and (workload is None or workload.desired > 0)
 
 
 def put_off_pods(rows: Iterable[Row]) -> str:

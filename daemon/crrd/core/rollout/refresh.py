@@ -63,11 +63,16 @@ def _token(world: World, run: Run, row: Row) -> str:
 
 
 def _changed_files(world: World, run: Run, containers: Iterable[str], member: Member) -> Iterator[Reference]:
-    """Yield the mounted objects whose changes are the reason of the restart."""
+    """Yield the mounted objects whose changes are the reason of the restart.
+
+    For a run of a policy, those are all objects that it may read: after the restart, the container counts as having
+    every change before it, also those that are not the reason.
+    """
     changed = {change.part for change in map(read_change, run.options.objects) if change is not None}
     for name in containers:
         uses = member.config.get(name, ())
         found = [use for part, same in parts_of(uses).items() if part in changed for use in same]
+        found += [use for use in uses if run.options.policy and world.config.get(use.object) is not None]
         if run.options.stale:
             container, kept = member.pod.containers[name], world.kept_on(member)
             found += (each.reference for each in changes(uses, container, world.config, kept))

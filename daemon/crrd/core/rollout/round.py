@@ -94,11 +94,18 @@ class Round:
         return chosen, waits
 
     def _candidates(self) -> list[tuple[Row, Member]]:
-        """Return the pods that could start: by their ordinals if required, else unready and failed ones first."""
+        """Return the pods that could start: by their ordinals if required, else unready and failed ones first.
 
-        def place(pair: tuple[Row, Member]) -> tuple[int, str]:
+        Of the others, those come first whose containers have run for longest. So each has its turn even if every run is
+        replaced by the next one before its end.
+        """
+
+        def place(pair: tuple[Row, Member]) -> tuple[int, str, str]:
             row, member = pair
-            return -member.ordinal if self._in_order else int(row.uid not in self._down and not row.failed), row.pod
+            if self._in_order:
+                return -member.ordinal, "", row.pod
+            started = min((member.pod.containers[name].started_at for name in row.containers), default="")
+            return int(row.uid not in self._down and not row.failed), started, row.pod
 
         waiting = [(row, row.member) for row in self._rows if row.stage is Stage.WAITING and row.member is not None]
         return sorted(waiting, key=place)

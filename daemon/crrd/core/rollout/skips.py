@@ -1,12 +1,14 @@
 """Why a pod or a container is skipped by a run, and which containers of a pod a run recreates."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 
 from crrd.core.api.pod import ContainerKind, PodContainer
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import StatePhase
 from crrd.core.config.objects import changes
-from crrd.core.config.parts import parts_of, read_change
+from crrd.core.config.parts import held_since, parts_of, read_change
+from crrd.core.config.references import Reference
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, World
@@ -57,28 +59,38 @@ def skip_reason(
     known = member.pod.node_name in world.kubelets  # else it is read before the pod starts
     if change is not None and container.kind is ContainerKind.SIDECAR and known and keeps_sidecars(minor):
         return Skip.KEPT
-    if container.policy(minor) is RestartPolicy.NEVER:
-        return Skip.NEVER
-    if change is not None and container.policy(minor) is not RestartPolicy.ALWAYS:
+    why_not = barred(container, minor)
+    if why_not is Skip.RESTARTS_POD and run.options.allow_pod_restart:
+        why_not = None
+    if change is not None and why_not is not Skip.NEVER and container.policy(minor) is not RestartPolicy.ALWAYS:
         return Skip.NOT_ALWAYS
     if change is not None and container.container_id:
-        return _restarts_pod(run, container, minor)  # also if it crashes, because another image may help
+        return why_not  # also if it crashes, because another image may help
     if not container.running or not container.container_id:
-        return Skip.NOT_RUNNING
+        return why_not if why_not is Skip.NEVER else Skip.NOT_RUNNING
     if failed is None or failed.request.status.state(container.name).phase is not StatePhase.FAILED:
         started, since = parse_time(container.started_at), parse_time(run.options.since or run.started)
-        if started is not None and since is not None and started > since:
-            return Skip.RECENT
+        recent = started is not None and since is not None and started > since
         uses = member.config.get(container.name, ())
+        if run.options.objects and started is not None:
+            if not _misses_change(run, uses, started, member.mounted(container.name)):
+                return Skip.RECENT if recent else Skip.FRESH
+        elif recent:
+            return Skip.RECENT
         if run.options.stale and not changes(uses, container, world.config, world.kept_on(member)):
             return Skip.FRESH
-        if run.options.objects and started is not None:
-            missed = filter(None, map(read_change, run.options.objects))
-            if not any(change.misses(part, started) for change in missed for part in parts_of(uses)):
-                return Skip.FRESH
-    return _restarts_pod(run, container, minor)
+    return why_not
 
 
-def _restarts_pod(run: Run, container: PodContainer, minor: int | None) -> Skip | None:
-    ruled = restart_all_code(container.restart_rules, minor) is not None
-    return Skip.RESTARTS_POD if ruled and not run.options.allow_pod_restart else None
+def _misses_change(run: Run, uses: Iterable[Reference], started: datetime, mounted: datetime | None) -> bool:
+    """Whether a container misses one of the run's changes. `mounted` is as in `held_since`."""
+    held = {part: held_since(some, started, mounted) for part, some in parts_of(uses).items()}
+    missed = filter(None, map(read_change, run.options.objects))
+    return any(change.misses(part, since) for change in missed for part, since in held.items())
+
+
+def barred(container: PodContainer, minor: int | None) -> Skip | None:
+    """Return why a container can never be restarted in place without its pod, None if it can."""
+    if container.policy(minor) is RestartPolicy.NEVER:
+        return Skip.NEVER
+    return Skip.RESTARTS_POD if restart_all_code(container.restart_rules, minor) is not None else None

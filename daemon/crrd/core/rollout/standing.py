@@ -1,7 +1,7 @@
 """The stage of each pod of a run, and its containers to recreate. `plan` decides whether more pods may start."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -242,6 +242,17 @@ def _was_available(min_ready: int, member: Member) -> bool:
     if started is None or unready_since is None or not all(each.ready for each in there):
         return False
     return unready_since > started + timedelta(seconds=min_ready)
+
+
+def barred_containers(run: Run, rows: Iterable[Row]) -> Iterator[str]:
+    """Yield the containers that a run has left because they can never be restarted in place, with the reason."""
+    for row in rows:
+        if row.member is None or not row.member.counts or (row.skip is not None and row.skip.normal):
+            continue
+        for each in wanted(run, row.member):
+            skip = skip_reason(World(()), run, row.member, each, None)
+            if skip is Skip.NEVER or skip is Skip.RESTARTS_POD:
+                yield f"{row.pod}: {skip.say(container=each.name)}"
 
 
 def _reasons(asked: RunRequest) -> set[Reason]:

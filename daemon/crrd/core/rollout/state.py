@@ -56,6 +56,11 @@ class Member:
         known = [moment for moment in (self.ready_since, *started) if moment is not None]
         return max(known) + timedelta(seconds=min_ready) if self.ready and known else None
 
+    def mounted(self, container: str) -> datetime | None:
+        """Return when kubelet may have set up the files of a container that has started only once; else None."""
+        found = self.pod.containers[container]
+        return parse_time(self.created) if found.running and not found.restart_count else None
+
     @property
     def user(self) -> UserPod:
         """The pod as a user of ConfigMaps and Secrets."""

@@ -28,6 +28,7 @@ class Workload:
     selector: LabelSelector | None = None
     in_order: bool = False  # Whether the highest ordinal comes first, as in StatefulSets
     min_ready: int = 0  # minReadySeconds: how long a new pod must be ready to count as available
+    deleting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ def read_workload(obj: Mapping[str, Any]) -> Workload:
     in_order = obj.get("kind") == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel"
     selector = read_selector(spec.get("selector"))
     rolling, behind = _rolling(obj, desired)
-    return Workload(text(meta.get("uid")), desired, rolling, behind, selector, in_order, read_min_ready(obj))
+    deleting = meta.get("deletionTimestamp") is not None
+    return Workload(text(meta.get("uid")), desired, rolling, behind, selector, in_order, read_min_ready(obj), deleting)
 
 
 def read_min_ready(workload: Mapping[str, Any]) -> int:
