@@ -198,6 +198,10 @@ async def test_looks_that_hang_do_not_delay_an_edit_of_another_team() -> None:
         await asyncio.sleep(13)
         looks = [at for at, verb, kind, where in api.calls if (verb, kind, where) == ("list", "pods", "quiet/")]
         assert min(at - edited for at in looks if at >= edited) <= 1.0
+    assert controller.states() == {"Idle": 1, "LookFailing": 40}
+    (ready,) = api.objects[POLICIES.plural]["p-1"]["status"]["conditions"]
+    assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "False", "LookFailing")
+    assert "starts nothing: list pods: no answer in time: " in ready["message"]
     await cancel([task])
 
 
@@ -274,3 +278,26 @@ async def test_the_end_of_a_run_that_cannot_be_written_is_tried_again_rarely() -
     api.forbidden.clear()
     await asyncio.wait_for(ending, 80)
     assert len(api.calls) == tried + 1
+
+
+@pytest.mark.parametrize("edit", [{"spec": {"suspend": True}}, {"spec": {"budget": {"maxUnavailable": 0}}}, None])
+async def test_a_suspended_invalid_or_deleted_policy_stops_its_run_at_once(edit: dict[str, Any] | None) -> None:
+    """A look may take minutes, and the write of a status may be refused."""
+    client = cast("KubeClient", LanedApi(lambda *_: 10.0))
+    sink = KubeEventSink(client, "manager-1", "crrd-manager")
+    controller = PolicyController(client, sink, LoopClock(), account="a:b", on_run=lambda *_: None)
+    known, spec = controller._policies.objects, {"selector": {"matchLabels": {"a": "b"}}, "triggers": {"maxAge": "72h"}}
+    meta = {"namespace": "n", "name": "p", "uid": "p", "generation": 1, "resourceVersion": "1"}
+    policy = read_policy({"metadata": meta, "spec": spec})
+    known.put(policy)
+    record = RunRecord("run", "maxAge", ("app",), "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", 1)
+    controller._runs.follow(policy, record, Aim(Target("pods a=b", selector="a=b")), None)
+    (run,) = (task for task in asyncio.all_tasks() if task.get_name() == "run run")
+    if edit is None:
+        known.delete(policy)
+    else:
+        newer = {**meta, "generation": 2, "resourceVersion": "2"}
+        known.put(read_policy({"metadata": newer, "spec": {**spec, **edit["spec"]}}))
+    await asyncio.wait([run], timeout=1)
+    assert run.cancelled()
+    await controller.queue.close()

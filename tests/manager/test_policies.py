@@ -29,8 +29,6 @@ from crrd.lib.supervise import cancel
 from crrd.manager.policies import controller
 from crrd.manager.policies.controller import PolicyController
 from crrd.manager.policies.look import UNUSED_SECONDS, Memory, TargetObserver
-from crrd.manager.policies.runs import CHECK_SECONDS
-from crrd.manager.policies.turns import Turns
 from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd_localnode.api.crds import load_crd
 from tests.support.faulty_api import Call
@@ -713,29 +711,6 @@ async def test_runs_that_wait_let_others_run(
     assert {pod.partition("-")[0] for pod, _ in cluster.stops} == {"free"}
     status = await managed.until(lambda status: "PodDisruptionBudget" in ready(status)["message"], "one")
     assert ready(status)["reason"] == "Running"
-
-
-@pytest.mark.virtual_time
-async def test_who_has_waited_in_vain_comes_after_all_others() -> None:
-    turns, order = Turns(2), list[str]()
-
-    async def turn(name: str, seconds: float, *, idle: bool) -> None:
-        async with turns.take(idle=idle):
-            order.append(name)
-            await asyncio.sleep(seconds)
-
-    async with asyncio.TaskGroup() as group:
-        for number in range(30):
-            group.create_task(turn(f"idle-{number}", CHECK_SECONDS, idle=True))
-        await asyncio.sleep(1)
-        assert turns.full
-        given_up = group.create_task(turn("given up", 1, idle=False))
-        group.create_task(turn("new", 1, idle=False))
-        await asyncio.sleep(0)
-        given_up.cancel()
-    assert order.index("new") == 2, "the next free place is its own"
-    assert "given up" not in order
-    assert not turns.full
 
 
 async def test_a_wait_names_fields_of_the_policy_and_no_flags(managed: Managed) -> None:

@@ -5,12 +5,14 @@ name of a run before its first request is created.
 """
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
 import structlog
 
 from crrd.core.config.references import ObjectName
+from crrd.core.policy.conditions import look_failed
 from crrd.core.policy.decide import decide
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.waits import WaitReason, unserved
@@ -19,6 +21,7 @@ from crrd.kube.clock import ServerClock
 from crrd.kube.events import KubeEventSink
 from crrd.lib.backoff import Backoff
 from crrd.lib.controller import Controller
+from crrd.lib.errors import ConflictError, CrrdError
 from crrd.lib.health import Health
 from crrd.lib.supervise import Loop
 from crrd.manager.policies.look import Memory, TargetObserver
@@ -36,6 +39,7 @@ NO_TARGET = Backoff(initial=15.0, factor=2.0, maximum=RESYNC_SECONDS, jitter=0.2
 TEMPLATE = Backoff(initial=2.0, factor=2.0, maximum=RESYNC_SECONDS, jitter=0.2)
 """Before the next check of what keeps pods from following their template, which no watch reports."""
 LOOK_SECONDS = 300.0  # Longest time between two answers while a policy is observed
+FAILING_SECONDS = 60.0  # How long no look at a policy succeeds until its status says so
 
 log = structlog.get_logger(__name__)
 
@@ -79,15 +83,18 @@ class PolicyController(Controller):
             self._runs.stop_all()
 
     def states(self) -> dict[str, int]:
-        """Return the number of policies by the reason of their condition Ready."""
-        return self._policies.states()
+        """Return the number of policies by the reason of their condition Ready, as far as it could be written."""
+        return self._policies.states({key for key, memory in self._memories.items() if memory.fails})
 
     def _changed(self, before: Policy | None, after: Policy | None) -> None:
         policy = after or before
         if policy is not None and (before is None or after is None or before.generation != after.generation):
-            if self._policies.get(policy.key) is None:
+            if (present := self._policies.get(policy.key)) is None:
                 self._memories.pop(policy.key, None)
                 self._waiting.pop(policy.key, None)
+                self._runs.forget(policy.key)
+            elif present.suspended or present.error:
+                self._runs.stop(policy.key)  # at once: a look may take minutes
             self._forget_unwatched(policy.namespace)
             self.queue.wake(policy.key)
 
@@ -126,27 +133,55 @@ class PolicyController(Controller):
             self._runs.forget(key)
             await self._runs.release(key)
             return None
-        now = asyncio.get_running_loop().time()
         memory = self._memories.setdefault(key, Memory())
+        try:
+            wait = await self._round(policy, memory)
+        except ConflictError:  # the policy has changed
+            raise
+        except CrrdError as error:
+            await self._note_failure(policy, memory, str(error))
+            raise
+        if wait is None:
+            await self._note_failure(policy, memory, self._watches.problem(policy.namespace))
+            wait = OBSTACLE_SECONDS  # a list wakes it before that, but a watch that goes on makes none
+        else:
+            memory.failing_since, memory.fails = None, False
+        return asyncio.get_running_loop().time() + wait
+
+    async def _note_failure(self, policy: Policy, memory: Memory, error: str) -> None:
+        """Show in the status that no look has succeeded for a while. Its other parts stay."""
+        now = asyncio.get_running_loop().time()
+        memory.failing_since = now if memory.failing_since is None else memory.failing_since
+        memory.fails = now >= memory.failing_since + FAILING_SECONDS
+        if memory.fails and self._policies.get(policy.key) is policy:
+            with suppress(CrrdError):  # the metric shows it in any case
+                conditions = look_failed(policy, error, self._clock.now())
+                await self._policies.write(policy, policy.status, conditions)
+
+    async def _round(self, policy: Policy, memory: Memory) -> float | None:
+        """Observe one policy and act. Return the seconds until the next time, None while a list is incomplete."""
+        key = policy.key
         absent = memory.absent
         aim, found = await self._observer.look(policy, memory, self._clock.now())
         if self._policies.get(key) is not policy or memory.absent != absent:
             self._forget_unwatched(policy.namespace)  # the look may have begun a watch that is not needed any more
         if found is None:
-            return now + OBSTACLE_SECONDS  # a list wakes it before that, but a watch that goes on makes none
+            return None
         nodes = {each.node for each in found.running}
         down = {node: why for node in nodes if (why := unserved(node, self._daemons.by_node))}
         self._waiting[key] = {*down}
         down |= {node: WaitReason.NODE_NOT_READY.say(node=node) for node in await find_down(self._client, down)}
-        found = replace(found, down=down, progress=self._runs.progress(key), old_files=memory.old_files)
-        found = replace(found, dropped=memory.dropped)
+        found = replace(found, down=down, progress=self._runs.progress(key), idle_for=self._runs.idle_for(key))
+        found = replace(found, old_files=memory.old_files, dropped=memory.dropped, unsettled=memory.unsettled)
         decision = decide(policy, found, self._clock.now())
+        memory.unsettled = decision.unsettled
+        self._runs.goes_on(policy, decision.run, aim)  # before the write, which may fail
         parts = policy, decision.status, decision.conditions
         memory.dropped = await self._policies.write(*parts, always=bool(found.dropped))
         if memory.dropped and not found.dropped:  # the policy must not act on what it could not record
             log.warning("fields of a policy's status dropped", policy=key, fields=memory.dropped)
             self._runs.stop(key)
-            return asyncio.get_running_loop().time()
+            return 0.0
         self._runs.follow(policy, decision.run, aim, decision.run_until)
         await self._runs.release(key)
         wait = OBSTACLE_SECONDS if found.unreadable or found.dropped else RESYNC_SECONDS
@@ -156,7 +191,7 @@ class PolicyController(Controller):
             wait = min(wait, TEMPLATE.delay(memory.hindered))
         if decision.wake_at is not None:
             wait = min(wait, max(0.0, (decision.wake_at - self._clock.now()).total_seconds()) + 0.01)
-        return asyncio.get_running_loop().time() + wait
+        return wait
 
     def _refreshed(self, policy: Policy, problem: str, lacks_right: bool) -> None:
         """Record whether the run of a policy could have files refreshed."""

@@ -46,6 +46,9 @@ class Memory:
     workload: Resource | None = None  # The kind of the target, if its template counts
     fruitless: int = 0  # Looks in a row that found no target, and no watch for it
     hindered: int = 0  # Looks in a row at a template that pods in place cannot follow, at least not yet
+    unsettled: Mapping[UseKey, datetime] = field(default_factory=dict)  # As in Observed
+    failing_since: float | None = None  # The loop's time of the first look of a row that did not succeed
+    fails: bool = False  # Whether that is so long ago that the status should say so
 
     def resources(self, policy: Policy) -> set[Resource]:
         """Return the kinds that must be watched in the policy's namespace."""

@@ -1,7 +1,7 @@
 """Carries out the runs of policies: one task for each. A run's state is in its requests and in the policy's status."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -15,7 +15,7 @@ from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.pull import PullMemory
 from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.settling import with_min_ready
-from crrd.core.rollout.standing import Stage, tally
+from crrd.core.rollout.standing import Stage, barred_containers, tally
 from crrd.core.rollout.waits import Remedies, Skip, WaitReason
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -24,6 +24,7 @@ from crrd.lib.backoff import retry_delay
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError
 from crrd.lib.looptime import loop_time
 from crrd.manager.policies.statuses import Policies
+from crrd.manager.policies.turn_display import TurnDisplay
 from crrd.manager.policies.turns import Turns
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.daemons import NodeDaemons
@@ -36,9 +37,12 @@ from crrd.rollout.target import Aim
 RETRY_SECONDS = 5.0  # Pause of a run that waits for another one
 PROGRESS_SECONDS = 5.0  # Interval of status writes about what a run waits for
 PARALLEL_RUNS = 16
-"""Runs that have a turn at once, with four watches each. One run delays another by TURN_SECONDS at most, and by
+"""Runs that have a turn at once, with four watches each. One run delays another by MOST_SECONDS at most, and by
 CHECK_SECONDS if it has waited in vain before; longer only while an unready pod waits for its image."""
 TURN_SECONDS = 60.0  # Time without progress after which a run lets others run
+MOST_SECONDS = 120.0
+"""Time after which a run lets others run even if it makes progress. It leaves a whole minute (`NODE_SECONDS`) to wait
+for nodes."""
 CHECK_SECONDS = 5.0  # The same for a run whose last turn brought no progress
 STUCK_SECONDS = 240.0
 """How long a run whose pods are done may wait, after its turn, for what follows them, for example for a pod to start.
@@ -73,7 +77,7 @@ class ActiveRun:
     run: Run
     task: asyncio.Task[None] | None = None
     progress: str = ""
-    stages: tuple[Stage, ...] = ()  # Of its pods after the last turn
+    stages: tuple[Stage, ...] = ()  # Of its pods when it was last looked whether it goes on
     pulls: PullMemory = field(default_factory=PullMemory)
     idle: bool = False  # Whether the last turn brought no progress
     stuck_since: float | None = None
@@ -84,9 +88,9 @@ class ActiveRun:
         return self.until is not None and now >= self.until
 
     @property
-    def identity(self) -> tuple[str, int]:
-        """The run's name and the policy's generation."""
-        return self.record.name, self.policy.generation
+    def identity(self) -> tuple[str, int, Target]:
+        """The run's name, the policy's generation, and the target with its UID."""
+        return self.record.name, self.policy.generation, self.aim.target
 
     @property
     def key(self) -> str:
@@ -127,6 +131,7 @@ class PolicyRuns:
         self._on_run, self._on_refresh, self._wake_at = on_run, on_refresh, wake_at
         self._active: dict[str, ActiveRun] = {}
         self._interrupted: dict[str, int] = {}  # By policy: how often its runs have failed in a row
+        self._moved: dict[str, float] = {}  # By policy: the loop's time of the start of its run, or its last progress
         self._turns, self._clusters = Turns(PARALLEL_RUNS), list[Cluster]()
         self._left: dict[str, Leftovers] = {}  # By policy
 
@@ -134,24 +139,38 @@ class PolicyRuns:
         """Return what the active run of a policy waits for, "" for nothing."""
         return active.progress if (active := self._active.get(key)) else ""
 
+    def idle_for(self, key: str) -> float:
+        """Return how many seconds ago the active run of a policy has made progress, 0 if there is none."""
+        return asyncio.get_running_loop().time() - self._moved[key] if key in self._moved else 0.0
+
+    def goes_on(self, policy: Policy, wanted: RunRecord | None, aim: Aim | None) -> bool:
+        """Return whether this run of a policy is active. Stop any other."""
+        active = self._active.get(policy.key)
+        identity = (wanted.name, policy.generation, aim.target) if wanted is not None and aim is not None else None
+        if active is not None and active.identity == identity:
+            return True
+        if active is not None or wanted is None:
+            self.stop(policy.key)
+        return False
+
     def follow(self, policy: Policy, wanted: RunRecord | None, aim: Aim | None, until: datetime | None) -> None:
         """Carry out this run of a policy, and stop any other."""
-        active, last = self._active.get(policy.key), policy.status.run
-        if active is not None and wanted is not None and aim is not None:
-            same_target = active.aim.target.uid == aim.target.uid  # else it was created again
-            if same_target and active.identity == (wanted.name, policy.generation):
-                return
-        self.stop(policy.key)
+        if self.goes_on(policy, wanted, aim):
+            return
+        last = policy.status.run
         if policy.template_image or (last is not None and last.image):
             failed = last.name if last is not None and last.failed else ""  # a user may resume it
             self._note_left(policy, failed, wanted.name if wanted is not None else "")
         if wanted is None or aim is None:
             return
+        self._moved.setdefault(policy.key, asyncio.get_running_loop().time())
         self._active[policy.key] = made = ActiveRun(policy, wanted, aim, until, make_run(policy, wanted, aim.target))
         made.task = asyncio.create_task(self._carry_out(made), name=f"run {wanted.name}")
 
     def stop(self, key: str) -> None:
         """Begin no more pods of the policy's run. Requests under way continue."""
+        self._moved.pop(key, None)
+        self._interrupted.pop(key, None)
         if (active := self._active.pop(key, None)) and active.task is not None:
             active.task.cancel()
 
@@ -195,19 +214,24 @@ class PolicyRuns:
         name, loop = {"policy": active.key, "run": active.run.name}, asyncio.get_running_loop()
         log.info("policy run started", **name, reason=active.record.reason)
         last = active.policy.status.run
-        if last is None or last.name != active.record.name:  # else it continues
+        continues = last is not None and last.name == active.record.name
+        if not continues:
             self._record(active, WorkloadEvent.RECREATING, active.record.reason)
+        display = TurnDisplay(
+            partial(self._progressed, active),
+            partial(self._on_refresh, active.policy),
+            has_problem=continues and any(each.get("type") == "FilesRefreshed" for each in active.policy.conditions),
+        )
         try:
-            plan, timed_out = await self._take_turn(active)
-            while plan.end is End.RIVAL or (timed_out and not active.closed(self._clock.now())):
-                if not timed_out:  # else the last plan has what it waits for
-                    self._progressed(active, plan.message)
+            plan = await self._take_turn(active, display)
+            while plan is None and not active.closed(self._clock.now()):
                 await asyncio.sleep(RETRY_SECONDS)
-                plan, timed_out = await self._take_turn(active)
-            if timed_out:
+                plan = await self._take_turn(active, display)
+            if plan is None:
                 log.info("policy run interrupted", **name, error="the window has closed")
             else:
                 await self._end(active, plan)
+            self._moved.pop(active.key, None)
         except Exception as error:
             if active.record.image and isinstance(error, ApiRefusedError | ConfigurationError):
                 # It holds no pod unready until a user acts. A look says what is missing, and it is tried again later.
@@ -223,42 +247,64 @@ class PolicyRuns:
         self._active.pop(active.key, None)
         self._wake_at(active.key, loop.time())
 
-    async def _take_turn(self, active: ActiveRun) -> tuple[Plan, bool]:
-        """Return the last plan of a run, and whether its window or its turn ended first."""
-        run, until = active.run, active.until
-        timeout = None if until is None else max(1.0, (until - self._clock.now()).total_seconds())
+    async def _take_turn(self, active: ActiveRun, display: RunDisplay) -> Plan | None:
+        """Return the plan with which a run has ended, None if its window or its turn has ended first.
+
+        A turn goes on for as long as nobody else needs its place.
+        """
+        run = active.run
         if self._turns.full and not active.progress:
             self._progressed(active, f"waiting for its turn: {PARALLEL_RUNS} runs of other policies are in progress")
         limited = active.aim, run.options, self._daemons
         cluster = Cluster(self._client, run.namespace, *limited, peers=self._clusters, pulls=active.pulls)
-        async with self._turns.take(idle=active.idle), AsyncExitStack() as stack:
+        async with self._turns.take(run.namespace, idle=active.idle), AsyncExitStack() as stack:
+            if active.closed(self._clock.now()):
+                return None
             try:
                 async with asyncio.timeout(TURN_SECONDS):
                     await stack.enter_async_context(cluster)
             except TimeoutError:
                 raise ApiUnavailableError(f"the run's objects were not listed within {TURN_SECONDS:.0f}s") from None
-            display = _Progress(partial(self._progressed, active), partial(self._on_refresh, active.policy))
-            parts = self._client, cluster, self._clock, display
-            patience = CHECK_SECONDS if active.idle else TURN_SECONDS
-            runner = Runner(*parts, timeout=timeout, confirmed=True, remedies=POLICY_REMEDIES, patience=patience)
-            plan, timed_out = await runner.run(with_min_ready(cluster.world(), run) if active.record.image else run)
+            while (plan := await self._carry_on(active, cluster, display)) is None or plan.end is End.RIVAL:
+                if plan is not None:
+                    self._progressed(active, plan.message)
+                if self._turns.wanted or active.closed(self._clock.now()):
+                    return None
+                if plan is not None:
+                    await asyncio.sleep(RETRY_SECONDS)
+        return plan
+
+    async def _carry_on(self, active: ActiveRun, cluster: Cluster, display: RunDisplay) -> Plan | None:
+        """Carry out a part of a run. Return its last plan if the run has ended, else None."""
+        run, left = active.run, float("inf") if active.record.image else MOST_SECONDS
+        if active.until is not None:
+            left = min(left, max(1.0, (active.until - self._clock.now()).total_seconds()))
+        patience = CHECK_SECONDS if active.idle and self._turns.full else TURN_SECONDS
+        parts = self._client, cluster, self._clock, display
+        runner = Runner(*parts, timeout=left, confirmed=True, remedies=POLICY_REMEDIES, patience=patience)
+        plan, timed_out = await runner.run(with_min_ready(cluster.world(), run) if active.record.image else run)
         stages = tuple(row.stage for row in plan.rows)
+        if stages != active.stages:
+            self._moved[active.key] = asyncio.get_running_loop().time()
         active.idle = (timed_out and not active.idle) or stages == active.stages
         active.stages = stages
         waits, now = timed_out and plan.image.adoption is not None, loop_time()
         active.stuck_since = (active.stuck_since or now) if waits else None
         if active.stuck_since is not None and now >= active.stuck_since + STUCK_SECONDS:
-            return replace(plan, end=End.INCOMPLETE, message=plan.wait.why), False
-        return plan, timed_out
+            return replace(plan, end=End.INCOMPLETE, message=plan.wait.why)
+        return None if timed_out else plan
 
     async def _end(self, active: ActiveRun, plan: Plan) -> None:
         record, uid = active.record, active.policy.uid
-        unserved = any(row.skip is Skip.NO_DAEMON for row in plan.rows)
-        complete = plan.outcome is End.DONE and not unserved
+        odd = [row for row in plan.rows if row.skip is not None and not row.skip.normal]
+        barred = [*barred_containers(active.run, plan.rows)]
+        left = barred or any(row.skip is not Skip.NO_CONTAINER for row in odd)
+        unserved = any(row.skip is Skip.NO_DAEMON for row in odd)
+        complete = plan.outcome is End.DONE and not left
         failed = plan.outcome not in (End.DONE, End.INCOMPLETE)
         if record.image and unserved and plan.end is End.FAILED and not tally(plan.rows)[Stage.FAILED]:
             failed = False  # what new pods are made of cannot follow, because pods are left without the image
-        skipped = (f"{row.pod}: {row.wait.why}" for row in plan.rows if row.skip is not None and not row.skip.normal)
+        skipped = dict.fromkeys([*(f"{row.pod}: {row.wait.why}" for row in odd), *barred])
         details = failures(plan.rows) or "; ".join([*skipped, *filter(None, [plan.message])])
         message = ": ".join(filter(None, [summary(plan.rows) if plan.rows else "", details]))[:1000]
         log.info("policy run ended", policy=active.key, run=record.name, failed=failed, message=message)
@@ -289,29 +335,3 @@ class PolicyRuns:
         if active.progress != text:
             active.progress = text
             self._wake_at(active.key, asyncio.get_running_loop().time() + PROGRESS_SECONDS)
-
-
-class _Progress(RunDisplay):
-    """Reports what a run waits for, and whether files could be refreshed."""
-
-    def __init__(self, on_progress: Callable[[str], None], on_refresh: Callable[[str, bool], None]) -> None:
-        self._on_progress, self._on_refresh = on_progress, on_refresh
-        self._has_problem = False
-
-    def show(self, plan: Plan) -> None:
-        """See RunDisplay."""
-        self._on_progress(": ".join([summary(plan.rows), *plan.waits[:1]]))
-
-    def print_line(self, message: str, details: Sequence[str] = ()) -> None:
-        """See RunDisplay."""
-        log.debug(message, details=details)
-
-    def files_refreshed(self, problem: str, *, lacks_right: bool) -> None:
-        """See RunDisplay. The problem of one pod counts until the end."""
-        if not self._has_problem:
-            self._has_problem = bool(problem)
-            self._on_refresh(problem, lacks_right)
-
-    async def ask(self, question: str) -> bool:
-        """See RunDisplay. The runs of policies are confirmed from their start."""
-        return False

@@ -1,8 +1,9 @@
 """The known policies, and writes of their status."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from crrd.core.policy.problems import PolicyReason
 from crrd.core.policy.types import Policy, PolicyStatus
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.kube.client import KubeClient
@@ -24,12 +25,13 @@ class Policies:
         """Return the policy `namespace/name`, or None."""
         return next(reversed(tuple(self.objects.of(key))), None)
 
-    def states(self) -> dict[str, int]:
-        """Return the number of policies by the reason of their condition Ready."""
+    def states(self, failing: Collection[str]) -> dict[str, int]:
+        """Return the number of policies by the reason of their condition Ready. Looks at those in `failing` fail."""
         counts = Counter[str]()
         for policy in self.objects:
             ready = next((each for each in policy.conditions if each.get("type") == "Ready"), {})
-            counts[str(ready.get("reason") or "Unknown")] += 1
+            reason = PolicyReason.LOOK_FAILING if policy.key in failing else ready.get("reason") or "Unknown"
+            counts[str(reason)] += 1
         return counts
 
     async def write(

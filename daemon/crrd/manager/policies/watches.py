@@ -109,6 +109,13 @@ class NamespaceWatches:
             return False
         return reflector.listed and not reflector.last_error
 
+    def problem(self, namespace: str) -> str:
+        """Return why a list of a namespace is incomplete, as far as that is known."""
+        watches = (self._watches.get(_key(each)) for each in self._scopes.values() if each.namespace == namespace)
+        return next(
+            (each.last_error for each in watches if each is not None and each.last_error), "no list is complete"
+        )
+
     def forget(self, namespace: str, resource: Resource) -> None:
         """End the watch of a namespace."""
         key = _key(Scope(namespace, resource))
