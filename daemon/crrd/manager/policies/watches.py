@@ -30,7 +30,7 @@ class _Object(NamedTuple):
     name: str
     version: str
     """UID and resourceVersion, so that an object that was created again has another one. Of a workload: the generation,
-    because only its spec matters."""
+    because only its spec matters. A ConfigMap may have one, too, that its writer has set, and that never changes."""
 
 
 class _Users(Objects[Version[UserPod]]):
@@ -142,7 +142,8 @@ class NamespaceWatches:
                 notify(found.value.name)
 
         objects = Objects[Version[_Object]](changed, listed=partial(notify, ""), group=lambda found: found.value.name)
-        selection = Selection(metadata_of(scope.resource), versioned(_read), scope.namespace)
+        read = partial(_read, field="resourceVersion" if scope.resource in CONFIGURATION.values() else "generation")
+        selection = Selection(metadata_of(scope.resource), versioned(read), scope.namespace)
         informer = Informer(self._client, selection, objects)
         return informer
 
@@ -151,7 +152,7 @@ def _key(scope: Scope) -> str:
     return f"{scope.namespace}/{scope.resource.full_name}"
 
 
-def _read(obj: Mapping[str, Any]) -> _Object:
+def _read(obj: Mapping[str, Any], field: str) -> _Object:
     meta = mapping(obj.get("metadata"))
-    version = meta.get("generation") or meta.get("resourceVersion")
+    version = meta.get(field) or meta.get("resourceVersion")
     return _Object(text(meta.get("name")), f"{text(meta.get('uid'))}/{version}")
