@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,7 +23,7 @@ from crrd.kube.config import AccessSource, find_access
 from crrd.kube.events import KubeEventSink
 from crrd.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, POLICIES, SECRETS, Resource
 from crrd.lib.backoff import REFUSED
-from crrd.lib.errors import ConflictError
+from crrd.lib.errors import ApiRefusedError, ConflictError
 from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
 from crrd.manager.policies import controller
@@ -278,6 +278,19 @@ async def test_a_namespace_that_does_not_allow_it_says_how_to(
     assert "--serviceaccount=crrd-system:crrd-manager" in readable["message"]
     managed.cluster.api.clear_faults()
     await managed.until(is_idle)
+
+
+def test_a_kind_that_no_role_includes_needs_one_of_its_own() -> None:
+    """Binding the role once more would change nothing."""
+    observer, error = (
+        TargetObserver(cast("Any", None), cast("Any", None), "crrd-system:m"),
+        ApiRefusedError("no", status=403),
+    )
+    error.resource = "rollouts.argoproj.io"
+    assert observer._grant(error, "shop", "crrd-read-config") == (
+        "the manager may not read rollouts.argoproj.io, which crrd-read-config does not allow: bind a Role with get, "
+        "list and watch of rollouts.argoproj.io to the ServiceAccount crrd-system:m in shop"
+    )
 
 
 async def test_a_key_that_vanishes_restarts_nothing(managed: Managed) -> None:

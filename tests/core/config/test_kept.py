@@ -57,6 +57,7 @@ def test_a_pod_that_has_ended_or_left_the_node_uses_nothing() -> None:
     node.set("one", pod(0))
     node.set("one", replace(pod(0), node=""))
     assert node.freed == [CFG]
+    assert not node.uses._uses, "names of objects that nothing uses take no memory"
     node.set("two", pod(200))
     assert node.kept(100) == ()
 

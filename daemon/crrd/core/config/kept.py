@@ -125,6 +125,8 @@ class ObjectUses:
     def _free(self, name: ObjectName, node: str) -> None:
         if not self._uses[name][node].pods:
             del self._uses[name][node]
+            if not self._uses[name]:
+                del self._uses[name]
             self._freed(name)
 
 

@@ -25,6 +25,7 @@ from crrd.rollout.target import Aim, find_workload
 
 _SCRYPT_COST = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
 """Cost of the hash of a Secret, because all readers of the policy can read it: 4 MiB and some ms for each guess."""
+_GROUPS = ("", "apps", "batch", "apps.kruise.io", "policy")  # Of the kinds that the ClusterRoles include
 UNUSED_SECONDS = 300.0
 """How long an object counts as unused. Some objects change every few seconds, and a look reads all pods."""
 
@@ -198,6 +199,9 @@ class TargetObserver:
         """Return the message of a refusal, with the command that grants the right."""
         if error.status != 403:
             return str(error)
+        if error.resource.partition(".")[2] not in _GROUPS:
+            what = f"a Role with get, list and watch of {error.resource} to the ServiceAccount {self._account}"
+            return f"the manager may not read {error.resource}, which {role} does not allow: bind {what} in {namespace}"
         return f"the manager may not read this namespace; to allow it: {self.grant(namespace, role)}"
 
     def grant(self, namespace: str, role: str) -> str:
