@@ -203,6 +203,9 @@ _RULES: Mapping[re.Pattern[str], Callable[..., bool]] = {
     re.compile(r"has\(self\.(\w+)\) != has\(self\.(\w+)\)"): lambda value, one, other: (
         (one in value) != (other in value)
     ),
+    re.compile(r"!has\(self\.([\w.]+)\) \|\| has\(self\.(\w+)\)"): lambda value, needing, needed: (
+        needed in value or value_at(value, needing) is None
+    ),
 }
 """CEL rules about a single object that are enforced, and functions of the value and of the rule's groups."""
 

@@ -116,11 +116,11 @@ def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> t
     if why := _misfit(policy, last):
         return _over(look, last, f"ended because {why}"), first
     concerned = [each for each in look.found.running if _concerns(last, each)]
-    for what, newer in (("template", images), ("change", changes[::-1])):
+    for kind, newer in (("template", images), ("change", changes[::-1])):
         found = next((each for each in newer if any(_concerns(each, one) for one in concerned)), None)
-        starts = _is_for_change(last) or last.image if what == "template" else may_start
+        starts = _is_for_change(last) or last.image if kind == "template" else may_start
         if found is not None and starts:
-            status = _over(look, last, f"replaced by a run for a newer {what}")
+            status = _over(look, last, f"replaced by a run for a newer {kind}")
             if last.trigger == Trigger.SCHEDULE:  # it goes on afterwards
                 before = (parse_time(last.since) or look.now) - timedelta(seconds=1)
                 status = replace(status, scheduled=rfc3339(before))
