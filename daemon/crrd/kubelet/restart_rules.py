@@ -111,8 +111,8 @@ def has_early_liveness_bug(version: str) -> bool:
 
 
 def keeps_sidecars(minor: int | None) -> bool:
-    """Whether kubelet 1.`minor` leaves a native sidecar as it is although its image has changed. Unknown: it does."""
-    return minor is None or minor < SIDECAR_HASH_SINCE
+    """Whether kubelet 1.`minor` leaves a native sidecar as it is although its image has changed. Unknown: no."""
+    return minor is not None and minor < SIDECAR_HASH_SINCE
 
 
 class RestartPolicy(StrEnum):

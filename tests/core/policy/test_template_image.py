@@ -319,6 +319,15 @@ class TestWithChangedConfiguration:
         assert (first.image, found.image, found.objects) == ("", "i:2", first.objects)
         assert history.look(113, data("b", 99), template=has(new())).run == found
 
+    def test_a_run_for_a_change_goes_on_while_an_image_has_to_wait(self) -> None:
+        history = History(replace(BOTH, budget=replace(BOTH.budget, min_interval=600)))
+        history.look(1, data("a"), template=has())
+        first = history.look(110, data("b", 99), template=has()).run
+        assert history.look(112, data("b", 99), template=has(new())).run == first
+        then = history.look(710, data("b", 99), template=has(new())).run
+        assert then is not None
+        assert (then.image, then != first) == ("i:2", True)
+
     def test_a_time_of_the_schedule_is_not_lost(self) -> None:
         last = RunRecord("web-1", "schedule", ("app",), text(1), text(1), 1)
         history = History(replace(BOTH, status=replace(BOTH.status, run=last), schedule=None))

@@ -24,6 +24,7 @@ from crrd.core.recreate.invariants import Rule, check
 from crrd.core.recreate.observation import Hook, HookKind, Instance, Observation
 from crrd.kubelet.hash.name_and_image import hash_of_name_and_image
 from crrd.kubelet.restart_rules import RestartPolicy
+from crrd.kubelet.runtime_status import ContainerState
 from tests.support.worlds import decided, exited, instance, observed, pin, pod, request
 
 NOW = 100.0
@@ -233,5 +234,7 @@ def test_a_container_that_kubelet_may_be_stopping_is_not_done_because_it_has_the
     ):
         assert (state(decision).phase, state(decision).reason) == (StatePhase.SUCCEEDED, Reason.IMAGE_KEPT)
         assert not any(isinstance(each, EmitEvent) and "was recreated" in each.message for each in decision.actions)
+    ended = one(asked(), view, replace(kept, state=ContainerState.EXITED), pod_at=NOW)
+    assert ended.wake_at != NOW + 20 + STOP_SPARE, "kubelet starts the next one, as after each stop"
     unready = replace(shown(NEW, ready=False), spec_observed=True)
     assert state(one(asked(), unready, kept, pod_at=NOW)).phase is StatePhase.RECREATING

@@ -246,7 +246,7 @@ def test_a_set_that_its_user_holds_is_not_adopted(held: dict[str, Any]) -> None:
 def test_a_native_sidecar_is_skipped_where_kubelet_would_keep_it() -> None:
     """Kubelet 1.31 and older do not look at it. The pod would be drained for nothing, and get the image at a crash."""
     of, sidecars = of_image(pulls=False), pods(OLD, kind=ContainerKind.SIDECAR)
-    for version, skipped in (("v1.31.9", True), ("", True), ("v1.32.0", False)):
+    for version, skipped in (("v1.31.9", True), ("v1.32.0", False), ("", False)):
         plan = planned(replace(world(sidecars), kubelets={"node-a": version}), of)
         assert (chosen(plan) == [], "native sidecar app" in why(plan)["web-0"]) == (skipped, skipped)
     assert chosen(planned(world(sidecars), of)) == ["web-0"], "its node is read before it starts"

@@ -578,6 +578,8 @@ class TestEnds:
         assert found.end is end
         if end is End.INCOMPLETE:
             assert found.message == "deployment.apps/web was deleted, or owns no pods any more"
+        over = replace(succeeded(of, ONE), progress=Progress(AFTER, "laptop/42", "done", 1, 1))
+        assert seen_by_others(World(pods, (over,), there), of, NOW).end is End.DONE, "so it is recorded"
         other = run(target=Target("pods app=web", selector="app=web"))
         assert planned(World((), (succeeded(other, ONE),)), other).end is End.DONE
 

@@ -115,6 +115,7 @@ def test_nulls_and_unknown_fields_are_dropped() -> None:
 LEAST = {"rule": "duration(self) >= duration('60s')", "message": "must be at least 60s"}
 LIKE = {"rule": "self.matches(r'^a+$')", "message": "must be of a"}
 EITHER = {"rule": "has(self.a) != has(self.b)", "message": "must have either a or b"}
+NEEDS = {"rule": "!has(self.a) || has(self.b)", "message": "a needs b"}
 SHORTER = {
     "rule": "!has(self.a) || !has(self.in.b) || duration(self.in.b) < duration(self.a)",
     "message": "a must be longer than b",
@@ -141,6 +142,7 @@ OTHER = {
                 "either": {"type": "object", "properties": BOTH, "x-kubernetes-validations": [EITHER]},
                 "span": {"type": "object", "properties": {"a": {"type": "string"}, "in": INNER},
                          "x-kubernetes-validations": [SHORTER]},
+                "needs": {"type": "object", "properties": BOTH, "x-kubernetes-validations": [NEEDS]},
                 "several": {"type": "array", "items": {"type": "object", "properties": BOTH,
                             "x-kubernetes-validations": [EITHER]}},
                 "one": {"oneOf": [{"required": ["x"]}, {"required": ["y"]}], "type": "object",
@@ -174,7 +176,8 @@ OTHER = {
         ({"like": "aa"}, []),
         ({"like": "aa\n"}, ["spec.like"]),
         ({"least": 90}, ["spec.least", "spec.least"]),
-        ({"either": {}}, ["spec.either"]),
+        ({"either": {}, "needs": {"b": 1}}, ["spec.either"]),
+        ({"needs": {"a": 1}}, ["spec.needs"]),
         ({"several": [{"a": 1}, {"a": 1, "b": 1}]}, ["spec.several[1]"]),
         ({"tags": ["x", "x"]}, ["spec.tags"]),
         ({"free": {"a": "b"}}, ["spec.free.a"]),

@@ -118,7 +118,7 @@ def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> t
     concerned = [each for each in look.found.running if _concerns(last, each)]
     for kind, newer in (("template", images), ("change", changes[::-1])):
         found = next((each for each in newer if any(_concerns(each, one) for one in concerned)), None)
-        starts = _is_for_change(last) or last.image if kind == "template" else may_start
+        starts = bool(last.image) or (may_start and _is_for_change(last)) if kind == "template" else may_start
         if found is not None and starts:
             status = _over(look, last, f"replaced by a run for a newer {kind}")
             if last.trigger == Trigger.SCHEDULE:  # it goes on afterwards

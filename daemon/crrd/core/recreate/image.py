@@ -25,9 +25,11 @@ def await_image(view: ContainerView, *, blocked: bool) -> Step:
     if view.status.image != view.image:
         return _await_change(view, blocked=blocked)
     newest = view.newest
-    if newest is not None and newest.state is not ContainerState.EXITED and not _started_for_image(view, newest):
+    if newest is None or newest.state is ContainerState.EXITED:
+        return await_next(view)
+    if not _started_for_image(view, newest):
         return _await_kubelet(view)
-    if newest is not None and view.target is not None and newest.id == view.target.bare_id:
+    if view.target is not None and newest.id == view.target.bare_id:
         return _await_kept(view)
     return await_next(view)
 

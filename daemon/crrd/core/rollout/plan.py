@@ -147,7 +147,9 @@ def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
         return plan
     rows = tuple(_at_the_end(row, done=done) for row in plan.rows)
     end, message = _end(world, run, rows)
-    return Plan(rows, end=End.INCOMPLETE, message=message) if end is End.INCOMPLETE else Plan(rows, end=End.DONE)
+    if end is End.INCOMPLETE and not done:
+        return Plan(rows, end=end, message=message)
+    return Plan(rows, end=End.DONE)
 
 
 def _at_the_end(row: Row, *, done: bool) -> Row:

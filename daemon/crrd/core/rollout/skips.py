@@ -56,8 +56,7 @@ def skip_reason(
     minor, change = known_minor(world.kubelets.get(member.pod.node_name, "")), run.options.image
     if change is not None and container.image == change.image:
         return Skip.HAS_IMAGE
-    known = member.pod.node_name in world.kubelets  # else it is read before the pod starts
-    if change is not None and container.kind is ContainerKind.SIDECAR and known and keeps_sidecars(minor):
+    if change is not None and container.kind is ContainerKind.SIDECAR and keeps_sidecars(minor):
         return Skip.KEPT
     why_not = barred(container, minor)
     if why_not is Skip.RESTARTS_POD and run.options.allow_pod_restart:
