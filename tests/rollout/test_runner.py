@@ -47,7 +47,7 @@ async def test_the_number_of_plans_does_not_grow_with_the_number_of_pods(pods: i
     api = RunCluster(pods)
     plan, _ = await api.carry_out(api.run_of(max_unavailable=ALL))
     assert (plan.end, once(api), len(api.created)) == (End.DONE, True, pods)
-    assert len(api.plans) <= 150
+    assert len(api.plans) <= 100
 
 
 async def test_a_run_is_as_fast_as_its_budget_and_never_over_it() -> None:

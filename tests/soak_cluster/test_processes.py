@@ -21,6 +21,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def begin(pid: int) -> Path:
+    """Return what the kernel shows of a process once its program has begun. Popen may return a moment before that."""
+    place = Path(f"/proc/{pid}")
+    while not place.joinpath("environ").read_bytes():  # the last that is set, after the arguments
+        assert place.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "Z", "it has ended"
+    return place
+
+
 def test_a_process_is_killed_and_started_as_it_was(folder: Path) -> None:
     log, file = folder / "etcd.log", folder / "etcd.pid"
     with log.open("wb") as output:
@@ -31,9 +39,8 @@ def test_a_process_is_killed_and_started_as_it_was(folder: Path) -> None:
     with ExitStack() as left:
         left.callback(child.wait)
         left.callback(child.kill)
-        while not (found := found_in([folder])):  # its arguments are there a moment after the start
-            assert child.poll() is None
-        ((part, (process,)),) = found.items()
+        begin(child.pid)
+        ((part, (process,)),) = found_in([folder]).items()
         assert isinstance(process, PlainProcess)
         assert (part, process.name, process.runs) == (Part.ETCD, "etcd", True)
         process.start()
@@ -44,7 +51,7 @@ def test_a_process_is_killed_and_started_as_it_was(folder: Path) -> None:
         assert not process.runs
         process.start()
         left.callback(process.send, signal.SIGKILL)
-        again = Path(f"/proc/{process.pid}")
+        again = begin(process.pid)
         assert (process.runs, int(file.read_text())) == (True, process.pid)
         assert again.joinpath("cmdline").read_bytes() == f"{folder / 'etcd'}\0".encode() + b"60\0"
         assert again.joinpath("environ").read_bytes() == b"WORD=here\0"
