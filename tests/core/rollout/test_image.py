@@ -56,8 +56,9 @@ HELD = (
 )
 
 
-def of_image(*, adopt: bool = False, pulls: bool = True, **options: Any) -> Run:
-    return run(image=ImageChange(NEW, (OLD,), adopt=adopt, pulls=pulls, template="rest"), **options)
+def of_image(*, adopt: bool = False, pulls: bool = True, undoes: str = "", **options: Any) -> Run:
+    change = ImageChange(NEW, (OLD,), adopt=adopt, pulls=pulls, template="rest", undoes=undoes)
+    return run(image=change, **options)
 
 
 def pods(*images: str, **changes: Any) -> tuple[Member, ...]:

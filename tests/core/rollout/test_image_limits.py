@@ -13,19 +13,18 @@ from crrd.core.rollout.adoption import next_adoption
 from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.image_report import image_report
-from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.pull import PullPod, PullState
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Amount, Run
-from crrd.core.rollout.state import Member, World
+from crrd.core.rollout.state import Member
 from crrd.core.rollout.template import Content, Template, read_template
+from tests.core.rollout.test_image import NEW, OLD, of_image, pods, world
 from tests.support.rollouts import (
     NOW,
     asked,
     budget,
     chosen,
-    container,
     failed,
     member,
     planned,
@@ -37,17 +36,7 @@ from tests.support.rollouts import (
     workload,
 )
 
-OLD, NEW = "app:1", "app:2"
 SECRETS = {"serviceAccountName": "web", "imagePullSecrets": [{"name": "new"}]}
-
-
-def of_image(*, adopt: bool = False, pulls: bool = True, undoes: str = "", **options: Any) -> Run:
-    change = ImageChange(NEW, (OLD,), adopt=adopt, pulls=pulls, template="rest", undoes=undoes)
-    return run(image=change, **options)
-
-
-def pods(*images: str, **changes: Any) -> tuple[Member, ...]:
-    return tuple(member(f"web-{n}", container(image=image, **changes)) for n, image in enumerate(images))
 
 
 def on(node: str, pod: Member) -> Member:
@@ -56,10 +45,6 @@ def on(node: str, pod: Member) -> Member:
 
 def pull(node: str = "node-a", state: PullState = PullState.PULLED, **changes: Any) -> PullPod:
     return replace(PullPod(f"pull-{node}", "u", "run", node, state), **changes)
-
-
-def world(members: tuple[Member, ...], *requests: RunRequest, pulls: tuple[PullPod, ...] = (), **state: Any) -> World:
-    return World(members, requests, workload(len(members)), image=ImageState(pulls, container="app", **state))
 
 
 def with_image(found: RunRequest, seconds: int = 5, image: str = NEW) -> RunRequest:
