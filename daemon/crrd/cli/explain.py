@@ -65,14 +65,13 @@ def run(args: argparse.Namespace) -> int:
     namespace, slash, name = args.request.rpartition("/")
     if slash and args.namespace not in ("", namespace):
         raise ConfigurationError(f"{args.request} and --namespace {args.namespace} are different namespaces: use one")
-    namespace = namespace or args.namespace
+    namespace, flags = namespace or args.namespace, access_flags(args)
     if not namespace or not name or "/" in namespace:
         raise ConfigurationError(
             f"{args.request!r} is not the name of a request: use NAMESPACE/NAME, or NAME -n NAMESPACE "
-            f"({with_flags('kubectl get crr -A', access_flags(args))})"
+            f"({with_flags('kubectl get crr -A', flags)})"
         )
     configure_log("console", "error")
-    flags = access_flags(args)
     try:
         explanation = asyncio.run(_explain(args, namespace, name))
     except NotExplainedError as error:

@@ -6,7 +6,7 @@ several, and two tags the same.
 """
 
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import StatePhase
+from crrd.core.api.types import DEFAULT_GRACE_SECONDS, StatePhase
 from crrd.core.recreate.messages import Message, kubelet_message
 from crrd.core.recreate.observation import Instance
 from crrd.core.recreate.outcome import await_next
@@ -15,7 +15,6 @@ from crrd.core.recreate.view import ContainerView
 from crrd.kubelet.hash.name_and_image import SINCE, hash_of_name_and_image
 from crrd.kubelet.runtime_status import ContainerState
 
-DEFAULT_GRACE_SECONDS = 30  # As the API server sets it in pods
 STOP_SPARE = 10.0  # Seconds that a stop may take in addition to its grace period
 SHOWN_SECONDS = 2.0  # From the change of the pod until the status says that kubelet has not replaced the container yet
 

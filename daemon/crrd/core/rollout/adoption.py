@@ -129,10 +129,8 @@ def held_by_user(run: Run, template: Template) -> str:
     """Return why pods whose template has the image are replaced once its user releases the workload; "" if not."""
     if template.holder or not template.is_suspended or template.updated == template.replicas:
         return ""
-    why = (
-        f"{run.target.words} is held, and not all of its pods have its revision, so its controller replaces them later"
-    )
-    return f"{why}: use --image-from-template"
+    why = f"{run.target.words} is held, and not all of its pods have its revision"
+    return f"{why}, so its controller replaces them later: use --image-from-template"
 
 
 def release_command(run: Run, template: Template) -> str:

@@ -196,10 +196,10 @@ def _has_lost_pods(world: World, run: Run) -> bool:
 
     Another workload may own them by now, with the old data.
     """
-    workload = world.workload
-    if not run.target.uid or (workload is not None and workload.deleting):
-        return bool(run.target.uid)
-    return not world.members and (workload is None or workload.desired > 0)
+    if not run.target.uid:
+        return False
+    there = world.workload
+    return (there is not None and there.deleting) or (not world.members and (there is None or there.desired > 0))
 
 
 def put_off_pods(rows: Iterable[Row]) -> str:

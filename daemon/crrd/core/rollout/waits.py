@@ -91,7 +91,7 @@ class Skip(ReasonTable):
     )
     KEPT = (
         "KeptByKubelet",
-        "kubelet on its node is older than 1.32, or unknown, and would not replace native sidecar {container}",
+        "kubelet on its node is older than 1.32, and would not replace native sidecar {container}",
     )
     BEFORE = "SkippedBefore", "the run has ended without it"
     NO_DAEMON = "NoNodeDaemon", "the node has no node daemon"

@@ -4,7 +4,6 @@ All state is in the policy's status and the run's requests, so that the next lea
 name of a run before its first request is created.
 """
 
-import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
@@ -23,6 +22,7 @@ from crrd.lib.backoff import Backoff
 from crrd.lib.controller import Controller
 from crrd.lib.errors import ConflictError, CrrdError
 from crrd.lib.health import Health
+from crrd.lib.looptime import loop_time
 from crrd.lib.supervise import Loop
 from crrd.manager.policies.look import Memory, TargetObserver
 from crrd.manager.policies.runs import PolicyRuns, RunObserver
@@ -108,7 +108,7 @@ class PolicyController(Controller):
 
     def _object_changed(self, scope: Scope, name: str) -> None:
         """Look at the policies that use an object, or whose target it may be."""
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         for policy in self._in(scope.namespace):
             memory = self._memories.get(policy.key)
             if memory is None or memory.should_observe(policy, scope, name, now):
@@ -146,11 +146,11 @@ class PolicyController(Controller):
             wait = OBSTACLE_SECONDS  # a list wakes it before that, but a watch that goes on makes none
         else:
             memory.failing_since, memory.fails = None, False
-        return asyncio.get_running_loop().time() + wait
+        return loop_time() + wait
 
     async def _note_failure(self, policy: Policy, memory: Memory, error: str) -> None:
         """Show in the status that no look has succeeded for a while. Its other parts stay."""
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         memory.failing_since = now if memory.failing_since is None else memory.failing_since
         memory.fails = now >= memory.failing_since + FAILING_SECONDS
         if memory.fails and self._policies.get(policy.key) is policy:

@@ -141,7 +141,7 @@ class PolicyRuns:
 
     def idle_for(self, key: str) -> float:
         """Return how many seconds ago the active run of a policy has made progress, 0 if there is none."""
-        return asyncio.get_running_loop().time() - self._moved[key] if key in self._moved else 0.0
+        return loop_time() - self._moved[key] if key in self._moved else 0.0
 
     def goes_on(self, policy: Policy, wanted: RunRecord | None, aim: Aim | None) -> bool:
         """Return whether this run of a policy is active. Stop any other."""
@@ -163,7 +163,7 @@ class PolicyRuns:
             self._note_left(policy, failed, wanted.name if wanted is not None else "")
         if wanted is None or aim is None:
             return
-        self._moved.setdefault(policy.key, asyncio.get_running_loop().time())
+        self._moved.setdefault(policy.key, loop_time())
         self._active[policy.key] = made = ActiveRun(policy, wanted, aim, until, make_run(policy, wanted, aim.target))
         made.task = asyncio.create_task(self._carry_out(made), name=f"run {wanted.name}")
 
@@ -211,7 +211,7 @@ class PolicyRuns:
 
     async def _carry_out(self, active: ActiveRun) -> None:
         """Carry out a run, and record how it ended. Wait while another run on the target is first."""
-        name, loop = {"policy": active.key, "run": active.run.name}, asyncio.get_running_loop()
+        name = {"policy": active.key, "run": active.run.name}
         log.info("policy run started", **name, reason=active.record.reason)
         last = active.policy.status.run
         continues = last is not None and last.name == active.record.name
@@ -245,7 +245,7 @@ class PolicyRuns:
         else:
             self._interrupted.pop(active.key, None)
         self._active.pop(active.key, None)
-        self._wake_at(active.key, loop.time())
+        self._wake_at(active.key, loop_time())
 
     async def _take_turn(self, active: ActiveRun, display: RunDisplay) -> Plan | None:
         """Return the plan with which a run has ended, None if its window or its turn has ended first.
@@ -285,7 +285,7 @@ class PolicyRuns:
         plan, timed_out = await runner.run(with_min_ready(cluster.world(), run) if active.record.image else run)
         stages = tuple(row.stage for row in plan.rows)
         if stages != active.stages:
-            self._moved[active.key] = asyncio.get_running_loop().time()
+            self._moved[active.key] = loop_time()
         active.idle = (timed_out and not active.idle) or stages == active.stages
         active.stages = stages
         waits, now = timed_out and plan.image.adoption is not None, loop_time()
@@ -334,4 +334,4 @@ class PolicyRuns:
         """Record that a run waits for something else than before."""
         if active.progress != text:
             active.progress = text
-            self._wake_at(active.key, asyncio.get_running_loop().time() + PROGRESS_SECONDS)
+            self._wake_at(active.key, loop_time() + PROGRESS_SECONDS)

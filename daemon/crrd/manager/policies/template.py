@@ -54,7 +54,7 @@ class TemplateObserver:
         last = policy.status.run
         held = await read_held(self._client, policy.namespace, aim, members)
         found = held.images((last.containers[0], last.image) if last is not None and last.image else ("", ""))
-        chosen = [each for each in found.changes if not policy.containers or each.container in policy.containers]
+        chosen = Look(policy, Observed(template=found), now).changes
         whys = [await self._tried(policy, held, each, now) for each in chosen]
         fit = tuple(each for each, why in zip(chosen, whys, strict=True) if not why)
         return replace(found, changes=fit, refused=tuple(filter(None, whys)))

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from crrd.lib.looptime import loop_time
+
 AGED_SECONDS = 60.0  # How long those that have waited in vain before let others go first
 
 
@@ -41,8 +43,8 @@ class Turns:
     @asynccontextmanager
     async def take(self, namespace: str, *, idle: bool) -> AsyncIterator[None]:
         """Wait for a place, and have it inside the block."""
-        loop = asyncio.get_running_loop()
-        own = _Waiting(namespace, loop.time() + AGED_SECONDS * idle, loop.create_future())
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        own = _Waiting(namespace, loop_time() + AGED_SECONDS * idle, granted)
         self._waiting.append(own)
         self._hand_on()
         try:
@@ -58,7 +60,7 @@ class Turns:
             self._hand_on()
 
     def _hand_on(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         while self._free > 0 and (waiting := [each for each in self._waiting if not each.granted.done()]):
             first = min(waiting, key=lambda each: (self._taken[each.namespace], now < each.idle_until))
             self._waiting.remove(first)
