@@ -98,8 +98,8 @@ class Played:
         class Runner:
             """Takes the place of a run's own loop."""
 
-            def __init__(self, *parts: Any, timeout: float, patience: float, **_: Any) -> None:
-                self.display, self.most, self.patience = parts[3], timeout, patience
+            def __init__(self, *parts: Any, timeout: float | None, patience: float, most: float, **_: Any) -> None:
+                self.display, self.most, self.patience = parts[3], min(timeout or most, most), patience
 
             async def run(self, run: Run) -> tuple[Plan, bool]:
                 """The next turn of the script, no longer than it may be."""

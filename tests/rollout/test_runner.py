@@ -12,7 +12,7 @@ from crrd.core.api.time import rfc3339
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.plan import End
 from crrd.core.rollout.run import Amount
-from crrd.core.rollout.standing import Stage
+from crrd.core.rollout.standing import Stage, tally
 from crrd.kube.client import KubeClient
 from crrd.kube.lanes import PLACES
 from crrd.kube.resources import PODS
@@ -212,13 +212,26 @@ class Draining(RunCluster):
         return {**pod, "spec": {**pod["spec"], "containers": [{"name": "app", "image": "i:2"}]}}
 
 
-async def test_a_turn_does_not_end_while_an_unready_pod_waits_for_its_image() -> None:
+@pytest.mark.parametrize(("patience", "most"), [(60.0, 1000.0), (1000.0, 60.0)])
+async def test_a_turn_does_not_end_while_an_unready_pod_waits_for_its_image(patience: float, most: float) -> None:
     """It would wait behind all other runs."""
     api, loop = Draining(), asyncio.get_running_loop()
     run, began = api.run_of(image=ImageChange("i:2", ("i:1",), pulls=False)), loop.time()
     client = cast("KubeClient", api)
     async with Cluster(client, run.namespace, WEB, run.options) as cluster:
         parts = client, cluster, api.clock, TextLines()
-        turn = runner.Runner(*parts, timeout=None, confirmed=True, remedies=FLAGS, patience=60.0)
+        turn = runner.Runner(*parts, timeout=None, confirmed=True, remedies=FLAGS, patience=patience, most=most)
         _, timed_out = await turn.run(run)
     assert (timed_out, api.patched - began >= 100, loop.time() - began < 170) == (True, True, True)
+
+
+async def test_a_turn_ends_although_its_run_makes_progress() -> None:
+    api, loop = RunCluster(100), asyncio.get_running_loop()
+    run, began = api.run_of(), loop.time()
+    client = cast("KubeClient", api)
+    async with Cluster(client, run.namespace, WEB, run.options) as cluster:
+        parts = client, cluster, api.clock, TextLines()
+        turn = runner.Runner(*parts, timeout=None, confirmed=True, remedies=FLAGS, patience=1000.0, most=60.0)
+        plan, timed_out = await turn.run(run)
+    done = tally(plan.rows)[Stage.DONE]
+    assert (timed_out, 0 < done < 100, 60 <= loop.time() - began < 70) == (True, True, True)

@@ -54,19 +54,21 @@ class Runner:
         confirmed: bool,
         remedies: Remedies,
         patience: float | None = None,
+        most: float = float("inf"),
     ) -> None:
         """The constructor starts nothing.
 
         `cluster` is already entered. `timeout` limits the whole run, in seconds (0: no limit). Without it, or with
         `patience`, the run ends after that time without progress. If `patience` is None, it is PATIENCE_SECONDS, or the
-        time limit for one pod if that is longer. Otherwise this is one turn of a run, which continues in another one
-        until `timeout`; it does not end while a pod is unready and waits for its image. With `confirmed`, the user is
-        not asked after the first part.
+        time limit for one pod if that is longer. Otherwise this is one turn of a run, of at most `most` seconds. The
+        run continues in other turns until `timeout`. No turn ends while a pod is unready and waits for its image.
+        With `confirmed`, the user is not asked after the first part.
         `remedies` are what its user can do about waits.
         """
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
         self._patient, self._patience = timeout is None or patience is not None, patience
-        self._ends = self._limit = loop_time() + timeout if timeout else float("inf")
+        self._limit = loop_time() + timeout if timeout else float("inf")
+        self._turn_ends = self._ends = min(self._limit, loop_time() + most)
         self._refresher = FileRefresher(client, cluster, display)
         self._images = ImageWriter(client, cluster, cluster.images) if cluster.images is not None else None
         self._stages: tuple[list[Stage], list[str]] | None = None  # And the pods whose files were about to be refreshed
@@ -161,7 +163,7 @@ class Runner:
         if self._patient and stages != self._stages:
             of_a_pod = run.options.pod_timeout + world.min_ready(run)
             seconds = max(PATIENCE_SECONDS, of_a_pod) if self._patience is None else self._patience
-            self._stages, self._ends = stages, min(self._limit, loop_time() + seconds)
+            self._stages, self._ends = stages, min(self._turn_ends, loop_time() + seconds)
         if self._patience is not None and left_behind(run, plan.rows):  # a pod is unready, and waits for its image
             self._ends = min(self._limit, max(self._ends, loop_time() + _TICK_SECONDS))
 

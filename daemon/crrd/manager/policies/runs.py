@@ -276,12 +276,14 @@ class PolicyRuns:
 
     async def _carry_on(self, active: ActiveRun, cluster: Cluster, display: RunDisplay) -> Plan | None:
         """Carry out a part of a run. Return its last plan if the run has ended, else None."""
-        run, left = active.run, float("inf") if active.record.image else MOST_SECONDS
+        run, left = active.run, None
         if active.until is not None:
-            left = min(left, max(1.0, (active.until - self._clock.now()).total_seconds()))
+            left = max(1.0, (active.until - self._clock.now()).total_seconds())
         patience = CHECK_SECONDS if active.idle and self._turns.full else TURN_SECONDS
         parts = self._client, cluster, self._clock, display
-        runner = Runner(*parts, timeout=left, confirmed=True, remedies=POLICY_REMEDIES, patience=patience)
+        runner = Runner(
+            *parts, timeout=left, confirmed=True, remedies=POLICY_REMEDIES, patience=patience, most=MOST_SECONDS
+        )
         plan, timed_out = await runner.run(with_min_ready(cluster.world(), run) if active.record.image else run)
         stages = tuple(row.stage for row in plan.rows)
         if stages != active.stages:
