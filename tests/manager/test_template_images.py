@@ -149,14 +149,24 @@ async def test_pods_and_replicaset_follow_through_typos_leaders_and_suspensions(
         assert managed.ended == [("templateImage", each) for each in ("succeeded", "failed", "succeeded")]
 
 
-async def observed(shop: Shop) -> TemplateImages:
-    """What a manager sees of the template."""
+def with_sidecar(pod: Json) -> Json:
+    app, side = pod["spec"]["containers"]
+    first, second = pod["status"]["containerStatuses"]
+    spec = {**pod["spec"], "containers": [app], "initContainers": [{**side, "restartPolicy": "Always"}]}
+    return {**pod, "spec": spec, "status": {**pod["status"], "containerStatuses": [first],
+                                            "initContainerStatuses": [second]}}  # fmt: skip
+
+
+async def observed(shop: Shop, kubelet: str = "") -> TemplateImages:
+    """What a manager sees of the template. With a version of kubelet, container side is a native sidecar."""
     client = shop.managed.cluster.client
     spec: Json = {"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, **FOLLOW}
     policy = read_policy({"metadata": {"name": "web", "namespace": NAMESPACE, "uid": "u"}, "spec": spec})
     aim = await find_workload(client, NAMESPACE, await kind_of(client, "apps/v1", "Deployment"), "web")
-    members = [read_member(pod) for pod in await shop.managed.cluster.pods()]
-    return await TemplateObserver(client, "crrd-system:crrd-manager").look(policy, aim, members, datetime.now(UTC))
+    pods = [with_sidecar(pod) if kubelet else pod for pod in await shop.managed.cluster.pods()]
+    members = [read_member(pod) for pod in pods]
+    observer, kubelets = TemplateObserver(client, "crrd-system:crrd-manager"), {"node-a": kubelet}
+    return await observer.look(policy, aim, members, datetime.now(UTC), kubelets)
 
 
 async def pin(given: AdmissionRequest) -> Object | None:
@@ -207,6 +217,13 @@ async def test_what_keeps_pods_from_following_is_said_before_a_run_begins(
         found = await settled()
         assert [(each.container, each.image, each.before) for each in found.changes] == [("app", "i:2", ("i:1",))]
         assert "has i:latest for side, which has no fixed tag" in found.refused[0], "it is tried all the same"
+        await shop.set("i:1", "i:3")
+        while (old := await observed(shop, "v1.31.14")).wait:
+            await asyncio.sleep(0.02)
+        assert old.changes == (), "no run begins that leaves all pods out"
+        assert "older than 1.32, and would not replace native sidecar side" in old.refused[0]
+        newer = await observed(shop, "v1.36.2")
+        assert "older than" not in "".join(newer.refused), newer
         await shop.set("i:2", "i:3")
         cluster.api.admission.mutating.append(pin)
         found = await settled()

@@ -36,37 +36,41 @@ class KubeletVersions:
     def __init__(self, nodes: ObjectReader) -> None:
         self._nodes = nodes
         self._locks: dict[str, asyncio.Lock] = {}  # By node
-        self._known: dict[str, tuple[float, int | None, bool]] = {}
-        """By node: the loop's time of the next read, kubelet's minor version, and whether the node is Ready."""
+        self._known: dict[str, tuple[float, str, bool]] = {}
+        """By node: the loop's time of the next read, kubelet's version, and whether the node is Ready."""
 
     async def minor(self, node_name: str) -> int | None:
         """Return the minor version of the node's kubelet (36 for 1.36), or None if it is not known."""
+        return known_minor(await self.version(node_name))
+
+    async def version(self, node_name: str) -> str:
+        """Return the version of the node's kubelet, for example v1.36.2, or "" if it is not known."""
         return (await self._look(node_name))[0]
 
     async def ready(self, node_name: str) -> bool:
         """Whether the node was Ready at the last read, which is at most a minute old. False if the read failed."""
         return (await self._look(node_name))[1]
 
-    async def _look(self, node_name: str) -> tuple[int | None, bool]:
+    async def _look(self, node_name: str) -> tuple[str, bool]:
         async with self._locks.setdefault(node_name, asyncio.Lock()):
-            ask_at, minor, ready = self._known.get(node_name, (float("-inf"), None, False))
+            ask_at, version, ready = self._known.get(node_name, (float("-inf"), "", False))
             if loop_time() < ask_at:
-                return minor, ready
+                return version, ready
             ready, wait = False, RETRY_SECONDS
             try:
-                async with asyncio.timeout(None if minor is None else REFRESH_SECONDS):
-                    node = await self._read(node_name, patience=0.0 if minor is not None else TRY_SECONDS)
-                minor, wait = known_minor(reported_version(node)), FRESH_SECONDS
+                async with asyncio.timeout(REFRESH_SECONDS if version else None):
+                    node = await self._read(node_name, patience=0.0 if version else TRY_SECONDS)
+                version, wait = reported_version(node), FRESH_SECONDS
                 ready = condition_is_true(node, "Ready")
             except (CrrdError, TimeoutError) as error:
                 reason = str(error) or "no answer in time"
-                log.warning("kubelet version cannot be read", node_name=node_name, error=reason, known=minor)
+                log.warning("kubelet version cannot be read", node_name=node_name, error=reason, known=version)
             finally:  # also if the caller was cancelled
                 if len(self._known) >= REMEMBERED_NODES:
                     self._known.clear()
                     self._locks = {node: lock for node, lock in self._locks.items() if lock.locked()}
-                self._known[node_name] = loop_time() + wait, minor, ready
-            return minor, ready
+                self._known[node_name] = loop_time() + wait, version, ready
+            return version, ready
 
     async def _read(self, node_name: str, patience: float) -> Mapping[str, Any]:
         """Return the Node. Retry a failed read for up to `patience` seconds."""

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from crrd.core.api.pod import ContainerKind
 from crrd.core.rollout.daemons import NodeDaemon
+from crrd.core.rollout.skips import kubelet_matters
 from crrd.core.rollout.state import Member, World
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import NODES
@@ -58,8 +58,7 @@ class Nodes:
         return (node in self.down, self.kubelets.get(node)) == (node in world.down, world.kubelets.get(node))
 
     def _kubelet_matters(self, member: Member) -> bool:
-        sidecar = self._for_image and any(each.kind is ContainerKind.SIDECAR for each in member.pod.containers.values())
-        return sidecar or member.pod.kubelet_matters or member.pod.has_startup_probe
+        return kubelet_matters(member.pod, for_image=self._for_image) or member.pod.has_startup_probe
 
     async def _read(self, node: str) -> None:
         """Read a node. Its version and condition Ready are unknown after a refusal."""

@@ -13,6 +13,7 @@ from crrd.core.policy.runs import Trigger, is_repaired, make_record
 from crrd.core.policy.triggers import find_wanted
 from crrd.core.policy.types import Policy, PolicyStatus, UsedObject
 from crrd.core.policy.v1alpha1 import read_policy
+from crrd.core.rollout.waits import Skip
 
 NOW = datetime(2026, 1, 1, 13, tzinfo=UTC)
 CONFIG_MAP, SECRET = ({"envFrom": [{f"{kind}Ref": {"name": "web"}}]} for kind in ("configMap", "secret"))
@@ -40,7 +41,7 @@ def pod(
 
 
 def found(chosen: Policy, *pods: dict[str, Any]) -> Observed:
-    return observe(chosen, [read_pod(each, NOW) for each in pods])
+    return observe(chosen, [read_pod(each, NOW) for each in pods], {})
 
 
 def problems_of(chosen: Policy, seen: Observed) -> tuple[Problem, ...]:
@@ -48,6 +49,7 @@ def problems_of(chosen: Policy, seen: Observed) -> tuple[Problem, ...]:
 
 
 AGE = {"maxAge": "10m"}
+RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +119,27 @@ def test_what_has_no_effect(
     assert words in "".join(each.message for each in every)
 
 
+@pytest.mark.parametrize(
+    ("kubelet", "rules", "own"),
+    [
+        ("v1.34.9", None, Skip.NEVER),
+        ("v1.36.2", Skip.RESTARTS_POD, None),
+        ("", Skip.RESTARTS_POD, Skip.NEVER),
+    ],
+)
+def test_the_version_of_kubelet_decides_what_is_barred(kubelet: str, rules: Skip | None, own: Skip | None) -> None:
+    """An unknown one may do what is worse."""
+    given: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"restartPolicyRules": RULES}, {}),
+        ({"restartPolicy": "Always"}, {"restartPolicy": "Never"}),
+    ]
+    seen = [
+        observe(policy(), [read_pod(pod(container, nodeName="a", **fields), NOW)], {"a": kubelet}).running[0].barred
+        for container, fields in given
+    ]
+    assert seen == [rules, own]
+
+
 def test_the_fastest_pod_shows_how_long_a_restart_takes() -> None:
     """The others may have been unready for other reasons since."""
     pods = (pod({}, ready="2026-01-01T12:30:00Z"), pod({}, ready="2026-01-01T12:00:10Z"))
@@ -149,9 +172,6 @@ def test_a_long_list_is_cut() -> None:
     sources = [{"secretRef": {"name": f"s{number}"}} for number in range(7)]
     (only,) = problems_of(policy(), found(policy(), pod({"envFrom": sources})))
     assert "(s0, s1, s2, s3, s4 and 2 more)" in only.message
-
-
-RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from crrd.core.rollout.following import TemplateChange, TemplateImages
 from crrd.core.rollout.skips import barred
 from crrd.core.rollout.state import Member, read_member
 from crrd.core.rollout.waits import Skip
+from crrd.kubelet.version import known_minor
 
 UseKey = tuple[str, Part]  # The container's name, and the part that it uses
 
@@ -174,17 +175,23 @@ def read_pod(pod: Mapping[str, Any], now: datetime) -> TargetPod:
             ready_after,
             found.node_name,
             member.mounted(name),
-            barred(there[name], None),
         )
         for name, at in started.items()
     )
     return TargetPod(member, tuple(running), member.unreached)
 
 
-def observe(policy: Policy, pods: Iterable[TargetPod]) -> Observed:
-    """Return what the policy's containers use, as far as it counts for the policy."""
+def observe(policy: Policy, pods: Iterable[TargetPod], kubelets: Mapping[str, str]) -> Observed:
+    """Return what the policy's containers use, as far as it counts for the policy.
+
+    `kubelets` are versions by node. An unknown one restarts less.
+    """
     known, config = list(pods), policy.config
-    every = [each for pod in known for each in pod.running]
+    every = [
+        replace(each, barred=barred(pod.member.pod.containers[each.name], known_minor(kubelets.get(each.node, ""))))
+        for pod in known
+        for each in pod.running
+    ]
     names = frozenset(each.name for each in every)
     chosen = [each for each in every if not policy.containers or each.name in policy.containers]
     if config is None:

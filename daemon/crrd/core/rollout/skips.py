@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from crrd.core.api.pod import ContainerKind, PodContainer
+from crrd.core.api.pod import ContainerKind, Pod, PodContainer
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import StatePhase
 from crrd.core.config.objects import changes
@@ -86,6 +86,12 @@ def _misses_change(run: Run, uses: Iterable[Reference], started: datetime, mount
     held = {part: held_since(some, started, mounted) for part, some in parts_of(uses).items()}
     missed = filter(None, map(read_change, run.options.objects))
     return any(change.misses(part, since) for change in missed for part, since in held.items())
+
+
+def kubelet_matters(pod: Pod, *, for_image: bool) -> bool:
+    """Whether kubelet's version decides which containers of a pod are skipped (`for_image`: by a run with an image)."""
+    sidecar = for_image and any(each.kind is ContainerKind.SIDECAR for each in pod.containers.values())
+    return sidecar or pod.kubelet_matters
 
 
 def barred(container: PodContainer, minor: int | None) -> Skip | None:

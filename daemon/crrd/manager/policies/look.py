@@ -1,7 +1,8 @@
 """Observes a policy's target: its containers, and hashes of the configuration that they use."""
 
+import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -11,11 +12,13 @@ from typing import Any
 from crrd.core.config.objects import data_hash, missing, read_object
 from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference
-from crrd.core.policy.observed import Data, Look, Observed, UseKey, observe, read_pod, used_parts
+from crrd.core.policy.observed import Data, Look, Observed, TargetPod, UseKey, observe, read_pod, used_parts
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.run import Target
+from crrd.core.rollout.skips import kubelet_matters
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
+from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.resources import CONFIG_MAPS, CONFIGURATION, PODS, SECRETS, Resource
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
 from crrd.manager.policies.template import UPDATE_ROLE, TemplateObserver, grant
@@ -88,7 +91,7 @@ class TargetObserver:
     def __init__(self, client: KubeClient, watches: NamespaceWatches, account: str) -> None:
         """`account` is the manager's ServiceAccount as `namespace:name`, for the command that grants it a right."""
         self._client, self._watches, self._account = client, watches, account
-        self._template = TemplateObserver(client, account)
+        self._template, self._kubelets = TemplateObserver(client, account), KubeletVersions(client)
 
     async def look(self, policy: Policy, memory: Memory, now: datetime) -> tuple[Aim | None, Observed | None]:
         """Return the target and its observed state, or None for the state while a list is incomplete.
@@ -113,7 +116,8 @@ class TargetObserver:
             owners = Owners(self._client, namespace, aim)
             await owners.learn([pod.member.owner for pod in pods])
             owned = [pod for pod in pods if owners.lead_to_target(pod.member.owner)]
-            found = observe(policy, owned)
+            kubelets = await self._kubelets_of(policy, owned)
+            found = observe(policy, owned, kubelets)
             not_owned = 0 if aim.owns_pods else len(pods) - len(owned)  # a workload may be scaled to 0
             found = replace(found, workload_min_ready=aim.min_ready, not_owned=not_owned)
             listed = True
@@ -122,7 +126,7 @@ class TargetObserver:
                 listed = await self._watches.watch(namespace, aim.resource)
                 members = [pod.member for pod in owned]
                 if listed:
-                    found = replace(found, template=await self._template.look(policy, aim, members, now))
+                    found = replace(found, template=await self._template.look(policy, aim, members, now, kubelets))
                 follows = found.template is None or Look(policy, found, now).follows
                 memory.hindered = 0 if follows else memory.hindered + 1
             if policy.config is None:
@@ -137,6 +141,12 @@ class TargetObserver:
             return None, Observed(problem=str(error))
         except ApiRefusedError as error:  # also if only the API server finds the selector invalid
             return aim, replace(found, unreadable=self._grant(error, namespace, role))
+
+    async def _kubelets_of(self, policy: Policy, pods: Iterable[TargetPod]) -> Mapping[str, str]:
+        """Return by node the version of the kubelet, where it decides what can be restarted."""
+        matter = (each.member.pod for each in pods if kubelet_matters(each.member.pod, for_image=policy.template_image))
+        nodes = sorted({pod.node_name for pod in matter} - {""})
+        return dict(zip(nodes, await asyncio.gather(*map(self._kubelets.version, nodes)), strict=True))
 
     async def _find(self, policy: Policy, memory: Memory) -> Aim:
         """Find the target. One that does not exist is watched for. Raises the errors of `find_target`."""

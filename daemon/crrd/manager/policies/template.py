@@ -3,7 +3,7 @@
 What would make the run fail is found out here, so that it does not begin: the run's writes are tried as dry runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -40,10 +40,13 @@ class TemplateObserver:
         """`account` as in `TargetObserver`."""
         self._client, self._account = client, account
 
-    async def look(self, policy: Policy, aim: Aim, members: Sequence[Member], now: datetime) -> TemplateImages:
+    async def look(
+        self, policy: Policy, aim: Aim, members: Sequence[Member], now: datetime, kubelets: Mapping[str, str]
+    ) -> TemplateImages:
         """Return which images the pods lack, or why they cannot get them.
 
-        `members` are the target's pods. Raises ApiUnavailableError, ApiRefusedError, ConfigurationError.
+        `members` are the target's pods, and `kubelets` versions by node. Raises ApiUnavailableError, ApiRefusedError,
+        ConfigurationError.
         """
         missing: tuple[str, ...] = ()
         with suppress(ResourceMissingError):  # the local API server has no access reviews, and no rights
@@ -55,11 +58,13 @@ class TemplateObserver:
         held = await read_held(self._client, policy.namespace, aim, members)
         found = held.images((last.containers[0], last.image) if last is not None and last.image else ("", ""))
         chosen = Look(policy, Observed(template=found), now).changes
-        whys = [await self._tried(policy, held, each, now) for each in chosen]
+        whys = [await self._tried(policy, held, each, now, kubelets) for each in chosen]
         fit = tuple(each for each, why in zip(chosen, whys, strict=True) if not why)
         return replace(found, changes=fit, refused=tuple(filter(None, whys)))
 
-    async def _tried(self, policy: Policy, held: Held, change: TemplateChange, now: datetime) -> str:
+    async def _tried(
+        self, policy: Policy, held: Held, change: TemplateChange, now: datetime, kubelets: Mapping[str, str]
+    ) -> str:
         """Return why a run must not begin, after its writes were tried as dry runs; "" if it may."""
         if is_mutable(change.image):
             why = f"the template of {held.aim.target.words} has {change.image} for {change.container}"
@@ -70,7 +75,7 @@ class TemplateObserver:
         if waits or begun:
             return ""
         trial = make_run(policy, run, held.aim.target)
-        world = World(held.members, image=held.state(change.container))
+        world = World(held.members, kubelets=kubelets, image=held.state(change.container))
         rows = make_rows(world, trial, now)
         if why := never_adopted(trial, rows):
             return f"{why}: fix this first"
