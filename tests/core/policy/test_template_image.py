@@ -206,6 +206,52 @@ class TestLeftovers:
         assert (found.trigger, found.containers) == ("configChange", ("app",))
 
 
+class TestTwoContainers:
+    """What one of them has tried counts, also after a run for the other one."""
+
+    BOTH = has(new(), new("s:2", "side"))
+
+    def test_two_images_that_fail_are_tried_once_each(self) -> None:
+        history = running(IMAGE, *self.BOTH.changes)
+        history.end(20, failed=True, message="kubelet cannot pull i:2")
+        second = history.look(30, template=self.BOTH).run
+        assert second is not None
+        assert second.containers == ("side",)
+        history.end(40, failed=True, message="kubelet cannot pull s:2")
+        for seconds in (50, 5000):
+            assert history.look(seconds, template=self.BOTH).run is None
+
+    def test_the_failure_of_the_first_is_still_said(self) -> None:
+        history = running(IMAGE, *self.BOTH.changes)
+        history.end(20, failed=True, message="kubelet cannot pull i:2")
+        history.look(30, template=self.BOTH)
+        history.end(40)
+        said = history.look(50, template=has(new()))
+        assert (said.run, reason(said)) == (None, PolicyReason.FAILED)
+        assert "kubelet cannot pull i:2" in message(said)
+        assert reason(history.look(60, template=has())) == PolicyReason.IDLE, "the template was set back"
+        again = read_policy({"status": write_status(history.policy.status)}).status.tried
+        assert [(each.containers, each.failed) for each in again] == [(("app",), True), (("side",), False)]
+        history.policy = replace(history.policy, generation=2)
+        assert history.look(70, template=has(new())).run is not None
+
+    def test_what_both_have_left_waits(self) -> None:
+        history = running(IMAGE, *self.BOTH.changes)
+        history.end(20)
+        assert history.look(30, template=self.BOTH).run is not None
+        history.end(40)
+        waits = history.look(50, template=self.BOTH)
+        assert (waits.run, waits.wake_at, reason(waits)) == (None, at(620), PolicyReason.RETRY)
+        first = history.look(620, template=self.BOTH).run
+        assert first is not None
+        assert first.containers == ("app",)
+        assert history.look(700, template=self.BOTH).run == first, "it is in progress"
+        history.end(710)
+        then = history.look(711, template=self.BOTH).run
+        assert then is not None
+        assert then.containers == ("side",), "it has waited for longer"
+
+
 class TestNodes:
     DOWN: Mapping[str, str] = {"b": "node b is not ready"}
 

@@ -10,7 +10,7 @@ from crrd.core.policy.conditions import make_conditions
 from crrd.core.policy.config import Due, remember
 from crrd.core.policy.observed import Look, Observed, UseKey
 from crrd.core.policy.problems import PolicyReason, Problem, problems
-from crrd.core.policy.runs import begun, ended, is_repaired, next_run, stops
+from crrd.core.policy.runs import begun, ended, is_repaired, last_try, next_run, stops
 from crrd.core.policy.triggers import Wanted, find_wanted, forget_schedule, note_schedule, window_at
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
 
@@ -161,6 +161,9 @@ def _idle(look: Look, status: PolicyStatus, wanted: Wanted, known: Sequence[Prob
         return _Step(blocking.reason, blocking.message, status, wanted.wakes)
     if look.found.template is not None and look.found.template.wait:
         return _Step(PolicyReason.CONTROLLER, look.found.template.wait, status, wanted.wakes)
+    tries = filter(None, (last_try(look, each) for each in look.changes))
+    if (failed := next((each for each in tries if stops(look.policy, each)), None)) is not None:
+        return _failed(replace(look.policy, status=status), failed, wanted, now)
     if wanted.retry_at is not None and (last := status.run) is not None:
         left = "pods lack the image of the template" if last.image else "containers are older than maxAge"
         why = f"Trying again at {rfc3339(wanted.retry_at)}, because {left}"

@@ -53,6 +53,12 @@ def gives_same(one: RunRecord, other: RunRecord) -> bool:
     return bool(other.image) and (one.containers, one.image, one.template) == what
 
 
+def last_try(look: Look, change: TemplateChange) -> RunRecord | None:
+    """Return the last run that gave pods the image of this template, and that has ended by itself; None for none."""
+    what = (change.container,), change.image, change.rest
+    return next((each for each in look.status.tried if (each.containers, each.image, each.template) == what), None)
+
+
 def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
     """Return the run in the form of `kubectl recreate`.
 
@@ -97,7 +103,9 @@ def ended(
     config = policy.status.config
     if not failed and complete and run.trigger == Trigger.CONFIG and policy.config is not None:
         config = covered(policy, run, done=True)
-    return replace(policy.status, run=over, config=config)
+    others = tuple(each for each in policy.status.tried if each.containers != run.containers)
+    tried = (*others, over) if run.image else policy.status.tried
+    return replace(policy.status, run=over, config=config, tried=tried)
 
 
 def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> tuple[PolicyStatus, RunRecord | None]:

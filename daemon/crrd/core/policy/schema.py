@@ -141,5 +141,6 @@ _TABLE = (
         "status.config[]", UsedObject, "ConfigMaps and Secrets that the containers use, and when they last changed."
     ),
     *_record("status.run", RunRecord, "The last run, or the one in progress."),
+    *_record("status.tried[]", RunRecord, "The last run for an image of each container, if it has ended by itself."),
 )
 FIELDS = {field.path: field for field in _TABLE}

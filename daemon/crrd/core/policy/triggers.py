@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from crrd.core.api.time import format_duration, parse_time, rfc3339
 from crrd.core.policy.config import Due, due
 from crrd.core.policy.observed import Look
-from crrd.core.policy.runs import Trigger, gives_same, make_image_record, make_record
+from crrd.core.policy.runs import Trigger, gives_same, last_try, make_image_record, make_record, stops
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, Window
 
 RETRY = timedelta(minutes=10)
@@ -47,20 +47,24 @@ def _of_template(look: Look, changes: Sequence[Due], settling: Sequence[Due]) ->
     """Return a run for the first container that lacks the image of the template. The others follow one by one.
 
     It waits until changed configuration of the container has settled, so that one restart brings both. A run that has
-    ended and left something, for example a pod that could not start, is repeated after RETRY.
+    ended and left something, for example a pod that could not start, is repeated after RETRY. One that failed is not.
     """
-    again = Wanted()
+    again, active = Wanted(), look.status.run
     for each in look.changes:
+        last = last_try(look, each)
+        if last is not None and stops(look.policy, last):
+            continue
         away = [node in look.found.down for _, node in each.lacking]
         if (away and all(away)) or any(each.container in other.containers for other in settling):
             continue
         run = make_image_record(look, each, next((due for due in changes if each.container in due.containers), None))
-        last = look.status.run
-        ended = parse_time(last.finished) if last is not None and not last.failed and gives_same(last, run) else None
-        if ended is None:
+        goes_on = active is not None and not active.finished and gives_same(active, run)
+        ended = parse_time(last.finished) if last is not None and not last.failed else None
+        if ended is None or goes_on:
             return Wanted((run,))
         at = ended + RETRY
-        again = Wanted((run,), retry_at=at) if at <= look.now else Wanted(wakes=(at,), retry_at=at)
+        if again.retry_at is None or at < again.retry_at:
+            again = Wanted((run,), retry_at=at) if at <= look.now else Wanted(wakes=(at,), retry_at=at)
     return again
 
 

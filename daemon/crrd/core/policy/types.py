@@ -184,6 +184,7 @@ class PolicyStatus:
     scheduled: str = ""
     """RFC 3339: the newest time of the schedule for which a run has started, or when a new schedule was first seen."""
     skipped: str = ""  # The newest time of the schedule that was skipped, and why; "" after a later run
+    tried: tuple[RunRecord, ...] = ()  # The last run for an image of each container that has ended by itself
 
 
 @dataclass(frozen=True, slots=True)

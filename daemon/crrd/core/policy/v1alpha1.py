@@ -139,14 +139,19 @@ def _status(status: Mapping[str, Any]) -> PolicyStatus:
     config = tuple(replace(_record(UsedObject, "status.config[]", each), kind=Kind(each["kind"])) for each in used)
     run = _record(RunRecord, "status.run", mapping(status.get("run")))
     schedule, scheduled, skipped = (text(status.get(key)) for key in ("schedule", "lastScheduleTime", "lastSkipped"))
-    return PolicyStatus(config, run if run.name else None, schedule, scheduled, skipped)
+    tried = tuple(_record(RunRecord, "status.tried[]", mapping(each)) for each in items(status.get("tried")))
+    return PolicyStatus(config, run if run.name else None, schedule, scheduled, skipped, tried)
 
 
 def write_status(status: PolicyStatus) -> dict[str, Any]:
     """Return the status without conditions as JSON for a merge patch: null clears empty fields."""
-    used, run = map(asdict, status.config), status.run
-    config = [{key: value for key, value in each.items() if value} for each in used]
+    run = status.run
+    config, tried = (
+        [{key: value for key, value in asdict(each).items() if value} for each in kept]
+        for kept in (status.config, status.tried)
+    )
     often_empty = ("image", "before", "template", "finished", "message")
     record = run and {**asdict(run), **{key: getattr(run, key) or None for key in often_empty}}
     times = {"schedule": status.schedule, "lastScheduleTime": status.scheduled, "lastSkipped": status.skipped}
-    return {"config": config or None, "run": record, **{key: value or None for key, value in times.items()}}
+    kept = {"config": config, "tried": tried, **times}
+    return {"run": record, **{key: value or None for key, value in kept.items()}}

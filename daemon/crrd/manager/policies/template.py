@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from crrd.core.policy.observed import Look, Observed
-from crrd.core.policy.runs import gives_same, make_image_record, make_run
+from crrd.core.policy.runs import gives_same, last_try, make_image_record, make_run, stops
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.following import TemplateChange, TemplateImages
 from crrd.core.rollout.image_change import is_mutable
@@ -69,10 +69,11 @@ class TemplateObserver:
         if is_mutable(change.image):
             why = f"the template of {held.aim.target.words} has {change.image} for {change.container}"
             return f"{why}, which has no fixed tag, so two nodes may pull two images: use a tag or a digest"
-        run, last = make_image_record(Look(policy, Observed(), now), change), policy.status.run
+        look, last = Look(policy, Observed(), now), policy.status.run
+        run, tried = make_image_record(look, change), last_try(look, change)
         waits = last is not None and not last.finished and change.container not in last.containers
-        begun = last is not None and gives_same(last, run) and (last.failed or not last.finished)
-        if waits or begun:
+        begun = last is not None and not last.finished and gives_same(last, run)
+        if waits or begun or (tried is not None and stops(policy, tried)):
             return ""
         trial = make_run(policy, run, held.aim.target)
         world = World(held.members, kubelets=kubelets, image=held.state(change.container))
