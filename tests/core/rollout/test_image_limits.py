@@ -81,6 +81,22 @@ def test_a_pull_with_other_credentials_does_not_stand_for_a_pod() -> None:
     assert chosen(planned(world((pod,), pulls=(pull(always=True),)), of)) == ["web-0"], "it asks for more than the pod"
 
 
+@pytest.mark.parametrize("in_order", [False, True])
+def test_the_image_is_pulled_ahead_on_the_nodes_of_the_pods_that_start_next(*, in_order: bool) -> None:
+    """Otherwise each batch waits for the pulls on its nodes. Pods of a StatefulSet start with the highest ordinal."""
+    of = of_image(max_unavailable=Amount(3))
+    there = [on(f"node-{n}", pod) for n, pod in enumerate(pods(*[OLD] * 9))]
+    order = [*reversed(there)] if in_order else there
+    nodes, web = [each.pod.node_name for each in order], workload(9, in_order=in_order)
+    first = planned(replace(world(tuple(there)), workload=web), of)
+    assert [*first.image.pull] == nodes[:6], "those that are chosen, and as many again"
+    pulled, requests = tuple(map(pull, nodes[:6])), [present(of, each) for each in order[:3]]
+    second = planned(replace(world(tuple(there), *requests, pulls=pulled), workload=web), of)
+    assert ([*second.image.pull], second.image.drop) == (nodes[6:], ()), "while the budgets allow no other pod"
+    one = of_image(max_unavailable=Amount(1))
+    assert [*planned(replace(world(tuple(there)), workload=web), one).image.pull] == nodes[:2]
+
+
 def test_a_pod_whose_container_kubelet_has_not_replaced_is_not_done() -> None:
     """Its spec has the image, and the old container is ready. The template would get an image that nothing has run."""
     first, later = of_image(pulls=False), of_image(name="later", adopt=True, pulls=False)

@@ -33,7 +33,8 @@ from crrd.lib.jsonpatch import Operation
 LATE = timedelta(seconds=30)
 """How old a request may be when its pod gets the image, without another look at the budgets."""
 _AHEAD = 2
-"""How many batches of pods the pulls are ahead. An image that waits for long may be removed by kubelet again."""
+"""How many batches of pods the pulls are ahead of those that have started. A batch are the pods that are under way or
+chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,19 @@ class Sorted:
     steps: ImageSteps
 
 
-def sort_by_image(world: World, run: Run, rows: Iterable[Row], chosen: Iterable[Row], late: Collection[str]) -> Sorted:
+def sort_by_image(
+    world: World,
+    run: Run,
+    rows: Iterable[Row],
+    chosen: Collection[Row] = (),
+    later: Iterable[str] = (),
+    *,
+    late: Collection[str],
+) -> Sorted:
     """Return what is next for the pods of a run with an image.
 
-    `chosen` are the pods that may start now. `late` are the UIDs of pods that began, and may not get the image now.
+    `chosen` are the pods that may start now. `later` are the UIDs of those that start after them, in their order.
+    `late` are the UIDs of pods that began, and may not get the image now.
     """
     change, made, pulls = run.options.image, tuple(rows), pulls_of(world, run)
     if change is None:
@@ -76,21 +86,22 @@ def sort_by_image(world: World, run: Run, rows: Iterable[Row], chosen: Iterable[
             waits[row.uid] = Wait.of(WaitReason.IN_ORDER, pod=first.pod, why=waits[first.uid].why)
         else:
             ready.append(row)
-    steps = _steps(change, run, made, [*chosen], pulls)
+    by_uid, batch = {row.uid: row for row in made}, len(chosen) + sum(row.stage.under_way for row in made)
+    ahead = [*chosen, *(by_uid[uid] for uid in later)][: _AHEAD * max(1, batch)]
+    steps = _steps(change, run, made, ahead, pulls)
     over = tuple(row for row in steps.patch if row.uid in late)
     patch = tuple(row for row in steps.patch if row.uid not in late)
     return Sorted(tuple(ready), waits, replace(steps, patch=patch, give_up=(*steps.give_up, *over)))
 
 
 def _steps(
-    change: ImageChange, run: Run, rows: tuple[Row, ...], chosen: list[Row], pulls: dict[str, PullPod]
+    change: ImageChange, run: Run, rows: tuple[Row, ...], ahead: list[Row], pulls: dict[str, PullPod]
 ) -> ImageSteps:
     begun = [row for row in rows if row.stage.under_way and _is_present(row, run) and not has_image(row, change)]
     starts = {row.node for row in rows if _may_start(row) and not has_image(row, change)}
     needed = starts | {row.node for row in rows if row.stage.under_way}  # preStop runs before the image is used
     off = {row.node for row in rows if row.stage is Stage.PUT_OFF}  # A pull there is late because the node is down
-    first = [*chosen, *(row for row in rows if row.stage is Stage.WAITING)][: _AHEAD * max(1, len(chosen))]
-    nodes = dict.fromkeys(row.node for row in (*begun, *first) if row.node) if change.pulls else {}
+    nodes = dict.fromkeys(row.node for row in (*begun, *ahead) if row.node) if change.pulls else {}
     return ImageSteps(
         pull=tuple(node for node in nodes if node not in pulls),
         patch=tuple(row for row in begun if _is_pulled(row, change, pulls)),

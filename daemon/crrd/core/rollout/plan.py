@@ -88,7 +88,8 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False,
         return Plan(rows, end=end, message=message, image=ImageSteps(give_up=given_up(rows)))
     late = late_pods(run, rows, now)
     if held := _wait_of_all(world, run):
-        waiting, begun = _with_reasons(rows, {row.uid: held for row in rows}), sort_by_image(world, run, rows, (), late)
+        waiting = _with_reasons(rows, {row.uid: held for row in rows})
+        begun = sort_by_image(world, run, rows, late=late)
         return Plan(waiting, wait=held, wake_at=wake, image=begun.steps)
     left = _left_of_first(run, rows, confirmed=confirmed)
     under_way = any(row.stage.under_way for row in rows)
@@ -99,7 +100,7 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False,
     late = {uid: member for uid, member in late.items() if budgets.are_exceeded(member)}
     chosen, waits = budgets.choose(left)
     wait = NO_WAIT if chosen or under_way else next(iter(waits.values()), NO_WAIT)
-    by_image = sort_by_image(world, run, rows, chosen, late)
+    by_image = sort_by_image(world, run, rows, chosen, waits, late=late)
     waits |= by_image.waits
     if by_image.waits and not by_image.ready and not under_way:
         wait = next(iter(by_image.waits.values()))

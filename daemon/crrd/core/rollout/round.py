@@ -72,7 +72,10 @@ class Round:
         )
 
     def choose(self, most: int | None) -> tuple[list[Row], dict[str, Wait]]:
-        """Return the pods that start now, at most `most` new ones (None: no limit), and why each other pod waits."""
+        """Return the pods that start now, at most `most` new ones (None: no limit), and why each other pod waits.
+
+        Both are in the order in which the pods start.
+        """
         chosen: list[Row] = []
         waits: dict[str, Wait] = {}
         first = Wait.of(WaitReason.FIRST_PODS, first=self._run.options.first)
