@@ -172,7 +172,10 @@ class ImageWriter:
                 raise ConfigurationError(f"cannot change {write.plural} {name}: {error}") from error
             # A test has failed, or a policy refuses it. Then the next plan is the same, because it knows the object.
             with suppress(GoneError, ApiUnavailableError):
-                self._record(run, resource, await self._client.get(resource, run.namespace, name))
+                if resource == PODS:
+                    await self._cluster.look_again(name)  # another one may have its name by now
+                else:
+                    self._record(run, resource, await self._client.get(resource, run.namespace, name))
                 await self._known.read_revisions()
                 self._refused.append(write)
             return False
