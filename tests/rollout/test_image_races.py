@@ -1,8 +1,14 @@
 """Runs with an image whose objects change between a look and a write."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from crrd.core.api.pod import parse_pod
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.lifecycle.steps import Complete, next_steps
 from crrd.core.rollout.adoption import Adoption, set_label
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.image_steps import ImageSteps
@@ -10,11 +16,12 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Options, Run, Target
 from crrd.core.rollout.state import read_member
 from crrd.core.rollout.template import LABEL_REVISION
-from crrd.kube.resources import PODS
+from crrd.kube.resources import PODS, REQUESTS
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.image_writer import ImageWriter
 from crrd.rollout.target import Aim
 from tests.support.played_cluster import NAMESPACE, PlayedCluster
+from tests.support.sessions import recreated
 
 Json = dict[str, Any]
 CHANGE = ImageChange("i:2", ("i:1",), pulls=False)
@@ -25,6 +32,56 @@ RUN = Run(
     Options(("app",), image=CHANGE),
     "2026-01-01T12:00:00Z",
 )
+
+
+async def witnessed(cluster: PlayedCluster, *, patched: str) -> None:
+    """The run's process was killed after it had patched a pod. The node has not seen that yet."""
+    for pod in await cluster.pods():
+        name = pod["metadata"]["name"]
+        made = await cluster.client.create(REQUESTS, NAMESPACE, RUN.request(name, pod["metadata"]["uid"], ("app",)))
+        state = {"name": "app", "phase": "Pending", "reason": "ImagePresent", "message": "present"}
+        status = {"status": {"phase": "Recreating", "containerRecreateStates": [state]}}
+        await cluster.client.merge_patch(REQUESTS, NAMESPACE, made["metadata"]["name"], status, subresource="status")
+    image = {"op": "replace", "path": "/spec/containers/0/image", "value": "i:2"}
+    await cluster.client.json_patch(PODS, NAMESPACE, patched, (image,))
+
+
+async def served(cluster: PlayedCluster) -> list[str]:
+    """Return the pods whose requests neither were deleted nor are ended by the manager."""
+    pods = {pod["metadata"]["name"]: parse_pod(pod) for pod in await cluster.pods()}
+    there, now = map(parse_request, await cluster.requests()), cluster.api.now()
+    steps = {each.pod_name: next_steps(each, pods[each.pod_name], now).actions for each in there}
+    return [name for name, actions in steps.items() if not any(isinstance(each, Complete) for each in actions)]
+
+
+@pytest.mark.parametrize("patched", ["web-0", "web-1"])
+async def test_an_abort_keeps_the_request_of_a_pod_that_has_just_got_the_image(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str], patched: str
+) -> None:
+    """Kubelet replaces its container. Without the request, the pod would not be drained, and nobody would see it."""
+    for name in ("web-0", "web-1"):
+        await cluster.pod(name, {"app": "web"})
+    await witnessed(cluster, patched=patched)
+    assert await recreated(cluster, "abort", "mine") == 0
+    assert capsys.readouterr().out == "run mine aborted, pending requests ended: 1; 1 in progress will finish\n"
+    assert await served(cluster) == [patched]
+    assert await recreated(cluster, "abort", "mine") == 0, "the first one could have been killed before its last write"
+    assert await served(cluster) == [patched]
+
+
+async def test_an_undo_ends_the_requests_of_pods_that_it_does_not_restart(cluster: PlayedCluster) -> None:
+    """They do not have the image, and would be unready until their deadline."""
+    for name in ("web-0", "web-1"):
+        await cluster.pod(name, {"app": "web"})
+    await witnessed(cluster, patched="web-1")
+    undo = asyncio.create_task(recreated(cluster, "undo", "mine"))
+    while len(await cluster.requests()) < 3:
+        await asyncio.sleep(0.02)
+    (pod,) = await served(cluster)
+    assert pod == "web-1", "with the request of the undo"
+    undo.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await undo
 
 
 async def test_a_pod_that_is_replaced_before_it_gets_its_label_keeps_its_own(cluster: PlayedCluster) -> None:

@@ -1,10 +1,11 @@
 """`abort`: ends a run, so that no process begins more pods of it, and no controller stays held for it."""
 
 import asyncio
+from collections.abc import Collection
 from contextlib import suppress
 
 from crrd.core.api.time import rfc3339
-from crrd.core.api.types import ANNOTATION_ABORTED, StatePhase
+from crrd.core.api.types import ANNOTATION_ABORTED
 from crrd.core.rollout.adoption import is_held
 from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.plan import End, make_plan
@@ -13,7 +14,7 @@ from crrd.core.rollout.run import Run
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, GoneError
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.image_writer import ImageWriter, delete_pull_pods
+from crrd.rollout.image_writer import ImageWriter, delete_pull_pods, stop_requests
 from crrd.rollout.session import EXIT_FAILED, Session
 from crrd.rollout.status import status_of
 
@@ -25,8 +26,8 @@ async def abort(session: Session) -> int:
     """Abort a run: begin no more pods of it. Return the exit code.
 
     One request must be kept, because its annotation records the abort. Without it, a process that has not read it
-    would start the run again. If no request has started, the oldest is kept, and it may still be served. If it is for
-    another image, the manager ends it.
+    would start the run again. If no request has started, the oldest is kept, and it may still be served. Requests for
+    another image are all kept, and the manager ends those whose pods do not have it.
     """
     name = session.command.run_name
     try:
@@ -36,28 +37,31 @@ async def abort(session: Session) -> int:
             raise
         session.display.print_line(f"run {name} has started no pod, so only its pull pods were deleted")
         return 0
-    await _check_not_over(session, newest_run(requests))
-    open_requests = [each.request for each in requests if not each.request.completed]
-    waiting = [each.request for each in requests if not each.request.completed and not _has_begun(each)]
-    under_way = len(open_requests) - len(waiting)
-    # The process of the run must see the abort before requests are deleted. The newest request lives longest.
-    kept = next((each.request for each in reversed(requests) if each.request not in waiting), requests[0].request)
+    run = newest_run(requests)
+    of_image = run.options.image is not None
+    open_requests = [each for each in requests if not (each.request.completed or each.request.stopped)]
+    await _check_not_over(session, run, open_requests)
+    deletable = [] if of_image else [each.request for each in open_requests if not each.started]
+    # The process of the run must see the abort before requests end. The newest request lives longest.
+    kept = next((each.request for each in reversed(requests) if each.request not in deletable), requests[0].request)
     patch = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(session.clock.now())}}}
     await session.client.merge_patch(REQUESTS, session.namespace, kept.name, patch)
-    if newest_run(requests).options.image is not None:
+    ended = 0
+    if of_image:
+        ended = await stop_requests(session.client, open_requests)
         await delete_pull_pods(session.client, session.namespace, name)
-    deleted = 0
-    for request in waiting:
+    for request in deletable:
         if request.name != kept.name:
             with suppress(GoneError):
                 await session.client.delete(REQUESTS, session.namespace, request.name, uid=request.uid)
-                deleted += 1
+                ended += 1
+    under_way = len(open_requests) - (ended if of_image else len(deletable))
     rest = f"; {under_way} in progress will finish" if under_way else ""
-    if kept in waiting:
-        served = "" if kept.for_image else f", and may still restart pod {kept.pod_name}"
-        rest = f"; request {kept.name} is kept to record the abort{served}"
-    released, adopted = await _end_adoption(session, newest_run(requests))
-    session.display.print_line(f"run {name} aborted, pending requests deleted: {deleted}{rest}{adopted}")
+    if kept in deletable:
+        rest = f"; request {kept.name} is kept to record the abort, and may still restart pod {kept.pod_name}"
+    released, adopted = await _end_adoption(session, run)
+    outcome = "ended" if of_image else "deleted"
+    session.display.print_line(f"run {name} aborted, pending requests {outcome}: {ended}{rest}{adopted}")
     return 0 if released else EXIT_FAILED
 
 
@@ -100,19 +104,15 @@ async def _adopt(session: Session, run: Run, cluster: Cluster) -> str:
     return ""
 
 
-def _has_begun(asked: RunRequest) -> bool:
-    """Whether the request's pod is restarted anyway: its container is being stopped, or the pod has the image."""
-    if not asked.request.for_image:
-        return asked.started
-    return any(state.phase is StatePhase.RECREATING for state in asked.request.status.states)
+async def _check_not_over(session: Session, run: Run, open_requests: Collection[RunRequest]) -> None:
+    """Raise ConfigurationError if a run is done or aborted, and holds no controller.
 
-
-async def _check_not_over(session: Session, run: Run) -> None:
-    """Raise ConfigurationError if a run is done or aborted, and holds no controller."""
+    An abort that was killed may have left requests for another image.
+    """
     end = None
     with suppress(ConfigurationError, ApiRefusedError):  # the target was deleted, or a right is missing
         async with await session.cluster_of(run) as cluster:
             end = (await status_of(session, run, cluster))[1].end
             end = None if is_held(cluster.world(), run) else end
-    if end in (End.DONE, End.ABORTED):
+    if end is End.DONE or (end is End.ABORTED and not (open_requests and run.options.image is not None)):
         raise ConfigurationError(f"run {run.name} has already ended ({end}), so there is nothing to abort")

@@ -212,23 +212,32 @@ async def release_runs(client: KubeClient, namespace: str, policy: str, keep: Co
     asked = (await client.list_all(REQUESTS, read_run_request, **requests)).items
     own = (each for each in asked if each is not None and each.run.options.policy == policy)
     left = (each for each in own if each.run.name not in keep and not each.request.completed)
-    await _each(_stop_request(client, each) for each in left)
+    await stop_requests(client, left)
     pods = Where(namespace=namespace, label_selector=f"{LABEL_PULL_POLICY}={policy}")
     pulls = (await client.list_all(PODS, read_pull_pod, **pods)).items
     await _each(_delete(client, namespace, each.name, each.uid) for each in pulls if each.run not in keep)
 
 
-async def _stop_request(client: KubeClient, asked: RunRequest) -> None:
-    """End the request for another image of a pod, unless the pod has the image."""
+async def stop_requests(client: KubeClient, requests: Iterable[RunRequest]) -> int:
+    """End open requests for another image of pods that do not have it. Return how many.
+
+    A pod that has the image keeps its request, which drains it and sees its restart. The node may not know that yet.
+    """
+    return sum(await asyncio.gather(*(_stop_request(client, each) for each in requests)))
+
+
+async def _stop_request(client: KubeClient, asked: RunRequest) -> bool:
     change, request, namespace = asked.run.options.image, asked.request, asked.run.namespace
     if change is None or request.stopped:
-        return
+        return False
     with suppress(GoneError, ConflictError):
         pod = parse_pod(await client.get(PODS, namespace, request.pod_name))
         found = pod.containers.get(asked.run.options.containers[0])
         if pod.uid == request.pod_uid and (found is None or found.image != change.image):
             body = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
             await client.merge_patch(REQUESTS, namespace, request.name, body)
+            return True
+    return False
 
 
 async def _delete_pull_pod(client: KubeClient, namespace: str, pull: PullPod) -> None:

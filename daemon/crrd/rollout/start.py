@@ -21,6 +21,7 @@ from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import summary
 from crrd.rollout.follow import following
 from crrd.rollout.image_start import check_rights, complete_image, undone
+from crrd.rollout.image_writer import stop_requests
 from crrd.rollout.remedies import FLAGS
 from crrd.rollout.session import EXIT_FAILED, Session
 from crrd.rollout.target import Aim, check_run, find_again, find_target, split_targets
@@ -122,7 +123,7 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
 async def _end_undone(session: Session, run: Run, cluster: Cluster) -> None:
     """Abort the run that this one undoes, if it is not over: no process goes on with it.
 
-    The mark is on each open request, because the manager then ends those whose pods do not have the image.
+    Requests of pods that do not have the image end.
     """
     world, now = cluster.world(), session.clock.now()
     undone = sorted((each for each in world.requests if run.undoes(each.run)), key=lambda each: each.age)
@@ -134,6 +135,7 @@ async def _end_undone(session: Session, run: Run, cluster: Cluster) -> None:
             with suppress(GoneError):
                 made = await session.client.merge_patch(REQUESTS, session.namespace, each.request.name, body)
                 cluster.written(made)
+    await stop_requests(session.client, (each for each in undone if not each.request.completed))
 
 
 def _left(plan: Plan) -> int:

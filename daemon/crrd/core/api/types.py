@@ -38,8 +38,9 @@ ANNOTATION_REQUESTED_BY = "crr.apps.kruise.io/requested-by"
 ANNOTATION_ABORTED = "crr.apps.kruise.io/run-aborted"
 """The time of the abort (RFC 3339). On any request of a run, it means that the run starts no more pods."""
 ANNOTATION_STOPPED = "crr.apps.kruise.io/run-stopped"
-"""Set by a run that stops, gives up a pod, or is undone, on a request with an image. The manager ends this request, so
-that its pod is ready again. It is not deleted, because it may be the only one with the state of its run."""
+"""On a request with an image whose pod does not get it, because its run stops, gives up the pod, is aborted or undone.
+The manager ends this request, so that its pod is ready again. It is not deleted, because it may be the only one with
+the state of its run."""
 FINALIZER = "crr.apps.kruise.io/unready-acquired"
 """Keeps a deleted request until the manager has made its pod ready again."""
 CONDITIONS_UNREADY = ("PodUnreadyAcquired", "PreRecreateGrace")

@@ -146,8 +146,7 @@ def next_steps(
     if known and own is None:
         values = {"wanted": request.pod_uid, "key": request.pod_key, "found": pod.uid if pod else ""}
         return _end(request, Reason.POD_GONE if pod is None else Reason.POD_REPLACED, now, **values)
-    waits = not any(state.started for state in request.status.states)
-    if request.for_image and (request.stopped or (request.aborted and waits)):
+    if request.for_image and request.stopped:
         return _end(request, Reason.RUN_STOPPED, now)  # nobody gives the pod the image, and it would stay unready
     times = [(after(own.grace_ends if own else "", POD_DELETION_SECONDS), Reason.POD_DELETING)]
     created = request.created if since is None else since.isoformat()
