@@ -151,3 +151,14 @@ async def test_whether_the_node_is_ready() -> None:
     assert not await versions.ready("b")
     nodes.refuses = True
     assert not await versions.ready("c")
+
+
+@pytest.mark.virtual_time
+async def test_a_caller_with_many_nodes_remembers_them_for_longer() -> None:
+    nodes = Nodes()
+    versions = KubeletVersions(nodes, fresh=600.0, most=1000)
+    names = [f"node-{number}" for number in range(500)]
+    for seconds in (0.0, 599.0, 1.0):
+        await asyncio.sleep(seconds)
+        assert {await versions.version(name) for name in names} == {"v1.34.0"}
+    assert len(nodes.asked) == 1000, "twice"

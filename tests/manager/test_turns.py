@@ -91,6 +91,7 @@ class Played:
         self.began: dict[str, list[float]] = {}
         self.displays: dict[str, list[RunDisplay]] = {}
         self.texts: list[str] = []
+        self.patience: dict[str, list[float]] = {}
         self.listed = 0
         self.clock, client = LoopClock(), cast("KubeClient", LanedApi())
         played = self
@@ -105,6 +106,7 @@ class Played:
                 """The next turn of the script, no longer than it may be."""
                 played.began.setdefault(run.name, []).append(asyncio.get_running_loop().time())
                 played.displays.setdefault(run.name, []).append(self.display)
+                played.patience.setdefault(run.name, []).append(self.patience)
                 stage, end, seconds = next(played.scripts.setdefault(run.name, script(run.name)))
                 await asyncio.sleep(min(seconds, self.most))
                 return Plan((Row("web-0", "u", stage),), end=end), end is None
@@ -149,6 +151,25 @@ async def test_runs_that_make_progress_let_another_team_run_after_two_minutes(mo
     played.follow("few", "urgent")
     await asyncio.sleep(MOST_SECONDS)
     assert "urgent" in played.began
+    played.runs.stop_all()
+
+
+async def test_a_run_whose_nodes_are_down_has_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for them for a minute of one turn. A run that can still start pods has less time for that."""
+    stages = {"down": Stage.PUT_OFF, "other": Stage.WAITING}
+
+    def script(name: str) -> Iterator[Turn]:
+        while True:
+            yield stages.get(name, Stage.WAITING), None, CHECK_SECONDS
+
+    played = Played(monkeypatch, script)
+    for number in range(2 * PARALLEL_RUNS):
+        played.follow("many", f"run-{number}")
+    for name in stages:
+        played.follow(name, name)
+    await asyncio.sleep(600)
+    assert {*played.patience["down"]} == {TURN_SECONDS}
+    assert {*played.patience["other"][2:]} == {CHECK_SECONDS}
     played.runs.stop_all()
 
 

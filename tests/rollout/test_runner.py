@@ -15,7 +15,7 @@ from crrd.core.rollout.run import Amount
 from crrd.core.rollout.standing import Stage, tally
 from crrd.kube.client import KubeClient
 from crrd.kube.lanes import PLACES
-from crrd.kube.resources import PODS
+from crrd.kube.resources import PODS, REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd.lib.supervise import cancel
 from crrd.rollout import runner
@@ -235,3 +235,50 @@ async def test_a_turn_ends_although_its_run_makes_progress() -> None:
         plan, timed_out = await turn.run(run)
     done = tally(plan.rows)[Stage.DONE]
     assert (timed_out, 0 < done < 100, 60 <= loop.time() - began < 70) == (True, True, True)
+
+
+class Following(RunCluster):
+    """Each pod is unready for 20 to 48 s, until its container has the image."""
+
+    def __init__(self) -> None:
+        super().__init__(60, spec={"containers": [{"name": "app", "image": "i:1"}]})
+
+    def image(self, pod: str, image: str) -> None:
+        found = self.objects["pods"][pod]
+        self.put(PODS, {**found, "spec": {**found["spec"], "containers": [{"name": "app", "image": image}]}})
+
+    async def _serve(self, name: str, pod: str) -> None:
+        self.away.add(pod)
+        await asyncio.sleep(20 + int(pod[-4:]) % 5 * 7)
+        state = {"name": "app", "phase": "Pending", "reason": "ImagePresent"}
+        self.report(name, phase="Recreating", containerRecreateStates=[state])
+
+    async def json_patch(
+        self, _resource: object, _namespace: str, name: str, operations: object
+    ) -> Mapping[str, object]:
+        (request,) = [
+            found for found in self.objects[REQUESTS.plural] if self.requests()[name]["metadata"]["name"] == found
+        ]
+        self.pod(name, self.objects["pods"][name]["spec"]["nodeName"], instance=1)
+        self.image(name, "i:2")
+        done = {"name": "app", "phase": "Succeeded"}
+        self.report(
+            request, phase="Completed", completionTime=rfc3339(self.clock.now()), containerRecreateStates=[done]
+        )
+        self.away.discard(name)
+        return self.objects["pods"][name]
+
+
+async def test_a_turn_of_a_run_with_an_image_ends_once_its_pods_are_ready() -> None:
+    """Some pod is unready all the time before that."""
+    api, loop = Following(), asyncio.get_running_loop()
+    image = ImageChange("i:2", ("i:1",), pulls=False)
+    run, began = api.run_of(image=image, max_unavailable=Amount(4)), loop.time()
+    client = cast("KubeClient", api)
+    async with Cluster(client, run.namespace, WEB, run.options) as cluster:
+        parts = client, cluster, api.clock, TextLines()
+        turn = runner.Runner(*parts, timeout=None, confirmed=True, remedies=FLAGS, patience=60.0, most=120.0)
+        plan, timed_out = await turn.run(run)
+    assert (timed_out, plan.end, api.away) == (True, None, set())
+    assert 120 <= loop.time() - began < 120 + 60
+    assert 0 < tally(plan.rows)[Stage.DONE] < 60

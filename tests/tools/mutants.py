@@ -107,9 +107,9 @@ EQUIVALENT: dict[str, str] = {
         "one instant, which nobody hits",
     "node/pods.py: 0.0 -> 1.0: until = max(work.stop_until, (work.hook_began or 0.0) + LEFT":
         "a hook that has an end has a beginning",
-    "node/observe.py: Gt -> GtE: if loop.time() > answered + WAITED_SECONDS:": "one instant, which nobody hits",
+    "node/observe.py: Gt -> GtE: if loop_time() > answered + WAITED_SECONDS:": "one instant, which nobody hits",
     "node/pods.py: Lt -> LtE: if loop.time() < kept_until:": "one instant, which nobody hits",
-    "node/reconcile.py: Add -> Sub: return (None if first is None else max(first, loop.time() + ":
+    "node/reconcile.py: Add -> Sub: return (None if first is None else max(first, loop_time() + ":
         "whether a look that wants another one at once waits 10 ms: nobody is promised it",
     "node/execute.py: 12 -> 13: task = asyncio.create_task(run, name=f'{type(action).__name_": "a task's name",
     "node/controller.py: statement left out: self.pods_heartbeat.within(LATE_SECONDS, 'ending')":

@@ -28,13 +28,14 @@ log = structlog.get_logger(__name__)
 
 
 class KubeletVersions:
-    """Reads Nodes from the API server, and reuses each result for a minute.
+    """Reads Nodes from the API server, and reuses each result for a while.
 
     Callers for one node wait for one read. A slow one delays no caller for another node.
     """
 
-    def __init__(self, nodes: ObjectReader) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: ObjectReader, *, fresh: float = FRESH_SECONDS, most: int = REMEMBERED_NODES) -> None:
+        """`fresh`: for how many seconds a result is reused. `most`: how many nodes are remembered."""
+        self._nodes, self._fresh, self._most = nodes, fresh, most
         self._locks: dict[str, asyncio.Lock] = {}  # By node
         self._known: dict[str, tuple[float, str, bool]] = {}
         """By node: the loop's time of the next read, kubelet's version, and whether the node is Ready."""
@@ -60,13 +61,13 @@ class KubeletVersions:
             try:
                 async with asyncio.timeout(REFRESH_SECONDS if version else None):
                     node = await self._read(node_name, patience=0.0 if version else TRY_SECONDS)
-                version, wait = reported_version(node), FRESH_SECONDS
+                version, wait = reported_version(node), self._fresh
                 ready = condition_is_true(node, "Ready")
             except (CrrdError, TimeoutError) as error:
                 reason = str(error) or "no answer in time"
                 log.warning("kubelet version cannot be read", node_name=node_name, error=reason, known=version)
             finally:  # also if the caller was cancelled
-                if len(self._known) >= REMEMBERED_NODES:
+                if len(self._known) >= self._most:
                     self._known.clear()
                     self._locks = {node: lock for node, lock in self._locks.items() if lock.locked()}
                 self._known[node_name] = loop_time() + wait, version, ready

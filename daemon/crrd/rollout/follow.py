@@ -1,7 +1,7 @@
 """Reads which images the template of a held workload has, and its pods lack (`core.rollout.following`)."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ class Held:
     revisions: tuple[Json, ...]
     members: tuple[Member, ...]
 
-    def images(self, given: tuple[str, str] = ("", "")) -> TemplateImages:
+    def images(self, given: Collection[tuple[str, str]] = ()) -> TemplateImages:
         """Return how the template's images differ from those of the pods. `given` as in `template_images`."""
         found = template_images(self.aim.target.words, self.state(""), self.members, given)
         return replace(found, changes=tuple(map(self._with_rest, found.changes)))

@@ -60,8 +60,9 @@ class Runner:
 
         `cluster` is already entered. `timeout` limits the whole run, in seconds (0: no limit). Without it, or with
         `patience`, the run ends after that time without progress. If `patience` is None, it is PATIENCE_SECONDS, or the
-        time limit for one pod if that is longer. Otherwise this is one turn of a run, of at most `most` seconds. The
-        run continues in other turns until `timeout`. No turn ends while a pod is unready and waits for its image.
+        time limit for one pod if that is longer. Otherwise this is one turn of a run, which continues in other turns
+        until `timeout`. After `most` seconds it begins no more pods, and ends once no pod is unready and waits for its
+        image.
         With `confirmed`, the user is not asked after the first part.
         `remedies` are what its user can do about waits.
         """
@@ -112,6 +113,8 @@ class Runner:
             if trouble and plan.end is not End.ABORTED:
                 # The state may be out of date, so begin nothing and do not end the run.
                 plan = replace(plan, create=(), refresh=(), image=NO_STEPS, end=None, wait=Wait(trouble))
+            if loop_time() >= self._turn_ends:  # the pods under way become fewer, and the turn ends
+                plan = replace(plan, create=(), refresh=())
             plan = self._wait_for_nodes(plan)
             if self._starts.problems and plan.end is None:
                 plan = replace(plan, wait=Wait(next(iter(self._starts.problems.values()))))
@@ -164,7 +167,8 @@ class Runner:
             of_a_pod = run.options.pod_timeout + world.min_ready(run)
             seconds = max(PATIENCE_SECONDS, of_a_pod) if self._patience is None else self._patience
             self._stages, self._ends = stages, min(self._turn_ends, loop_time() + seconds)
-        if self._patience is not None and left_behind(run, plan.rows):  # a pod is unready, and waits for its image
+        images = self._images is not None and self._patience is not None
+        if images and (world.starting or left_behind(run, plan.rows)):  # a pod is unready, and waits for its image
             self._ends = min(self._limit, max(self._ends, loop_time() + _TICK_SECONDS))
 
     def _progress(self, plan: Plan, state: str) -> dict[str, str]:

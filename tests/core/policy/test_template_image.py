@@ -13,7 +13,7 @@ from crrd.core.policy.types import Policy, RunRecord
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.following import TemplateChange, TemplateImages
 from crrd.core.rollout.run import Target
-from tests.core.policy.test_decide import PLAIN, History, app, at, data, message, reason, text
+from tests.core.policy.test_decide import PLAIN, SIDE, History, app, at, data, message, reason, text
 
 IMAGE = replace(PLAIN, config=None, template_image=True)
 BOTH = replace(PLAIN, template_image=True)
@@ -211,29 +211,34 @@ class TestTwoContainers:
 
     BOTH = has(new(), new("s:2", "side"))
 
-    def test_two_images_that_fail_are_tried_once_each(self) -> None:
-        history = running(IMAGE, *self.BOTH.changes)
+    def test_a_failure_counts_after_a_run_of_another_trigger(self) -> None:
+        history = History(BOTH)
+        known, pods = {**data("a"), **data("a", None, SIDE)}, (app(), app(-3600, "web-0", "side"))
+        history.look(1, known, *pods, template=has())
+        history.look(10, known, *pods, template=self.BOTH)
         history.end(20, failed=True, message="kubelet cannot pull i:2")
-        second = history.look(30, template=self.BOTH).run
-        assert second is not None
-        assert second.containers == ("side",)
-        history.end(40, failed=True, message="kubelet cannot pull s:2")
-        for seconds in (50, 5000):
-            assert history.look(seconds, template=self.BOTH).run is None
-
-    def test_the_failure_of_the_first_is_still_said(self) -> None:
-        history = running(IMAGE, *self.BOTH.changes)
-        history.end(20, failed=True, message="kubelet cannot pull i:2")
-        history.look(30, template=self.BOTH)
-        history.end(40)
-        said = history.look(50, template=has(new()))
+        assert history.look(30, known, *pods, template=self.BOTH).run is None, "it stops the other image"
+        known |= data("b", 40, SIDE)
+        found = history.look(60, known, *pods, template=self.BOTH).run
+        assert found is not None
+        assert (found.trigger, found.containers) == ("configChange", ("side",))
+        history.end(70)
+        pods = app(), app(65, "web-0", "side")
+        said = history.look(80, known, *pods, template=self.BOTH)
         assert (said.run, reason(said)) == (None, PolicyReason.FAILED)
         assert "kubelet cannot pull i:2" in message(said)
-        assert reason(history.look(60, template=has())) == PolicyReason.IDLE, "the template was set back"
         again = read_policy({"status": write_status(history.policy.status)}).status.tried
-        assert [(each.containers, each.failed) for each in again] == [(("app",), True), (("side",), False)]
-        history.policy = replace(history.policy, generation=2)
-        assert history.look(70, template=has(new())).run is not None
+        assert [(each.containers, each.failed) for each in again] == [(("app",), True)]
+        assert reason(history.look(90, known, *pods, template=has())) == PolicyReason.IDLE, "it was set back"
+        assert history.look(100, known, *pods, template=self.BOTH).run is not None, "and set again"
+
+    def test_the_template_is_unknown_for_a_moment(self) -> None:
+        """This is no other template."""
+        history = running(IMAGE, *self.BOTH.changes)
+        history.end(20, failed=True)
+        for template in (has(wait="the controller of web has not observed it"), has(problem="web is not held"), None):
+            history.look(30, template=template)
+            assert history.look(31, template=self.BOTH).run is None
 
     def test_what_both_have_left_waits(self) -> None:
         history = running(IMAGE, *self.BOTH.changes)
@@ -242,6 +247,7 @@ class TestTwoContainers:
         history.end(40)
         waits = history.look(50, template=self.BOTH)
         assert (waits.run, waits.wake_at, reason(waits)) == (None, at(620), PolicyReason.RETRY)
+        assert message(waits).endswith(f"Trying again at {text(620)}, because pods lack the image of the template")
         first = history.look(620, template=self.BOTH).run
         assert first is not None
         assert first.containers == ("app",)
@@ -346,6 +352,17 @@ class TestWithChangedConfiguration:
         found = history.look(131, known, app(125), pods[1], template=has()).run
         assert found is not None
         assert (found.trigger, found.containers) == ("configChange", ("side",))
+
+    def test_an_image_that_failed_is_tried_again_with_changed_configuration(self) -> None:
+        """It may have failed because of the old data."""
+        history = running(BOTH)
+        history.end(20, failed=True, message="app of web-0 ended again")
+        found = history.look(120, data("b", 100), template=has(new())).run
+        assert found is not None
+        assert (found.image, found.objects) == ("i:2", (f"ConfigMap cfg (data.*) {text(110)}",))
+        history.end(140, failed=True, message="app of web-0 ended again")
+        stopped = history.look(150, data("b", 100), template=has(new()))
+        assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED), "once"
 
     def test_a_change_during_a_run_for_the_image_replaces_it(self) -> None:
         history = running(BOTH)

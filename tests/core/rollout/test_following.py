@@ -115,10 +115,11 @@ def test_an_image_that_a_run_has_given_is_taken_back_with_the_template() -> None
     state = ImageState((), template(image=OLD), (ACTIVE,))
     pods = (pod("proxy:bad"), pod("proxy:bad", number=1))
     assert template_images("web", state, pods).changes == ()
-    assert template_images("web", state, pods, ("app", "proxy:bad")).changes == ()
-    (found,) = template_images("web", state, pods, ("proxy", "proxy:bad")).changes
+    assert template_images("web", state, pods, {("app", "proxy:bad")}).changes == ()
+    given = {("app", "app:2"), ("proxy", "proxy:bad")}
+    (found,) = template_images("web", state, pods, given).changes
     assert (found.container, found.image, found.before) == ("proxy", OLD, ("proxy:bad",))
-    assert template_images("web", state, (pod(OLD),), ("proxy", OLD)).changes == (), "it has it already"
+    assert template_images("web", state, (pod(OLD),), {("proxy", OLD)}).changes == (), "it has it already"
 
 
 @pytest.mark.parametrize(

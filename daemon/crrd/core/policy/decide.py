@@ -79,13 +79,23 @@ def _stopped(policy: Policy) -> PolicyStatus:
 
 def _remembered(look: Look) -> PolicyStatus:
     """Return the status with what was observed: records of configuration, the schedule, and a repair by the user."""
-    status = replace(note_schedule(look), config=remember(look))
+    status = replace(note_schedule(look), config=remember(look), tried=_tried(look))
     look, run = replace(look, policy=replace(look.policy, status=status)), status.run
     if run is not None and run.failed and is_repaired(look, run):
         what = "the pods have the images of the template" if run.image else "all containers of the run were restarted"
         message = f"{run.message}; after that, {what} and are ready"
         return ended(look.policy, run, failed=False, message=message, now=look.now)
     return status
+
+
+def _tried(look: Look) -> tuple[RunRecord, ...]:
+    """Return the last runs for images, without failures of a template that was set back."""
+    lacking = {each.container for each in look.changes} if look.follows else None
+    return tuple(
+        each
+        for each in look.status.tried
+        if lacking is None or not each.failed or lacking.intersection(each.containers)
+    )
 
 
 def _next_step(look: Look, known: Sequence[Problem]) -> _Step:
@@ -164,7 +174,7 @@ def _idle(look: Look, status: PolicyStatus, wanted: Wanted, known: Sequence[Prob
     tries = filter(None, (last_try(look, each) for each in look.changes))
     if (failed := next((each for each in tries if stops(look.policy, each)), None)) is not None:
         return _failed(replace(look.policy, status=status), failed, wanted, now)
-    if wanted.retry_at is not None and (last := status.run) is not None:
+    if wanted.retry_at is not None and (last := wanted.left_by) is not None:
         left = "pods lack the image of the template" if last.image else "containers are older than maxAge"
         why = f"Trying again at {rfc3339(wanted.retry_at)}, because {left}"
         return _Step(PolicyReason.RETRY, f"run {last.name}: {last.message}. {why}", status, wanted.wakes)

@@ -160,6 +160,9 @@ def is_repaired(look: Look, run: RunRecord) -> bool:
     if run.image:
         ready = all(each.ready for each in look.found.running if each.name in run.containers)
         return ready and look.follows and not any(each.container in run.containers for each in look.changes)
+    concerned = [each.barred for each in look.found.running if _concerns(run, each)]
+    if concerned and None not in concerned:
+        return False  # maybe only while the versions of kubelet are unknown
     since, available = parse_time(run.since) or look.now, look.now - timedelta(seconds=look.min_ready)
     for each in look.restartable:
         own = [change.until for change in run.changes if (each.name, change.part) in each.keys]

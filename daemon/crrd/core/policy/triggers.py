@@ -22,7 +22,8 @@ class Wanted:
     wakes: tuple[datetime, ...] = ()  # When there can be others
     settling: tuple[Due, ...] = ()  # Changed configuration that settles, what does so first at the beginning
     retry_at: datetime | None = None
-    """When what the last run has left is tried again; None for nothing."""
+    """When what a run has left is tried again; None for nothing."""
+    left_by: RunRecord | None = None  # That run
 
 
 def find_wanted(look: Look) -> Wanted:
@@ -39,32 +40,34 @@ def find_wanted(look: Look) -> Wanted:
     names = look.policy.containers or tuple(sorted({each.name for each in look.restartable}))
     timed = _scheduled(look, names) if names else Wanted()
     aged = _aged(look, names) if not timed.runs else Wanted()
-    runs_then, retry_at = timed.runs or aged.runs or image.runs, aged.retry_at or image.retry_at
-    return Wanted(runs_then, (*wakes, *timed.wakes, *aged.wakes), tuple(settling), retry_at)
+    runs_then, retried = timed.runs or aged.runs or image.runs, aged if aged.retry_at is not None else image
+    wakes = (*wakes, *timed.wakes, *aged.wakes)
+    return Wanted(runs_then, wakes, tuple(settling), retried.retry_at, retried.left_by)
 
 
 def _of_template(look: Look, changes: Sequence[Due], settling: Sequence[Due]) -> Wanted:
     """Return a run for the first container that lacks the image of the template. The others follow one by one.
 
     It waits until changed configuration of the container has settled, so that one restart brings both. A run that has
-    ended and left something, for example a pod that could not start, is repeated after RETRY. One that failed is not.
+    ended and left something, for example a pod that could not start, is repeated after RETRY. One that failed
+    is not, and stops the others, until the template, the policy or data of its container changes.
     """
     again, active = Wanted(), look.status.run
     for each in look.changes:
-        last = last_try(look, each)
-        if last is not None and stops(look.policy, last):
-            continue
+        data, last = next((due for due in changes if each.container in due.containers), None), last_try(look, each)
+        if last is not None and stops(look.policy, last) and (data is None or rfc3339(data.limit) <= last.since):
+            return Wanted()
         away = [node in look.found.down for _, node in each.lacking]
         if (away and all(away)) or any(each.container in other.containers for other in settling):
             continue
-        run = make_image_record(look, each, next((due for due in changes if each.container in due.containers), None))
+        run = make_image_record(look, each, data)
         goes_on = active is not None and not active.finished and gives_same(active, run)
         ended = parse_time(last.finished) if last is not None and not last.failed else None
         if ended is None or goes_on:
             return Wanted((run,))
         at = ended + RETRY
         if again.retry_at is None or at < again.retry_at:
-            again = Wanted((run,), retry_at=at) if at <= look.now else Wanted(wakes=(at,), retry_at=at)
+            again = Wanted((run,) if at <= look.now else (), (at,) if at > look.now else (), retry_at=at, left_by=last)
     return again
 
 
@@ -95,7 +98,7 @@ def _aged(look: Look, names: tuple[str, ...]) -> Wanted:
         old = untried
     too_old = tuple(dict.fromkeys(name for _, name in old))
     runs = (make_record(look, Trigger.AGE, too_old, now - age),) if old else ()
-    return Wanted(runs, tuple(wakes), retry_at=retry_at)
+    return Wanted(runs, tuple(wakes), retry_at=retry_at, left_by=last)
 
 
 def forget_schedule(policy: Policy) -> PolicyStatus:

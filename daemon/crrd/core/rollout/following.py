@@ -8,7 +8,7 @@ a pod of a StatefulSet or DaemonSet has. So nothing is rolled out when the workl
 A run back (`ImageChange.undoes`) lets the records follow the pods, too, and the template keeps the image.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from crrd.core.rollout.adoption import ADOPTED_BY, Adoption, Steps, Write, follow_template, hindered, set_label
@@ -47,11 +47,11 @@ class TemplateImages:
 
 
 def template_images(
-    target: str, state: ImageState, members: Iterable[Member], given: tuple[str, str] = ("", "")
+    target: str, state: ImageState, members: Iterable[Member], given: Collection[tuple[str, str]] = ()
 ) -> TemplateImages:
     """Return which images the pods of a held workload lack. `target` is its name in messages.
 
-    `given` are a container and the image that an earlier run has given to pods, and nobody else.
+    `given` are containers and the images that earlier runs have given to pods, and nobody else.
     """
     template, there = state.template, [each for each in members if each.counts]
     if template is None or template.kind not in ADOPTED_BY:
@@ -87,7 +87,7 @@ def template_images(
 
 
 def _changes(
-    template: Template, records: list[Revision], members: list[Member], given: tuple[str, str]
+    template: Template, records: list[Revision], members: list[Member], given: Collection[tuple[str, str]]
 ) -> Iterator[TemplateChange]:
     """Yield the containers whose image a record lacks, or only some of the pods have, or which were `given` another.
 
@@ -102,7 +102,7 @@ def _changes(
         behind = any((name, image) not in each.content.images for each in records)
         if behind and not lacking:
             recorded.append(TemplateChange(name, image))
-        elif behind or 0 < len(lacking) < len(pods) or any(given == (name, other) for other in before):
+        elif behind or 0 < len(lacking) < len(pods) or any((name, other) in given for other in before):
             complete = False
             yield TemplateChange(name, image, tuple(sorted(before)), lacking)
     if template.kind == "Deployment" or complete:

@@ -29,6 +29,9 @@ from crrd.rollout.target import Aim, find_workload
 _SCRYPT_COST = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
 """Cost of the hash of a Secret, because all readers of the policy can read it: 4 MiB and some ms for each guess."""
 _GROUPS = ("", "apps", "batch", "apps.kruise.io", "policy")  # Of the kinds that the ClusterRoles include
+KUBELET_SECONDS, KUBELETS, _NODES_AT_ONCE = 600.0, 20_000, 5
+"""For how long the version of a kubelet is known to looks, of how many nodes, and how many are read at once. Before a
+run starts a pod, it reads the node again."""
 UNUSED_SECONDS = 300.0
 """How long an object counts as unused. Some objects change every few seconds, and a look reads all pods."""
 
@@ -91,7 +94,8 @@ class TargetObserver:
     def __init__(self, client: KubeClient, watches: NamespaceWatches, account: str) -> None:
         """`account` is the manager's ServiceAccount as `namespace:name`, for the command that grants it a right."""
         self._client, self._watches, self._account = client, watches, account
-        self._template, self._kubelets = TemplateObserver(client, account), KubeletVersions(client)
+        self._template = TemplateObserver(client, account)
+        self._kubelets = KubeletVersions(client, fresh=KUBELET_SECONDS, most=KUBELETS)
 
     async def look(self, policy: Policy, memory: Memory, now: datetime) -> tuple[Aim | None, Observed | None]:
         """Return the target and its observed state, or None for the state while a list is incomplete.
@@ -146,7 +150,11 @@ class TargetObserver:
         """Return by node the version of the kubelet, where it decides what can be restarted."""
         matter = (each.member.pod for each in pods if kubelet_matters(each.member.pod, for_image=policy.template_image))
         nodes = sorted({pod.node_name for pod in matter} - {""})
-        return dict(zip(nodes, await asyncio.gather(*map(self._kubelets.version, nodes)), strict=True))
+        found: dict[str, str] = {}
+        for first in range(0, len(nodes), _NODES_AT_ONCE):
+            some = nodes[first : first + _NODES_AT_ONCE]
+            found |= zip(some, await asyncio.gather(*map(self._kubelets.version, some)), strict=True)
+        return found
 
     async def _find(self, policy: Policy, memory: Memory) -> Aim:
         """Find the target. One that does not exist is watched for. Raises the errors of `find_target`."""

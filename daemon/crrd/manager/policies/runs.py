@@ -279,7 +279,8 @@ class PolicyRuns:
         run, left = active.run, None
         if active.until is not None:
             left = max(1.0, (active.until - self._clock.now()).total_seconds())
-        patience = CHECK_SECONDS if active.idle and self._turns.full else TURN_SECONDS
+        for_nodes = Stage.PUT_OFF in active.stages and Stage.WAITING not in active.stages  # longer than CHECK_SECONDS
+        patience = CHECK_SECONDS if active.idle and self._turns.full and not for_nodes else TURN_SECONDS
         parts = self._client, cluster, self._clock, display
         runner = Runner(
             *parts, timeout=left, confirmed=True, remedies=POLICY_REMEDIES, patience=patience, most=MOST_SECONDS

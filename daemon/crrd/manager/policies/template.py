@@ -54,9 +54,9 @@ class TemplateObserver:
         if missing:
             why = f"the manager may not {', '.join(missing)} in this namespace"
             return TemplateImages(problem=f"{why}; to allow it: {grant(policy.namespace, UPDATE_ROLE, self._account)}")
-        last = policy.status.run
         held = await read_held(self._client, policy.namespace, aim, members)
-        found = held.images((last.containers[0], last.image) if last is not None and last.image else ("", ""))
+        runs = [each for each in (policy.status.run, *policy.status.tried) if each is not None and each.image]
+        found = held.images({(name, each.image) for each in runs for name in each.containers})
         chosen = Look(policy, Observed(template=found), now).changes
         whys = [await self._tried(policy, held, each, now, kubelets) for each in chosen]
         fit = tuple(each for each, why in zip(chosen, whys, strict=True) if not why)
