@@ -13,7 +13,6 @@ from crrd.core.api.types import RecreateState, RequestPhase
 from crrd.core.rollout.adoption import (
     Adoption,
     changed_by_others,
-    container_path,
     next_adoption,
     release_command,
     trial_writes,
@@ -172,7 +171,7 @@ def test_the_path_of_a_container() -> None:
     init = container("setup", kind=ContainerKind.INIT)
     mesh = container("mesh", kind=ContainerKind.SIDECAR)
     pod = member("web-0", container("app"), container("log"), init, mesh)
-    assert [container_path(pod, name) for name in ("log", "mesh")] == ["/spec/containers/1", "/spec/initContainers/1"]
+    assert [pod.pod.path_of(name) for name in ("log", "mesh")] == ["/spec/containers/1", "/spec/initContainers/1"]
 
 
 def test_pods_that_have_the_image_are_done() -> None:

@@ -168,6 +168,15 @@ class Pod(PodMeta):
         """Whether kubelet's version decides what happens after a container was stopped."""
         return any(each.version_matters for each in self.containers.values())
 
+    def path_of(self, name: str) -> str:
+        """Return the JSON pointer to a regular or init container. Raises ValueError if the pod has no such one."""
+        regular = [each.name for each in self.containers.values() if each.kind is ContainerKind.REGULAR]
+        init = [
+            each.name for each in self.containers.values() if each.kind in (ContainerKind.SIDECAR, ContainerKind.INIT)
+        ]
+        kind, names = ("containers", regular) if name in regular else ("initContainers", init)
+        return f"/spec/{kind}/{names.index(name)}"
+
     @property
     def waits_for_startup(self) -> bool:
         """Whether kubelet starts regular containers only after a sidecar's startupProbe has succeeded."""

@@ -12,7 +12,7 @@ killed after any write continues.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.image_change import ImageChange, image_operations
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, World
@@ -335,27 +335,13 @@ def follow_template(run: Run, change: ImageChange, found: Revision) -> Adoption:
 
 def set_label(run: Run, change: ImageChange, member: Member, before: str, after: str) -> Write:
     """Give a pod that has the image the label of its revision."""
-    path, image = _label_path(LABEL_REVISION), container_path(member, run.options.containers[0])
+    path, image = _label_path(LABEL_REVISION), member.pod.path_of(run.options.containers[0])
     tests = (
         jsonpatch.test("/metadata/uid", member.pod.uid),
         jsonpatch.test(path, before),
         jsonpatch.test(f"{image}/image", change.image),
     )
     return Write("pods", member.pod.name, member.pod.uid, (*tests, jsonpatch.replace(path, after)))
-
-
-def container_path(member: Member, name: str) -> str:
-    """Return the JSON pointer to a container or native sidecar of a pod."""
-    regular = [each.name for each in member.pod.containers.values() if each.kind.value == "container"]
-    init = [each.name for each in member.pod.containers.values() if each.kind.value in ("sidecar", "init container")]
-    kind, names = ("containers", regular) if name in regular else ("initContainers", init)
-    return f"/spec/{kind}/{names.index(name)}"
-
-
-def image_operations(path: str, container: str, before: str, after: str) -> tuple[Operation, ...]:
-    """Return the operations that replace an image, if it still is what it was decided on."""
-    tests = jsonpatch.test(f"{path}/name", container), jsonpatch.test(f"{path}/image", before)
-    return (*tests, jsonpatch.replace(f"{path}/image", after))
 
 
 def _label_path(key: str) -> str:

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from crrd.lib import jsonpatch
 from crrd.lib.jsonfields import items, mapping, text
+from crrd.lib.jsonpatch import Operation
 
 _TAG = re.compile(r"[^/]+:(?P<tag>[^/:@]+)")
 
@@ -68,3 +70,12 @@ def image_ids(statuses: Mapping[str, str], image: str) -> str:
     if "@" in image or len(set(filter(None, statuses.values()))) < 2:
         return ""
     return f"{image} is not the same image on all nodes, because the tag was moved: use a digest"
+
+
+def image_operations(path: str, container: str, before: str, after: str) -> tuple[Operation, ...]:
+    """Return the operations that replace an image, if it still is what it was decided on.
+
+    `path` is the JSON pointer to the container.
+    """
+    tests = jsonpatch.test(f"{path}/name", container), jsonpatch.test(f"{path}/image", before)
+    return (*tests, jsonpatch.replace(f"{path}/image", after))

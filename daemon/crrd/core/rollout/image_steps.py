@@ -20,8 +20,8 @@ from datetime import datetime, timedelta
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
-from crrd.core.rollout.adoption import Adoption, container_path, image_operations
-from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.adoption import Adoption
+from crrd.core.rollout.image_change import ImageChange, image_operations
 from crrd.core.rollout.pull import PullPod, PullState
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage
@@ -119,7 +119,7 @@ def patch_of(row: Row, run: Run) -> tuple[Operation, ...]:
     change, member, name = run.options.image, row.member, run.options.containers[0]
     if change is None or member is None:
         return ()
-    image = image_operations(container_path(member, name), name, _image(row), change.image)
+    image = image_operations(member.pod.path_of(name), name, _image(row), change.image)
     return jsonpatch.test("/metadata/uid", row.uid), *image
 
 
