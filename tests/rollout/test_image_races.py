@@ -16,7 +16,9 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Options, Run, Target
 from crrd.core.rollout.state import read_member
 from crrd.core.rollout.template import LABEL_REVISION
-from crrd.kube.resources import PODS, REQUESTS
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import PODS, REQUESTS, Resource
+from crrd.lib.errors import ApiRefusedError
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.image_writer import ImageWriter
 from crrd.rollout.target import Aim
@@ -67,6 +69,32 @@ async def test_an_abort_keeps_the_request_of_a_pod_that_has_just_got_the_image(
     assert await served(cluster) == [patched]
     assert await recreated(cluster, "abort", "mine") == 0, "the first one could have been killed before its last write"
     assert await served(cluster) == [patched]
+
+
+async def test_an_abort_that_may_not_read_a_pod_does_all_the_rest(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("web-0", "web-1"):
+        await cluster.pod(name, {"app": "web"})
+    await witnessed(cluster, patched="web-0")
+    real, asked = KubeClient.get, list[str]()
+
+    async def get(client: KubeClient, resource: Resource, namespace: str, name: str, **more: Any) -> Any:
+        if resource is PODS and not asked:
+            asked.append(name)
+            raise ApiRefusedError("the server refuses this once", status=403)
+        return await real(client, resource, namespace, name, **more)
+
+    monkeypatch.setattr(KubeClient, "get", get)
+    assert await recreated(cluster, "abort", "mine") == 1
+    text = capsys.readouterr().out
+    assert (
+        "give the command again, because not all pending requests could be ended: the server refuses this once" in text
+    )
+    aborted = [parse_request(each).aborted for each in await cluster.requests()]
+    assert await recreated(cluster, "abort", "mine") == 0
+    assert await served(cluster) == ["web-0"]
+    assert [parse_request(each).aborted for each in await cluster.requests()] == aborted, "the time of the first one"
 
 
 async def test_an_undo_ends_the_requests_of_pods_that_it_does_not_restart(cluster: PlayedCluster) -> None:

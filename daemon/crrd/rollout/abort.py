@@ -44,11 +44,15 @@ async def abort(session: Session) -> int:
     deletable = [] if of_image else [each.request for each in open_requests if not each.started]
     # The process of the run must see the abort before requests end. The newest request lives longest.
     kept = next((each.request for each in reversed(requests) if each.request not in deletable), requests[0].request)
-    patch = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(session.clock.now())}}}
-    await session.client.merge_patch(REQUESTS, session.namespace, kept.name, patch)
-    ended = 0
+    if not kept.aborted:
+        patch = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(session.clock.now())}}}
+        await session.client.merge_patch(REQUESTS, session.namespace, kept.name, patch)
+    ended, problem = 0, ""
     if of_image:
-        ended = await stop_requests(session.client, open_requests)
+        try:
+            ended = await stop_requests(session.client, open_requests)
+        except (ApiRefusedError, ApiUnavailableError) as error:  # the rest of the abort needs other rights
+            problem = f"; give the command again, because not all pending requests could be ended: {error}"
         await delete_pull_pods(session.client, session.namespace, name)
     for request in deletable:
         if request.name != kept.name:
@@ -61,8 +65,8 @@ async def abort(session: Session) -> int:
         rest = f"; request {kept.name} is kept to record the abort, and may still restart pod {kept.pod_name}"
     released, adopted = await _end_adoption(session, run)
     outcome = "ended" if of_image else "deleted"
-    session.display.print_line(f"run {name} aborted, pending requests {outcome}: {ended}{rest}{adopted}")
-    return 0 if released else EXIT_FAILED
+    session.display.print_line(f"run {name} aborted, pending requests {outcome}: {ended}{rest}{adopted}{problem}")
+    return 0 if released and not problem else EXIT_FAILED
 
 
 async def _end_adoption(session: Session, run: Run) -> tuple[bool, str]:

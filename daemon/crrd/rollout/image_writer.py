@@ -222,8 +222,13 @@ async def stop_requests(client: KubeClient, requests: Iterable[RunRequest]) -> i
     """End open requests for another image of pods that do not have it. Return how many.
 
     A pod that has the image keeps its request, which drains it and sees its restart. The node may not know that yet.
+    Each is tried before the error of one is raised: ApiUnavailableError or ApiRefusedError.
     """
-    return sum(await asyncio.gather(*(_stop_request(client, each) for each in requests)))
+    found = await asyncio.gather(*(_stop_request(client, each) for each in requests), return_exceptions=True)
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+    return found.count(True)
 
 
 async def _stop_request(client: KubeClient, asked: RunRequest) -> bool:

@@ -24,7 +24,7 @@ from crrd.core.api.types import (
 )
 from crrd.core.lifecycle import steps as lc
 from crrd.core.lifecycle.readiness import acquired, released
-from crrd.core.lifecycle.steps import Steps, next_steps, pod_steps
+from crrd.core.lifecycle.steps import ABORT_SECONDS, Steps, next_steps, pod_steps
 from crrd.core.recreate.actions import EmitEvent
 
 CREATED = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -66,6 +66,10 @@ NO_GATE = PodMeta("ns", "web-0", "pod-1")
 
 def serving(**changes: Any) -> Request:
     return request(status=RECREATING, strategy=GRACE, **changes)
+
+
+def completes(steps: Steps) -> bool:
+    return any(isinstance(each, lc.Complete) for each in steps.actions)
 
 
 def reasons(steps: Steps) -> list[Reason]:
@@ -343,9 +347,19 @@ class TestPodThatCannotBeLookedUp:
         status = Status(RequestPhase.RECREATING, (RecreateState("app"),))
         view = request(containers=wanted, status=status, strategy=GRACE, stopped=True)
         assert reasons(next_steps(view, POD, at(5))) == [Reason.RUN_STOPPED] * 2
-        aborted = replace(view, stopped=False, aborted=True)  # its pod may have the image, and its node not know it yet
-        for other in (aborted, serving(stopped=True), serving(aborted=True)):  # a restart goes on
-            assert not any(isinstance(each, lc.Complete) for each in next_steps(other, POD, at(5)).actions)
+        assert not completes(next_steps(serving(stopped=True), POD, at(5))), "a restart goes on"
+
+    def test_an_abort_that_was_killed_keeps_no_pod_unready(self) -> None:
+        """First, a pod may have the image, and its node not know it yet."""
+        wanted = (RequestedContainer("app", image="app:2"),)
+        status = Status(RequestPhase.RECREATING, (RecreateState("app"),))
+        view = request(containers=wanted, status=status, strategy=GRACE, aborted=rfc3339(at(0)))
+        early = next_steps(view, POD, at(ABORT_SECONDS - 1))
+        assert (completes(early), early.wake_at) == (False, at(ABORT_SECONDS))
+        assert reasons(next_steps(view, POD, at(ABORT_SECONDS))) == [Reason.RUN_STOPPED] * 2
+        begun = replace(status, states=(RecreateState("app", StatePhase.RECREATING),))
+        for other in (replace(view, status=begun), replace(view, aborted="yes"), serving(aborted=view.aborted)):
+            assert not completes(next_steps(other, POD, at(ABORT_SECONDS)))
 
 
 class TestPod:

@@ -232,6 +232,20 @@ class TestTwoContainers:
         assert reason(history.look(90, known, *pods, template=has())) == PolicyReason.IDLE, "it was set back"
         assert history.look(100, known, *pods, template=self.BOTH).run is not None, "and set again"
 
+    def test_an_image_that_may_not_be_tried_hides_no_other_template(self) -> None:
+        history = running(IMAGE, *self.BOTH.changes)
+        history.end(20, failed=True)
+        refused = {"refused": ("s:latest has no fixed tag",)}
+        assert history.look(30, template=has(new(), **refused)).run is None
+        history.look(40, template=has(**refused))
+        assert history.policy.status.tried == ()
+
+    def test_an_older_crd_keeps_the_last_run_alone(self) -> None:
+        history = running()
+        history.end(20)
+        history.policy = replace(history.policy, status=replace(history.policy.status, tried=()))
+        assert reason(history.look(30, template=has(new()))) == PolicyReason.RETRY
+
     def test_the_template_is_unknown_for_a_moment(self) -> None:
         """This is no other template."""
         history = running(IMAGE, *self.BOTH.changes)

@@ -624,7 +624,7 @@ def test_an_abort_in_the_middle_of_an_adoption_finishes_it() -> None:
     assert aborted(replace(held, holder="other")).end is End.ABORTED
     of, (pod,) = of_image(adopt=True), pods(NEW)
     ended = succeeded(of, pod)
-    recorded = replace(ended, request=replace(ended.request, aborted=True))
+    recorded = replace(ended, request=replace(ended.request, aborted="2026-01-01T12:00:00Z"))
     assert run_status(of, [recorded], NOW, lambda _: True, plan).state == "aborted"
     labelled = aborted(of_kind("StatefulSet", held="0"), revision("a", NEW))
     assert labelled.end is End.ABORTED

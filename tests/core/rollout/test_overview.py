@@ -65,7 +65,7 @@ def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:
     assert (found.active_at, found.idle) == (NOW - timedelta(seconds=30), 30.0)
     tied = written(asked(RUN, member("web-2")), progress("running", 2))
     assert seen(tied, new).state == "done", "the newest request is the last to be written"
-    aborted = replace(old, request=replace(old.request, aborted=True))
+    aborted = replace(old, request=replace(old.request, aborted="2026-01-01T12:00:00Z"))
     assert seen(aborted, new).state == "aborted"
     nothing = seen(written(old, None, created=""))
     assert (nothing.host, nothing.active_at, nothing.idle) == ("", None, 0.0)

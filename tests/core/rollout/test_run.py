@@ -64,7 +64,7 @@ def test_a_request_says_all_of_its_run() -> None:
     }
     mark = read_run_request(body)
     assert mark is not None
-    assert (mark.run, mark.request.aborted) == (FULL, False)
+    assert (mark.run, mark.request.aborted) == (FULL, "")
     body["metadata"]["uid"] = "uid-of-the-request"
     found = read_run_request(body)
     assert found is not None

@@ -214,7 +214,7 @@ class Request:
     """Start times of the instances in `pinned`, for a daemon that restarts."""
     unpinned: bool = False  # Whether another client removed or changed pins or start times: write them again
     unready_acquired: bool = False
-    aborted: bool = False  # Whether its run was aborted
+    aborted: str = ""  # When its run was aborted, RFC 3339; "" if not
     stopped: bool = False  # Whether its run works on the pod no more (ANNOTATION_STOPPED)
     deadline_seconds: int | None = None  # activeDeadlineSeconds
     ttl_seconds: int | None = None  # ttlSecondsAfterFinished

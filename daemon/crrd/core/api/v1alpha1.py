@@ -86,7 +86,7 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
         pinned=pinned,
         start_times=start_times,
         unready_acquired=unready_acquired,
-        aborted=ANNOTATION_ABORTED in annotations,
+        aborted=text(annotations.get(ANNOTATION_ABORTED)),
         stopped=ANNOTATION_STOPPED in annotations,
         deadline_seconds=deadline,
         ttl_seconds=ttl,

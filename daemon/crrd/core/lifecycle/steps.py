@@ -37,6 +37,9 @@ ENDS = (
     Reason.RUN_STOPPED,
 )
 """The reasons for which the manager completes a request that its node has not completed."""
+ABORT_SECONDS = 60
+"""How long after an abort a request ends that nobody has marked: the command that aborts was killed,
+or is an older one. By then, the node has reported a pod that has the image."""
 POD_DELETION_SECONDS = 30
 """How long the node's daemon may take to complete a deleted pod's requests, after the pod's grace period has ended."""
 DEFAULT_SLACK_SECONDS = 3600
@@ -149,6 +152,8 @@ def next_steps(
     if request.for_image and request.stopped:
         return _end(request, Reason.RUN_STOPPED, now)  # nobody gives the pod the image, and it would stay unready
     times = [(after(own.grace_ends if own else "", POD_DELETION_SECONDS), Reason.POD_DELETING)]
+    if request.for_image and not any(state.started for state in request.status.states):
+        times.append((after(request.aborted, ABORT_SECONDS), Reason.RUN_STOPPED))
     created = request.created if since is None else since.isoformat()
     seconds, deadline = request.deadline_seconds, f"{request.deadline_seconds}s"
     if seconds is None:

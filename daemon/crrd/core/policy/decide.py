@@ -90,12 +90,10 @@ def _remembered(look: Look) -> PolicyStatus:
 
 def _tried(look: Look) -> tuple[RunRecord, ...]:
     """Return the last runs for images, without failures of a template that was set back."""
-    lacking = {each.container for each in look.changes} if look.follows else None
-    return tuple(
-        each
-        for each in look.status.tried
-        if lacking is None or not each.failed or lacking.intersection(each.containers)
-    )
+    template, lacking = look.found.template, {each.container for each in look.changes}
+    if template is None or template.wait or template.problem:
+        return look.status.tried
+    return tuple(each for each in look.status.tried if not each.failed or lacking.intersection(each.containers))
 
 
 def _next_step(look: Look, known: Sequence[Problem]) -> _Step:

@@ -55,8 +55,9 @@ def gives_same(one: RunRecord, other: RunRecord) -> bool:
 
 def last_try(look: Look, change: TemplateChange) -> RunRecord | None:
     """Return the last run that gave pods the image of this template, and that has ended by itself; None for none."""
-    what = (change.container,), change.image, change.rest
-    return next((each for each in look.status.tried if (each.containers, each.image, each.template) == what), None)
+    what, last = ((change.container,), change.image, change.rest), look.status.run
+    known = (*look.status.tried, *([last] if last is not None and last.finished else []))  # an older CRD has no `tried`
+    return next((each for each in known if (each.containers, each.image, each.template) == what), None)
 
 
 def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
