@@ -27,7 +27,7 @@ from crrd.core.api.types import API_VERSION, GROUP, KIND, PLURAL, VERSION
 
 VARIABLES = ("CRRD_TEST_CRI_ENDPOINT", "CRRD_TEST_NODE", "CRRD_TEST_IMAGE")
 NAMESPACE = "crrd-bench"
-BURSTS, ROUNDS, SINGLE = (90, 30), 3, 12
+BURSTS, ROUNDS, SINGLE = (90, 30), 5, 12
 PAD_BYTES = 8000
 """Of an annotation of each pod: pods of real clusters are not small."""
 POSTERS = 16

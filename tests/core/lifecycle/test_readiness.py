@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crrd.core.api.pod import NO_CONDITION, Readiness, entries, has_gate, readiness_of
-from crrd.core.lifecycle.readiness import acquired, released
+from crrd.core.api.pod import NO_CONDITION, PodMeta, Readiness, entries, has_gate, readiness_of
+from crrd.core.lifecycle.readiness import acquired, readiness_after, released
+from crrd.core.lifecycle.steps import ReleaseUnready
 
 OTHER = {"userAgent": "PodUpdater", "key": "x"}
 
@@ -24,6 +25,11 @@ def test_the_message_is_sorted_and_compact() -> None:
 def test_acquiring_twice_is_acquiring_once() -> None:
     once = acquired(NO_CONDITION, "ns/a")
     assert acquired(once, "ns/a") == once
+
+
+@pytest.mark.parametrize("before", [NO_CONDITION, Readiness("False", "of another program"), Readiness("True")])
+def test_what_is_released_already_is_not_written_again(before: Readiness) -> None:
+    assert readiness_after(ReleaseUnready(PodMeta("ns", "web", "u"), "ns/a"), before) == before
 
 
 def test_the_last_release_makes_ready() -> None:
