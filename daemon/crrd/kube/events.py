@@ -2,9 +2,9 @@
 
 The sink only queues. One worker writes the events one by one, with a pause before each, so that container stops get the
 connection and the CPU first. A write that is slow, for example because of one namespace's webhook, goes on beside the
-next ones. Events that cannot be written are dropped, counted and logged. `decide` chooses the
-events. Each event is a write for the API server, so a successful recreate has two: its start on the request, its end on
-the pod. All other events are written on both objects.
+next ones, and with many slow writes the further events of this namespace wait. Events that cannot be written are
+dropped, counted and logged. `decide` chooses the events. Each event is a write for the API server, so a successful
+recreate has two: its start on the request, its end on the pod. All other events are written on both objects.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.supervise import cancel
 
 CAPACITY = 4000
-"""Most events in the queue, of 2.5 KB each; beyond that the oldest is dropped. A manager that ends a thousand requests
+"""Most events that wait, of 2.5 KB each; beyond that the oldest is dropped. A manager that ends a thousand requests
 at once has 2 000; the API server keeps events for an hour."""
 _PAUSE_SECONDS = 0.02
-_MOST_SLOW = 20  # Slow writes in one namespace. Beyond that its events are dropped
-_MANY = 1000  # With more events in the queue, pauses are short; a node's burst of stops has fewer
+_MOST_SLOW = 20  # Slow writes in one namespace. Its further events wait for one of them
+_MANY = 1000  # If more events wait, pauses are short; a node's burst of stops has fewer
 _SHORT_PAUSE_SECONDS = 0.002
 FLUSH_SECONDS = 3.0  # Time limit for the last events of a daemon that shuts down
 _TRIES = 3
@@ -51,6 +51,8 @@ _FIELDS = {ContainerKind.REGULAR: "containers", ContainerKind.EPHEMERAL: "epheme
 """The field of the pod's spec that lists a kind of container; all other kinds are in `initContainers`."""
 
 log = structlog.get_logger(__name__)
+
+_Waiting = deque[tuple[str, str]]  # Namespaces and JSON texts; thousands of dicts would fragment the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,8 @@ class KubeEventSink:
         self._on_drop = on_drop
         self._node_name = node_name
         self._component = component
-        self._queue: deque[str] = deque()  # JSON texts, because thousands of dicts would fragment the memory
+        self._queue: _Waiting = deque()
+        self._held: dict[str, _Waiting] = {}  # Events that wait for slow writes of their namespace
         self._writing: dict[asyncio.Task[None], str] = {}  # With the namespace of the event
         self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
@@ -133,15 +136,18 @@ class KubeEventSink:
 
     def record(self, event: Event) -> None:
         """Queue one event about any object."""
-        if len(self._queue) >= CAPACITY:
-            self._queue.popleft()
+        if self._waiting() >= CAPACITY:
+            max(self._held.values(), key=len, default=self._queue).popleft()
             self._on_drop()
             if not self._overflowed:  # log only the start and the end of an overflow
                 log.warning("events dropped", error="too many events wait")
             self._overflowed += 1
-        self._queue.append(json.dumps(event.body()))
+        self._queue.append((event.involved["namespace"], json.dumps(event.body())))
         self._idle.clear()
         self._wanted.set()
+
+    def _waiting(self) -> int:
+        return len(self._queue) + sum(map(len, self._held.values()))
 
     async def run(self) -> NoReturn:
         """Write queued events, until cancelled."""
@@ -162,24 +168,31 @@ class KubeEventSink:
     async def _write_all(self) -> None:
         """Write the queued events, but do not wait for slow writes."""
         while self._queue:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_SHORT_PAUSE_SECONDS if len(self._queue) > _MANY else _PAUSE_SECONDS):
-                    await self._hurry.wait()
-            body = json.loads(self._queue.popleft())
-            namespace = body["metadata"]["namespace"]
+            waiting = namespace, text = self._queue.popleft()
             slow = [*self._writing.values()].count(namespace)
             if slow >= _MOST_SLOW:
-                self._drop(f"too many writes in namespace {namespace} are slow")
+                self._held.setdefault(namespace, deque()).append(waiting)
                 continue
-            write = asyncio.create_task(self._write(body), name="write an event")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SHORT_PAUSE_SECONDS if self._waiting() > _MANY else _PAUSE_SECONDS):
+                    await self._hurry.wait()
+            write = asyncio.create_task(self._write(json.loads(text)), name="write an event")
             self._writing[write] = namespace
-            write.add_done_callback(self._writing.pop)
+            write.add_done_callback(self._written)
             if not slow:
                 await asyncio.wait((write,), timeout=SLOW_SECONDS)
         self._wanted.clear()
-        if self._overflowed:
+        if self._overflowed and not self._held:
             log.warning("events dropped", count=self._overflowed, error="too many events waited")
-        self._overflowed = 0
+            self._overflowed = 0
+
+    def _written(self, write: asyncio.Task[None]) -> None:
+        """Let the next event of this namespace be written."""
+        namespace = self._writing.pop(write)
+        if held := self._held.pop(namespace, None):
+            self._queue.appendleft(held.popleft())
+            if held:
+                self._held[namespace] = held
 
     async def flush(self, seconds: float) -> bool:
         """Make `run` write the queue without pauses, for at most `seconds`. Return whether the queue is empty."""
