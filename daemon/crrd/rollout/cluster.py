@@ -263,15 +263,7 @@ class Cluster:
                 continue
             uid = found.request.pod_uid
             if uid and uid not in watched and uid not in self._labels:
-                pod = await self._get(PODS, found.request.pod_name, uid)  # a deleted pod spends no budget
-                self._labels[uid] = read_member(pod, with_config=False).labels if pod is not None else {}
-
-    async def _get(self, resource: Resource, name: str, uid: str) -> Json | None:
-        """Return an object, or None if it was deleted or replaced by another one with its name."""
-        with suppress(GoneError):
-            found = await self._client.get(resource, self.namespace, name)
-            return found if text(mapping(found.get("metadata")).get("uid")) == uid else None
-        return None
+                self._labels[uid] = await _labels(self._client, self.namespace, found.request.pod_name, uid)
 
     def _own_pods(self) -> list[Member]:
         """Return the pods of the target. If the target is a workload, owner references decide."""
@@ -293,6 +285,14 @@ class Cluster:
         where = self.namespace if namespace is None else namespace
         selection = Selection(resource, known.parse, where, labels, fields)
         self._watches.begin(Informer(self._client, selection, known, strict=True))
+
+
+async def _labels(client: KubeClient, namespace: str, name: str, uid: str) -> Mapping[str, str]:
+    """Return the labels of a pod. If it was deleted or replaced by another one, it spends no budget, and has none."""
+    with suppress(GoneError):
+        found = read_member(await client.get(PODS, namespace, name), with_config=False)
+        return found.labels if found.pod.uid == uid else {}
+    return {}
 
 
 def _zone(node: Json) -> tuple[str, str]:

@@ -47,17 +47,11 @@ def make_image_record(look: Look, change: TemplateChange, data: Due | None = Non
     return replace(run, name=_name(look.policy, run))
 
 
-def gives_same(one: RunRecord, other: RunRecord) -> bool:
-    """Whether two runs give a container the image of one and the same template."""
-    what = other.containers, other.image, other.template
-    return bool(other.image) and (one.containers, one.image, one.template) == what
-
-
 def last_try(look: Look, change: TemplateChange) -> RunRecord | None:
     """Return the last run that gave pods the image of this template, and that has ended by itself; None for none."""
     what, last = ((change.container,), change.image, change.rest), look.status.run
     known = (*look.status.tried, *([last] if last is not None and last.finished else []))  # an older CRD has no `tried`
-    return next((each for each in known if (each.containers, each.image, each.template) == what), None)
+    return next((each for each in known if each.gives == what), None)
 
 
 def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
@@ -119,7 +113,7 @@ def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> t
     if last is None:
         return look.status, first
     changes = [each for each in wanted if _is_for_change(each) and each.since > last.since]
-    images = [each for each in wanted if each.image and not gives_same(last, each)]
+    images = [each for each in wanted if each.image and each.gives != last.gives]
     if last.finished:
         return look.status, next(iter((*images, *reversed(changes))), None) if stops(policy, last) else first
     if why := _misfit(policy, last):

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from crrd.core.api.time import format_duration, parse_time, rfc3339
 from crrd.core.policy.config import Due, due
 from crrd.core.policy.observed import Look
-from crrd.core.policy.runs import Trigger, gives_same, last_try, make_image_record, make_record, stops
+from crrd.core.policy.runs import Trigger, last_try, make_image_record, make_record, stops
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, Window
 
 RETRY = timedelta(minutes=10)
@@ -61,7 +61,7 @@ def _of_template(look: Look, changes: Sequence[Due], settling: Sequence[Due]) ->
         if (away and all(away)) or any(each.container in other.containers for other in settling):
             continue
         run = make_image_record(look, each, data)
-        goes_on = active is not None and not active.finished and gives_same(active, run)
+        goes_on = active is not None and not active.finished and active.gives == run.gives
         ended = parse_time(last.finished) if last is not None and not last.failed else None
         if ended is None or goes_on:
             return Wanted((run,))

@@ -169,6 +169,11 @@ class RunRecord:
     message: Annotated[str, "How the run ended."] = ""
 
     @property
+    def gives(self) -> tuple[tuple[str, ...], str, str]:
+        """The containers, the image that they get, and the template that has it. Runs with the same do the same."""
+        return self.containers, self.image, self.template
+
+    @property
     def changes(self) -> tuple[PartChange, ...]:
         """The changes in `objects`. A malformed one is left out."""
         return tuple(filter(None, map(read_change, self.objects)))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from crrd.core.policy.observed import Look, Observed
-from crrd.core.policy.runs import gives_same, last_try, make_image_record, make_run, stops
+from crrd.core.policy.runs import last_try, make_image_record, make_run, stops
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.following import TemplateChange, TemplateImages
 from crrd.core.rollout.image_change import is_mutable
@@ -72,7 +72,7 @@ class TemplateObserver:
         look, last = Look(policy, Observed(), now), policy.status.run
         run, tried = make_image_record(look, change), last_try(look, change)
         waits = last is not None and not last.finished and change.container not in last.containers
-        begun = last is not None and not last.finished and gives_same(last, run)
+        begun = last is not None and not last.finished and last.gives == run.gives
         if waits or begun or (tried is not None and stops(policy, tried)):
             return ""
         trial = make_run(policy, run, held.aim.target)
