@@ -10,20 +10,20 @@ from crrd.core.api.types import ANNOTATION_STOPPED as STOPPED
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.image_steps import ImageSteps
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.pull import PullPod, PullState, pull_pod
+from crrd.core.rollout.pull import LABEL_PULL, PullPod, PullState, pull_pod
 from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.run import Target
 from crrd.core.rollout.standing import Row, Stage
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REPLICA_SETS, REQUESTS
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
-from crrd.rollout import abort, image_start
+from crrd.rollout import abort, image_start, runner
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.image_objects import ImageObjects
 from crrd.rollout.image_writer import ImageWriter
 from crrd.rollout.session import Session
 from crrd_localnode.api.admission import AdmissionRequest, Operation
-from crrd_localnode.api.errors import Cause, invalid
+from crrd_localnode.api.errors import ApiError, Cause, invalid
 from crrd_localnode.api.objects import Object
 from crrd_localnode.workload import RESOURCES
 from tests.support.played_cluster import NAMESPACE, PlayedCluster
@@ -538,6 +538,35 @@ async def test_a_write_that_is_refused_after_all_stops_nothing(
     assert (await images_of(cluster), images.outages) == (before, [])
     open_requests = [each for each in await cluster.requests() if each["status"]["phase"] != "Completed"]
     assert all(STOPPED in each["metadata"]["annotations"] for each in open_requests), "for which the manager ends them"
+
+
+@pytest.mark.parametrize(("status", "failures"), [(503, 2), (503, 9999), (403, 9999)])
+@pytest.mark.usefixtures("images")
+async def test_what_a_run_leaves_behind_is_deleted_or_named(
+    cluster: PlayedCluster,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    failures: int,
+) -> None:
+    """Pull pods use a node's places for pods, and nobody else deletes them."""
+    tried = 0
+
+    async def fail(asked: AdmissionRequest) -> None:
+        nonlocal tried
+        if asked.kind.plural == "pods" and asked.operation is Operation.DELETE:
+            tried += 1
+            if tried <= failures:
+                raise ApiError(status, "not now")
+
+    monkeypatch.setattr(runner, "_CLEAN_UP_SECONDS", 30.0 if failures < 9 else 1.0)
+    cluster.api.admission.validating.append(fail)
+    await cluster.workload("Deployment", "web", 1)
+    assert await recreated(cluster, "deployment/web", *TO, "--template", "keep") == 0
+    left = [pod for pod in await cluster.pods() if LABEL_PULL in pod["metadata"].get("labels", {})]
+    text = output(capsys)
+    remedy = f"to delete its pull pods: kubectl delete pods -n {NAMESPACE} -l {LABEL_PULL}={await run_name(cluster)}"
+    assert (bool(left), remedy in text) == (failures > 9, failures > 9)
 
 
 async def test_a_run_that_stopped_before_its_only_pod_had_the_image_can_be_continued(

@@ -59,7 +59,8 @@ class ImageWriter:
         for uid in self._chosen:
             self._patches.begin(uid, partial(self._patch_chosen, run, uid))
         await _each(self._pull(run, node, plan) for node in steps.pull[:_PARALLEL])
-        await _each(self._give_up(run, row) for row in steps.give_up)
+        with suppress(ApiUnavailableError):  # the next plan says so again
+            await _each(self._give_up(run, row) for row in steps.give_up)
         await _each(self._drop(run, each) for each in steps.drop)
         if steps.adoption is not None and not self._sent:
             for write in steps.adoption.writes:
@@ -70,10 +71,13 @@ class ImageWriter:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def finish(self, run: Run, plan: Plan) -> None:
-        """Leave no pull pods behind, and no open requests of pods that do not get the image."""
-        with suppress(ApiRefusedError, ApiUnavailableError):
+        """Leave no pull pods behind, and no open requests of pods that do not get the image.
+
+        Raises ApiRefusedError, ApiUnavailableError, after everything was tried.
+        """
+        try:
             await _each(self._give_up(run, row) for row in (*plan.image.give_up, *left_behind(run, plan.rows)))
-        with suppress(ApiRefusedError, ApiUnavailableError):
+        finally:
             await delete_pull_pods(self._client, run.namespace, run.name)
 
     async def end(self) -> None:
@@ -145,7 +149,7 @@ class ImageWriter:
         """End a pod's request, unless the pod has just got the image: it drains the pod and sees it restart."""
         if row.request is None or run.options.image is None:
             return
-        with suppress(GoneError, ConflictError, ApiUnavailableError):  # the next plan says so again
+        with suppress(GoneError, ConflictError):
             present = replace(row, member=await self._cluster.look_again(row.pod))
             if not has_image(present, run.options.image):
                 body = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
@@ -261,4 +265,7 @@ def _name_and_uid(obj: object) -> tuple[str, str]:
 
 
 async def _each(calls: Iterable[Awaitable[None]]) -> None:
-    await asyncio.gather(*calls)
+    """Do all of this, and then raise the first error."""
+    for each in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(each, BaseException):
+            raise each

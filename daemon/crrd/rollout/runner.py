@@ -15,6 +15,7 @@ from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.rollout.image_steps import NO_STEPS, left_behind
 from crrd.core.rollout.overview import LIVE_SECONDS, RUNNING, STOPPED, WAITING
 from crrd.core.rollout.plan import End, Plan, make_plan
+from crrd.core.rollout.pull import LABEL_PULL
 from crrd.core.rollout.run import Progress, Run
 from crrd.core.rollout.standing import RowMemo, Stage, count_done, tally
 from crrd.core.rollout.state import World
@@ -22,6 +23,7 @@ from crrd.core.rollout.waits import Remedies, Wait
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import REQUESTS
+from crrd.lib.backoff import retry_delay
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd.lib.looptime import loop_time
 from crrd.rollout.cluster import Cluster
@@ -37,6 +39,7 @@ NODE_SECONDS = 60.0
 away for seconds."""
 _TICK_SECONDS = 1.0  # Interval of updating the displayed seconds
 _PROGRESS_SECONDS = LIVE_SECONDS / 4  # Interval of writing the progress while the state is unchanged
+_CLEAN_UP_SECONDS = 30.0  # How long a run that is over tries to delete what it leaves behind
 _WAITS_CHARACTERS = 500  # Length limit for the waits in the progress
 
 
@@ -148,8 +151,19 @@ class Runner:
 
     async def clean_up(self, run: Run, plan: Plan) -> None:
         """Delete what a run with an image leaves behind if no process continues it: its pull pods."""
-        if self._images is not None:
-            await self._images.finish(run, plan)
+        ends, failures = loop_time() + _CLEAN_UP_SECONDS, 0
+        while self._images is not None:
+            try:
+                await self._images.finish(run, plan)
+            except (ApiRefusedError, ApiUnavailableError) as error:
+                failures += 1
+                delay = retry_delay(error, failures)
+                if isinstance(error, ApiUnavailableError) and loop_time() + delay < ends:
+                    await asyncio.sleep(delay)
+                    continue
+                remedy = f"to delete its pull pods: kubectl delete pods -n {run.namespace} -l {LABEL_PULL}={run.name}"
+                self._display.print_line(f"cannot clean up after the run: {error}; {remedy}")
+            return
 
     def _wait_for_nodes(self, plan: Plan) -> Plan:
         """Return the plan without an end while nodes may still come back."""
