@@ -333,6 +333,19 @@ async def test_an_abort_of_a_run_that_has_only_pulled_deletes_its_pull_pods(clus
         await recreated(cluster, "abort", "begun")
 
 
+@pytest.mark.usefixtures("images")
+async def test_a_workload_that_loses_its_pods_before_the_run_begins_is_not_done(cluster: PlayedCluster) -> None:
+    async def lose(asked: AdmissionRequest) -> Object | None:
+        if asked.kind.plural == "pods" and asked.operation is Operation.UPDATE and asked.dry_run:
+            await cluster.client.delete(PODS, NAMESPACE, asked.name, grace_seconds=0)
+        return None
+
+    await cluster.workload("Deployment", "web", 1)
+    cluster.api.admission.mutating.append(lose)
+    with pytest.raises(ConfigurationError, match=r"nothing was done: deployment\.apps/web was deleted, or"):
+        await recreated(cluster, "deployment/web", *TO, "--template", "adopt")
+
+
 async def test_a_policy_that_refuses_the_image_of_a_pod_ends_the_run_before_it_begins(
     cluster: PlayedCluster, images: Images
 ) -> None:

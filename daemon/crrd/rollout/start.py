@@ -8,7 +8,7 @@ from itertools import chain
 
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import ANNOTATION_ABORTED
-from crrd.core.rollout.plan import Plan, is_unfinished, make_plan, unfinished
+from crrd.core.rollout.plan import End, Plan, is_unfinished, make_plan, unfinished
 from crrd.core.rollout.preview import Preview, make_preview, out_of_reach
 from crrd.core.rollout.requests import newest_run
 from crrd.core.rollout.run import LABEL_RUN, Run
@@ -163,6 +163,8 @@ def _nothing_to_do(session: Session, run: Run, plan: Plan) -> int:
     if odd:
         skipped = "pod" if len(odd) == 1 else f"{len(odd)} pods are skipped, for example"
         raise ConfigurationError(f"no container can be restarted: {skipped} {odd[0].pod} ({odd[0].wait.why})")
+    if plan.end not in (None, End.DONE):  # it has changed since the target was found
+        raise ConfigurationError(f"nothing was done: {plan.message}")
     session.display.begin(run, run.describe(0))
     session.display.show(plan)
     session.display.end("done", "nothing to do: " + summary(plan.rows))
