@@ -24,6 +24,7 @@ from crrd.core.rollout.adoption import Adoption
 from crrd.core.rollout.image_change import ImageChange, image_operations
 from crrd.core.rollout.pull import PullPod, PullState
 from crrd.core.rollout.run import Run
+from crrd.core.rollout.settling import NOT_READY
 from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.state import Member, World
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason, describe_pod
@@ -171,14 +172,20 @@ def image_rows(world: World, run: Run, rows: Iterable[Row], now: datetime) -> tu
 
 
 def _begun_before(world: World, run: Run, rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the rows. Pods that have the image, and whose container kubelet must replace yet, are in progress."""
+    """Yield the rows. Pods that have the image are in progress until kubelet has replaced the container.
+
+    They are until they are ready, if this process gave them the image, and somebody has deleted their request.
+    """
     name, waited_for = run.options.containers[0], unreplaced(world, run)
+    given = world.image.sent if world.image is not None else {}
     for row in rows:
-        if row.skip is Skip.HAS_IMAGE and row.member is not None and of_container(row.member, name) in waited_for:
-            wait = Wait.of(WaitReason.NOT_REPLACED, describe_pod(row.member), container=name)
-            yield replace(row, stage=Stage.RECREATING, skip=None, containers=(name,), wait=wait)
-        else:
-            yield row
+        wait = NO_WAIT
+        if row.skip is Skip.HAS_IMAGE and row.member is not None:
+            if of_container(row.member, name) in waited_for:
+                wait = Wait.of(WaitReason.NOT_REPLACED, describe_pod(row.member), container=name)
+            elif row.uid in given and not row.member.ready:
+                wait = Wait(NOT_READY, describe_pod(row.member))
+        yield replace(row, stage=Stage.RECREATING, skip=None, containers=(name,), wait=wait) if wait.why else row
 
 
 def _image_row(world: World, run: Run, row: Row, pulls: Mapping[str, PullPod], failures: Mapping[str, str]) -> Row:
