@@ -5,6 +5,7 @@ process ends: the state is the one that was asked for, or the last line says wha
 """
 
 import argparse
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -273,7 +274,9 @@ class Runs:
             self._world.broken(f"the run ends with {process.code} and says nothing")
         if process.code != 0 or last.startswith("paused"):
             return
-        wanted = OLD if self._undoes else NEW
+        wanted, reported = OLD if self._undoes else NEW, re.search(r"(\d+) of (\d+) pods have", last)
+        if reported and reported[1] != reported[2]:  # somebody has changed pods since the run was done
+            return
         if wrong := self.wrong_pods(wanted):
             self._world.broken(f"the run is done, and {', '.join(wrong)}")
         if wrong := self.running_wrong():

@@ -21,7 +21,7 @@ from crrd.rollout.remedies import FLAGS
 from crrd.rollout.runner import Runner
 from crrd.rollout.session import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_TIMED_OUT, Session
 
-_FINAL_WRITES_SECONDS = 5.0  # Time limit for the last writes of an interrupted run, because the user waits after Ctrl-C
+_FINAL_WRITES_SECONDS = 5.0  # Time limit for an event, and for all writes after Ctrl-C, because the user waits
 
 
 async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -> tuple[int, bool]:
@@ -84,8 +84,9 @@ async def _leave(session: Session, runner: Runner, run: Run, cluster: Cluster, e
 
 async def _record(session: Session, run: Run, reason: WorkloadEvent, message: str) -> None:
     if (event := workload_event(run, reason, message, session.clock.now())) is not None:
-        with suppress(ApiRefusedError, ApiUnavailableError):  # events are optional: the requests have all state
-            await write_event(session.client, event.body())
+        with suppress(ApiRefusedError, ApiUnavailableError, TimeoutError):  # optional: the requests have all state
+            async with asyncio.timeout(_FINAL_WRITES_SECONDS):
+                await write_event(session.client, event.body())
 
 
 async def _print_failures(session: Session, plan: Plan) -> None:

@@ -150,6 +150,8 @@ def test_an_image_that_is_present_for_long_is_given_only_within_the_budgets() ->
         assert (patched(fresh), given_up(fresh)) == (["web-0"], [])
     for within in (plan(60, pod, other), plan(60, replace(pod, ready=False), other, allowed=0)):
         assert (patched(within), given_up(within)) == (["web-0"], [])
+    risen = plan(5, replace(pod, ready_since=NOW - timedelta(seconds=2)), other, allowed=0)
+    assert (patched(risen), given_up(risen)) == ([], ["web-0"]), "it was not ready at its request, so it used no budget"
     third = replace(down, pod=replace(down.pod, name="web-2", uid="uid-web-2"))
     assert given_up(plan(60, pod, down, third)) == ["web-0"], "the limit of the run itself is used up"
 

@@ -245,15 +245,19 @@ def of_container(member: Member, name: str) -> tuple[str, str]:
 
 
 def late_pods(run: Run, rows: Iterable[Row], now: datetime) -> dict[str, Member]:
-    """Return the pods (by UID) that still serve long after their request, so the budgets may be used up by now."""
-    old = now - LATE
-    return {
-        row.uid: row.member
-        for row in rows
-        if run.options.image is not None and row.stage.under_way and row.member is not None and row.member.ready
-        if _is_present(row, run) and row.request is not None
-        if (created := parse_time(row.request.request.created)) is not None and created <= old
-    }
+    """Return the pods (by UID) that serve, and for which the budgets may be used up by now.
+
+    Their request is old, or they became ready since: at their start they used no budget.
+    """
+    found = dict[str, Member]()
+    for row in rows if run.options.image is not None else ():
+        if row.member is None or row.request is None or not (row.stage.under_way and row.member.ready):
+            continue
+        created, since = parse_time(row.request.request.created), row.member.ready_since
+        late = created is not None and (created <= now - LATE or (since is not None and since >= created))
+        if late and _is_present(row, run):
+            found[row.uid] = row.member
+    return found
 
 
 def _failure_after_success(world: World, row: Row, change: ImageChange, name: str) -> WaitReason | None:
