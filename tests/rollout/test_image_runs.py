@@ -334,6 +334,29 @@ async def test_an_abort_of_a_run_that_has_only_pulled_deletes_its_pull_pods(clus
 
 
 @pytest.mark.usefixtures("images")
+async def test_a_run_is_not_done_while_a_pod_that_did_not_run_lacks_the_image(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For example a pod that starts again, or whose old image cannot be pulled."""
+    await cluster.workload("Deployment", "web", 2)
+    first, _ = await cluster.pods()
+    name = first["metadata"]["name"]
+    states = [
+        {"name": "app", "image": "i:1", "imageID": "", "ready": False, "restartCount": 0, "state": {"waiting": {}}}
+    ]
+    await cluster.client.merge_patch(
+        PODS, NAMESPACE, name, {"status": {"containerStatuses": states}}, subresource="status"
+    )
+    assert await recreated(cluster, "deployment/web", *TO, "--template", "keep", "--max-unavailable", "2") == 4
+    text = output(capsys)
+    assert (
+        f"incomplete: 1 of 1 pods recreated, 1 skipped; {name}: container app is not running; to restart the rest"
+        in text
+    )
+    assert "1 of 2 pods have i:2" in text
+
+
+@pytest.mark.usefixtures("images")
 async def test_a_workload_that_loses_its_pods_before_the_run_begins_is_not_done(cluster: PlayedCluster) -> None:
     async def lose(asked: AdmissionRequest) -> Object | None:
         if asked.kind.plural == "pods" and asked.operation is Operation.UPDATE and asked.dry_run:

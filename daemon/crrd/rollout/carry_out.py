@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.overview import STOPPED
@@ -45,6 +46,7 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -
     except Exception as error:
         await _leave(session, runner, run, cluster, describe(error))
         raise
+    plan = _without_image(run, plan)
     if plan.outcome is End.DONE:
         await _record(session, run, WorkloadEvent.RECREATED, summary(plan.rows))
     elif plan.outcome is End.FAILED:
@@ -60,6 +62,14 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -
         await _record(session, run, WorkloadEvent.TIMED_OUT, message)
     _end(session, outcome, message)
     return exit_code, plan.outcome in (End.DONE, End.INCOMPLETE)
+
+
+def _without_image(run: Run, plan: Plan) -> Plan:
+    """Return the plan, INCOMPLETE if pods were skipped that keep the old image, for example while they started."""
+    odd = [row for row in plan.rows if row.skip is not None and not row.skip.normal]
+    if run.options.image is None or plan.outcome is not End.DONE or not odd:
+        return plan
+    return replace(plan, end=End.INCOMPLETE, message="; ".join(f"{row.pod}: {row.wait.why}" for row in odd))
 
 
 async def _leave(session: Session, runner: Runner, run: Run, cluster: Cluster, error: str) -> None:
