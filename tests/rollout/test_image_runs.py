@@ -369,6 +369,18 @@ async def test_a_workload_that_loses_its_pods_before_the_run_begins_is_not_done(
         await recreated(cluster, "deployment/web", *TO, "--template", "adopt")
 
 
+@pytest.mark.usefixtures("images")
+async def test_an_abort_of_a_run_that_was_killed_at_its_very_end_deletes_its_pull_pods(cluster: PlayedCluster) -> None:
+    like = await cluster.pod("one", {"app": "solo"})
+    assert await recreated(cluster, "pod/one", *TO, "--run", "begun") == 0
+    await cluster.client.create(PODS, NAMESPACE, pull_pod(run(name="begun"), "node-a", "i:2", like))
+    with pytest.raises(ConfigurationError, match=r"already ended \(done\), so only its pull pods were deleted"):
+        await recreated(cluster, "abort", "begun")
+    assert [pod["metadata"]["name"] for pod in await cluster.pods()] == ["one"]
+    with pytest.raises(ConfigurationError, match=r"already ended \(done\), so there is nothing to abort"):
+        await recreated(cluster, "abort", "begun")
+
+
 async def test_a_policy_that_refuses_the_image_of_a_pod_ends_the_run_before_it_begins(
     cluster: PlayedCluster, images: Images
 ) -> None:

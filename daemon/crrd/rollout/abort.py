@@ -111,12 +111,16 @@ async def _adopt(session: Session, run: Run, cluster: Cluster) -> str:
 async def _check_not_over(session: Session, run: Run, open_requests: Collection[RunRequest]) -> None:
     """Raise ConfigurationError if a run is done or aborted, and holds no controller.
 
-    An abort that was killed may have left requests for another image.
+    An abort that was killed may have left requests for another image, and a run that was killed its pull pods.
     """
-    end = None
+    end, deleted = None, 0
     with suppress(ConfigurationError, ApiRefusedError):  # the target was deleted, or a right is missing
         async with await session.cluster_of(run) as cluster:
             end = (await status_of(session, run, cluster))[1].end
             end = None if is_held(cluster.world(), run) else end
     if end is End.DONE or (end is End.ABORTED and not (open_requests and run.options.image is not None)):
-        raise ConfigurationError(f"run {run.name} has already ended ({end}), so there is nothing to abort")
+        if run.options.image is not None:
+            with suppress(ApiRefusedError):
+                deleted = await delete_pull_pods(session.client, session.namespace, run.name)
+        rest = "only its pull pods were deleted" if deleted else "there is nothing to abort"
+        raise ConfigurationError(f"run {run.name} has already ended ({end}), so {rest}")
