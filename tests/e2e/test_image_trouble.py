@@ -36,6 +36,7 @@ from tests.support.registry import Registry, registry
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(foreign() is None, reason="needs the controllers of a cluster"),
 ]
 SECRETS = Resource("secrets")
