@@ -1,6 +1,7 @@
 """One key at a time, all keys at once, timers and failures; in virtual time."""
 
 import asyncio
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -34,6 +35,26 @@ async def test_serial_within_a_key_parallel_across_keys() -> None:
     await asyncio.sleep(5)
     assert most == 3
     assert queue.state() == QueueState("node", 0, 0.0)
+
+
+async def test_a_round_has_nothing_of_the_context_of_who_wakes_it() -> None:
+    """That may say of itself that its calls are routine, or of no use any more."""
+    own: ContextVar[str] = ContextVar("own", default="")
+    found: list[str] = []
+
+    async def handler(key: str) -> None:
+        found.append(f"{key} {own.get()}".strip())
+
+    async def waker() -> None:
+        own.set("of the waker")
+        queue.wake("now")
+        queue.wake_at("later", asyncio.get_running_loop().time() + 0.01)
+
+    queue = WorkQueue(handler, "test")
+    await asyncio.create_task(waker())
+    await asyncio.sleep(0.1)
+    assert found == ["now", "later"]
+    await queue.close()
 
 
 async def test_wakes_during_the_handler_are_one_more_round() -> None:

@@ -10,6 +10,7 @@ import random
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
+from contextvars import Context
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -221,7 +222,8 @@ class Life:
             LIFE.set(self)
             await self.product()
 
-        task = self.world.loop.create_task(live(), name=type(self).__name__.lower())
+        name = type(self).__name__.lower()  # and nothing else of who starts it, which may be a call of another process
+        task = self.world.loop.create_task(live(), name=name, context=Context())
         task.owner = self  # type: ignore[attr-defined]
         return task
 

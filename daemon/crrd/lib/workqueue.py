@@ -7,7 +7,7 @@ lines of one round have the same `round`.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from itertools import count
 from math import inf
@@ -71,7 +71,7 @@ class WorkQueue:
         round_seconds: float = 60.0,
     ) -> None:
         self._handler, self._name, self._round_seconds = handler, name, round_seconds
-        self._rounds = count(1)
+        self._rounds, self._context = count(1), copy_context()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._dirty: dict[str, float] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -124,7 +124,9 @@ class WorkQueue:
         loop = asyncio.get_running_loop()
         self._dirty.setdefault(key, loop.time())
         if key not in self._tasks:
-            self._tasks[key] = loop.create_task(self._drain(key), name=f"{self._name} {key}")
+            # Not the context of who wakes it, which may say that its own calls are routine or not wanted any more.
+            context, name = self._context.copy(), f"{self._name} {key}"
+            self._tasks[key] = loop.create_task(self._drain(key), name=name, context=context)
 
     def wake_at(self, key: str, when: float) -> None:
         """Handle the key at this time at the latest; the earlier of two times wins."""
