@@ -33,6 +33,7 @@ WRITES = 40  # Limit for writes of one request by one life of the daemon in a wi
 # Two outages of the API server fit in a window. In each, pins and status are tried five times, and sent twice
 CONTAINER_WRITES = 8  # The same for each of its containers; a write whose connection breaks is sent twice
 EVENTS = 60
+CONTAINER_EVENTS = 12  # A hook that failed has two events. Each is tried three times, and sent twice
 READS = 40  # Limit for lists and watches in a window, in addition to a list and a watch for each pod
 MANAGER_READS = 60  # Limit for reads of one object by the manager in a window. Each policy may list its target's kind
 RUNTIME_CALLS = 200  # Limit per daemon, pod and window: two calls a second, and ten times as many for events
@@ -73,7 +74,8 @@ class Judge(Pace):
             containers = max((len(each.names) for each in self.known.values() if each.name == name), default=1)
             self._rate(f"{path} by {id(life)}", WRITES + CONTAINER_WRITES * containers, f"writes of {name}")
         elif sort == "events":
-            self._rate(sort, EVENTS + 6 * len(self.known), "events")
+            containers = sum(len(each.names) for each in self.known.values())
+            self._rate(sort, EVENTS + CONTAINER_EVENTS * containers, "events")
         else:
             most = READS + 2 * self._world.setup.size
             self._rate(sent.path, most, f"lists and watches of {sent.path.rpartition('/')[2]}")

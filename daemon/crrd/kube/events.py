@@ -36,7 +36,7 @@ CAPACITY = 4000
 """Most events that wait, of 2.5 KB each; beyond that the oldest is dropped. A manager that ends a thousand requests
 at once has 2 000; the API server keeps events for an hour."""
 _PAUSE_SECONDS = 0.02
-_MOST_SLOW = 20  # Slow writes in one namespace. Its further events wait for one of them
+_MOST_SLOW = 6  # Slow writes in one namespace. Its further events wait for one of them
 _MANY = 1000  # If more events wait, pauses are short; a node's burst of stops has fewer
 _SHORT_PAUSE_SECONDS = 0.002
 FLUSH_SECONDS = 3.0  # Time limit for the last events of a daemon that shuts down
@@ -137,7 +137,7 @@ class KubeEventSink:
     def record(self, event: Event) -> None:
         """Queue one event about any object."""
         if self._waiting() >= CAPACITY:
-            max(self._held.values(), key=len, default=self._queue).popleft()
+            max((*self._held.values(), self._queue), key=len).popleft()
             self._on_drop()
             if not self._overflowed:  # log only the start and the end of an overflow
                 log.warning("events dropped", error="too many events wait")
