@@ -957,6 +957,8 @@ async def test_without_admission(tmp_path: Path) -> None:
         code, _, err = await cluster.recreate("deployment/web", "-c", "app")
         assert (code, await cluster.requests()) == (2, [])
         assert err.startswith("crrd recreate: admission did not handle the request, so it was deleted again: ")
+        code, out, _ = await cluster.recreate("deployment/web", "-c", "app", "--dry-run=server")
+        assert (code, "admission did not handle the request: check that the manager is running" in out) == (1, True)
 
 
 async def test_without_an_api_server(cluster: PlayedCluster) -> None:

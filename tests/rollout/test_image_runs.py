@@ -357,6 +357,33 @@ async def test_a_run_is_not_done_while_a_pod_that_did_not_run_lacks_the_image(
 
 
 @pytest.mark.usefixtures("images")
+async def test_pods_without_the_container_are_no_reason_to_call_a_run_incomplete(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await cluster.pod("one", {"app": "solo"})
+    await cluster.pod("two", {"app": "solo"}, "other")
+    assert await recreated(cluster, "-l", "app=solo", *TO, "--max-unavailable", "2") == 0
+    assert "done: 1 of 1 pods recreated, 1 skipped" in output(capsys)
+
+
+async def test_a_container_that_kubelet_has_not_replaced_is_waited_for(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first run has failed, and the command is given again: the pod has the image, and runs the old one."""
+    await cluster.workload("Deployment", "web", 1)
+    images.stuck = True
+    words = ("deployment/web", *TO, "--template", "keep")
+    assert await recreated(cluster, *words) == 1
+    assert "late" in output(capsys)
+    again = asyncio.create_task(recreated(cluster, *words))
+    await asyncio.sleep(2)
+    assert not again.done()
+    images.stuck = False
+    assert await again == 0
+    assert "1 of 1 pods have i:2" in output(capsys)
+
+
+@pytest.mark.usefixtures("images")
 async def test_a_workload_that_loses_its_pods_before_the_run_begins_is_not_done(cluster: PlayedCluster) -> None:
     async def lose(asked: AdmissionRequest) -> Object | None:
         if asked.kind.plural == "pods" and asked.operation is Operation.UPDATE and asked.dry_run:
@@ -370,12 +397,14 @@ async def test_a_workload_that_loses_its_pods_before_the_run_begins_is_not_done(
 
 
 @pytest.mark.usefixtures("images")
-async def test_an_abort_of_a_run_that_was_killed_at_its_very_end_deletes_its_pull_pods(cluster: PlayedCluster) -> None:
+async def test_an_abort_of_a_run_that_was_killed_at_its_very_end_deletes_its_pull_pods(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     like = await cluster.pod("one", {"app": "solo"})
     assert await recreated(cluster, "pod/one", *TO, "--run", "begun") == 0
     await cluster.client.create(PODS, NAMESPACE, pull_pod(run(name="begun"), "node-a", "i:2", like))
-    with pytest.raises(ConfigurationError, match=r"already ended \(done\), so only its pull pods were deleted"):
-        await recreated(cluster, "abort", "begun")
+    assert await recreated(cluster, "abort", "begun") == 0
+    assert "run begun has already ended (done), so only its pull pods were deleted" in output(capsys)
     assert [pod["metadata"]["name"] for pod in await cluster.pods()] == ["one"]
     with pytest.raises(ConfigurationError, match=r"already ended \(done\), so there is nothing to abort"):
         await recreated(cluster, "abort", "begun")
@@ -588,6 +617,28 @@ async def test_a_write_that_is_refused_after_all_stops_nothing(
     assert all(STOPPED in each["metadata"]["annotations"] for each in open_requests), "for which the manager ends them"
 
 
+@pytest.mark.usefixtures("images")
+async def test_an_interrupted_clean_up_keeps_the_result(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fail(asked: AdmissionRequest) -> None:
+        if asked.kind.plural == "pods" and asked.operation is Operation.DELETE:
+            raise ApiError(503, "not now")
+
+    cluster.api.admission.validating.append(fail)
+    await cluster.workload("Deployment", "web", 1)
+    running, text = asyncio.create_task(recreated(cluster, "deployment/web", *TO, "--template", "keep")), ""
+    while "cleaning up, retrying" not in text:
+        await asyncio.sleep(0.02)
+        text += output(capsys)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert output(capsys).startswith("done: 1 of 1 pods recreated")
+    (request,) = await cluster.requests()
+    assert '"state":"done"' in request["metadata"]["annotations"]["crr.apps.kruise.io/run-progress"]
+
+
 @pytest.mark.parametrize(("status", "failures"), [(503, 2), (503, 9999), (403, 9999)])
 @pytest.mark.usefixtures("images")
 async def test_what_a_run_leaves_behind_is_deleted_or_named(
@@ -607,14 +658,14 @@ async def test_what_a_run_leaves_behind_is_deleted_or_named(
             if tried <= failures:
                 raise ApiError(status, "not now")
 
-    monkeypatch.setattr(runner, "_CLEAN_UP_SECONDS", 30.0 if failures < 9 else 1.0)
+    monkeypatch.setattr(runner.Runner.clean_up, "__defaults__", (30.0 if failures < 9 else 1.0,))
     cluster.api.admission.validating.append(fail)
     await cluster.workload("Deployment", "web", 1)
     assert await recreated(cluster, "deployment/web", *TO, "--template", "keep") == 0
     left = [pod for pod in await cluster.pods() if LABEL_PULL in pod["metadata"].get("labels", {})]
     text = output(capsys)
-    remedy = f"to delete its pull pods: kubectl delete pods -n {NAMESPACE} -l {LABEL_PULL}={await run_name(cluster)}"
-    assert (bool(left), remedy in text) == (failures > 9, failures > 9)
+    remedy = f"to delete them: kubectl delete pods -n {NAMESPACE} -l {LABEL_PULL}={await run_name(cluster)}"
+    assert (bool(left), remedy in text.splitlines()[-1]) == (failures > 9, failures > 9)
 
 
 async def test_a_run_that_stopped_before_its_only_pod_had_the_image_can_be_continued(

@@ -156,7 +156,7 @@ async def test_a_run_that_stops_keeps_the_request_of_a_pod_that_has_just_got_the
         Row(each.pod.name, each.pod.uid, Stage.REQUESTED, member=each, request=request, containers=("app",))
         for each, request in zip(pods, requests, strict=True)
     )
-    await world.writer.finish(RUN, Plan(rows))
+    await world.writer.end_requests(RUN, Plan(rows))
     assert sorted(world.ended) == sorted(each.request.name for each in requests[:2])
 
 

@@ -235,7 +235,8 @@ class Runs:
 
     def _next(self) -> None:
         """The present run is done."""
-        if self._undoes or self.shop is None or not self.shop.undo or self._aborted:
+        unknown = not self._asked()  # it has restarted nothing, or a user has deleted its requests
+        if self._undoes or self.shop is None or not self.shop.undo or self._aborted or unknown:
             self._over = True
             return
         self._undoes, self._first, self._run = True, self._run, ""
@@ -274,9 +275,13 @@ class Runs:
             self._world.broken(f"the run ends with {process.code} and says nothing")
         if process.code != 0 or last.startswith("paused"):
             return
-        wanted, reported = OLD if self._undoes else NEW, re.search(r"(\d+) of (\d+) pods have", last)
-        if reported and reported[1] != reported[2]:  # somebody has changed pods since the run was done
-            return
+        wanted = OLD if self._undoes else NEW
+        if self.is_held():
+            self._world.broken("the run is done, and its workload is still held")
+        if self._run in [each["metadata"]["labels"][LABEL_PULL] for each in self.pull_pods()]:
+            self._world.broken("the run is done, and has left pull pods")
+        if self._meddled and (said := re.search(r"(\d+) of (\d+) pods have", last)) and said[1] != said[2]:
+            return  # somebody has changed pods after the run was done, and before its last line
         if wrong := self.wrong_pods(wanted):
             self._world.broken(f"the run is done, and {', '.join(wrong)}")
         if wrong := self.running_wrong():
@@ -284,10 +289,6 @@ class Runs:
         image = wanted if shop.adopt else OLD
         if self.template_image() != image:
             self._world.broken(f"the run is done, and the template has {self.template_image()}")
-        if self.is_held():
-            self._world.broken("the run is done, and its workload is still held")
-        if self._run in [each["metadata"]["labels"][LABEL_PULL] for each in self.pull_pods()]:
-            self._world.broken("the run is done, and has left pull pods")
 
     def close(self) -> None:
         """Nothing is left to do, and every fault is over."""

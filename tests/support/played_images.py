@@ -36,6 +36,7 @@ class Images:
     outages: list[str] = field(default_factory=list)  # Pods whose container was stopped without its image on the node
     grace: bool = False  # Whether pods are in their unready grace period
     bad: str = ""  # The image with which containers do not become ready
+    stuck: bool = False  # Whether kubelet replaces no container, so requests reach their deadline
 
     async def play(self) -> None:
         """Play until cancelled."""
@@ -73,6 +74,8 @@ class Images:
         await self._write_pod(pod, status)
 
     async def _kubelet(self, pod: Json) -> None:
+        if self.stuck:
+            return
         statuses = pod.get("status", {}).get("containerStatuses") or []
         changed = [each for each in statuses if each["image"] != image_of(pod, each["name"])]
         for each in changed:
@@ -101,6 +104,11 @@ class Images:
             state = {"name": name, "phase": "Pending"}
         if ANNOTATION_STOPPED in request["metadata"]["annotations"]:  # the manager ends it
             state, phase = {"name": name, "phase": "Failed", "reason": "RunStopped", "message": "stopped"}, "Completed"
+        elif image_of(pod, name) == image and self.stuck:
+            state, phase = (
+                {"name": name, "phase": "Failed", "reason": "DeadlineExceeded", "message": "late"},
+                "Completed",
+            )
         elif image_of(pod, name) == image:
             over = found["image"] == image != self.bad
             state, phase = (

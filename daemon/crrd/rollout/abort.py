@@ -40,7 +40,11 @@ async def abort(session: Session) -> int:
     run = newest_run(requests)
     of_image = run.options.image is not None
     open_requests = [each for each in requests if not (each.request.completed or each.request.stopped)]
-    await _check_not_over(session, run, open_requests)
+    if (end := await _end_of(session, run, open_requests)) is not None:
+        if not of_image or not await delete_pull_pods(session.client, session.namespace, name):
+            raise ConfigurationError(f"run {name} has already ended ({end}), so there is nothing to abort")
+        session.display.print_line(f"run {name} has already ended ({end}), so only its pull pods were deleted")
+        return 0
     deletable = [] if of_image else [each.request for each in open_requests if not each.started]
     # The process of the run must see the abort before requests end. The newest request lives longest.
     kept = next((each.request for each in reversed(requests) if each.request not in deletable), requests[0].request)
@@ -108,19 +112,15 @@ async def _adopt(session: Session, run: Run, cluster: Cluster) -> str:
     return ""
 
 
-async def _check_not_over(session: Session, run: Run, open_requests: Collection[RunRequest]) -> None:
-    """Raise ConfigurationError if a run is done or aborted, and holds no controller.
+async def _end_of(session: Session, run: Run, open_requests: Collection[RunRequest]) -> End | None:
+    """Return how a run has ended, None if there is something to abort: it goes on, or holds a controller.
 
-    An abort that was killed may have left requests for another image, and a run that was killed its pull pods.
+    An abort that was killed may have left requests for another image.
     """
-    end, deleted = None, 0
     with suppress(ConfigurationError, ApiRefusedError):  # the target was deleted, or a right is missing
         async with await session.cluster_of(run) as cluster:
             end = (await status_of(session, run, cluster))[1].end
-            end = None if is_held(cluster.world(), run) else end
-    if end is End.DONE or (end is End.ABORTED and not (open_requests and run.options.image is not None)):
-        if run.options.image is not None:
-            with suppress(ApiRefusedError):
-                deleted = await delete_pull_pods(session.client, session.namespace, run.name)
-        rest = "only its pull pods were deleted" if deleted else "there is nothing to abort"
-        raise ConfigurationError(f"run {run.name} has already ended ({end}), so {rest}")
+            left = end is End.ABORTED and open_requests and run.options.image is not None
+            if end in (End.DONE, End.ABORTED) and not left and not is_held(cluster.world(), run):
+                return end
+    return None

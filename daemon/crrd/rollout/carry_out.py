@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import suppress
-from dataclasses import replace
 
 from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.overview import STOPPED
@@ -46,7 +45,6 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -
     except Exception as error:
         await _leave(session, runner, run, cluster, describe(error))
         raise
-    plan = _without_image(run, plan)
     if plan.outcome is End.DONE:
         await _record(session, run, WorkloadEvent.RECREATED, summary(plan.rows))
     elif plan.outcome is End.FAILED:
@@ -60,16 +58,11 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -
             await _print_failures(session, plan)
     if timed_out:
         await _record(session, run, WorkloadEvent.TIMED_OUT, message)
-    _end(session, outcome, message)
+    try:
+        message = "; ".join(filter(None, (message, await runner.clean_up(run, plan))))
+    finally:
+        _end(session, outcome, message)
     return exit_code, plan.outcome in (End.DONE, End.INCOMPLETE)
-
-
-def _without_image(run: Run, plan: Plan) -> Plan:
-    """Return the plan, INCOMPLETE if pods were skipped that keep the old image, for example while they started."""
-    odd = [row for row in plan.rows if row.skip is not None and not row.skip.normal]
-    if run.options.image is None or plan.outcome is not End.DONE or not odd:
-        return plan
-    return replace(plan, end=End.INCOMPLETE, message="; ".join(f"{row.pod}: {row.wait.why}" for row in odd))
 
 
 async def _leave(session: Session, runner: Runner, run: Run, cluster: Cluster, error: str) -> None:
@@ -87,9 +80,9 @@ async def _leave(session: Session, runner: Runner, run: Run, cluster: Cluster, e
     _end(session, STOPPED if error else "interrupted", message)
     with suppress(TimeoutError):
         async with asyncio.timeout(_FINAL_WRITES_SECONDS):
-            await runner.clean_up(run, plan)
             await _record(session, run, WorkloadEvent.STOPPED if error else WorkloadEvent.INTERRUPTED, message)
             await runner.write_progress(run, plan, STOPPED)
+            await runner.clean_up(run, plan, _FINAL_WRITES_SECONDS)  # `resume` does the rest
 
 
 async def _record(session: Session, run: Run, reason: WorkloadEvent, message: str) -> None:

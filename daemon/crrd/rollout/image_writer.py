@@ -70,15 +70,9 @@ class ImageWriter:
         if not written:
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def finish(self, run: Run, plan: Plan) -> None:
-        """Leave no pull pods behind, and no open requests of pods that do not get the image.
-
-        Raises ApiRefusedError, ApiUnavailableError, after everything was tried.
-        """
-        try:
-            await _each(self._give_up(run, row) for row in (*plan.image.give_up, *left_behind(run, plan.rows)))
-        finally:
-            await delete_pull_pods(self._client, run.namespace, run.name)
+    async def end_requests(self, run: Run, plan: Plan) -> None:
+        """End the open requests of pods that do not get the image. Raises ApiRefusedError, ApiUnavailableError."""
+        await _each(self._give_up(run, row) for row in (*plan.image.give_up, *left_behind(run, plan.rows)))
 
     async def end(self) -> None:
         """Begin no more patches. Return when the response to each that was sent is there."""

@@ -7,6 +7,7 @@ the run on the requests, so that `status` can distinguish a running run from one
 import asyncio
 import os
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,11 +25,11 @@ from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import REQUESTS
 from crrd.lib.backoff import retry_delay
-from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, OutputError
 from crrd.lib.looptime import loop_time
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
-from crrd.rollout.image_writer import ImageWriter
+from crrd.rollout.image_writer import ImageWriter, delete_pull_pods
 from crrd.rollout.refresher import FileRefresher
 from crrd.rollout.starts import Starts
 
@@ -39,7 +40,7 @@ NODE_SECONDS = 60.0
 away for seconds."""
 _TICK_SECONDS = 1.0  # Interval of updating the displayed seconds
 _PROGRESS_SECONDS = LIVE_SECONDS / 4  # Interval of writing the progress while the state is unchanged
-_CLEAN_UP_SECONDS = 30.0  # How long a run that is over tries to delete what it leaves behind
+CLEAN_UP_SECONDS = 30.0  # How long a run that is over tries to delete what it leaves behind
 _WAITS_CHARACTERS = 500  # Length limit for the waits in the progress
 
 
@@ -79,6 +80,7 @@ class Runner:
         self._nodes_until: float | None = None  # When only pods on nodes that are down are left: when the run ends
         self._confirmed, self._remedies = confirmed, remedies
         self._starts, self._memo = Starts(client, cluster, clock), RowMemo()
+        self.is_over = False  # Whether `run` was not only a turn, so its user calls `clean_up`
         self._written_state, self._write_at = "", 0.0  # Last written state, and the loop's time of the next write
 
     async def run(self, run: Run) -> tuple[Plan, bool]:
@@ -126,13 +128,12 @@ class Runner:
             state = WAITING if plan.wait.why else RUNNING
             if plan.end is None and not trouble:
                 await self.write_progress(run, plan, state)
-            if plan.end is End.PAUSED and await self._display.ask(plan.message):
+            if plan.outcome is End.PAUSED and await self._display.ask(plan.message):
                 self._confirmed, self._stages = True, None
                 continue
             if plan.end is not None or loop_time() >= self._ends:
                 await self._finish_begun()
-                if plan.end is not None or self._patience is None or loop_time() >= self._limit:
-                    await self.clean_up(run, plan)  # else the run continues in another turn
+                self.is_over = plan.end is not None or self._patience is None or loop_time() >= self._limit
                 state = STOPPED if plan.outcome in (None, End.RIVAL) else str(plan.outcome)
                 await self.write_progress(run, plan, state)
                 return plan, plan.end is None
@@ -149,21 +150,41 @@ class Runner:
         if self._images is not None:
             await self._images.end()
 
-    async def clean_up(self, run: Run, plan: Plan) -> None:
-        """Delete what a run with an image leaves behind if no process continues it: its pull pods."""
-        ends, failures = loop_time() + _CLEAN_UP_SECONDS, 0
-        while self._images is not None:
+    async def clean_up(self, run: Run, plan: Plan, seconds: float = CLEAN_UP_SECONDS) -> str:
+        """End what a run with an image leaves behind: its pull pods, and requests of pods that do not get the image.
+
+        It is tried again for so long. Return what is left then, with what the user can do, "" for nothing.
+        """
+        if self._images is None:
+            return ""
+        ends, namespace = loop_time() + seconds, run.namespace
+        requests = self._try(partial(self._images.end_requests, run, plan), ends)
+        pulls = self._try(partial(delete_pull_pods, self._client, namespace, run.name), ends)
+        requests_left, pulls_left = await asyncio.gather(requests, pulls)
+        remedy = f"kubectl delete pods -n {namespace} -l {LABEL_PULL}={run.name}"
+        sentences = (
+            requests_left and f"requests of pods without the image end only at their deadline: {requests_left}",
+            pulls_left and f"its pull pods could not be deleted: {pulls_left}; to delete them: {remedy}",
+        )
+        return "; ".join(filter(None, sentences))
+
+    async def _try(self, call: Callable[[], Awaitable[object]], ends: float) -> str:
+        """Make a call until it succeeds, is refused, or the time is over. Return its error, "" for none."""
+        failures = 0
+        while True:
             try:
-                await self._images.finish(run, plan)
+                await call()
             except (ApiRefusedError, ApiUnavailableError) as error:
                 failures += 1
                 delay = retry_delay(error, failures)
-                if isinstance(error, ApiUnavailableError) and loop_time() + delay < ends:
-                    await asyncio.sleep(delay)
-                    continue
-                remedy = f"to delete its pull pods: kubectl delete pods -n {run.namespace} -l {LABEL_PULL}={run.name}"
-                self._display.print_line(f"cannot clean up after the run: {error}; {remedy}")
-            return
+                if isinstance(error, ApiRefusedError) or loop_time() + delay > ends:
+                    return str(error)
+                if failures == 1:
+                    with suppress(OutputError):
+                        self._display.print_line(f"cleaning up, retrying: {error}")
+                await asyncio.sleep(delay)
+            else:
+                return ""
 
     def _wait_for_nodes(self, plan: Plan) -> Plan:
         """Return the plan without an end while nodes may still come back."""

@@ -8,6 +8,7 @@ from itertools import chain
 
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import ANNOTATION_ABORTED
+from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.plan import End, Plan, is_unfinished, make_plan, unfinished
 from crrd.core.rollout.preview import Preview, make_preview, out_of_reach
 from crrd.core.rollout.requests import newest_run
@@ -18,12 +19,13 @@ from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError, OutputError
 from crrd.rollout.carry_out import carry_out
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.display import summary
+from crrd.rollout.display import failures, summary
 from crrd.rollout.follow import following
 from crrd.rollout.image_start import check_rights, complete_image, undone
 from crrd.rollout.image_writer import stop_requests
 from crrd.rollout.remedies import FLAGS
 from crrd.rollout.session import EXIT_FAILED, Session
+from crrd.rollout.starts import CHECK_ADMISSION, NOT_ADMITTED, was_admitted
 from crrd.rollout.target import Aim, check_run, find_again, find_target, split_targets
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # The letters of Kubernetes' generated names, which cannot form words
@@ -52,7 +54,7 @@ async def start(session: Session) -> int:
                 with suppress(OutputError):
                     session.display.print_line(f"not started: {', '.join(left)}")
         if not over:
-            return code
+            return code or worst
     return worst
 
 
@@ -108,8 +110,8 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
         waiting = _left(plan)
         for each in out_of_reach(world, run) if not (command.dry_run and waiting) else ():
             session.display.print_line(f"not covered by --stale: {each}")
-        adopts = plan.image.adoption is not None and not command.dry_run
-        if not waiting and not adopts:
+        goes_on = plan.image.adoption is not None or any(row.stage.under_way for row in plan.rows)
+        if not waiting and (command.dry_run or not goes_on):
             return _nothing_to_do(session, run, plan), True
         if command.partition is not None and waiting:
             first_part = min(waiting, command.partition.of(waiting))
@@ -163,8 +165,8 @@ def _nothing_to_do(session: Session, run: Run, plan: Plan) -> int:
     if odd:
         skipped = "pod" if len(odd) == 1 else f"{len(odd)} pods are skipped, for example"
         raise ConfigurationError(f"no container can be restarted: {skipped} {odd[0].pod} ({odd[0].wait.why})")
-    if plan.end not in (None, End.DONE):  # it has changed since the target was found
-        raise ConfigurationError(f"nothing was done: {plan.message}")
+    if plan.outcome not in (None, End.DONE):  # it has changed since the target was found
+        raise ConfigurationError(f"nothing was done: {plan.message or failures(plan.rows)}")
     session.display.begin(run, run.describe(0))
     session.display.show(plan)
     session.display.end("done", "nothing to do: " + summary(plan.rows))
@@ -186,7 +188,9 @@ async def _refusals(session: Session, run: Run, preview: Preview) -> dict[str, s
     for row in chain(*preview.batches, *preview.later):
         body = run.request(row.pod, row.uid, row.containers, row.failed)
         try:
-            await session.client.create(REQUESTS, run.namespace, body, dry_run=True)
+            made = await session.client.create(REQUESTS, run.namespace, body, dry_run=True)
+            if not was_admitted(run, parse_request(made)):
+                refused[row.pod] = f"{NOT_ADMITTED}: {CHECK_ADMISSION}"
         except ApiRefusedError as error:
             refused[row.pod] = str(error)
     return refused

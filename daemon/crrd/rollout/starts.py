@@ -58,6 +58,12 @@ class _Choice:
         return self.world.workload is not None and self.world.workload.in_order
 
 
+NOT_ADMITTED = "admission did not handle the request"
+CHECK_ADMISSION = (
+    "check that the manager is running and that its webhook exists (kubectl get mutatingwebhookconfigurations crrd)"
+)
+
+
 class Starts:
     """The starts of one run. The constructor starts nothing."""
 
@@ -193,7 +199,7 @@ class Starts:
     async def _check_admission_labels(self, run: Run, made: object) -> None:
         """Check that admission has set its labels. Without them no daemon would serve the request."""
         request = parse_request(mapping(made))
-        if request.active and request.for_image is (run.options.image is not None):
+        if was_admitted(run, request):
             return
         self._choice = None
         name, outcome = request.name, "so it was deleted again"
@@ -201,7 +207,9 @@ class Starts:
             await self._client.delete(REQUESTS, run.namespace, name)
         except CrrdError as error:
             outcome = f"and {name} could not be deleted again ({error})"
-        raise ConfigurationError(
-            f"admission did not handle the request, {outcome}: check that the manager is running and that "
-            "its webhook exists (kubectl get mutatingwebhookconfigurations crrd)"
-        )
+        raise ConfigurationError(f"{NOT_ADMITTED}, {outcome}: {CHECK_ADMISSION}")
+
+
+def was_admitted(run: Run, request: Request) -> bool:
+    """Whether admission has handled the request of a run."""
+    return request.active and request.for_image is (run.options.image is not None)

@@ -189,10 +189,12 @@ def test_a_pod_whose_request_was_deleted_before_its_restart_is_still_in_progress
     assert why(sent)["web-0"] == "kubelet has not replaced container app yet since it got the image"
     replaced = planned(world(two, sent={"uid-web-0": "containerd://app-0"}), of)
     assert (stages(replaced)["web-0"], chosen(replaced)) == ("skipped", ["web-1"])
-    starting = (replace(two[0], ready=False), two[1])
+    starting = (replace(two[0], ready=False, ready_since=NOW - timedelta(seconds=9)), two[1])
     settling = planned(world(starting, sent={"uid-web-0": "containerd://app-0"}), of)
     assert (stages(settling)["web-0"], why(settling)["web-0"]) == ("recreating", "the pod is not ready")
     assert stages(planned(world(starting), of))["web-0"] == "skipped", "it may have been unready before"
+    broken = (replace(starting[0], ready_since=NOW - timedelta(seconds=of.options.pod_timeout)), two[1])
+    assert stages(planned(world(broken, sent={"uid-web-0": "containerd://app-0"}), of))["web-0"] == "failed"
 
 
 def test_who_gets_no_image() -> None:

@@ -559,6 +559,45 @@ class TestEnds:
         going = replace(ONE, pod=replace(ONE.pod, deleting=True))
         assert stages(planned(World((going,), (failed(of, ONE),)), of)) == {"web-0": "deleted"}
 
+    def test_a_pod_without_a_workload_that_is_no_more_was_not_recreated(self) -> None:
+        """Nobody replaces it, so its end is not what was asked for."""
+        of = run(target=Target("db"))
+        gone = planned(World((), (failed(of, ONE, Reason.POD_GONE),)), of)
+        assert (gone.end, gone.message) == (End.INCOMPLETE, "web-0: the pod was deleted")
+        assert planned(World((), (failed(of, ONE, Reason.POD_GONE), succeeded(of, TWO))), of).end is End.DONE
+
+    def test_a_first_part_counts_only_what_says_something_about_the_rest(self) -> None:
+        of = run(first=1, max_failures=2, max_unavailable=Amount(3))
+        bad = planned(World(PODS, (failed(of, ONE),)), of)
+        assert (bad.end, bad.outcome) == (End.PAUSED, End.FAILED)
+        gone = planned(World((TWO, THREE), (failed(of, ONE, Reason.POD_GONE),)), of)
+        assert (gone.end, chosen(gone)) == (None, ["web-1"])
+        daemons = {"node-a": NodeDaemon("node-a", ready=True), "node-b": NodeDaemon("node-b", ready=False)}
+        away = replace(ONE, pod=replace(ONE.pod, node_name="node-b"))
+        off = planned(World((away, TWO, THREE), (failed(of, away, Reason.NO_ANSWER),), daemons=daemons), of)
+        assert (stages(off)["web-0"], off.end, chosen(off)) == ("put off", None, ["web-1"])
+
+    def test_a_failed_pod_is_a_failure_also_beside_one_that_is_put_off(self) -> None:
+        of = run(max_failures=2)
+        daemons = {"node-a": NodeDaemon("node-a", ready=True), "node-b": NodeDaemon("node-b", ready=False)}
+        away = replace(TWO, pod=replace(TWO.pod, node_name="node-b"))
+        found = planned(World((ONE, away), (failed(of, ONE),), daemons=daemons), of)
+        assert (found.end, found.outcome) == (End.INCOMPLETE, End.FAILED)
+
+    def test_a_chosen_container_that_is_never_restarted_is_named_at_the_end(self) -> None:
+        job = container("job", restart_policy=RestartPolicy.NEVER)
+        of, pod = run("app", "job"), member("web-0", container("app"), job)
+        done = recreated(pod)
+        done = replace(done, pod=replace(done.pod, containers={**done.pod.containers, "job": job}))
+        whole = planned(World((done,), (succeeded(run("app"), pod),)), of)
+        assert (whole.end, whole.message) == (
+            End.INCOMPLETE,
+            "web-0: container job would not be started again (restartPolicy Never)",
+        )
+        every = run()
+        every = replace(every, options=replace(every.options, containers=()))
+        assert planned(World((done,), (succeeded(run("app"), pod),)), every).end is End.DONE, "nobody has named it"
+
     @pytest.mark.parametrize(
         ("there", "pods", "end"),
         [

@@ -168,13 +168,14 @@ def image_rows(world: World, run: Run, rows: Iterable[Row], now: datetime) -> tu
         return tuple(rows)
     pulls, limit = (pulls_of(world, run) if change.pulls else {}), run.options.pod_timeout
     failures = {node: why for node, each in pulls.items() if (why := each.failure(now, limit)) is not None}
-    return tuple(_image_row(world, run, row, pulls, failures) for row in _begun_before(world, run, rows))
+    return tuple(_image_row(world, run, row, pulls, failures) for row in _begun_before(world, run, rows, now))
 
 
-def _begun_before(world: World, run: Run, rows: Iterable[Row]) -> Iterator[Row]:
+def _begun_before(world: World, run: Run, rows: Iterable[Row], now: datetime) -> Iterator[Row]:
     """Yield the rows. Pods that have the image are in progress until kubelet has replaced the container.
 
-    They are until they are ready, if this process gave them the image, and somebody has deleted their request.
+    If this process gave them the image, and somebody has deleted their request, they are until they are ready. They
+    have failed if that takes longer than a request may take.
     """
     name, waited_for = run.options.containers[0], unreplaced(world, run)
     given = world.image.sent if world.image is not None else {}
@@ -185,7 +186,13 @@ def _begun_before(world: World, run: Run, rows: Iterable[Row]) -> Iterator[Row]:
                 wait = Wait.of(WaitReason.NOT_REPLACED, describe_pod(row.member), container=name)
             elif row.uid in given and not row.member.ready:
                 wait = Wait(NOT_READY, describe_pod(row.member))
-        yield replace(row, stage=Stage.RECREATING, skip=None, containers=(name,), wait=wait) if wait.why else row
+        if not wait.why:
+            yield row
+            continue
+        since = row.member.ready_since if row.member is not None and wait.why == NOT_READY else None
+        late = since is not None and now >= since + timedelta(seconds=run.options.pod_timeout)
+        stage = Stage.FAILED if late else Stage.RECREATING
+        yield replace(row, stage=stage, skip=None, containers=(name,), wait=wait)
 
 
 def _image_row(world: World, run: Run, row: Row, pulls: Mapping[str, PullPod], failures: Mapping[str, str]) -> Row:
@@ -244,20 +251,23 @@ def of_container(member: Member, name: str) -> tuple[str, str]:
     return member.pod.uid, container.container_id if container is not None else ""
 
 
-def late_pods(run: Run, rows: Iterable[Row], now: datetime) -> dict[str, Member]:
+def late_pods(run: Run, rows: Iterable[Row], now: datetime) -> tuple[dict[str, Member], dict[str, Member]]:
     """Return the pods (by UID) that serve, and for which the budgets may be used up by now.
 
-    Their request is old, or they became ready since: at their start they used no budget.
+    First those whose request is old, then those that became ready since: at their start they used no budget.
     """
-    found = dict[str, Member]()
+    old, risen = dict[str, Member](), dict[str, Member]()
     for row in rows if run.options.image is not None else ():
         if row.member is None or row.request is None or not (row.stage.under_way and row.member.ready):
             continue
         created, since = parse_time(row.request.request.created), row.member.ready_since
-        late = created is not None and (created <= now - LATE or (since is not None and since >= created))
-        if late and _is_present(row, run):
-            found[row.uid] = row.member
-    return found
+        if created is None or not _is_present(row, run):
+            continue
+        if created <= now - LATE:
+            old[row.uid] = row.member
+        elif since is not None and since >= created:  # in whole seconds
+            risen[row.uid] = row.member
+    return old, risen
 
 
 def _failure_after_success(world: World, row: Row, change: ImageChange, name: str) -> WaitReason | None:

@@ -18,9 +18,11 @@ from crrd.core.rollout.requests import last_progress
 from crrd.core.rollout.rivals import age_of, first_rival, with_open_requests
 from crrd.core.rollout.round import Round
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, RowMemo, Stage, make_rows, tally
+from crrd.core.rollout.standing import Row, RowMemo, Stage, barred_containers, make_rows, tally
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import NO_WAIT, Remedies, Skip, Wait, WaitReason
+
+_MOST_NAMED = 10  # Pods that the end of a run names
 
 
 class End(StrEnum):
@@ -49,8 +51,9 @@ class Plan:
 
     @property
     def outcome(self) -> End | None:
-        """How the run ends. A run that is done has failed if any pod has failed, even below the limit."""
-        return End.FAILED if self.end is End.DONE and tally(self.rows)[Stage.FAILED] else self.end
+        """How the run ends. It has failed if any pod has failed, even below the limit."""
+        over = self.end in (End.DONE, End.PAUSED, End.INCOMPLETE)
+        return End.FAILED if over and tally(self.rows)[Stage.FAILED] else self.end
 
     @property
     def waits(self) -> list[str]:
@@ -85,19 +88,20 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False,
         wait = Wait.of(WaitReason.ADOPTING, message=adoption.wait) if adoption.wait else NO_WAIT
         return Plan(rows, wait=wait, image=ImageSteps(adoption=adoption))
     if end is not None:
+        end, message = _with_left_out(run, rows, end, message)
         return Plan(rows, end=end, message=message, image=ImageSteps(give_up=given_up(rows)))
-    late = late_pods(run, rows, now)
+    (old, risen), budgets = late_pods(run, rows, now), Round(world, run, rows, now)
+    risen = {uid: member for uid, member in risen.items() if budgets.are_exceeded(member)}
     if held := _wait_of_all(world, run):
         waiting = _with_reasons(rows, {row.uid: held for row in rows})
-        begun = sort_by_image(world, run, rows, late=late)
+        begun = sort_by_image(world, run, rows, late=old | risen)
         return Plan(waiting, wait=held, wake_at=wake, image=begun.steps)
     left = _left_of_first(run, rows, confirmed=confirmed)
     under_way = any(row.stage.under_way for row in rows)
     if left == 0 and not under_way and not any(row.failed for row in rows):
         message = f"the first part of the run is done, {tally(rows)[Stage.WAITING]} left"
         return Plan(rows, end=End.PAUSED, message=message)
-    budgets = Round(world, run, rows, now)
-    late = {uid: member for uid, member in late.items() if budgets.are_exceeded(member)}
+    late = risen | {uid: member for uid, member in old.items() if budgets.are_exceeded(member)}
     chosen, waits = budgets.choose(left)
     wait = NO_WAIT if chosen or under_way else next(iter(waits.values()), NO_WAIT)
     by_image = sort_by_image(world, run, rows, chosen, waits, late=late)
@@ -141,13 +145,15 @@ def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
     if plan.image.adoption is not None or unsettled or plan.end in (End.FAILED, End.ABORTED):
         return plan
     handled = [row for row in plan.rows if row.request is not None and (row.is_recreated or row.stage is Stage.DONE)]
-    done = last.state == End.DONE or 0 < last.total <= len(handled)
+    done = last.state == End.DONE or (last.state != End.INCOMPLETE and 0 < last.total <= len(handled))
     if not done and plan.end not in (None, End.INCOMPLETE):
         return plan
     if any(_goes_on(row, world.min_ready(run), now, done=done) for row in plan.rows):
         return plan
     rows = tuple(_at_the_end(row, done=done) for row in plan.rows)
     end, message = _end(world, run, rows)
+    if end is End.DONE:
+        end, message = _with_left_out(run, rows, end, message)
     if end is End.INCOMPLETE and not done:
         return Plan(rows, end=end, message=message)
     return Plan(rows, end=End.DONE)
@@ -189,7 +195,24 @@ def _end(world: World, run: Run, rows: tuple[Row, ...]) -> tuple[End | None, str
         return End.INCOMPLETE, f"{run.target.words} was deleted, or owns no pods any more"
     if counts[Stage.PUT_OFF]:
         return End.INCOMPLETE, put_off_pods(rows)
+    if not run.target.uid and counts[Stage.GONE] and not counts[Stage.DONE]:  # nobody says that new pods replace them
+        return End.INCOMPLETE, "; ".join(f"{row.pod}: {row.wait.why}" for row in rows if row.stage is Stage.GONE)
     return End.DONE, ""
+
+
+def _with_left_out(run: Run, rows: tuple[Row, ...], end: End, message: str) -> tuple[End, str]:
+    """Return how a run ends: INCOMPLETE if it was done, and has left out what it was told to recreate.
+
+    That are pods that keep the old image, for example because they were starting, and chosen containers that can never
+    be restarted in place, in pods with others that can.
+    """
+    if end is not End.DONE:
+        return end, message
+    odd = [row for row in rows if row.skip is not None and not row.skip.normal and row.skip is not Skip.NO_CONTAINER]
+    left = [f"{row.pod}: {row.wait.why}" for row in odd] if run.options.image is not None else []
+    left += barred_containers(run, (row for row in rows if row.skip is None)) if run.options.containers else []
+    more = f"; and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
+    return (End.INCOMPLETE, "; ".join(left[:_MOST_NAMED]) + more) if left else (end, message)
 
 
 def _has_lost_pods(world: World, run: Run) -> bool:
@@ -249,12 +272,14 @@ def is_unfinished(world: World, run: Run, now: datetime) -> bool:
 def _left_of_first(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> int | None:
     """Return how many pods of the first part are left to start; None if there is no first part, or it is over.
 
-    A pod that is restarted again has been started before.
+    A pod that is restarted again has been started before. Pods that were deleted, or are put off, say nothing about the
+    rest.
     """
     first = run.options.first
     if confirmed or not first:
         return None
-    started = sum(1 for row in rows if row.has_started and row.stage is not Stage.SKIPPED)
+    odd = (Stage.SKIPPED, Stage.GONE, Stage.PUT_OFF)
+    started = sum(1 for row in rows if row.has_started and row.stage not in odd)
     return None if started > first else first - started
 
 

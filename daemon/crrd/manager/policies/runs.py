@@ -286,6 +286,8 @@ class PolicyRuns:
             *parts, timeout=left, confirmed=True, remedies=POLICY_REMEDIES, patience=patience, most=MOST_SECONDS
         )
         plan, timed_out = await runner.run(with_min_ready(cluster.world(), run) if active.record.image else run)
+        if runner.is_over and (left_behind := await runner.clean_up(run, plan, CHECK_SECONDS)):
+            log.warning("policy run cannot clean up", policy=active.key, run=run.name, error=left_behind)
         stages = tuple(row.stage for row in plan.rows)
         if stages != active.stages:
             self._moved[active.key] = loop_time()
@@ -308,7 +310,7 @@ class PolicyRuns:
         if record.image and unserved and plan.end is End.FAILED and not tally(plan.rows)[Stage.FAILED]:
             failed = False  # what new pods are made of cannot follow, because pods are left without the image
         skipped = dict.fromkeys([*(f"{row.pod}: {row.wait.why}" for row in odd), *barred])
-        details = failures(plan.rows) or "; ".join([*skipped, *filter(None, [plan.message])])
+        details = failures(plan.rows) or "; ".join(dict.fromkeys([*skipped, *filter(None, plan.message.split("; "))]))
         message = ": ".join(filter(None, [summary(plan.rows) if plan.rows else "", details]))[:1000]
         log.info("policy run ended", policy=active.key, run=record.name, failed=failed, message=message)
         reason = WorkloadEvent.RECREATED if complete else WorkloadEvent.INCOMPLETE
