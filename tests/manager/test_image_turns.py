@@ -65,6 +65,8 @@ class Shop:
         shop, self.turn, self.begun = self, cast("Turn", (STUCK, True)), list[Run]()
 
         class Runner:
+            is_over = False
+
             def __init__(self, *_: object, patience: float, **__: object) -> None:
                 self._patience = patience
 

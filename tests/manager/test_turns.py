@@ -99,6 +99,8 @@ class Played:
         class Runner:
             """Takes the place of a run's own loop."""
 
+            is_over = False
+
             def __init__(self, *parts: Any, timeout: float | None, patience: float, most: float, **_: Any) -> None:
                 self.display, self.most, self.patience = parts[3], min(timeout or most, most), patience
 
