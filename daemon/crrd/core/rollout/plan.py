@@ -211,7 +211,7 @@ def _with_left_out(run: Run, rows: tuple[Row, ...], end: End, message: str) -> t
     odd = [row for row in rows if row.skip is not None and not row.skip.normal and row.skip is not Skip.NO_CONTAINER]
     left = [f"{row.pod}: {row.wait.why}" for row in odd] if run.options.image is not None else []
     left += barred_containers(run, (row for row in rows if row.skip is None)) if run.options.containers else []
-    more = f"; and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
+    more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
     return (End.INCOMPLETE, "; ".join(left[:_MOST_NAMED]) + more) if left else (end, message)
 
 

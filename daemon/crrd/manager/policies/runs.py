@@ -309,8 +309,9 @@ class PolicyRuns:
         failed = plan.outcome not in (End.DONE, End.INCOMPLETE)
         if record.image and unserved and plan.end is End.FAILED and not tally(plan.rows)[Stage.FAILED]:
             failed = False  # what new pods are made of cannot follow, because pods are left without the image
-        skipped = dict.fromkeys([*(f"{row.pod}: {row.wait.why}" for row in odd), *barred])
-        details = failures(plan.rows) or "; ".join(dict.fromkeys([*skipped, *filter(None, plan.message.split("; "))]))
+        named = record.image and plan.end is End.INCOMPLETE  # the plan's message names them
+        skipped = [] if named else [f"{row.pod}: {row.wait.why}" for row in odd]
+        details = failures(plan.rows) or "; ".join([*skipped, *filter(None, [plan.message])])
         message = ": ".join(filter(None, [summary(plan.rows) if plan.rows else "", details]))[:1000]
         log.info("policy run ended", policy=active.key, run=record.name, failed=failed, message=message)
         reason = WorkloadEvent.RECREATED if complete else WorkloadEvent.INCOMPLETE
