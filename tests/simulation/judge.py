@@ -249,7 +249,8 @@ class Judge(Pace):
                 self.broken(f"the hook of {container.id} is started again while it runs")
             if act.life is life and not self._may_be_forgotten(act, container):
                 self.broken(f"the hook of {container.id} is run twice")
-            if act.outcome == "" and owners and owners <= killed and act.life is not life and act.life.dead:
+            after = act.life is not life and act.life.died <= life.born  # else its list may be older than isKilled
+            if act.outcome == "" and owners and owners <= killed and after:
                 self.broken(f"the hook of {container.id} is run again, though the request says isKilled")
             if act.outcome == "" and self._could_tell(act, life, act.ended):
                 self.broken(

@@ -65,7 +65,7 @@ class Reconciler:
         self._refresh(pod_record)
         if not pod_record.live and not pod_record.ended_before_stop(loop_time()):
             pod_record.forget_observations()
-            return pod_record.agenda.next_at, False
+            return self._not_at_once(pod_record.agenda.next_at), False
         observed = await self._inspector.observe(pod_record)
         decision = self._decide(observed)
         if decision.ask_api and loop_time() >= pod_record.api_retry.next_try:
@@ -84,7 +84,12 @@ class Reconciler:
         first = earliest(decision.wake_at, pod_record.agenda.next_at, next_look, next_question)
         if first is None and not pod_record.live:
             pod_record.forget_observations()  # nothing of an ended request is awaited any more
-        return None if first is None else max(first, loop_time() + ROUND_SECONDS), decision.waits_for_slot
+        return self._not_at_once(first), decision.waits_for_slot
+
+    @staticmethod
+    def _not_at_once(at: float | None) -> float | None:
+        """Return the time of the next round, not before ROUND_SECONDS."""
+        return None if at is None else max(at, loop_time() + ROUND_SECONDS)
 
     def _decide(self, observed: Observation) -> Decision:
         """Decide what to do now. If that breaks a rule, no hook and no stop starts, because it is a bug."""
