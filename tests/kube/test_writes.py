@@ -245,95 +245,86 @@ async def test_what_is_told_of_goes_before_the_events_about_it() -> None:
     assert written == pytest.approx([0.02, 0.04, 0.06, 0.08])
 
 
-@pytest.mark.virtual_time
-async def test_events_that_hang_in_one_namespace_delay_no_other() -> None:
-    written: list[str] = []
-    under_way = most = 0
+class SlowClient:
+    """Takes so many seconds for an event of a namespace. Fails for the namespace `noisy`."""
 
-    class Client:
-        async def create(self, _: object, namespace: str, body: object) -> None:
-            nonlocal under_way, most
-            under_way += 1
-            most = max(most, under_way)
-            try:
-                if namespace == "noisy":
-                    await asyncio.sleep(15.0)
-                    raise ApiUnavailableError("no answer in time")
-            finally:
-                under_way -= 1
-            written.append(namespace)
+    def __init__(self, **seconds: float) -> None:
+        self._seconds = seconds
+        self.namespaces: list[str] = []  # Of the written events
+        self.messages: list[str] = []
+        self.under_way = self.most = 0
 
-    sink = CountingSink(cast("KubeClient", Client()))
+    async def create(self, _: object, namespace: str, body: Mapping[str, Any]) -> None:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            await asyncio.sleep(self._seconds[namespace])
+            if namespace == "noisy":
+                raise ApiUnavailableError("no answer in time")
+        finally:
+            self.under_way -= 1
+        self.namespaces.append(namespace)
+        self.messages.append(body["message"])
+
+
+@asynccontextmanager
+async def slow_sink(client: SlowClient) -> AsyncIterator[CountingSink]:
+    sink = CountingSink(cast("KubeClient", client))
     task = asyncio.create_task(run(sink))
-    for namespace in [*["noisy"] * 200, "quiet"]:
-        sink.emit(replace(event(), request=replace(event().request, namespace=namespace)))
-    await asyncio.sleep(10)
-    assert written == ["quiet"] * 2
-    assert most == 7
-    assert sink.dropped == 0
-    assert not await sink.flush(1)
-    assert await sink.flush(3600)
-    assert sink.dropped == 400
+    yield sink
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def event_in(namespace: str, message: str = "hook failed", **about: str) -> EmitEvent:
+    return event(message=message, request=replace(event().request, namespace=namespace, **about))  # type: ignore[arg-type]
+
+
+@pytest.mark.virtual_time
+async def test_events_that_hang_in_one_namespace_delay_no_other() -> None:
+    client = SlowClient(noisy=15.0, quiet=0.0)
+    async with slow_sink(client) as sink:
+        for namespace in [*["noisy"] * 200, "quiet"]:
+            sink.emit(event_in(namespace))
+        await asyncio.sleep(10)
+        assert client.namespaces == ["quiet"] * 2
+        assert client.most == 7
+        assert sink.dropped == 0
+        assert not await sink.flush(1)
+        assert await sink.flush(3600)
+        assert sink.dropped == 400
 
 
 @pytest.mark.virtual_time
 async def test_events_of_a_slow_namespace_wait_but_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "CAPACITY", 300)
-    written: list[str] = []
-    under_way = most = 0
-
-    class Client:
-        async def create(self, _: object, namespace: str, body: Mapping[str, Any]) -> None:
-            nonlocal under_way, most
-            under_way += 1
-            most = max(most, under_way)
-            await asyncio.sleep(8.0 if namespace == "slow" else 0.01)
-            under_way -= 1
-            written.append(body["message"])
-
-    def emit(namespace: str, message: str) -> None:
-        sink.emit(event(message=message, request=replace(event().request, namespace=namespace, pod_name="")))
-
-    sink = CountingSink(cast("KubeClient", Client()))
-    task = asyncio.create_task(run(sink))
-    for number in range(200):
-        emit("slow", str(number))
-    await asyncio.sleep(6)
-    for number in range(200, 500):
-        emit("slow", str(number))
-        emit("quiet", "quiet")
-        await asyncio.sleep(0.05)
-    assert written.count("quiet") == 300
-    assert most == 7
-    assert await sink.flush(3600)
-    late = [int(message) for message in written if message != "quiet"]
+    client = SlowClient(slow=8.0, quiet=0.01)
+    async with slow_sink(client) as sink:
+        for number in range(200):
+            sink.emit(event_in("slow", str(number), pod_name=""))
+        await asyncio.sleep(6)
+        for number in range(200, 500):
+            sink.emit(event_in("slow", str(number), pod_name=""))
+            sink.emit(event_in("quiet", pod_name=""))
+            await asyncio.sleep(0.05)
+        assert client.namespaces.count("quiet") == 300
+        assert client.most == 7
+        assert await sink.flush(3600)
+    late = [int(message) for message in client.messages if message.isdecimal()]
     assert sink.dropped == 500 - len(late)  # the slow namespace's own oldest
     assert sorted(late)[-250:] == [*range(250, 500)]
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.virtual_time
 async def test_a_flood_beside_a_slow_namespace_drops_its_own_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "CAPACITY", 100)
-    written: list[str] = []
-
-    class Client:
-        async def create(self, _: object, namespace: str, body: Mapping[str, Any]) -> None:
-            await asyncio.sleep(8.0 if namespace == "slow" else 0.001)
-            written.append(namespace)
-
-    sink = CountingSink(cast("KubeClient", Client()))
-    task = asyncio.create_task(run(sink))
-    for namespace in [*["slow"] * 10, *["quiet"] * 200]:
-        sink.emit(event(request=replace(event().request, namespace=namespace, pod_name="")))
-        await asyncio.sleep(0.5 if namespace == "slow" else 0)
-    assert await sink.flush(3600)
-    assert (written.count("slow"), written.count("quiet") + sink.dropped) == (10, 200)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    client = SlowClient(slow=8.0, quiet=0.001)
+    async with slow_sink(client) as sink:
+        for namespace in [*["slow"] * 10, *["quiet"] * 200]:
+            sink.emit(event_in(namespace, pod_name=""))
+            await asyncio.sleep(0.5 if namespace == "slow" else 0)
+        assert await sink.flush(3600)
+    assert (client.namespaces.count("slow"), client.namespaces.count("quiet") + sink.dropped) == (10, 200)
 
 
 async def test_events_reach_the_request_and_its_pod() -> None:

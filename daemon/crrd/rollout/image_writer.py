@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from crrd.core.api.pod import parse_pod
 from crrd.core.api.types import ANNOTATION_STOPPED
@@ -30,6 +30,7 @@ from crrd.rollout.image_objects import ImageObjects
 from crrd.rollout.refresher import lacks_right
 from crrd.rollout.side_by_side import SideBySide
 
+T = TypeVar("T")
 _PARALLEL = 16
 _PAUSE_SECONDS = 0.5  # After a write that was not accepted, so that the watches can catch up
 _INVALID = 422
@@ -222,11 +223,7 @@ async def stop_requests(client: KubeClient, requests: Iterable[RunRequest]) -> i
     A pod that has the image keeps its request, which drains it and sees its restart. The node may not know that yet.
     Each is tried before the error of one is raised: ApiUnavailableError or ApiRefusedError.
     """
-    found = await asyncio.gather(*(_stop_request(client, each) for each in requests), return_exceptions=True)
-    for each in found:
-        if isinstance(each, BaseException):
-            raise each
-    return found.count(True)
+    return (await _each(_stop_request(client, each) for each in requests)).count(True)
 
 
 async def _stop_request(client: KubeClient, asked: RunRequest) -> bool:
@@ -258,8 +255,10 @@ def _name_and_uid(obj: object) -> tuple[str, str]:
     return text(meta.get("name")), text(meta.get("uid"))
 
 
-async def _each(calls: Iterable[Awaitable[None]]) -> None:
-    """Do all of this, and then raise the first error."""
-    for each in await asyncio.gather(*calls, return_exceptions=True):
+async def _each(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """Do all of this, and then return the results, or raise the first error."""
+    done = await asyncio.gather(*calls, return_exceptions=True)
+    for each in done:
         if isinstance(each, BaseException):
             raise each
+    return [each for each in done if not isinstance(each, BaseException)]

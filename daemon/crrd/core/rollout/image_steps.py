@@ -179,19 +179,21 @@ def _begun_before(world: World, run: Run, rows: Iterable[Row], now: datetime) ->
     """
     name, waited_for = run.options.containers[0], unreplaced(world, run)
     given = world.image.sent if world.image is not None else {}
+    limit = timedelta(seconds=run.options.pod_timeout)
     for row in rows:
-        wait = NO_WAIT
-        if row.skip is Skip.HAS_IMAGE and row.member is not None:
-            if of_container(row.member, name) in waited_for:
-                wait = Wait.of(WaitReason.NOT_REPLACED, describe_pod(row.member), container=name)
-            elif row.uid in given and not row.member.ready:
-                wait = Wait(NOT_READY, describe_pod(row.member))
-        if not wait.why:
+        stage, member = Stage.RECREATING, row.member
+        if row.skip is not Skip.HAS_IMAGE or member is None:
             yield row
             continue
-        since = row.member.ready_since if row.member is not None and wait.why == NOT_READY else None
-        late = since is not None and now >= since + timedelta(seconds=run.options.pod_timeout)
-        stage = Stage.FAILED if late else Stage.RECREATING
+        if of_container(member, name) in waited_for:
+            wait = Wait.of(WaitReason.NOT_REPLACED, describe_pod(member), container=name)
+        elif row.uid in given and not member.ready:
+            wait = Wait(NOT_READY, describe_pod(member))
+            if member.ready_since is not None and now >= member.ready_since + limit:
+                stage = Stage.FAILED
+        else:
+            yield row
+            continue
         yield replace(row, stage=stage, skip=None, containers=(name,), wait=wait)
 
 

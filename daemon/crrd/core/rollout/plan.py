@@ -152,7 +152,7 @@ def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
         return plan
     rows = tuple(_at_the_end(row, done=done) for row in plan.rows)
     end, message = _end(world, run, rows)
-    if end is End.DONE:
+    if end is not None:
         end, message = _with_left_out(run, rows, end, message)
     if end is End.INCOMPLETE and not done:
         return Plan(rows, end=end, message=message)
@@ -201,10 +201,10 @@ def _end(world: World, run: Run, rows: tuple[Row, ...]) -> tuple[End | None, str
 
 
 def _with_left_out(run: Run, rows: tuple[Row, ...], end: End, message: str) -> tuple[End, str]:
-    """Return how a run ends: INCOMPLETE if it was done, and has left out what it was told to recreate.
+    """Return how a run ends. A run that is done is INCOMPLETE if it left pods or containers out.
 
-    That are pods that keep the old image, for example because they were starting, and chosen containers that can never
-    be restarted in place, in pods with others that can.
+    A run with an image leaves out pods that cannot get it now, for example because they are starting. Each run leaves
+    out chosen containers that can never be restarted in place.
     """
     if end is not End.DONE:
         return end, message
@@ -272,8 +272,8 @@ def is_unfinished(world: World, run: Run, now: datetime) -> bool:
 def _left_of_first(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> int | None:
     """Return how many pods of the first part are left to start; None if there is no first part, or it is over.
 
-    A pod that is restarted again has been started before. Pods that were deleted, or are put off, say nothing about the
-    rest.
+    A pod that is restarted again has been started before. A pod that was deleted or is put off does not count, because
+    it does not show whether the restart works.
     """
     first = run.options.first
     if confirmed or not first:
