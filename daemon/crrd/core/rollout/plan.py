@@ -151,9 +151,7 @@ def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
     if any(_goes_on(row, world.min_ready(run), now, done=done) for row in plan.rows):
         return plan
     rows = tuple(_at_the_end(row, done=done) for row in plan.rows)
-    end, message = _end(world, run, rows)
-    if end is not None:
-        end, message = _with_left_out(run, rows, end, message)
+    end, message = _with_left_out(run, rows, *_end(world, run, rows))
     if end is End.INCOMPLETE and not done:
         return Plan(rows, end=end, message=message)
     return Plan(rows, end=End.DONE)
@@ -200,7 +198,7 @@ def _end(world: World, run: Run, rows: tuple[Row, ...]) -> tuple[End | None, str
     return End.DONE, ""
 
 
-def _with_left_out(run: Run, rows: tuple[Row, ...], end: End, message: str) -> tuple[End, str]:
+def _with_left_out(run: Run, rows: tuple[Row, ...], end: End | None, message: str) -> tuple[End | None, str]:
     """Return how a run ends. A run that is done is INCOMPLETE if it left pods or containers out.
 
     A run with an image leaves out pods that cannot get it now, for example because they are starting. Each run leaves
