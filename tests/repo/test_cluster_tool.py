@@ -67,6 +67,8 @@ def test_a_plan_without_faults(plan: Plan) -> None:
     ("change", "message"),
     [
         ({"nodes": 0}, "--nodes 0: must be between 1 and 20"),
+        ({"restart_period": 301}, "--restart-period 301: must be between 1 and 300 seconds"),
+        ({"restart_period": 10}, "old/kubelet is older than 1.35"),
         ({"network": "10.44.0.0/24"}, "must be a private IPv4 network of size /16"),
         ({"network": "10.44.1.0/16"}, "has host bits set"),
         ({"network": "127.0.0.0/16"}, "interface lo has the address 127.0.0.1/8: choose another network"),

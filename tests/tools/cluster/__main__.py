@@ -57,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--zones", type=int, default=0, metavar="N", help=zones)
     network = "private network of size /16 for nodes, pods and Services (default: %(default)s)"
     add("--network", default="10.44.0.0/16", metavar="NETWORK", help=network)
+    period = "longest pause before a crashed container starts again (default: kubelet's, 300; needs kubelet 1.35)"
+    add("--restart-period", type=int, default=0, metavar="SECONDS", help=period)
     image = "image archive to import on all nodes; can be repeated"
     add("--image", type=Path, action="append", metavar="ARCHIVE", help=image)
     keep = "keep logs and data in this folder, which must not have a cluster yet (default: a temporary folder)"
@@ -81,6 +83,7 @@ def _plan(args: argparse.Namespace, folder: Path) -> Plan:
         nodes=args.nodes,
         zones=args.zones or args.nodes,
         network=args.network,
+        restart_period=args.restart_period,
     )
 
 

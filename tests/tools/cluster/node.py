@@ -14,7 +14,7 @@ from cri_stubs import api_pb2, api_pb2_grpc
 from tests.support.containerd import configuration
 from tests.support.images import BUSYBOX_IMAGE
 from tests.tools.cluster.machine import Machine, wait
-from tests.tools.cluster.plan import Plan, version_of
+from tests.tools.cluster.plan import RESTART_PERIOD_MINOR, Plan, version_of
 
 _READY_SECONDS = 60.0
 _CALL_SECONDS = 20.0
@@ -135,6 +135,8 @@ class Node(Machine):
         }
         if minor > 30:  # a field of 1.31
             configuration["failCgroupV1"] = False
+        if self.plan.restart_period and minor >= RESTART_PERIOD_MINOR:
+            configuration["crashLoopBackOff"] = {"maxContainerRestartPeriod": f"{self.plan.restart_period}s"}
         return configuration
 
     def stop(self) -> None:

@@ -20,6 +20,8 @@ CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 RUNTIMES = ("containerd",)
 MOST_NODES = 20
 OLDEST_MINOR = 30
+RESTART_PERIOD_MINOR = 35  # kubelet has the setting since 1.32, and without a feature gate since 1.35
+LONGEST_RESTART_PERIOD = 300
 _CNI_FOLDERS = ("/usr/lib/cni", "/opt/cni/bin")
 _CNI_PLUGINS = ("bridge", "host-local", "loopback", "portmap")
 _LONGEST_FOLDER = 60  # the path of a unix socket in it must not be longer than 107 bytes
@@ -40,6 +42,8 @@ class Plan:
     nodes: int
     zones: int
     network: str
+    restart_period: int = 0
+    """Seconds of kubelet's longest pause before it starts a crashed container again; 0 for kubelet's own, 300."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -112,6 +116,9 @@ class Plan:
             raise ConfigurationError(f"not installed: {', '.join(absent)} ({packages})")
         if not 1 <= self.nodes <= MOST_NODES:
             raise ConfigurationError(f"--nodes {self.nodes}: must be between 1 and {MOST_NODES}")
+        if not 0 <= self.restart_period <= LONGEST_RESTART_PERIOD:
+            rule = f"must be between 1 and {LONGEST_RESTART_PERIOD} seconds"
+            raise ConfigurationError(f"--restart-period {self.restart_period}: {rule}")
         self._check_network()
         self._check_folder()
         for plugin in _CNI_PLUGINS:
@@ -156,6 +163,8 @@ class Plan:
             if not api[1] - _MOST_SKEW <= found[1] <= api[1]:
                 rule = f"must be 1.{api[1] - _MOST_SKEW} to 1.{api[1]}, as the API server is {_dotted(api)}"
                 raise ConfigurationError(f"{kubelet}: version {_dotted(found)} {rule}")
+            if self.restart_period and found[1] < RESTART_PERIOD_MINOR:
+                raise ConfigurationError(f"--restart-period: {kubelet} is older than 1.{RESTART_PERIOD_MINOR}")
         etcd = version_of(self.etcd)
         if api[1] >= 34 and etcd < (3, 5):
             rule = f"is too old for Kubernetes 1.{api[1]}, which needs 3.5"
