@@ -35,7 +35,17 @@ from tests.support.cluster import (
 )
 from tests.support.command import Ended, crrd
 from tests.support.real_nodes import broken, installed, kubectl, machines, missing, roll_out
-from tests.support.recreates import lines, pods_of, recorded, recreate, requests_of, wait_ready
+from tests.support.recreates import (
+    image_of,
+    kept,
+    lines,
+    pods_of,
+    recorded,
+    recreate,
+    requests_of,
+    rolled_out,
+    wait_ready,
+)
 from tests.tools.cluster.cluster import Cluster as Machines
 
 pytestmark = [
@@ -216,6 +226,35 @@ async def test_a_node_fails_during_the_run_of_a_policy(
     await until_policy(cluster, "Idle", run_finished=True)
     after = await wait_ready(cluster, "web", len(before))
     assert restarts(after) == [1] * len(before)
+
+
+@pytest.mark.parametrize("parts", FAULTS, ids="+".join)
+async def test_a_node_fails_during_a_run_with_another_image(
+    cluster: Cluster, nodes: Machines, parts: tuple[str, ...]
+) -> None:
+    image = cluster.need_second_image()
+    before = await spread(cluster, 2 * len(nodes.nodes))
+    node = nodes.nodes[1]
+    words = ("deployment/web", "-c", "app", "--image", image, "--template", "adopt", "--allow-mutable-tag", *LIMIT)
+    with broken(node, *parts):
+        run = asyncio.create_task(recreate(cluster, *words, "--min-ready", "0"))
+        healthy = {pod["metadata"]["name"] for pod in before if pod["spec"]["nodeName"] != node.name}
+        async with asyncio.timeout(240):
+            while True:
+                pods = {pod["metadata"]["name"]: pod for pod in await pods_of(cluster, "web")}
+                if all(restart_count(pods[name], "app") for name in healthy):
+                    break
+                assert not run.done(), run.result()
+                await asyncio.sleep(0.5)
+        assert {image_of(pod) for name, pod in pods.items() if name not in healthy} == {cluster.image}
+        template = (await cluster.client.get(RESOURCES["Deployment"], cluster.namespace, "web"))["spec"]["template"]
+        assert image_of(template) == cluster.image, "the workload is not changed before all pods have the image"
+    ended = await asyncio.wait_for(run, 300)
+    assert ended.code == 0, ended
+    after = await wait_ready(cluster, "web", len(before))
+    kept(before, after, "app")
+    assert {image_of(pod) for pod in after} == {image}
+    assert image_of((await rolled_out(cluster, "Deployment", "web"))["spec"]["template"]) == image
 
 
 async def test_an_update_of_the_node_daemons_while_a_container_stops(cluster: Cluster, nodes: Machines) -> None:

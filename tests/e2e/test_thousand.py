@@ -1,0 +1,210 @@
+"""A thousand requests at once, on three nodes: nothing is lost, and what each part needs for it.
+
+Runs on a cluster of `python -m tests.tools.cluster --nodes 3`. `-rP` shows the tables of docs/scale.md.
+"""
+
+import asyncio
+import json
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from crrd.kube.resources import PODS, REQUESTS
+from tests.support.cluster import PATIENCE, Cluster, Json, container, crr_for, pod_ready, restart_count, states
+from tests.support.real_nodes import installed, kubectl, machines, missing
+from tests.tools.cluster.cluster import Cluster as Machines
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(bool(missing()), reason=missing()),
+]
+PODS_AT_ALL, NAMES, REQUESTS_AT_ONCE = 300, ("a", "b", "c", "d"), 1000
+"""The last containers of the pods have no request, and must not be restarted."""
+CREATORS = 32
+SECONDS = 1800.0
+SCRIPT = "trap 'exit 0' TERM; sleep 1000000 & wait"
+_TICKS = os.sysconf("SC_CLK_TCK")
+_MEBIBYTE = 1024
+
+
+@pytest.fixture
+def nodes() -> Iterator[Machines]:
+    """The cluster's machines, with crrd installed."""
+    found = machines()
+    assert found is not None
+    with installed(found):
+        yield found
+
+
+async def create_pods(cluster: Cluster, nodes: Machines) -> list[Json]:
+    """Create the pods, the same number on each node, and return them when all are ready."""
+    free = asyncio.Semaphore(CREATORS)
+
+    async def create(number: int) -> None:
+        async with free:
+            node = nodes.plan.names[number % len(nodes.nodes)]
+            await cluster.create_pod(f"web-{number}", [container(name, SCRIPT) for name in NAMES], nodeName=node)
+
+    await asyncio.gather(*(create(number) for number in range(PODS_AT_ALL)))
+    async with asyncio.timeout(SECONDS):
+        while True:
+            pods = await listed(cluster)
+            if all(map(pod_ready, pods)):
+                return pods
+            await asyncio.sleep(5)
+
+
+async def listed(cluster: Cluster) -> list[Json]:
+    return [dict(each) for each in (await cluster.client.list_all(PODS, dict, namespace=cluster.namespace)).items]
+
+
+async def requests(cluster: Cluster) -> list[Json]:
+    return [dict(each) for each in (await cluster.client.list_all(REQUESTS, dict, namespace=cluster.namespace)).items]
+
+
+async def create_requests(cluster: Cluster, wanted: Sequence[tuple[Json, str]]) -> None:
+    """Create a request for each of these containers, some at a time, as clients do."""
+    free = asyncio.Semaphore(CREATORS)
+
+    async def create(pod: Json, name: str) -> None:
+        async with free:
+            await cluster.create_request(crr_for(pod, [name], name=f"{pod['metadata']['name']}-{name}"))
+
+    await asyncio.gather(*(create(pod, name) for pod, name in wanted))
+
+
+# What each part needs
+
+
+def part_of(folder: Path, holders: Mapping[int, str]) -> str | None:
+    """The part of the cluster that a process is, or None. `holders` are the machines by the PID of their process 1."""
+    words = (folder / "cmdline").read_text().split("\0")
+    parent = int(folder.name)
+    while parent not in holders:
+        if parent <= 1:
+            return None
+        parent = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
+    if "crrd" in words[:4]:
+        return "node daemon" if "node" in words else "manager" if "manager" in words else None
+    name = Path(words[0]).name
+    known = ("kube-apiserver", "etcd", "kubelet", "containerd", "kube-controller-manager")
+    return name if name in known else "containerd" if name.startswith("containerd-shim") else None
+
+
+def processes(nodes: Machines) -> dict[str, list[tuple[float, float]]]:
+    """The parts of the cluster that run: CPU in seconds, with that of ended children, and MiB, of each process."""
+    holders = {machine.pid: machine.name for machine in (nodes.control_plane, *nodes.nodes)}
+    found = defaultdict(list)
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            part = part_of(folder, holders)
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            lines = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+        except OSError:  # it has just ended
+            continue
+        if part:
+            found[part].append((sum(map(int, fields[11:15])) / _TICKS, int(lines["VmRSS"].split()[0]) / _MEBIBYTE))
+    return dict(found)
+
+
+def costs(
+    before: Mapping[str, Sequence[tuple[float, float]]], after: Mapping[str, Sequence[tuple[float, float]]]
+) -> str:
+    """The table of CPU and memory."""
+    lines = ["| | processes | CPU, s | of a request, ms | memory of the largest, MiB |", "|---|---|---|---|---|"]
+    for part, found in sorted(after.items()):
+        seconds = sum(cpu for cpu, _ in found) - sum(cpu for cpu, _ in before.get(part, ()))
+        largest, each = max(memory for _, memory in found), seconds / REQUESTS_AT_ONCE * 1000
+        lines.append(f"| {part} | {len(found)} | {seconds:.1f} | {each:.0f} | {largest:.0f} |")
+    return "\n".join(lines)
+
+
+def calls(log: Path, since: int) -> str:
+    """The table of calls to the API server, from its audit log: those of crrd and kubelet, each for a request."""
+    counts: Counter[tuple[str, str]] = Counter()
+    with log.open(encoding="utf-8") as file:
+        file.seek(since)
+        for line in file:
+            try:
+                found = json.loads(line)
+            except ValueError:  # the last line is being written
+                continue
+            user, of = found["user"]["username"], found.get("objectRef", {})
+            short = {"system:serviceaccount:crrd-node:crrd-node": "node daemon"}.get(user)
+            short = short or ("manager" if user.endswith(":crrd-manager") else "kubelet" if ":node:" in user else None)
+            if short and of.get("resource") != "leases":
+                what = "/".join(filter(None, (of.get("resource"), of.get("subresource"))))
+                counts[short, f"{found['verb']} {what}"] += 1
+    often = [(who, what, count) for (who, what), count in counts.most_common() if count >= REQUESTS_AT_ONCE / 20]
+    lines = ["| who | call | for a request |", "|---|---|---|"]
+    lines += [f"| {who} | {what} | {count / REQUESTS_AT_ONCE:.2f} |" for who, what, count in sorted(often)]
+    return "\n".join(lines)
+
+
+async def stages(nodes: Machines) -> tuple[str, float]:
+    """The table of where requests spend their time, from the node daemons, and the number of events they dropped."""
+    sums: dict[tuple[str, str], float] = defaultdict(float)
+    dropped = 0.0
+    names = kubectl(nodes, "-n", "crrd-node", "get", "pods", "-l", "app.kubernetes.io/component=node", "-o", "name")
+    for pod in names.split():
+        path = f"/api/v1/namespaces/crrd-node/pods/{pod.partition('/')[2]}:http/proxy/metrics"
+        page = await asyncio.to_thread(kubectl, nodes, "get", "--raw", path)
+        for family in text_string_to_metric_families(page):
+            for sample in family.samples:
+                if family.name == "crrd_stage_duration_seconds" and sample.name.endswith(("_sum", "_count")):
+                    sums[sample.labels["stage"], sample.name.rpartition("_")[2]] += sample.value
+                if sample.name == "crrd_events_dropped_total":
+                    dropped += sample.value
+    lines = ["| stage | mean, s |", "|---|---|"]
+    names_of = sorted({stage for stage, _ in sums if sums[stage, "count"]})
+    lines += [f"| {stage} | {sums[stage, 'sum'] / sums[stage, 'count']:.1f} |" for stage in names_of]
+    return "\n".join(lines), dropped
+
+
+def seconds_of(request: Json) -> float:
+    """From the creation to the end."""
+    times = (request["metadata"]["creationTimestamp"], request["status"]["completionTime"])
+    began, ended = map(datetime.fromisoformat, times)
+    return (ended - began).total_seconds()
+
+
+async def test_a_thousand_requests_at_once(cluster: Cluster, nodes: Machines) -> None:
+    pods = sorted(await create_pods(cluster, nodes), key=lambda pod: str(pod["metadata"]["name"]))
+    wanted = [(pod, name) for name in NAMES for pod in pods][:REQUESTS_AT_ONCE]
+    log = nodes.control_plane.folder / "audit.log"
+    await asyncio.sleep(20)  # so that what is measured is not the end of the pods' start
+    before, since, began = processes(nodes), log.stat().st_size, time.monotonic()
+    await create_requests(cluster, wanted)
+    created = time.monotonic() - began
+    async with asyncio.timeout(SECONDS):
+        while open_ := [
+            each for each in await requests(cluster) if (each.get("status") or {}).get("phase") != "Completed"
+        ]:
+            print(f"{time.monotonic() - began:.0f} s: {len(open_)} requests are open")
+            await asyncio.sleep(5)
+    took = time.monotonic() - began
+    async with asyncio.timeout(PATIENCE):
+        while not all(map(pod_ready, await listed(cluster))):
+            await asyncio.sleep(1)
+    after = processes(nodes)
+    ended = await requests(cluster)
+    times = sorted(map(seconds_of, ended))
+    table, dropped = await stages(nodes)
+    print(f"created within {created:.0f} s, all ended after {took:.0f} s; events dropped: {dropped:.0f}")
+    print(f"a request: median {times[len(times) // 2]:.0f} s, p99 {times[len(times) * 99 // 100]:.0f} s")
+    print(costs(before, after), calls(log, since), table, sep="\n\n")
+    assert Counter(tuple(states(each).values()) for each in ended) == {("Succeeded",): REQUESTS_AT_ONCE}
+    now = {pod["metadata"]["name"]: pod for pod in await listed(cluster)}
+    assert {name: pod["metadata"]["uid"] for name, pod in now.items()} == {
+        pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods
+    }
+    asked = {(pod["metadata"]["name"], name) for pod, name in wanted}
+    counts = {(each, name): restart_count(now[each], name) for each in now for name in NAMES}
+    assert counts == {key: int(key in asked) for key in counts}
