@@ -93,7 +93,7 @@ class Executor:
             changes |= {"name": instance.name, "pin": instance.pin, "pod_uid": instance.pod_uid}
             changes["spent_before"] = action.spent_before
         if isinstance(action, StopContainer):
-            changes["beside"] = work.beside or action.beside
+            changes["beside"] = action.beside if work.beside is None else work.beside
             self.slots.take(request.pod_key)
             run = self._stop(action, record, recorder)
         else:

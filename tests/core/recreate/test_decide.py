@@ -12,6 +12,7 @@ from crrd.core.api.types import (
     FailurePolicy,
     RecreateState,
     Request,
+    RequestedContainer,
     RequestPhase,
     StartTimes,
     StatePhase,
@@ -271,25 +272,71 @@ class TestTrust:
         return status.states[0].message
 
     def test_unknown_container(self) -> None:
-        message = self.failed(one(request("nope"), instance("old")))
+        message = self.failed(one(request("nope"), instance("old"), answer=ApiAnswer(pod(node_name=NODE), NOW)))
         assert message == 'pod default/web has no container "nope"'
 
     @pytest.mark.parametrize(
         ("instances", "changes", "state"),
         [
             ((instance("old"),), {}, None),
+            ((instance("old", hook=HOOK),), {"works": hooking()}, RecreateState("app", StatePhase.RECREATING)),
+            ((instance("old", hook=HOOK),), {"works": hooked(HookResult(3.0))}, killed()),
             ((instance("old"),), {"works": stopping()}, killed()),
+            ((instance("old"),), {"works": stopped(NOW - 9, StopAttempt(1, NOW - 8, "broken"))}, killed()),
             ((exited("old"),), {}, killed()),
             ((), {}, killed()),
+            ((instance("old", state=ContainerState.CREATED),), {}, None),
+            ((exited("old"), instance("new", restart_count=1)), {}, killed()),
         ],
-        ids=["before its stop", "during its stop", "after its end", "when the runtime has forgotten it"],
+        ids=[
+            "before its stop",
+            "during its hook",
+            "after its hook",
+            "during its stop",
+            "before its stop is retried",
+            "after its end",
+            "when the runtime has forgotten it",
+            "before it has started",
+            "when the next instance runs",
+        ],
     )
     def test_a_container_that_is_removed_from_the_running_pod(
         self, instances: tuple[Instance, ...], changes: dict[str, Any], state: RecreateState | None
     ) -> None:
+        """The request ends with the reason, and what else it names is restarted if its failurePolicy is Ignore."""
+        side = PodContainer("side", container_id="containerd://old-side", running=True, ready=True)
+        left = pod(side, node_name=NODE)
+        changes |= {"pod": left, "answer": ApiAnswer(left, NOW)}
         asked = request() if state is None else replace(request(), status=recreating(state))
-        message = self.failed(one(asked, *instances, pod=pod(PodContainer("side")), **changes))
+        message = self.failed(one(asked, *instances, **changes))
         assert message == 'pod default/web has no container "app"'
+        assert not stops(one(replace(asked, status=Status(RequestPhase.COMPLETED)), *instances, **changes))
+        both = (RequestedContainer("app", pin("old")), RequestedContainer("side", pin("old-side")))
+        asked = replace(asked, containers=both, strategy=Strategy(failure_policy=FailurePolicy.IGNORE, ordered=True))
+        decision = one(asked, *instances, instance("old-side", "side"), **changes)
+        assert stops(decision) == ["old-side"]
+        assert written(decision).states[0].reason is Reason.CONTAINER_NOT_FOUND
+
+    @pytest.mark.parametrize("app", [PodContainer("app", container_id="containerd://new"), PodContainer("app")])
+    def test_a_container_that_comes_back_under_its_name(self, app: PodContainer) -> None:
+        """Kubelet may count its restarts from 0 again. It is another instance, which is never stopped."""
+        app = replace(app, image="other", running=True, ready=bool(app.container_id))
+        decision = one(request(), instance("new", created_at=2, hash="other"), pod=pod(app), first_seen={"r1": 90.0})
+        assert not stops(decision)
+        assert written(decision).states[0].phase is (StatePhase.SUCCEEDED if app.ready else StatePhase.RECREATING)
+
+    def test_a_container_that_no_watch_has_reported_yet(self) -> None:
+        """It was added, and the request names it. The watch of the pod is behind that of the requests."""
+        asked, was, lost = request("new"), pod(node_name=NODE), pod(uid="another")
+        now = replace(was, containers={**was.containers, "new": PodContainer("new")})
+        for answer in (None, ApiAnswer(now, NOW), ApiAnswer(was, NOW - 5)):
+            decision = one(asked, instance("old", "new"), pod=was, answer=answer, first_seen={"r1": NOW - 1})
+            assert decision.ask_api
+            assert not stops(decision)
+            assert written(decision) == recreating(RecreateState("new"))
+        for found, reason in ((was, Reason.CONTAINER_NOT_FOUND), (lost, Reason.POD_REPLACED), (None, Reason.POD_GONE)):
+            decision = one(asked, instance("old", "new"), pod=was, answer=ApiAnswer(found, NOW))
+            assert written(decision).states[0].reason is reason
 
     def test_a_container_that_is_added_to_the_running_pod(self) -> None:
         both = pod(*pod().containers.values(), PodContainer("new", container_id="containerd://new", running=True))
@@ -1647,6 +1694,26 @@ class TestRestartOfTheWholePod:
         works = stopped(90.0, StopAttempt(1, 91.0))
         decision = one(req, *now, pod=self.pod("new"), works=works, running_since={"new": 95.0})
         assert written(decision).message == "1 of 1 containers recreated"
+
+    @pytest.mark.parametrize(
+        ("side", "reason"),
+        [("side-1", Reason.NONE), ("side-2", Reason.POD_RESTARTED), ("", Reason.NOT_BACK)],
+        ids=["not restarted", "restarted", "down"],
+    )
+    def test_a_container_that_is_added_after_the_stop_is_neither_awaited_nor_said_to_be_restarted(
+        self, side: str, reason: Reason
+    ) -> None:
+        work = Work("app", pin("old"), stop_sent=90.0, last_stop=StopAttempt(1, 91.0), beside={"side": "side-1"})
+        changes: dict[str, Any] = {"kubelet_minor": 36, "running_since": {"new": 95.0}, "works": {("r1", "old"): work}}
+        changes["first_seen"] = {"r1": 90.0}
+        sides = [instance(side, "side")] if side else []
+        now = (instance("new", restart_count=1), *sides, instance("added", "added"))
+        for added in (PodContainer("added"), PodContainer("added", container_id="containerd://added", running=True)):
+            found = self.pod("new", side)
+            found = replace(found, containers={**found.containers, "added": added})
+            decision = one(request(strategy=self.ALLOWED, status=recreating(killed())), *now, pod=found, **changes)
+            state = written(decision).states[0]
+            assert (state.reason, "added" in state.message) == (reason, False)
 
     @pytest.mark.parametrize(
         ("side", "awaited"), [(StatePhase.SUCCEEDED, True), (StatePhase.RECREATING, True), (StatePhase.FAILED, False)]

@@ -183,6 +183,8 @@ def _next_step(view: ContainerView, *, blocked: bool) -> Step:
     """Return what to do about one container of the current request (step 4)."""
     if view.written.phase.final:
         return Step(state=view.written)
+    if view.name not in view.whole.pod.containers:
+        return _not_in_pod(view)
     if view.problem:
         return fail(view, view.problem, view.written)
     if view.look_again_in is not None:
@@ -194,6 +196,15 @@ def _next_step(view: ContainerView, *, blocked: bool) -> Step:
     if view.outgoing is not None:
         return stop(view, view.outgoing, blocked=blocked)
     return await_next(view)
+
+
+def _not_in_pod(view: ContainerView) -> Step:
+    """The pod has no such container, or one was added to it and the watch is behind. Ask the API server."""
+    lost, answer = view.whole.pod_lost(), view.whole.observed.answer
+    there = answer is not None and answer.pod is not None and view.name in answer.pod.containers
+    if lost is None or (there and not lost):
+        return Step(state=view.written, ask_api=True)
+    return fail(view, lost or view.problem, view.written)
 
 
 def _without_target(view: ContainerView) -> Step:

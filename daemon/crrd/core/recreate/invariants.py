@@ -132,9 +132,11 @@ class _Start:
             return False
         name, request = self.action.instance.name, self.known.request
         times = request.start_times.get(name)
+        if name not in pod.containers:
+            return False
         if self.work is not NO_WORK or request.status.state(name).is_killed or times is not None:
             return True
-        container, minor = pod.containers.get(name), self.node.kubelet_minor
-        if container is None or not container.kind.recreatable or not comes_back(container.policy(minor), None):
+        container, minor = pod.containers[name], self.node.kubelet_minor
+        if not container.kind.recreatable or not comes_back(container.policy(minor), None):
             return False
         return request.strategy.allow_pod_restart or restart_all_code(container.restart_rules, minor) is None

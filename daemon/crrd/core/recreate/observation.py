@@ -122,9 +122,9 @@ class Work:
     hook_result: HookResult | None = None
     stop_sent: float | None = None  # When a stop was sent for the first time
     spent_before: float = 0.0  # Seconds of the grace period that were used up before
-    beside: Mapping[str, str] = field(default_factory=dict)
-    """Container name -> bare ID of the other instances that ran when the stop was decided on; only where this stop may
-    restart them, too."""
+    beside: Mapping[str, str] | None = None
+    """Container name -> bare ID ("" for none) of what this stop may restart, too, as of the decision to stop. None if
+    this process has sent no stop."""
     last_stop: StopAttempt | None = None
     pod_uid: str = ""  # The pod's in the runtime
 

@@ -100,6 +100,8 @@ def _finish(view: RequestView, instance: Instance, work: Work) -> Decision:
     elif pod is None or pod.runtime_uid != instance.pod_uid or pod.deleting or pod.ended:
         static = view.request.pod_uid not in ("", instance.pod_uid)  # kubelet creates a new mirror pod
         return Decision(wake_at=now + LOOK_AGAIN) if static else NOTHING
+    elif instance.name not in pod.containers:
+        return NOTHING  # it was removed from the pod, and kubelet stops it itself
     retry_at = now if (last := work.last_stop) is None else last.ended + stop_pause(last.count, instance.id)
     if now < retry_at:
         return Decision(wake_at=retry_at)

@@ -203,8 +203,8 @@ class ContainerView:
     @property
     def restarted_beside(self) -> list[str]:
         """The containers that the request does not name and that were restarted since this one's stop."""
-        changed = self.whole.beside(self.status).items() - self.work.beside.items() if self.work.beside else ()
-        return sorted(name for name, _ in changed)
+        now, before = self.whole.beside(self.status), self.work.beside or {}
+        return sorted(name for name, bare_id in now.items() if bare_id and before.get(name, bare_id) != bare_id)
 
     # Its hook, and its grace period.
 

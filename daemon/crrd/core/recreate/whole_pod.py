@@ -62,27 +62,33 @@ class PodView(RequestView):
         return self.pod.pod_ip or (answer.pod.pod_ip if answer is not None and answer.pod is not None else "")
 
     def beside(self, container: PodContainer) -> Mapping[str, str]:
-        """Return what the restart of the pod by a container's rule would replace without being named: name -> bare ID.
+        """Return what the restart of the pod by a container's rule would replace without being named.
 
-        Empty if no rule of the container restarts the pod.
+        By name, the bare ID, or "" without an instance. Empty if no rule of the container restarts the pod.
         """
         if restart_all_code(container.restart_rules, self.node.kubelet_minor) is None:
             return {}
         named = {each.name for each in self.request.containers}
         found = ((name, self.observed.newest(name)) for name in self.pod.recreatable if name not in named)
-        return {name: instance.id for name, instance in found if instance is not None}
+        return {name: instance.id if instance is not None else "" for name, instance in found}
 
     def not_back(self, name: str, stop: StopAttempt | None) -> list[str]:
         """Return the containers besides this one that are not running and ready, if the whole pod may have restarted.
 
-        Failed containers of the request are left out, because they may stay down. `stop`: the container's.
+        Failed containers of the request are left out, because they may stay down. So are those that were added to the
+        pod after the stop that restarts it. `stop`: the container's.
         """
         request = self.request
-        if not any(self._may_restart_pod(each) for each in request.containers):
-            return []
+        causes = [self.known.work_on(each.name) for each in request.containers if self._may_restart_pod(each)]
+        named = {each.name for each in request.containers}
         failed = {each.name for each in request.status.states if each.phase is StatePhase.FAILED}
         others = (each for each in self.pod.recreatable.values() if each.name not in failed | {name})
-        return sorted(each.name for each in others if not self._is_back(each, stop))
+        return sorted(
+            each.name
+            for each in others
+            if any(work.beside is None or each.name in named | work.beside.keys() for work in causes)
+            and not self._is_back(each, stop)
+        )
 
     def left_down(self, missing: Iterable[str], stop: StopAttempt | None) -> list[str]:
         """Return those of the `missing` containers that failed after the stop and that kubelet does not restart."""
