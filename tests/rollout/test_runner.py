@@ -108,6 +108,39 @@ async def test_what_is_refused_to_all_is_not_asked_for_all() -> None:
     assert {row.wait.why for row in plan.rows if row.stage is Stage.FAILED} == {"exceeded quota: requests"}
 
 
+async def test_containers_that_are_removed_from_running_pods_are_no_failures() -> None:
+    """Right before the request of web-0001, which goes on with what is left, and during those of the next two pods."""
+    api = RunCluster(4)
+    pod = api.pod("web-0001", "node-1")
+    (status,) = pod["status"]["containerStatuses"]
+    spec = {**pod["spec"], "containers": [{"name": "side"}, {"name": "app"}]}
+    both = {**pod["status"], "containerStatuses": [{**status, "name": "side"}, status]}
+    api.put(PODS, {**pod, "spec": spec, "status": both})
+
+    def refuse(name: str) -> Exception | None:
+        if name != "web-0001" or len(api.objects["pods"][name]["spec"]["containers"]) == 1:
+            return None
+        api.put(PODS, pod)
+        return ApiRefusedError('"side" is not a container of the pod', status=422)
+
+    api.refuse, api.down = refuse, {"node-2", "node-3"}
+    running = asyncio.create_task(api.carry_out(api.run_of(containers=("side", "app"), max_unavailable=ALL)))
+    await asyncio.sleep(10)
+    for name in ("web-0002", "web-0003"):
+        state = {"name": "app", "phase": "Failed", "reason": "ContainerNotFound", "message": "no such container"}
+        done = {"completionTime": rfc3339(api.clock.now()), "containerRecreateStates": [state]}
+        api.report(api.requests()[name]["metadata"]["name"], phase="Completed", **done)
+        there = api.objects["pods"][name]
+        await asyncio.sleep(1 if name == "web-0002" else 0)  # the watch of the pods is behind
+        api.put(PODS, {**there, "spec": {**there["spec"], "containers": [{"name": "other"}]}})
+    plan, _ = await running
+    assert {row.pod: row.stage for row in plan.rows} == {
+        **dict.fromkeys(("web-0000", "web-0001"), Stage.DONE),
+        **dict.fromkeys(("web-0002", "web-0003"), Stage.SKIPPED),
+    }
+    assert (plan.end, api.restarts) == (End.DONE, {"web-0000": 1, "web-0001": 1})
+
+
 async def test_those_in_order_start_one_after_the_other() -> None:
     """Also if the creation for one of them takes long."""
     api = RunCluster(12)

@@ -186,14 +186,15 @@ class Starts:
         self._cluster.written(found)
 
     async def _handle_denial(self, run: Run, row: Row, error: ApiRefusedError) -> None:
-        """Handle a rejection by admission: the pod was deleted (which is normal), or the rejection is final."""
+        """Handle a rejection by admission: the pod or a container was removed (which is normal), or it is final."""
         self._choice = None  # the rejection may end the run
         if error.status in (401, 404) or lacks_right(error):
             raise error
         await self._cluster.look_again(row.pod)
         self._cluster.claims.pop(row.uid)
         again = make_rows(self._cluster.world(), run, self._clock.now())
-        if any(each.uid == row.uid and each.stage is Stage.WAITING for each in again):
+        asks_same = (each for each in again if (each.uid, each.containers) == (row.uid, row.containers))
+        if any(each.stage is Stage.WAITING for each in asks_same):
             self._cluster.refused(row.uid, str(error))
 
     async def _check_admission_labels(self, run: Run, made: object) -> None:

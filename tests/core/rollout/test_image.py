@@ -486,8 +486,13 @@ def test_a_template_apart_from_one_image() -> None:
 
 
 def test_stages_of_a_pod_without_the_container() -> None:
-    plan = planned(world((member("web-0", container("other")),)), of_image(pulls=False))
+    of, pod = of_image(pulls=False), member("web-0", container("other"))
+    plan = planned(world((pod,)), of)
     assert {row.stage for row in plan.rows} == {Stage.SKIPPED}
+    plan = planned(world((pod,), present(of, pod)), of)
+    assert (stages(plan), plan.image.patch) == ({"web-0": "recreating"}, ()), "it was removed just now"
+    plan = planned(world((pod,), failed(of, pod, Reason.CONTAINER_NOT_FOUND)), of)
+    assert (stages(plan), plan.end, plan.image) == ({"web-0": "skipped"}, End.DONE, NO_STEPS)
 
 
 def revision(name: str, image: str = OLD, rest: str = "rest", **changes: Any) -> Revision:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -458,6 +459,46 @@ class TestProgress:
         pod = member("web-0", container("app", started_at=AFTER), container("side"), container("other"))
         (row,) = planned(World((pod,)), run("side", "app", "missing")).create
         assert row.containers == ("side",)
+
+    @pytest.mark.parametrize(
+        ("of", "left", "side", "stage"),
+        [
+            (run("app"), ("side",), {}, "skipped"),
+            (run("app"), ("app", "side"), {}, "skipped"),
+            (run("app", "side"), ("side",), {}, "waiting"),
+            (run("app", "side"), ("app", "side"), {}, "waiting"),
+            (run("app", "side"), ("side",), {"started_at": AFTER, "ready": False}, "getting ready"),
+            (run("app", "side"), ("side",), {"running": False, "ready": False}, "getting ready"),
+            (run("app", "side"), ("side",), {"started_at": AFTER}, "skipped"),
+        ],
+        ids=["alone", "not seen yet", "of two", "of two, not seen", "the other starts", "it ended", "it was restarted"],
+    )
+    def test_a_container_that_is_removed_from_a_pod_is_no_failure(
+        self, of: Run, left: tuple[str, ...], side: dict[str, Any], stage: str
+    ) -> None:
+        """Its request has failed for that. The other container of the run gets another request."""
+        there = {"app": container("app"), "side": container("side", **side)}
+        pod = replace(member("web-0", *(there[name] for name in left)), ready=side.get("ready", True))
+        states = (
+            RecreateState("app", StatePhase.FAILED, reason=Reason.CONTAINER_NOT_FOUND),
+            RecreateState("side", StatePhase.FAILED, reason=Reason.EARLIER_FAILURE),
+        )
+        request = asked(of, pod, RequestPhase.COMPLETED, states=states[: len(of.options.containers)])
+        found = planned(World((pod,), (request,)), of)
+        assert stages(found) == {"web-0": stage}
+        assert [(row.containers, row.failed) for row in found.create] == [(("side",), request.request.name)] * (
+            stage == "waiting"
+        )
+        assert found.end is (End.DONE if stage == "skipped" else None)
+
+    def test_a_container_that_is_added_to_a_pod_is_judged_by_its_own_start(self) -> None:
+        pod, late = member("web-0", container("side")), container("app", started_at=AFTER)
+        none, starting = (replace(late, container_id="", running=False), Skip.NOT_RUNNING), (late, Skip.RECENT)
+        for there, skip in (none, starting):
+            added = replace(pod, pod=replace(pod.pod, containers={**pod.pod.containers, "app": there}))
+            assert [row.skip for row in planned(World((added,))).rows] == [skip]
+        before = replace(pod, pod=replace(pod.pod, containers={"app": container("app")}))
+        assert chosen(planned(World((before,)))) == ["web-0"]
 
     @pytest.mark.parametrize(
         ("created", "restarts", "restarted"),

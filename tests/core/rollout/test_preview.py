@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from crrd.core.api.pod import ContainerKind
+from crrd.core.api.reasons import Reason
 from crrd.core.recreate.hazards import Hazard
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.run import Amount, Target
@@ -13,10 +14,12 @@ from tests.support.rollouts import (
     asked,
     budget,
     container,
+    failed,
     member,
     members,
     recreated,
     run,
+    stages,
     succeeded,
     workload,
 )
@@ -142,6 +145,13 @@ def test_the_rest_of_one_that_has_begun() -> None:
     other = asked(run(name="other", started=AFTER, target=Target("pod/web-2")), three)
     found = make_preview(World((three,), (other,)), of, NOW)
     assert (found.batches, found.stopped.why) == ((), "another request for this pod is in progress")
+
+
+def test_a_container_that_was_removed_since_its_request_is_not_said_to_be_stale() -> None:
+    of, pod = run(stale=True), member("web-0", container("side"))
+    world = World((pod,), (failed(of, pod, Reason.DEADLINE),), down=frozenset({"node-a"}))
+    found = make_preview(world, of, NOW)
+    assert (stages(found.plan), found.stale) == ({"web-0": "put off"}, ())
 
 
 def test_what_is_left_out_is_in_no_batch() -> None:

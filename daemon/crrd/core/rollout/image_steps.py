@@ -98,7 +98,7 @@ def sort_by_image(
 def _steps(
     change: ImageChange, run: Run, rows: tuple[Row, ...], ahead: list[Row], pulls: dict[str, PullPod]
 ) -> ImageSteps:
-    begun = [row for row in rows if row.stage.under_way and _is_present(row, run) and not has_image(row, change)]
+    begun = [row for row in rows if row.stage.under_way and _is_present(row, run) and _lacks_image(row, change)]
     starts = {row.node for row in rows if _may_start(row) and not has_image(row, change)}
     needed = starts | {row.node for row in rows if row.stage.under_way}  # preStop runs before the image is used
     off = {row.node for row in rows if row.stage is Stage.PUT_OFF}  # A pull there is late because the node is down
@@ -328,6 +328,11 @@ def never_adopted(run: Run, rows: Iterable[Row]) -> str:
 def has_image(row: Row, change: ImageChange) -> bool:
     """Whether the pod's spec has the image."""
     return _image(row) == change.image
+
+
+def _lacks_image(row: Row, change: ImageChange) -> bool:
+    """Whether the container has another image. It may have been removed from the pod."""
+    return _image(row) not in ("", change.image)
 
 
 def _may_start(row: Row) -> bool:

@@ -114,8 +114,9 @@ def _stale(world: World, plan: Plan) -> Iterator[Stale]:
     for row in plan.rows:
         if row.stage not in (Stage.WAITING, Stage.PUT_OFF) or row.member is None:
             continue
-        for name in row.containers:
-            container, kept = row.member.pod.containers[name], world.kept_on(row.member)
+        there = row.member.pod.containers  # one of the row's may have been removed since its request
+        for name in (name for name in row.containers if name in there):
+            container, kept = there[name], world.kept_on(row.member)
             if found := changes(row.member.config.get(name, ()), container, world.config, kept):
                 yield Stale(row.pod, name, found, container.started_at)
 

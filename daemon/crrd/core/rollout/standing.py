@@ -193,6 +193,8 @@ def _requested(world: World, run: Run, member: Member, asked: RunRequest, now: d
             return _candidate(world, run, member, asked)
         if member.disrupted and row.has_reason(Reason.POD_ENDED):
             return replace(row, stage=Stage.GONE, wait=_EVICTED)
+        if row.has_reason(Reason.CONTAINER_NOT_FOUND):
+            return _without_removed(world, run, member, asked, row)
         if (interrupted := _interrupted(world, run, row, member)) is not None:
             return interrupted
         wait = wait_for(world, member, asked, names, now) if row.has_reason(Reason.DEADLINE) else NO_WAIT
@@ -203,6 +205,19 @@ def _requested(world: World, run: Run, member: Member, asked: RunRequest, now: d
     wait = wait if wait.why else wait_for(world, member, asked, open_names, now)
     wait = wait if wait.why else Wait(request.status.message)
     return replace(row, stage=Stage.RECREATING if asked.started else Stage.REQUESTED, wait=wait)
+
+
+def _without_removed(world: World, run: Run, member: Member, asked: RunRequest, row: Row) -> Row:
+    """Return the row of a pod from which a container of its request was removed. This is no failure of the run.
+
+    The other containers get another request, unless they were restarted for this one.
+    """
+    removed = {each.name for each in asked.request.status.states if each.reason is Reason.CONTAINER_NOT_FOUND}
+    left = {name: each for name, each in member.pod.containers.items() if name not in removed}
+    again = _candidate(world, run, replace(member, pod=replace(member.pod, containers=left)))
+    if again.skip in (Skip.RECENT, Skip.NOT_RUNNING) and not member.ready:
+        return _put_off(world, replace(row, stage=Stage.SETTLING, wait=Wait(NOT_READY, describe_pod(member))))
+    return replace(again, member=member, request=asked)
 
 
 def _interrupted(world: World, run: Run, row: Row, member: Member) -> Row | None:
