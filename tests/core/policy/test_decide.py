@@ -12,7 +12,7 @@ from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.config import due
 from crrd.core.policy.decide import Decision, decide
-from crrd.core.policy.observed import Data, Look, Observed, Running, UseKey, used_parts
+from crrd.core.policy.observed import Data, Look, Observed, Running, UseKey, read_pod, used_parts
 from crrd.core.policy.problems import PolicyReason
 from crrd.core.policy.runs import ended, make_run
 from crrd.core.policy.types import (
@@ -403,6 +403,49 @@ class TestConfigChange:
         pods = app(115, "web-0", "app", use), late
         history.look(100, data("b", 99, key), *pods)
         assert (history.look(130, data("b", 99, key), *pods).run is not None) is restarted
+
+    @pytest.mark.parametrize(
+        ("writes", "generation", "restarted"),
+        [
+            ({"create": (-60, ".")}, 1, True),
+            ({"create": (-60, ".", "f:image"), "image": (120, "f:image")}, 2, True),
+            ({"create": (-60, "."), "odd": (None, "."), "apply": (120, ".")}, 2, True),
+            ({"dynamic": (120, ".", "f:image")}, 2, False),
+            ({"dynamic": (90, ".", "f:image")}, 2, True),
+            ({"label": (120, ".")}, 1, True),
+        ],
+        ids=["created with the pod", "another image", "two owners", "added", "added before", "the spec is unchanged"],
+    )
+    def test_a_container_that_was_added_has_the_files_of_when_it_was_added(
+        self, writes: dict[str, tuple[float | str | None, ...]], generation: int, *, restarted: bool
+    ) -> None:
+        """Not of when its pod was created. The file changed at 99, and the container started at 125."""
+        fields: list[dict[str, Any]] = [
+            {
+                "manager": manager,
+                "time": None if not isinstance(when, float | int) else text(when),
+                "fieldsV1": {"f:spec": {"f:containers": {'k:{"name":"app"}': {each: {} for each in owned}}}},
+            }
+            for manager, (when, *owned) in writes.items()
+        ]
+        volume = {"name": "files", "configMap": {"name": "cfg"}}
+        mounts = [{"name": "files", "mountPath": "/etc/app"}]
+        state = {"name": "app", "containerID": "containerd://a", "state": {"running": {"startedAt": text(125)}}}
+        pod = read_pod(
+            {
+                "metadata": {
+                    "name": "web-0",
+                    "creationTimestamp": text(-60),
+                    "generation": generation,
+                    "managedFields": fields,
+                },
+                "spec": {"volumes": [volume], "containers": [{"name": "app", "volumeMounts": mounts}]},
+                "status": {"containerStatuses": [state]},
+            },
+            at(130),
+        )
+        (key,) = pod.running[0].keys
+        assert (History().look(130, data("b", 99, key), *pod.running).run is not None) is restarted
 
     def test_of_an_object_that_is_used_elsewhere_says_nothing_of_this_container(self) -> None:
         other = app(20, "web-0", "app", Reference(Kind.CONFIG_MAP, "other", Use.ENV_FROM))

@@ -1,7 +1,7 @@
 """The objects that a run needs, parsed from JSON. Nothing here raises for invalid input."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,7 +19,7 @@ from crrd.core.rollout.pull import pull_source
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import ANNOTATION_REFRESH, FileRefresh, Run
 from crrd.core.rollout.workload import Owner, Workload, read_owner
-from crrd.lib.jsonfields import condition, condition_is_true, mapping, number, text
+from crrd.lib.jsonfields import condition, condition_is_true, items, mapping, number, text
 
 ZONE = "topology.kubernetes.io/zone"
 _ORDINAL = re.compile(r"-(\d{1,9})$", re.ASCII)
@@ -40,6 +40,8 @@ class Member:
     unreached: tuple[Unreached, ...] = ()  # Configuration whose changes lead to no restart in place
     refresh_token: str = ""  # The annotation of `core.rollout.refresh`
     pull_source: Mapping[str, Any] = field(default_factory=dict)  # See `pull.pull_source`
+    added: Mapping[str, datetime] = field(default_factory=dict)
+    """By container: when it was added to the pod's spec. Empty if the spec has not changed since the pod's creation."""
     disrupted: bool = False  # Whether it was evicted or preempted, or is about to be (condition DisruptionTarget)
 
     @property
@@ -59,7 +61,8 @@ class Member:
     def mounted(self, container: str) -> datetime | None:
         """Return when kubelet may have set up the files of a container that has started only once; else None."""
         found = self.pod.containers[container]
-        return parse_time(self.created) if found.running and not found.restart_count else None
+        at = self.added.get(container) or parse_time(self.created)
+        return at if found.running and not found.restart_count else None
 
     @property
     def user(self) -> UserPod:
@@ -77,9 +80,9 @@ class Member:
 def read_member(obj: Mapping[str, Any], *, with_config: bool = True) -> Member:
     """A pod. What it uses is read only `with_config`, because that takes most of the time."""
     meta = mapping(obj.get("metadata"))
-    ready = condition(obj, "Ready")
+    pod, ready = parse_pod(obj), condition(obj, "Ready")
     return Member(
-        pod=parse_pod(obj),
+        pod=pod,
         created=text(meta.get("creationTimestamp")),
         ready=ready.get("status") == "True",
         ready_since=parse_time(text(ready.get("lastTransitionTime"))),
@@ -89,8 +92,21 @@ def read_member(obj: Mapping[str, Any], *, with_config: bool = True) -> Member:
         unreached=unreached(obj) if with_config else (),
         refresh_token=text(mapping(meta.get("annotations")).get(ANNOTATION_REFRESH)),
         pull_source=pull_source(obj),
+        added=_additions(meta, pod.containers) if with_config else {},
         disrupted=condition_is_true(obj, "DisruptionTarget"),
     )
+
+
+def _additions(meta: Mapping[str, Any], containers: Iterable[str]) -> dict[str, datetime]:
+    """Return when containers were added to a pod, by its managedFields: who adds an entry to a list owns its "."."""
+    found = dict[str, datetime]()
+    for entry in map(mapping, items(meta.get("managedFields")) if number(meta.get("generation")) > 1 else ()):
+        owned, at = mapping(mapping(entry.get("fieldsV1")).get("f:spec")), parse_time(text(entry.get("time")))
+        there = {**mapping(owned.get("f:containers")), **mapping(owned.get("f:initContainers"))}
+        for name in containers if at is not None else ():
+            if at is not None and "." in mapping(there.get(f'k:{{"name":"{name}"}}')):
+                found[name] = min(at, found.get(name, at))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
