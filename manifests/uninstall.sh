@@ -81,9 +81,13 @@ held_pods() {
   printf '%s\n' "$all" | grep "$AGENT" || :
 }
 
-# A CRD that is being deleted may go between two questions; kubectl then says that it knows no such resource.
+# kubectl, while the CRD is defined. It may go between two questions. Then an error is no error and is not shown.
+while_defined() {
+  if defined; then kubectl "$@" 2>/dev/null || ! defined || kubectl "$@"; fi
+}
+
 requests() {
-  if defined; then kubectl get "$RESOURCE" -A -o go-template="$REQUESTS" || ! defined; fi
+  while_defined get "$RESOURCE" -A -o go-template="$REQUESTS"
 }
 
 # Takes the requests from the reasons to be unready; those of others stay. Bound to the version that was read: what has
@@ -112,7 +116,7 @@ release_requests() {
   done
 }
 
-if defined; then kubectl delete "$RESOURCE" --all -A --wait=false || ! defined; fi
+while_defined delete "$RESOURCE" --all -A --wait=false
 # A manager that runs releases better than this script: it knows who else holds a pod.
 tries=0
 while test "$tries" -lt 30 && test -n "$(requests)" && test -n "$(kubectl get pods -A -l app=crrd-manager -o name)"; do
