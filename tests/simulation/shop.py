@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 KINDS = ("deployments", "statefulsets", "daemonsets", "replicasets", "controllerrevisions", "pods")
 LATE = 5.0  # Seconds after which a run must know that a pod is not ready
+YOUNG = 15.0  # Longest time in seconds until a new pod is ready, if nothing fails
 BACK_OFF = 50.0  # Longest time in seconds until a container that crashes some times runs again
 BLIND = 60.0  # Seconds after a fault of the API in which it may not know
 
@@ -351,9 +352,14 @@ class Shop(Runs):
     def _do_unask(self, about: Mapping[str, Any]) -> bool:
         """Somebody deletes a request of the run."""
         found = self.requests()
-        if found:
-            self._world.store.delete(PLURAL, key_of(found[about["pod"] % len(found)]))
-        return bool(found)
+        if not found:
+            return False
+        chosen = found[about["pod"] % len(found)]
+        self._world.store.delete(PLURAL, key_of(chosen))
+        if self.process is None:  # the next process cannot see that kubelet has yet to replace the container
+            pod = chosen["spec"]["podName"]
+            self._disturbed = {uid: name for uid, name in self._disturbed.items() if name != pod}
+        return True
 
     def _do_lag(self, about: Mapping[str, Any]) -> bool:
         """The controllers' caches do not catch up for a while."""
@@ -414,7 +420,7 @@ class Shop(Runs):
         return [
             each["metadata"]["name"]
             for each in self.pods()
-            if self._world.loop.time() - self._born[each["metadata"]["uid"]] > LATE
+            if self._world.loop.time() - self._born[each["metadata"]["uid"]] > YOUNG
             if self._world.loop.time() - self._crashed.get(each["metadata"]["uid"], 0.0) > BACK_OFF
             if not is_ready(each)
             or each["metadata"]["uid"] not in kubelet
