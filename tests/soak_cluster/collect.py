@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from crrd.core.api.pod import USER_AGENT
+from crrd.core.api.reasons import Reason
 from crrd.core.api.types import ANNOTATION_PINNED, LABEL_POD_UID, READINESS_GATE
 from crrd.core.rollout.run import LABEL_RUN
 from tests.soak_cluster.record import (
@@ -29,6 +30,7 @@ from tests.soak_cluster.record import (
 
 Json = Mapping[str, Any]
 LABEL_WORKLOAD = "app"
+HOOK_FAILED = Reason.HOOK_FAILED.sentence.partition("{")[0]
 
 
 @dataclass(slots=True)
@@ -77,10 +79,12 @@ class Collector:
         states = status.get("containerRecreateStates") or ()
         final = {each["name"]: each["phase"] for each in states if each.get("phase") in (SUCCEEDED, FAILED)}
         killed = (each["name"] for each in states if each.get("isKilled"))
+        failed_hooks = (each["name"] for each in states if HOOK_FAILED in each.get("message", ""))
         self.requests[uid] = replace(
             known,
             targets=_targets(spec, (meta.get("annotations") or {}).get(ANNOTATION_PINNED), known.targets),
             killed={**dict.fromkeys(killed, at), **known.killed},
+            failed_hooks=known.failed_hooks.union(failed_hooks),
             phases={**{name: (phase, at) for name, phase in final.items()}, **known.phases},
             completed=known.completed or (at if status.get("phase") == "Completed" else None),
             deleting=known.deleting or (at if meta.get("deletionTimestamp") else None),

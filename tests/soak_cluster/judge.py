@@ -85,7 +85,7 @@ def one_stop(record: Record) -> Iterator[Broken]:
 
 
 def one_hook(record: Record) -> Iterator[Broken]:
-    """The preStop hook runs before a stop, and once, unless the daemon died in it."""
+    """The preStop hook runs before a stop, or the request says that it failed. It runs once unless the daemon died."""
     for instance in record.instances:
         at, begun = instance.stopped, instance.times(Word.HOOK)
         if at is None or instance.container not in record.hooks or _stopped_by_kubelet(record, instance, at):
@@ -96,7 +96,8 @@ def one_hook(record: Record) -> Iterator[Broken]:
             if not any(fault.kind is Kind.KILL for fault in deaths):
                 yield _about(instance, second, "a hook runs once", "had its hook twice, though no daemon died in it")
         means = [each for each in record.owners(instance) if instance.container in each.killed]
-        if means and not begun and not record.hit(means[0].created, at, Part.RUNTIME, Part.NODE):
+        told = any(instance.container in each.failed_hooks for each in means)
+        if means and not begun and not told and not record.hit(means[0].created, at, Part.RUNTIME, Part.NODE):
             yield _about(instance, at, "a hook runs before the stop", "was stopped without its hook")
 
 

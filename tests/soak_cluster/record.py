@@ -91,6 +91,7 @@ class Request:
     targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Container -> the instances that it means: of its statusContext or, with forceRecreate, of its pins."""
     killed: Mapping[str, float] = field(default_factory=dict)  # Container -> when the request said isKilled
+    failed_hooks: frozenset[str] = frozenset()  # Containers of which it said that the hook had failed
     phases: Mapping[str, tuple[str, float]] = field(default_factory=dict)  # Container -> final phase, and when
     completed: float | None = None
     deleting: float | None = None  # When its deletion began

@@ -3,6 +3,7 @@
 from typing import Any
 
 from crrd.core.api.pod import USER_AGENT
+from crrd.core.api.reasons import Reason
 from crrd.core.api.types import ANNOTATION_PINNED, LABEL_POD_UID, READINESS_GATE
 from tests.soak_cluster.collect import Collector
 from tests.soak_cluster.judge import judge
@@ -91,6 +92,14 @@ def test_a_stopped_successor_is_seen_through_the_collector() -> None:
     made = served()
     stop(made, "a-2", "k2", 106.0)
     assert {broken.promise for broken in judge(record(made))} == {"each stop belongs to a request"}
+
+
+def test_a_hook_that_failed_is_seen_through_the_collector() -> None:
+    made = collector()
+    message = Reason.HOOK_FAILED.sentence.format(error="exec was cancelled")
+    state = {"phase": "Succeeded", "isKilled": True, "message": message}
+    made.request("r-1", request("Completed", state=state), BEGAN + 105)
+    assert record(made).requests[0].failed_hooks == {"app"}
 
 
 def test_a_pod_that_is_held_is_seen_through_the_collector() -> None:

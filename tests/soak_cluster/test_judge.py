@@ -133,6 +133,9 @@ RIGHT: dict[str, Record] = {
     "the hook of a runtime that was down": replace(
         GOOD, faults=(Fault(100.5, 101.0, Kind.KILL, Part.RUNTIME),), instances=with_app(
             lines=lines((101, Word.TERM)))),
+    "the hook could not begin within the grace period, and the request says so": replace(
+        GOOD, requests=with_request(failed_hooks=frozenset({"app"})), instances=with_app(
+            lines=lines((110, Word.TERM)))),
     "the first request had ended, the second one escalates": replace(GOOD, audited=None, requests=(
         replace(REQUEST, deleting=102.2, completed=None, phases={}), second(killed={"app": 103.0}))),
     "the deadline passed while no manager ran": replace(
