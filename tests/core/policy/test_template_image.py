@@ -113,6 +113,20 @@ def test_a_newer_template_replaces_a_run(change: TemplateChange) -> None:
     assert found.gives != first.gives
 
 
+def test_an_image_that_the_replaced_run_still_gives_to_a_pod_is_not_foreign() -> None:
+    """Its last write may arrive after the pods were listed."""
+    found = running().look(12, template=has(new("i:3"))).run
+    assert (found and found.before) == ("i:1", "i:2")
+    ended = running()
+    ended.end(20)
+    found = ended.look(30, template=has(new("i:3", before=("i:2",)))).run
+    assert (found and found.before) == ("i:2",), "that run's pods are known"
+    history = running(IMAGE, new("s:2", "side", before=("s:1",)))
+    history.end(20)
+    found = history.look(30, template=has(new("i:3"))).run
+    assert (found and found.before) == ("i:1",), "another container"
+
+
 def test_a_newer_template_of_another_container_waits() -> None:
     history = running()
     assert history.look(12, template=has(new("s:2", "side"))).run == run_of(history)

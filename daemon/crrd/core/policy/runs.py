@@ -43,7 +43,10 @@ def make_image_record(look: Look, change: TemplateChange, data: Due | None = Non
     run = make_record(look, Trigger.IMAGE, names, since, data)
     reason = f"policy {look.policy.name}: the template has {change.image} for {change.container}"
     more = f", and {data.objects} changed" if data is not None else ""
-    run = replace(run, image=change.image, before=change.before, template=change.rest, reason=f"{reason}{more}")
+    before, last = {*change.before}, look.status.run
+    if last is not None and not last.finished and last.containers == names:  # a pod may still get its image
+        before |= {last.image} - {change.image, ""}
+    run = replace(run, image=change.image, before=tuple(sorted(before)), template=change.rest, reason=f"{reason}{more}")
     return replace(run, name=_name(look.policy, run))
 
 
