@@ -149,6 +149,34 @@ async def test_pods_and_replicaset_follow_through_typos_leaders_and_suspensions(
         assert managed.ended == [("templateImage", each) for each in ("succeeded", "failed", "succeeded")]
 
 
+@needs_kubectl
+async def test_a_fix_in_git_reaches_a_pod_that_its_replicaset_makes_with_the_first_image(tmp_path: Path) -> None:
+    async with shopping(tmp_path, tokens={"m": User("crrd-manager")}) as shop:
+        cluster = shop.managed.cluster
+        await shop.managed.policy(**FOLLOW)
+        await shop.managed.lead()
+        await shop.managed.until(is_idle)
+        shop.images.bad = "i:2"  # it does not become ready
+        await shop.set("i:2")
+        async with asyncio.timeout(30):
+            while {*(await shop.pods()).values()} != {"i:2"}:
+                await asyncio.sleep(0.05)
+        shop.images.grace = True
+        await shop.set("i:3")  # the fix
+        async with asyncio.timeout(30):
+            while "i:3" not in [each["spec"]["containers"][0]["image"] for each in await shop.open_requests()]:
+                await asyncio.sleep(0.05)
+        (owner,) = (await cluster.client.list_all(REPLICA_SETS, dict, namespace=NAMESPACE)).items
+        assert image_of(owner["spec"]["template"]) == "i:1"
+        reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "controller": True}
+        reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
+        labels = owner["spec"]["template"]["metadata"]["labels"]
+        made = await cluster.pod("web-new", labels, "app", "side", ownerReferences=[reference])
+        shop.images.grace = False
+        await shop.has("i:3")
+        assert made["metadata"]["uid"] in await shop.pods()
+
+
 def with_sidecar(pod: Json) -> Json:
     app, side = pod["spec"]["containers"]
     first, second = pod["status"]["containerStatuses"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crrd.core.rollout.run import Target
+from crrd.core.rollout.run import ANNOTATION_RUN, Target
 from crrd.kube.resources import PODS, REPLICA_SETS, Resource
 from crrd.lib.errors import ConfigurationError
 from crrd.rollout import follow, image_start
@@ -80,6 +80,17 @@ async def test_the_pods_and_the_replicaset_follow_and_go_back(
     await change(cluster, "i:1")
     assert await recreated(cluster, "status", name, display=JsonLines(cluster.api.now)) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "done", "a later template is no failure of this run"
+
+
+async def test_pods_that_are_made_during_the_run_have_the_image_of_the_replicaset(
+    cluster: PlayedCluster, images: Images
+) -> None:
+    """All pods have another image by now, from an earlier run that has failed."""
+    await held(cluster, "i:2")
+    await images.give("i:bad")
+    assert await recreated(cluster, *FOLLOW) == 0
+    found = [json.loads(each["metadata"]["annotations"][ANNOTATION_RUN]) for each in await cluster.requests()]
+    assert [each["options"]["image"]["before"] for each in found] == [["i:1", "i:bad"]] * 2
 
 
 async def test_several_containers_follow_one_after_the_other(cluster: PlayedCluster, images: Images) -> None:

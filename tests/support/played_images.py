@@ -27,6 +27,11 @@ def image_of(pod: Json, name: str = "app") -> str:
     return next(str(each["image"]) for each in pod["spec"]["containers"] if each["name"] == name)
 
 
+def _runs(pod: Json, image: str) -> bool:
+    """Whether the container is one with the image."""
+    return any((each["name"], each["image"]) == ("app", image) for each in pod["status"]["containerStatuses"])
+
+
 @dataclass
 class Images:
     """What is on the one node, and what the play has done."""
@@ -37,6 +42,19 @@ class Images:
     grace: bool = False  # Whether pods are in their unready grace period
     bad: str = ""  # The image with which containers do not become ready
     stuck: bool = False  # Whether kubelet replaces no container, so requests reach their deadline
+
+    async def give(self, image: str) -> None:
+        """Give all pods an image, as an earlier run. Return once their containers have it."""
+        self.on_node.add(image)
+        for pod in await self.cluster.pods():
+            containers = [
+                each | ({"image": image} if each["name"] == "app" else {}) for each in pod["spec"]["containers"]
+            ]
+            await self.cluster.client.merge_patch(
+                PODS, NAMESPACE, pod["metadata"]["name"], {"spec": {"containers": containers}}
+            )
+        while not all(_runs(pod, image) for pod in await self.cluster.pods()):
+            await asyncio.sleep(0.01)
 
     async def play(self) -> None:
         """Play until cancelled."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from crrd.core.rollout.adoption import ADOPTED_BY, held_by_user, mixed_revisions
-from crrd.core.rollout.following import template_images
+from crrd.core.rollout.following import records_of, template_images
 from crrd.core.rollout.image_change import ImageChange, is_mutable
 from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.image_steps import never_adopted
@@ -84,10 +84,14 @@ def _with(run: Run, change: ImageChange) -> Run:
 
 
 def _before(world: World, run: Run, template: Template | None) -> tuple[str, ...]:
-    """Return the container's images now."""
+    """Return the container's images now: in pods, in the template, and in what new pods are made of, if that is known.
+
+    The template may have another image than what new pods are made of, for example while the workload is held.
+    """
     name, change = run.options.containers[0], run.options.image
     there = {each.pod.containers[name].image for each in world.members if each.counts and name in each.pod.containers}
     there |= {template.content.image} if template is not None else set()
+    there |= {each.content.image for each in records_of(world.image or ImageState(), world.members)}
     return tuple(sorted(there - {change.image if change is not None else "", ""}))
 
 

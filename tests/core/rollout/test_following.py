@@ -12,6 +12,7 @@ from crrd.core.rollout.plan import End, Plan, seen_by_others
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Progress, Run
+from crrd.core.rollout.standing import Stage
 from crrd.core.rollout.state import Member, World
 from crrd.core.rollout.template import Revision, Template, read_content
 from tests.support.adoptions import NEW, OLD, pod_template
@@ -108,6 +109,19 @@ def test_the_pods_that_lack_an_image_and_what_they_have() -> None:
     (found,) = template_images("deployment.apps/web", state, pods).changes
     assert found.before == tuple(sorted((OLD, "proxy:0")))
     assert found.lacking == (("web-1", pods[1].pod.node_name), ("web-2", "node-b"))
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+def test_a_pod_made_of_what_has_not_followed_yet_belongs_to_the_run(kind: str) -> None:
+    """An earlier run gave all pods its image, and has failed. The template has the next one by now."""
+    bad, found = "proxy:bad", template(kind)
+    records = (ACTIVE,) if kind == "Deployment" else (record("old"), NEWEST)
+    pods = (pod(bad, "old"), pod(bad, "old", number=1))
+    (change,) = template_images("deployment.apps/web", ImageState((), found, records), pods).changes
+    assert change.before == (OLD, bad)
+    of = of_run(before=change.before, pulls=False)
+    plan = planned(world(found, *records, pods=(*pods, pod(OLD, "old", number=2))), of)
+    assert (plan.end, {row.stage for row in plan.rows}) == (None, {Stage.WAITING})
 
 
 def test_an_image_that_a_run_has_given_is_taken_back_with_the_template() -> None:

@@ -31,7 +31,7 @@ class TemplateChange:
 
     container: str
     image: str  # The template's
-    before: tuple[str, ...] = ()  # The other images that the container has in pods
+    before: tuple[str, ...] = ()  # The other images that the container has in pods, and that new pods get
     lacking: tuple[tuple[str, str], ...] = ()  # Name and node of each pod with one of them
     rest: str = ""  # As `template.Content.rest`
 
@@ -62,8 +62,8 @@ def template_images(
         why = f"{target} is not held, so its controller rolls out a changed template with new pods"
         return TemplateImages(problem=f"{why}: {_HOW[template.kind]}")
     own = state.own_revisions
+    records = records_of(state, there)
     if template.kind == "Deployment":
-        records = state.active
         if len(records) > 1:
             why = f"the rollout of {target} is not finished: it has {len(records)} active ReplicaSets"
             return TemplateImages(problem=f"{why}; resume it (kubectl rollout resume), and wait for its rollout")
@@ -74,16 +74,22 @@ def template_images(
             template.content.image,
         ):
             return TemplateImages(wait=f"the controller of {target} has not made a revision of its template")
-        labels = {each.label: each for each in own}
-        names = {each.labels.get(LABEL_REVISION, ""): each.pod.name for each in there}
-        if unknown := next((pod for label, pod in names.items() if label not in labels), ""):
+        known = {each.label for each in records}
+        if unknown := next((each.pod.name for each in there if each.labels.get(LABEL_REVISION, "") not in known), ""):
             return TemplateImages(wait=f"the revision of pod {unknown} is not known")
-        records = [labels[label] for label in names]
     odd = next((each for each in records if each.content.shape != template.content.shape), None)
     if odd is not None:
         why = f"the template of {target} differs in more than images from {odd.name}, which its pods have"
         return TemplateImages(problem=f"{why}: release it, to roll it out with new pods")
     return TemplateImages(tuple(_changes(template, records, there, given)))
+
+
+def records_of(state: ImageState, members: Iterable[Member]) -> list[Revision]:
+    """Return the revisions of which these pods are. While the workload is held, new pods are made of them."""
+    if state.template is not None and state.template.kind == "Deployment":
+        return state.active
+    labels = {each.labels.get(LABEL_REVISION, "") for each in members if each.counts}
+    return [each for each in state.own_revisions if each.label in labels]
 
 
 def _changes(
@@ -98,13 +104,14 @@ def _changes(
     for name, image in template.content.images:
         pods = [each.pod for each in members if name in each.pod.containers]
         lacking = tuple((pod.name, pod.node_name) for pod in pods if pod.containers[name].image != image)
-        before = {pod.containers[name].image for pod in pods} - {image}
+        others = {pod.containers[name].image for pod in pods} - {image}
+        of_new_pods = {other for each in records for known, other in each.content.images if known == name}
         behind = any((name, image) not in each.content.images for each in records)
         if behind and not lacking:
             recorded.append(TemplateChange(name, image))
-        elif behind or 0 < len(lacking) < len(pods) or any((name, other) in given for other in before):
+        elif behind or 0 < len(lacking) < len(pods) or any((name, other) in given for other in others):
             complete = False
-            yield TemplateChange(name, image, tuple(sorted(before)), lacking)
+            yield TemplateChange(name, image, tuple(sorted((others | of_new_pods) - {image})), lacking)
     if template.kind == "Deployment" or complete:
         yield from recorded
 
