@@ -16,7 +16,7 @@ from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.pull import PullPod, PullState
 from crrd.core.rollout.requests import RunRequest
-from crrd.core.rollout.run import Amount, Run
+from crrd.core.rollout.run import Amount, Run, Target
 from crrd.core.rollout.state import Member
 from crrd.core.rollout.template import Content, Template, read_template
 from tests.core.rollout.test_image import NEW, OLD, of_image, pods, world
@@ -154,6 +154,44 @@ def test_an_image_that_is_present_for_long_is_given_only_within_the_budgets() ->
     assert (patched(risen), given_up(risen)) == ([], ["web-0"]), "it was not ready at its request, so it used no budget"
     third = replace(down, pod=replace(down.pod, name="web-2", uid="uid-web-2"))
     assert given_up(plan(60, pod, down, third)) == ["web-0"], "the limit of the run itself is used up"
+
+
+def test_a_pod_that_gets_the_image_late_counts_pods_of_other_workloads_that_share_its_budget() -> None:
+    """Both runs began while the budget allowed two. Both pods still serve, and it allows one by now."""
+    of, (pod,), theirs = of_image(pulls=False), pods(OLD), member("api-0")
+    other = run(name="other", target=Target("deployment.apps/api", "apps/v1", "Deployment", "api", "uid-of-api"))
+    both = replace(world((pod,), present(of, pod, 60), asked(other, theirs)), budgets=(budget(1),))
+    known = replace(both, labels={theirs.pod.uid: {"app": "web"}})
+    assert patched(planned(known, of)) == []
+    assert patched(planned(replace(known, budgets=(budget(2),)), of)) == ["web-0"]
+    assert patched(planned(replace(known, labels={theirs.pod.uid: {"app": "api"}}), of)) == ["web-0"]
+
+
+def test_a_ready_pod_that_kubelet_is_about_to_stop_uses_up_the_budgets() -> None:
+    """Its request has failed at its deadline, for example because its preStop hook takes longer than that."""
+    of, (first, second) = of_image(pulls=False, max_failures=2), pods(NEW, OLD)
+    two = replace(of, options=replace(of.options, max_unavailable=Amount(2)))
+    request = with_image(failed(of, first, Reason.DEADLINE, "late"), 700)
+    known = replace(world((first, second), request), budgets=(budget(1),))
+    plan = planned(known, of)
+    assert (stages(plan)["web-0"], chosen(plan)) == ("failed", [])
+    assert plan.wait.why == "1 pod is unready or in progress, the limit is 1: web-0"
+    assert chosen(planned(known, two)) == [], "it uses up the PodDisruptionBudget, too"
+    assert chosen(planned(replace(known, budgets=(budget(2),)), two)) == ["web-1"]
+    replaced = replace(known, members=(recreated(first), second))
+    assert chosen(planned(replaced, of)) == ["web-1"]
+
+
+def test_other_runs_know_which_pods_kubelet_is_about_to_stop() -> None:
+    """They begin with such a pod, because it goes down anyway."""
+    of, (first, second) = of_image(pulls=False), pods(NEW, NEW)
+    known = world((first, second), with_image(failed(of, first, Reason.DEADLINE, "late"), 700))
+    assert chosen(planned(known, run(name="plain"))) == ["web-0"]
+    back = ImageChange(OLD, (NEW,), pulls=False, template="rest", undoes="run")
+    undo = run(name="undo", image=back)
+    assert chosen(planned(known, undo)) == ["web-0"]
+    begun = with_image(asked(undo, first), image=OLD)
+    assert chosen(planned(replace(known, requests=(*known.requests, begun)), undo)) == []
 
 
 def test_an_undo_gives_broken_pods_of_a_statefulset_their_image_first() -> None:

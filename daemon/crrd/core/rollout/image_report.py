@@ -2,7 +2,7 @@
 
 from crrd.core.rollout.adoption import release_command
 from crrd.core.rollout.image_change import ImageChange, image_ids
-from crrd.core.rollout.image_steps import of_container, unreplaced
+from crrd.core.rollout.image_steps import unreplaced
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import World
 
@@ -17,7 +17,7 @@ def image_report(world: World, run: Run) -> str:
     having = [
         each
         for each in pods
-        if each.pod.containers[name[0]].image == change.image and of_container(each, name[0]) not in missing
+        if each.pod.containers[name[0]].image == change.image and (each.pod.uid, name[0]) not in missing
     ]
     report = f"{len(having)} of {len(pods)} pods have {change.image}"
     ids = {each.pod.name: each.pod.containers[name[0]].image_id for each in having}

@@ -185,7 +185,7 @@ def _begun_before(world: World, run: Run, rows: Iterable[Row], now: datetime) ->
         if row.skip is not Skip.HAS_IMAGE or member is None:
             yield row
             continue
-        if of_container(member, name) in waited_for:
+        if (row.uid, name) in waited_for:
             wait = Wait.of(WaitReason.NOT_REPLACED, describe_pod(member), container=name)
         elif row.uid in given and not member.ready:
             wait = Wait(NOT_READY, describe_pod(member))
@@ -233,24 +233,22 @@ def lacking(pull: PullPod, member: Member, name: str) -> str:
 
 
 def unreplaced(world: World, run: Run) -> set[tuple[str, str]]:
-    """Return the containers that kubelet must replace, as far as is known: by `of_container`.
+    """Return the containers (pod's UID, name) that kubelet must replace with one of another image, as far as is known.
 
-    A pod that has the image may still run the old one, whatever has become of its request. The image that its status
-    names does not say so, because images may have several names.
+    A pod that has the image may still run the old one, whatever has become of its request, and of whichever run it is.
+    The image that its status names does not say so, because images may have several names.
     """
-    change, name = run.options.image, run.options.containers[0]
-    found, done = set(world.image.sent.items() if world.image is not None else ()), set[tuple[str, str]]()
+    change, found, done = run.options.image, set[tuple[str, ...]](), set[tuple[str, ...]]()
+    if change is not None and world.image is not None:
+        found |= {(uid, run.options.containers[0], change.image, old) for uid, old in world.image.sent.items()}
     for asked in world.requests:
         for each in asked.request.containers:
-            if change is not None and (each.name, each.image) == (name, change.image) and each.context is not None:
-                (done if asked.succeeded else found).add((asked.request.pod_uid, each.context.container_id))
-    return found - done
-
-
-def of_container(member: Member, name: str) -> tuple[str, str]:
-    """Return the pod's UID and the ID of its container."""
-    container = member.pod.containers.get(name)
-    return member.pod.uid, container.container_id if container is not None else ""
+            if each.image and each.context is not None:
+                what = asked.request.pod_uid, each.name, each.image, each.context.container_id
+                (done if asked.succeeded else found).add(what)
+    due = found - done
+    there = ((member.pod.uid, each) for member in world.members if due for each in member.pod.containers.values())
+    return {(uid, each.name) for uid, each in there if (uid, each.name, each.image, each.container_id) in due}
 
 
 def late_pods(run: Run, rows: Iterable[Row], now: datetime) -> tuple[dict[str, Member], dict[str, Member]]:

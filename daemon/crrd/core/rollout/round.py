@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import cached_property
 
 from crrd.core.config.objects import missing
+from crrd.core.rollout.image_steps import unreplaced
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import Row, Stage
@@ -26,6 +27,7 @@ class Round:
         self._in_order = world.workload is not None and world.workload.in_order
         requests = [each for each in world.requests if not each.request.completed]
         self._busy = {row.uid for row in rows if row.stage.under_way} | {each.request.pod_uid for each in requests}
+        self._busy |= {uid for uid, _ in unreplaced(world, run)}  # kubelet stops them, also if their request has failed
         counting = [member for member in world.members if member.counts]
         self._others_busy = {each.request.pod_uid for each in requests if not run.replaces(each.run)}
         self._down = {each.pod.uid: each for each in counting if self._is_down(each, now)}
@@ -41,11 +43,14 @@ class Round:
         # Open requests, of any run, for pods that do not belong to the target.
         elsewhere = [each for each in requests if each.request.pod_uid not in members]
         others = {budget.uid: self._requests_using(budget, elsewhere) for budget in world.budgets}
+        self._elsewhere = {
+            uid: len({each.request.pod_uid or each.request.name for each in some}) for uid, some in others.items()
+        }
         self._beside = {budget.uid: _beside(budget, others[budget.uid]) for budget in world.budgets}
         self._left = {
             budget.uid: budget.allowed
             - sum(1 for member in at_work if _selects(budget, member.labels))
-            - len({each.request.pod_uid or each.request.name for each in others[budget.uid]})
+            - self._elsewhere[budget.uid]
             for budget in world.budgets
         }
 
@@ -64,10 +69,12 @@ class Round:
         """Whether a pod that has begun, but is still ready, must not go down now.
 
         What PodDisruptionBudgets allow now takes into account which pods are unready. Of the limit, it has its place.
+        Whether pods of other targets with an open request are unready is not known here, so all of them count.
         """
         at_work = [each for uid, each in self._down.items() if uid in self._busy and each.ready]
         return len(self._down) + self._missing > self._limit or any(
-            _selects(budget, member.labels) and budget.allowed < sum(_selects(budget, each.labels) for each in at_work)
+            _selects(budget, member.labels)
+            and budget.allowed < sum(_selects(budget, each.labels) for each in at_work) + self._elsewhere[budget.uid]
             for budget in self._world.budgets
         )
 
