@@ -22,7 +22,9 @@ from crrd.lib.errors import ApiRefusedError
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.image_writer import ImageWriter
 from crrd.rollout.target import Aim
+from crrd_localnode.workload import RESOURCES
 from tests.support.played_cluster import NAMESPACE, PlayedCluster
+from tests.support.played_images import Images
 from tests.support.sessions import recreated
 
 Json = dict[str, Any]
@@ -126,3 +128,46 @@ async def test_a_pod_that_is_replaced_before_it_gets_its_label_keeps_its_own(clu
     await ImageWriter(cluster.client, seen, seen.images).carry_out(RUN, Plan((), image=steps))
     assert [each.pod.uid for each in seen.world().members] == [new["metadata"]["uid"]]
     assert (await cluster.client.get(PODS, NAMESPACE, "web-0"))["metadata"]["labels"] == labels
+
+
+async def recreated_meanwhile(
+    cluster: PlayedCluster, images: Images, *, template: str
+) -> tuple[asyncio.Task[int], Json]:
+    """Return a run whose only pod is deleted while it has its request, and the metadata of the pod."""
+    (name,) = await cluster.workload("Deployment", "web", 1)
+    images.grace = True
+    words = ("deployment/web", "-c", "app", "--image", "i:2", "--min-ready", "0", "--template", template)
+    running = asyncio.create_task(recreated(cluster, *words))
+    while [each.get("status", {}).get("phase") for each in await cluster.requests()] != ["Recreating"]:
+        await asyncio.sleep(0.02)
+    (pod,) = [each for each in await cluster.pods() if each["metadata"]["name"] == name]
+    await cluster.client.delete(PODS, NAMESPACE, name, grace_seconds=0)
+    images.grace = False
+    return running, pod["metadata"]
+
+
+@pytest.mark.parametrize("template", ["adopt", "keep"])
+async def test_a_single_pod_that_is_recreated_during_the_run_gets_the_image(
+    cluster: PlayedCluster, images: Images, template: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (running, meta), output = await recreated_meanwhile(cluster, images, template=template), ""
+    while "waiting for new pods of deployment.apps/web, it has 0 of 1" not in output:
+        await asyncio.sleep(0.05)
+        output += capsys.readouterr().out
+    owners = {"ownerReferences": meta["ownerReferences"]}
+    await cluster.pod("web-next", meta["labels"], "app", "side", **owners)
+    assert await running == 0
+    assert "1 of 1 pods have i:2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+async def test_a_run_does_not_wait_forever_for_pods(
+    cluster: PlayedCluster, images: Images, monkeypatch: pytest.MonkeyPatch, scaled: bool
+) -> None:
+    """The quota of the namespace may not allow the next pod. A workload that was scaled to 0 is not waited for."""
+    monkeypatch.setattr("crrd.rollout.runner.NODE_SECONDS", 30.0 if scaled else 0.5)
+    running, _ = await recreated_meanwhile(cluster, images, template="keep")
+    if scaled:
+        await cluster.client.merge_patch(RESOURCES["Deployment"], NAMESPACE, "web", {"spec": {"replicas": 0}})
+    async with asyncio.timeout(15):
+        assert await running == (0 if scaled else 4)

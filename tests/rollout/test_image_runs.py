@@ -335,9 +335,10 @@ async def test_an_abort_of_a_run_that_has_only_pulled_deletes_its_pull_pods(clus
 
 @pytest.mark.usefixtures("images")
 async def test_a_run_is_not_done_while_a_pod_that_did_not_run_lacks_the_image(
-    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+    cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """For example a pod that starts again, or whose old image cannot be pulled."""
+    monkeypatch.setattr("crrd.rollout.runner.NODE_SECONDS", 0.2)
     await cluster.workload("Deployment", "web", 2)
     first, _ = await cluster.pods()
     name = first["metadata"]["name"]

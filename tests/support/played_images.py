@@ -73,7 +73,7 @@ class Images:
         by_name = {pod["metadata"]["name"]: pod for pod in pods}
         for request in await self.cluster.requests():
             if request["metadata"]["labels"].get("crr.apps.kruise.io/active") == "image":
-                await self._serve(request, by_name[request["spec"]["podName"]])
+                await self._serve(request, by_name.get(request["spec"]["podName"]))
         for deployment in (
             await self.cluster.client.list_all(RESOURCES["Deployment"], dict, namespace=NAMESPACE)
         ).items:
@@ -110,12 +110,18 @@ class Images:
         name = pod["metadata"]["name"]
         await self.cluster.client.merge_patch(PODS, NAMESPACE, name, {"status": status}, subresource="status")
 
-    async def _serve(self, request: Json, pod: Json) -> None:
+    async def _serve(self, request: Json, pod: Json | None) -> None:
         (wanted,) = request["spec"]["containers"]
         name, image = wanted["name"], wanted["image"]
-        found = next(each for each in pod["status"]["containerStatuses"] if each["name"] == name)
         if request.get("status", {}).get("phase") == "Completed":
             return
+        if pod is None or pod["metadata"]["uid"] != request["metadata"]["labels"]["crr.apps.kruise.io/pod-uid"]:
+            gone = {"name": name, "phase": "Failed", "reason": "PodGone", "message": "the pod was deleted"}
+            body = {"status": {"phase": "Completed", "containerRecreateStates": [gone]}}
+            where = NAMESPACE, request["metadata"]["name"]
+            await self.cluster.client.merge_patch(REQUESTS, *where, body, subresource="status")
+            return
+        found = next(each for each in pod["status"]["containerStatuses"] if each["name"] == name)
         state = {"name": name, "phase": "Pending", "reason": "ImagePresent", "message": "present"}
         phase = "Recreating"
         if self.grace:

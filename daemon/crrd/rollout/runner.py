@@ -18,7 +18,7 @@ from crrd.core.rollout.overview import LIVE_SECONDS, RUNNING, STOPPED, WAITING
 from crrd.core.rollout.plan import End, Plan, make_plan
 from crrd.core.rollout.pull import LABEL_PULL
 from crrd.core.rollout.run import Progress, Run
-from crrd.core.rollout.standing import RowMemo, Stage, count_done, tally
+from crrd.core.rollout.standing import RowMemo, Stage, count_done
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Remedies, Wait
 from crrd.kube.client import KubeClient
@@ -37,7 +37,7 @@ PATIENCE_SECONDS = 3600.0
 """Default time without progress until the run ends. A pod that waits for a budget must not wait forever."""
 NODE_SECONDS = 60.0
 """How long a run waits for nodes that are down, once no other pods are left. An update of the node daemons takes each
-away for seconds."""
+away for seconds. A run with an image waits as long for pods that are just being recreated."""
 _TICK_SECONDS = 1.0  # Interval of updating the displayed seconds
 _PROGRESS_SECONDS = LIVE_SECONDS / 4  # Interval of writing the progress while the state is unchanged
 CLEAN_UP_SECONDS = 30.0  # How long a run that is over tries to delete what it leaves behind
@@ -77,7 +77,7 @@ class Runner:
         self._refresher = FileRefresher(client, cluster, display)
         self._images = ImageWriter(client, cluster, cluster.images) if cluster.images is not None else None
         self._stages: tuple[list[Stage], list[str]] | None = None  # And the pods whose files were about to be refreshed
-        self._nodes_until: float | None = None  # When only pods on nodes that are down are left: when the run ends
+        self._nodes_until: float | None = None  # While it waits before its end (`Plan.awaits`): when the run ends
         self._confirmed, self._remedies = confirmed, remedies
         self._starts, self._memo = Starts(client, cluster, clock), RowMemo()
         self.is_over = False  # Whether `run` was not only a turn, so its user calls `clean_up`
@@ -120,7 +120,7 @@ class Runner:
                 plan = replace(plan, create=(), refresh=(), image=NO_STEPS, end=None, wait=Wait(trouble))
             if loop_time() >= self._turn_ends:  # the pods under way become fewer, and the turn ends
                 plan = replace(plan, create=(), refresh=())
-            plan = self._wait_for_nodes(plan)
+            plan = self._wait_before_end(plan)
             if self._starts.problems and plan.end is None:
                 plan = replace(plan, wait=Wait(next(iter(self._starts.problems.values()))))
             self._display.show(plan)
@@ -186,14 +186,14 @@ class Runner:
             else:
                 return ""
 
-    def _wait_for_nodes(self, plan: Plan) -> Plan:
-        """Return the plan without an end while nodes may still come back."""
-        if plan.end is not End.INCOMPLETE or not tally(plan.rows)[Stage.PUT_OFF]:
+    def _wait_before_end(self, plan: Plan) -> Plan:
+        """Return the plan without an end while nodes may still come back, or pods are being recreated."""
+        if plan.end is None or not plan.awaits.why:
             self._nodes_until = None if plan.create or plan.refresh else self._nodes_until
             return plan
         now = loop_time()
         self._nodes_until = self._nodes_until or now + NODE_SECONDS
-        return replace(plan, end=None, wait=Wait(plan.message)) if now < self._nodes_until else plan
+        return replace(plan, end=None, wait=plan.awaits) if now < self._nodes_until else plan
 
     def _extend_time_limit(self, run: Run, world: World, plan: Plan) -> None:
         """Extend the time limit after progress, but not beyond one for the whole run."""

@@ -25,6 +25,7 @@ from tests.support.rollouts import (
     asked,
     budget,
     chosen,
+    container,
     failed,
     member,
     planned,
@@ -95,6 +96,36 @@ def test_the_image_is_pulled_ahead_on_the_nodes_of_the_pods_that_start_next(*, i
     assert ([*second.image.pull], second.image.drop) == (nodes[6:], ()), "while the budgets allow no other pod"
     one = of_image(max_unavailable=Amount(1))
     assert [*planned(replace(world(tuple(there)), workload=web), one).image.pull] == nodes[:2]
+
+
+def test_a_run_awaits_pods_that_are_just_being_recreated() -> None:
+    """A StatefulSet makes the next pod only when the one before it is gone. It has the image from before."""
+    of, (lost, done) = of_image(pulls=False), pods(OLD, NEW)
+    going, done = replace(lost, pod=replace(lost.pod, deleting=True)), recreated(done)
+    known = replace(world((going, done), with_image(succeeded(of, done))), workload=workload(2))
+    alone = replace(world((), with_image(asked(of, lost))), workload=workload(1))
+    for state, end, count in ((known, End.DONE, "1 of 2"), (alone, End.INCOMPLETE, "0 of 1")):
+        plan = planned(state, of)
+        assert (plan.end, plan.awaits.why) == (end, f"waiting for new pods of deployment.apps/web, it has {count}")
+    scaled, complete = replace(alone, workload=workload(0)), replace(known, members=(lost, done))
+    over = (scaled, replace(known, workload=workload(1)), replace(alone, workload=workload(1, deleting=True)))
+    for state in (*over, replace(alone, workload=None), complete):
+        assert not planned(state, of).awaits.why
+    created = replace(
+        lost, pod=replace(lost.pod, containers={"app": container(image=OLD, container_id="", running=False)})
+    )
+    plan = planned(replace(known, members=(created, done)), of)
+    assert (plan.end, plan.awaits.why) == (End.INCOMPLETE, "waiting until container app of pod web-0 has started")
+    assert not planned(known, run()).awaits.why, "a new pod has the present configuration"
+    assert not planned(replace(known, aborted=frozenset({"run"})), of).awaits.why
+
+
+def test_a_run_whose_template_was_adopted_awaits_no_pods() -> None:
+    of, (done,) = of_image(pulls=False, adopt=True), pods(NEW)
+    template = Template("Deployment", "web", "uid-of-web", Content(NEW, "/containers/0", "rest"))
+    known = replace(world((done,), template=template, revisions=()), workload=workload(2))
+    plan = planned(known, of)
+    assert (plan.end, plan.awaits.why) == (End.DONE, "")
 
 
 def test_a_pod_whose_container_kubelet_has_not_replaced_is_not_done() -> None:

@@ -73,7 +73,7 @@ def next_adoption(world: World, run: Run) -> Adoption:
             return Adoption(wait=f"waiting until the controller has seen the release of {run.target.words}")
         if kept := held_by_user(run, template):
             return Adoption(problem=kept)
-        wait = (world.workload.rolling if world.workload is not None else "") or _starting(world, run, change)
+        wait = (world.workload.rolling if world.workload is not None else "") or starting(world, run, change)
         return Adoption(wait=wait, done=not wait)
     if state.revisions is None:
         return Adoption(wait=f"reading the revisions of {run.target.words}")
@@ -150,7 +150,7 @@ def hindered(world: World, run: Run, change: ImageChange, template: Template) ->
     odd = [each for each in there if _image_of(each, run) != change.image]
     if not there and world.workload is not None and world.workload.desired and not template.holder:
         return Adoption(wait=f"waiting for a pod of {run.target.words}")  # so that one has shown that the image works
-    if starts := _starting(world, run, change):
+    if starts := starting(world, run, change):
         return Adoption(wait=starts)
     if not (there or template.holder or change.follow or any(each.succeeded for each in world.requests_of(run))):
         why = f"no pod of {run.target.words} has run {change.image}"
@@ -168,7 +168,7 @@ def hindered(world: World, run: Run, change: ImageChange, template: Template) ->
     return None
 
 
-def _starting(world: World, run: Run, change: ImageChange) -> str:
+def starting(world: World, run: Run, change: ImageChange) -> str:
     """Return what to wait for if a pod has just been created. It gets the image when its container runs."""
     name, odd = run.options.containers[0], (each for each in world.members if each.counts)
     pods = (each.pod for each in odd if _image_of(each, run) not in ("", change.image))

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from crrd.core.api.time import after
-from crrd.core.rollout.adoption import Adoption, changed_by_others, is_held, next_adoption
+from crrd.core.rollout.adoption import Adoption, changed_by_others, is_held, next_adoption, starting
 from crrd.core.rollout.following import next_following, released_meanwhile
 from crrd.core.rollout.image_steps import NO_STEPS, ImageSteps, given_up, image_rows, late_pods, sort_by_image
 from crrd.core.rollout.refresh import sort_refreshes
@@ -46,6 +46,7 @@ class Plan:
     wait: Wait = NO_WAIT  # Why the run cannot go on; empty while a pod is under way or none waits. Rows have their own.
     end: End | None = None
     message: str = ""  # Details about the end
+    awaits: Wait = NO_WAIT  # If it ends: what lets it go on if it comes soon, so that the end must not be hasty
     wake_at: datetime | None = None  # When to plan again if nothing changes
     image: ImageSteps = NO_STEPS  # If the run sets an image: what to do for that
 
@@ -89,7 +90,8 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False,
         return Plan(rows, wait=wait, image=ImageSteps(adoption=adoption))
     if end is not None:
         end, message = _with_left_out(run, rows, end, message)
-        return Plan(rows, end=end, message=message, image=ImageSteps(give_up=given_up(rows)))
+        awaits = _awaits(world, run, rows, end, message)
+        return Plan(rows, end=end, message=message, awaits=awaits, image=ImageSteps(give_up=given_up(rows)))
     (old, risen), budgets = late_pods(run, rows, now), Round(world, run, rows, now)
     risen = {uid: member for uid, member in risen.items() if budgets.are_exceeded(member)}
     if held := _wait_of_all(world, run):
@@ -222,6 +224,23 @@ def _has_lost_pods(world: World, run: Run) -> bool:
         return False
     there = world.workload
     return (there is not None and there.deleting) or (not world.members and (there is None or there.desired > 0))
+
+
+def _awaits(world: World, run: Run, rows: tuple[Row, ...], end: End | None, message: str) -> Wait:
+    """Return what a run waits for, for a limited time, before this end: nodes, or pods that are just being recreated.
+
+    With an image, those belong to the run. A template that was adopted gives it to them, and they were waited for.
+    """
+    change, there = run.options.image, world.workload
+    if end is End.INCOMPLETE and tally(rows)[Stage.PUT_OFF]:
+        return Wait(message)
+    if change is None or there is None or there.deleting or end not in (End.DONE, End.INCOMPLETE):
+        return NO_WAIT
+    adopted, count = end is End.DONE and change.adopt and not change.follow, sum(each.counts for each in world.members)
+    if adopted or count >= there.desired:
+        return Wait(starting(world, run, change))
+    target, values = run.target.words, {"count": count, "desired": there.desired}
+    return Wait.of(WaitReason.MISSING_PODS, f"kubectl describe {target} -n {run.namespace}", target=target, **values)
 
 
 def put_off_pods(rows: Iterable[Row]) -> str:

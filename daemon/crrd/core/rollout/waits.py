@@ -65,6 +65,7 @@ class WaitReason(ReasonTable):
     FOREIGN_IMAGE = "ForeignImage", "container {container} was given the image {image} meanwhile"
     ENDED_AGAIN = "EndedAgain", "container {container} has ended again with the image {image}"
     SET_BACK = "ImageSetBack", "container {container} was given the image {image} back"
+    MISSING_PODS = "MissingPods", "waiting for new pods of {target}, it has {count} of {desired}"
     ADOPTING = "AdoptingPods", "{message}"
     NO_ANSWER = "NoDaemonAnswered", "the node daemon on node {node} has not answered the request"
 

@@ -293,7 +293,7 @@ class PolicyRuns:
             self._moved[active.key] = loop_time()
         active.idle = (timed_out and not active.idle) or stages == active.stages
         active.stages = stages
-        waits, now = timed_out and plan.image.adoption is not None, loop_time()
+        waits, now = timed_out and (plan.image.adoption is not None or plan.awaits.why), loop_time()
         active.stuck_since = (active.stuck_since or now) if waits else None
         if active.stuck_since is not None and now >= active.stuck_since + STUCK_SECONDS:
             return replace(plan, end=End.INCOMPLETE, message=plan.wait.why)
