@@ -1,6 +1,7 @@
 """Runs with an image whose objects change between a look and a write."""
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +14,12 @@ from crrd.core.rollout.adoption import Adoption, set_label
 from crrd.core.rollout.image_change import ImageChange
 from crrd.core.rollout.image_steps import ImageSteps
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.run import Options, Run, Target
+from crrd.core.rollout.run import ANNOTATION_PROGRESS, Options, Run, Target
 from crrd.core.rollout.state import read_member
-from crrd.core.rollout.template import LABEL_REVISION
+from crrd.core.rollout.template import LABEL_ADOPTING, LABEL_REVISION
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REQUESTS, Resource
-from crrd.lib.errors import ApiRefusedError
+from crrd.lib.errors import ApiRefusedError, ConfigurationError
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.image_writer import ImageWriter
 from crrd.rollout.target import Aim
@@ -171,3 +172,25 @@ async def test_a_run_does_not_wait_forever_for_pods(
         await cluster.client.merge_patch(RESOURCES["Deployment"], NAMESPACE, "web", {"spec": {"replicas": 0}})
     async with asyncio.timeout(15):
         assert await running == (0 if scaled else 4)
+
+
+@pytest.mark.parametrize("container", ["app", "side"])
+async def test_a_run_that_was_killed_before_it_recorded_its_end_hinders_no_other(
+    cluster: PlayedCluster, images: Images, container: str
+) -> None:
+    await cluster.workload("Deployment", "web", 2)
+    words = ("deployment/web", "-c", "app", "--image", "i:2", "--min-ready", "0", "--template", "adopt")
+    assert await recreated(cluster, *words, "--run", "first") == 0
+    for request in await cluster.requests():
+        if progress := request["metadata"]["annotations"].get(ANNOTATION_PROGRESS):
+            running = json.dumps({**json.loads(progress), "state": "running", "by": "elsewhere/1"})
+            body = {"metadata": {"annotations": {ANNOTATION_PROGRESS: running}}}
+            await cluster.client.merge_patch(REQUESTS, NAMESPACE, request["metadata"]["name"], body)
+    resource, labels = RESOURCES["Deployment"], {"labels": {LABEL_ADOPTING: "first"}}
+    held = {"metadata": labels, "spec": {"paused": True}}
+    await cluster.client.merge_patch(resource, NAMESPACE, "web", held)
+    with pytest.raises(ConfigurationError, match=r"run first on deployment\.apps/web is not finished"):
+        await recreated(cluster, "deployment/web", "-c", container)
+    released = {"metadata": {"labels": {LABEL_ADOPTING: None}}, "spec": {"paused": None}}
+    await cluster.client.merge_patch(resource, NAMESPACE, "web", released)
+    assert await recreated(cluster, "deployment/web", "-c", container, "--run", "second") == 0

@@ -42,7 +42,7 @@ async def start(session: Session) -> int:
     if len(aims) > 1:
         for each, aim in zip(sessions, aims, strict=True):  # check all targets before the first run
             async with Cluster(session.client, session.namespace, aim, each.command.options) as cluster:
-                _make_run(each, aim, cluster)
+                await _make_run(each, aim, cluster)
     worst = 0
     for done, aim in enumerate(aims, start=1):
         code, over = EXIT_FAILED, False
@@ -86,7 +86,7 @@ async def resume(session: Session) -> int:
             world = cluster.world()
         if command.dry_run:
             return await _preview(session, world, run)
-        if (first := unfinished(world, run, now)) is not None:
+        if (first := await _unfinished(session, world, run)) is not None:
             other = f"run {first.name} on {first.target.words} is not finished"
             way_out = f"finish it, or abort it: {session.command_line('abort', first.name)}"
             raise ConfigurationError(f"cannot resume run {name}: {other}; {way_out}")
@@ -102,7 +102,7 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
     """Carry out a run for the target, or show it. Return the exit code, and whether the next target may follow."""
     command = session.command
     async with Cluster(session.client, session.namespace, aim, command.options) as cluster:
-        run = await complete_image(session, aim, cluster, _make_run(session, aim, cluster))
+        run = await complete_image(session, aim, cluster, await _make_run(session, aim, cluster))
         if not command.dry_run:
             await _end_undone(session, run, cluster)
         world = cluster.world()
@@ -146,17 +146,38 @@ def _left(plan: Plan) -> int:
     return counts[Stage.WAITING] + counts[Stage.PUT_OFF]
 
 
-def _make_run(session: Session, aim: Aim, cluster: Cluster) -> Run:
+async def _make_run(session: Session, aim: Aim, cluster: Cluster) -> Run:
     """Return a run for the target. Raises ConfigurationError if it is not possible."""
     command, world, now = session.command, cluster.world(), session.clock.now()
     options = replace(command.options, since=_since(command.since, now))
     name = command.run_name or _make_name(aim.target.name)
     run = Run(session.namespace, name, aim.target, options, rfc3339(now))
     check_run(world, run)
-    if (first := unfinished(world, run, now)) is not None and not command.dry_run:
+    if not command.dry_run and (first := await _unfinished(session, world, run)) is not None:
         way_out = f"check it with {session.command_line('status', first.name)}, then resume or abort it"
         raise ConfigurationError(f"run {first.name} on {first.target.words} is not finished: {way_out}")
     return run
+
+
+async def _unfinished(session: Session, world: World, run: Run) -> Run | None:
+    """Return another run that must be finished first.
+
+    Whether one with an image is over depends on its container in the template, so it is judged by its own look.
+    """
+    over = set[str]()
+    while (first := unfinished(world, run, session.clock.now(), over)) is not None:
+        if first.options.image is None:
+            return first
+        try:
+            async with await session.cluster_of(first) as cluster:
+                if cluster.images is not None:
+                    await cluster.images.read_revisions()
+                if is_unfinished(cluster.world(), first, session.clock.now()):
+                    return first
+        except (ConfigurationError, ApiRefusedError):  # its target was deleted, or a right is missing
+            return first
+        over.add(first.name)
+    return None
 
 
 def _nothing_to_do(session: Session, run: Run, plan: Plan) -> int:

@@ -52,6 +52,7 @@ def test_an_undo_begins_after_a_run_that_has_stopped_between_two_pods() -> None:
     assert is_unfinished(stopped, FIRST, NOW)
     assert is_unfinished(known(OPEN), FIRST, NOW)
     assert unfinished(stopped, run(name="next", started=AFTER), NOW) == FIRST
+    assert unfinished(stopped, run(name="next", started=AFTER), NOW, {FIRST.name}) is None
     assert unfinished(stopped, UNDO, NOW) is None
 
 

@@ -4,7 +4,7 @@
 at every step that no pod gets two requests of one run, and that the run takes no more pods down than its budgets allow.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -261,13 +261,14 @@ def _wait_of_all(world: World, run: Run) -> Wait | None:
     return Wait.of(WaitReason.ROLLOUT, f"kubectl describe {target} -n {run.namespace}", target=target, state=state)
 
 
-def unfinished(world: World, run: Run, now: datetime) -> Run | None:
+def unfinished(world: World, run: Run, now: datetime, over: Collection[str] = ()) -> Run | None:
     """Return another unfinished run on the same target, with or without open requests. A new run must wait for it.
 
     One that this run replaces is not waited for, unless it holds the controller of the workload: it must release it.
+    `over` are names of runs that are known to be over. The end of a run that adopts is known only with its template.
     """
     ending = [each.run for each in world.requests if run.replaces(each.run) and not is_held(world, each.run)]
-    names = {run.name, *(each.name for each in ending)}
+    names = {run.name, *over, *(each.name for each in ending)}
     if others := [each for each in with_open_requests(world, run) if each.name not in names]:
         return min(others, key=age_of)
     same = {each.run.name: each.run for each in world.requests if each.run.target.identity == run.target.identity}
