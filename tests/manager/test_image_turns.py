@@ -41,6 +41,7 @@ RECORD = RunRecord("web-1", "templateImage", ("app",), AT, AT, 1, image="i:2", b
 STUCK = Plan(
     (), wait=Wait("waiting until container app of pod web-1 has started"), image=ImageSteps(adoption=Adoption())
 )
+MISSING = Plan((), wait=Wait("waiting for new pods"), awaits=Wait("waiting for new pods"))
 Turn = tuple[Plan, bool] | Exception
 
 
@@ -112,12 +113,14 @@ def shop(monkeypatch: pytest.MonkeyPatch) -> Shop:
     return Shop(monkeypatch)
 
 
-async def test_a_run_that_only_waits_for_a_pod_to_start_lets_others_start(shop: Shop) -> None:
+@pytest.mark.parametrize("stuck", [STUCK, MISSING])
+async def test_a_run_that_only_waits_for_a_pod_to_start_lets_others_start(shop: Shop, stuck: Plan) -> None:
+    shop.turn = stuck, True
     shop.follow()
     await asyncio.sleep(STUCK_SECONDS)
     assert shop.run == {}
     await asyncio.sleep(TURN_SECONDS + 30)
-    assert (shop.run["failed"], shop.run["message"]) == (False, STUCK.wait.why)
+    assert (shop.run["failed"], shop.run["message"]) == (False, stuck.wait.why)
     assert shop.run["finished"]
 
 
