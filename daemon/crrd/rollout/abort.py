@@ -13,8 +13,9 @@ from crrd.core.rollout.requests import RunRequest, newest_run
 from crrd.core.rollout.run import Run
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, GoneError
+from crrd.rollout.clean_up import CleanUp, unknown_holder
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.image_writer import ImageWriter, delete_pull_pods, stop_requests
+from crrd.rollout.image_writer import ImageWriter, delete_pull_pods
 from crrd.rollout.session import EXIT_FAILED, Session
 from crrd.rollout.status import status_of
 
@@ -51,26 +52,35 @@ async def abort(session: Session) -> int:
     if not kept.aborted:
         patch = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(session.clock.now())}}}
         await session.client.merge_patch(REQUESTS, session.namespace, kept.name, patch)
-    ended, problem = 0, ""
     if of_image:
-        try:
-            ended = await stop_requests(session.client, open_requests)
-        except (ApiRefusedError, ApiUnavailableError) as error:  # the rest of the abort needs other rights
-            problem = f"; give the command again, because not all pending requests could be ended: {error}"
-        await delete_pull_pods(session.client, session.namespace, name)
+        return await _abort_image(session, run)
+    ended = 0
     for request in deletable:
         if request.name != kept.name:
             with suppress(GoneError):
                 await session.client.delete(REQUESTS, session.namespace, request.name, uid=request.uid)
                 ended += 1
-    under_way = len(open_requests) - (ended if of_image else len(deletable))
-    rest = f"; {under_way} in progress will finish" if under_way else ""
+    rest = _in_progress(len(open_requests) - len(deletable))
     if kept in deletable:
         rest = f"; request {kept.name} is kept to record the abort, and may still restart pod {kept.pod_name}"
+    session.display.print_line(f"run {name} aborted, pending requests deleted: {ended}{rest}")
+    return 0
+
+
+async def _abort_image(session: Session, run: Run) -> int:
+    """Clean up after a run with an image that is aborted. Whatever fails, the rest needs other rights."""
+    clean_up = CleanUp(session.client, run, session.display)
+    left = await clean_up.finish()
     released, adopted = await _end_adoption(session, run)
-    outcome = "ended" if of_image else "deleted"
-    session.display.print_line(f"run {name} aborted, pending requests {outcome}: {ended}{rest}{adopted}{problem}")
-    return 0 if released and not problem else EXIT_FAILED
+    again = f"; give the command again, because {left}" if left else ""
+    rest = _in_progress(len(clean_up.open - clean_up.ended))
+    ended = f"pending requests ended: {len(clean_up.ended)}"
+    session.display.print_line(f"run {run.name} aborted, {ended}{rest}{adopted}{again}")
+    return 0 if released and not left else EXIT_FAILED
+
+
+def _in_progress(count: int) -> str:
+    return f"; {count} in progress will finish" if count else ""
 
 
 async def _end_adoption(session: Session, run: Run) -> tuple[bool, str]:
@@ -94,8 +104,8 @@ async def _end_adoption(session: Session, run: Run) -> tuple[bool, str]:
             world = cluster.world()
             sentences = filter(None, (problem, image_report(world, run)))
             return not is_held(world, run), "".join(f"; {each}" for each in sentences)
-    except (ConfigurationError, ApiRefusedError) as error:  # the target was deleted, or a right is missing
-        return False, f"; whether the controller of {run.target.words} is still held is unknown: {error}"
+    except (ConfigurationError, ApiRefusedError, ApiUnavailableError) as error:  # e.g. the target was deleted
+        return False, f"; {unknown_holder(run, error)}"
 
 
 async def _adopt(session: Session, run: Run, cluster: Cluster) -> str:

@@ -211,33 +211,32 @@ async def release_runs(client: KubeClient, namespace: str, policy: str, keep: Co
     asked = (await client.list_all(REQUESTS, read_run_request, **requests)).items
     own = (each for each in asked if each is not None and each.run.options.policy == policy)
     left = (each for each in own if each.run.name not in keep and not each.request.completed)
-    await stop_requests(client, left)
+    await stop_requests(client, left, set())
     pods = Where(namespace=namespace, label_selector=f"{LABEL_PULL_POLICY}={policy}")
     pulls = (await client.list_all(PODS, read_pull_pod, **pods)).items
     await _each(_delete(client, namespace, each.name, each.uid) for each in pulls if each.run not in keep)
 
 
-async def stop_requests(client: KubeClient, requests: Iterable[RunRequest]) -> int:
-    """End open requests for another image of pods that do not have it. Return how many.
+async def stop_requests(client: KubeClient, requests: Iterable[RunRequest], ended: set[str]) -> None:
+    """End open requests for another image of pods that do not have it. Their names are added to `ended`.
 
     A pod that has the image keeps its request, which drains it and sees its restart. The node may not know that yet.
     Each is tried before the error of one is raised: ApiUnavailableError or ApiRefusedError.
     """
-    return (await _each(_stop_request(client, each) for each in requests)).count(True)
+    await _each(_stop_request(client, each, ended) for each in requests)
 
 
-async def _stop_request(client: KubeClient, asked: RunRequest) -> bool:
+async def _stop_request(client: KubeClient, asked: RunRequest, ended: set[str]) -> None:
     change, request, namespace = asked.run.options.image, asked.request, asked.run.namespace
     if change is None or request.stopped:
-        return False
+        return
     with suppress(GoneError, ConflictError):
         pod = parse_pod(await client.get(PODS, namespace, request.pod_name))
         found = pod.containers.get(asked.run.options.containers[0])
         if pod.uid == request.pod_uid and (found is None or found.image != change.image):
             body = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
             await client.merge_patch(REQUESTS, namespace, request.name, body)
-            return True
-    return False
+            ended.add(request.name)
 
 
 async def _delete_pull_pod(client: KubeClient, namespace: str, pull: PullPod) -> None:
