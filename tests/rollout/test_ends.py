@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from crrd.core.rollout.pull import pull_pod
+from crrd.core.api.types import ANNOTATION_STOPPED as STOPPED
+from crrd.core.api.types import PLURAL
+from crrd.core.rollout.pull import LABEL_PULL, pull_pod
+from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiUnavailableError
 from crrd.rollout import clean_up
@@ -15,7 +18,7 @@ from crrd_localnode.api.admission import AdmissionRequest, Operation
 from crrd_localnode.api.errors import ApiError, Cause, invalid
 from crrd_localnode.workload import RESOURCES
 from tests.support.played_cluster import NAMESPACE, PlayedCluster
-from tests.support.played_images import Images
+from tests.support.played_images import Images, image_of
 from tests.support.rollouts import run
 from tests.support.sessions import recreated
 
@@ -38,6 +41,24 @@ def on_write(
     cluster.api.admission.validating.append(validate)
 
 
+async def left(cluster: PlayedCluster) -> list[str]:
+    """Return what a run has left: its pull pods, and pods without the image whose request nobody has ended."""
+    pods = {pod["metadata"]["name"]: pod for pod in await cluster.pods()}
+    waiting = [
+        each["spec"]["podName"]
+        for each in await cluster.requests()
+        if each.get("status", {}).get("phase") != "Completed" and STOPPED not in each["metadata"]["annotations"]
+    ]
+    pulls = [name for name, pod in pods.items() if LABEL_PULL in pod["metadata"]["labels"]]
+    return [*pulls, *(name for name in waiting if image_of(pods[name]) == "i:1")]
+
+
+async def phases(cluster: PlayedCluster, *expected: str) -> None:
+    """Wait until the requests have these phases."""
+    while [each.get("status", {}).get("phase") for each in await cluster.requests()] != [*expected]:
+        await asyncio.sleep(0.02)
+
+
 async def interrupted(running: asyncio.Task[int], capsys: pytest.CaptureFixture[str]) -> str:
     """Interrupt a command. Return its last line."""
     running.cancel()
@@ -48,6 +69,119 @@ async def interrupted(running: asyncio.Task[int], capsys: pytest.CaptureFixture[
 
 async def run_name(cluster: PlayedCluster) -> str:
     return str((await cluster.requests())[0]["metadata"]["labels"]["crr.apps.kruise.io/run"])
+
+
+@pytest.mark.parametrize(("aborted", "impatient"), [(True, False), (False, False)])
+async def test_requests_that_are_being_created_at_the_end_of_a_run_are_ended(
+    cluster: PlayedCluster, images: Images, *, aborted: bool, impatient: bool
+) -> None:
+    """Their pods would be unready until the deadline. The run is aborted, or its first pod fails.
+
+    An impatient user presses Ctrl-C while the process waits for the responses.
+    """
+    names, slow = await cluster.workload("Deployment", "web", 3), asyncio.Event()
+    images.grace = aborted
+
+    async def hold(asked: AdmissionRequest) -> None:
+        assert asked.new is not None
+        if asked.new["spec"]["podName"] != names[0]:
+            await slow.wait()
+        elif not aborted:
+            images.on_node.discard("i:2")
+
+    on_write(cluster, Operation.CREATE, PLURAL, hold)
+    running = asyncio.create_task(recreated(cluster, *KEEP, "--max-unavailable", "3"))
+    await phases(cluster, "Recreating" if aborted else "Completed")
+    images.grace = True
+    images.on_node.add("i:2")
+    if aborted:
+        assert await recreated(cluster, "abort", await run_name(cluster)) == 0
+    await asyncio.sleep(1.5)  # until the process has seen that
+    if impatient:
+        running.cancel()
+        await asyncio.sleep(0.2)
+    slow.set()
+    if impatient:
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    else:
+        assert await running == 1
+    assert len(await cluster.requests()) == 3
+    assert await left(cluster) == []
+
+
+async def test_a_failed_first_part_ends_the_request_of_the_failed_pod(cluster: PlayedCluster, images: Images) -> None:
+    await cluster.workload("Deployment", "web", 3)
+
+    async def refuse(asked: AdmissionRequest) -> None:
+        assert asked.new is not None
+        if {"name": "app", "image": "i:2"}.items() <= asked.new["spec"]["containers"][0].items():
+            raise invalid("", "Pod", asked.name, [Cause("spec", "out of luck")])
+
+    on_write(cluster, Operation.UPDATE, PODS.plural, refuse)
+    assert await recreated(cluster, *KEEP, "--partition", "1", "--max-failures", "2") == 1
+    assert await left(cluster) == []
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_an_event_that_hangs_delays_no_clean_up(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], *, ended: bool
+) -> None:
+    """The user presses Ctrl-C, also after the end of the run."""
+    await cluster.workload("Deployment", "web", 1)
+    images.grace, hangs, hanging = True, ended, asyncio.Event()
+
+    async def hang(asked: AdmissionRequest) -> None:
+        if hangs and asked.new is not None and asked.new["reason"] != "ContainersRecreating":
+            hanging.set()
+            await asyncio.sleep(60)
+
+    on_write(cluster, Operation.CREATE, "events", hang)
+    running = asyncio.create_task(recreated(cluster, *KEEP, *(["--timeout", "2s"] if ended else [])))
+    await phases(cluster, "Recreating")
+    hangs = True
+    if ended:
+        await hanging.wait()
+    line = await interrupted(running, capsys)
+    assert line.startswith("timed out: 0 of 1 pods" if ended else "interrupted: 0 of 1 pods")
+    assert await left(cluster) == []
+
+
+async def test_a_failure_whose_explanation_hangs_has_its_last_line(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    images.stuck = True
+    explaining, real = asyncio.Event(), KubeClient.get
+
+    async def get(client: KubeClient, resource: Any, *parts: Any, **more: Any) -> Any:
+        if resource.plural == PLURAL:
+            explaining.set()
+            await asyncio.sleep(60)
+        return await real(client, resource, *parts, **more)
+
+    monkeypatch.setattr(KubeClient, "get", get)
+    running = asyncio.create_task(recreated(cluster, *KEEP))
+    await explaining.wait()
+    assert (await interrupted(running, capsys)).startswith("failed: 0 of 1 pods recreated")
+    assert await left(cluster) == []
+
+
+async def test_what_is_left_at_ctrl_c_is_named(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    images.grace = True
+
+    async def refuse(_: AdmissionRequest) -> None:
+        raise ApiError(403, "you may not")
+
+    on_write(cluster, Operation.DELETE, PODS.plural, refuse)
+    running = asyncio.create_task(recreated(cluster, *KEEP))
+    await phases(cluster, "Recreating")
+    line = await interrupted(running, capsys)
+    assert "its pull pods could not be deleted: " in line
+    assert f"; to delete them: kubectl delete pods -n default -l {LABEL_PULL}={await run_name(cluster)} (" in line
 
 
 async def held(cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]) -> str:

@@ -17,7 +17,7 @@ from crrd.core.rollout.standing import Row, Stage
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REPLICA_SETS, REQUESTS
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
-from crrd.rollout import abort, image_start, runner
+from crrd.rollout import abort, clean_up, image_start
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.image_objects import ImageObjects
 from crrd.rollout.image_writer import ImageWriter
@@ -635,7 +635,9 @@ async def test_an_interrupted_clean_up_keeps_the_result(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert output(capsys).startswith("done: 1 of 1 pods recreated")
+    text = output(capsys)
+    assert text.startswith("done: 1 of 1 pods recreated")
+    assert "cleaning up was interrupted; to delete pull pods that are left: kubectl delete pods" in text
     (request,) = await cluster.requests()
     assert '"state":"done"' in request["metadata"]["annotations"]["crr.apps.kruise.io/run-progress"]
 
@@ -659,7 +661,7 @@ async def test_what_a_run_leaves_behind_is_deleted_or_named(
             if tried <= failures:
                 raise ApiError(status, "not now")
 
-    monkeypatch.setattr(runner.Runner.clean_up, "__defaults__", (30.0 if failures < 9 else 1.0,))
+    monkeypatch.setattr(clean_up.CleanUp.finish, "__defaults__", (30.0 if failures < 9 else 1.0,))
     cluster.api.admission.validating.append(fail)
     await cluster.workload("Deployment", "web", 1)
     assert await recreated(cluster, "deployment/web", *TO, "--template", "keep") == 0

@@ -1,7 +1,6 @@
 """The patches of a run with an image: side by side, as its requests are, in virtual time."""
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -37,7 +36,6 @@ class World:
         self.done: list[str] = []
         self.refusals: dict[str, str] = {}
         self.members: dict[str, Member] = {}  # By pod: what a look finds
-        self.ended: list[str] = []
         self.sent: dict[str, str] = {}
         self.in_flight = self.most_in_flight = 0
         self.writer = ImageWriter(cast("KubeClient", self), cast("Cluster", self), cast("ImageObjects", self))
@@ -57,17 +55,6 @@ class World:
 
     async def look_again(self, name: str) -> Member | None:
         return self.members.get(name)
-
-    async def merge_patch(self, _resource: object, _namespace: str, name: str, body: Any) -> Any:
-        assert body == {"metadata": {"annotations": {"crr.apps.kruise.io/run-stopped": "true"}}}
-        return name
-
-    def written(self, name: str) -> None:
-        self.ended.append(name)
-
-    async def list_all(self, *_: object, **__: object) -> Any:
-        """There are no pull pods."""
-        return SimpleNamespace(items=())
 
     def refused(self, uid: str, message: str) -> None:
         self.refusals[uid] = message
@@ -144,20 +131,6 @@ async def test_at_the_end_those_under_way_are_awaited_and_no_other_begins() -> N
     assert (len(world.asked), len(world.done)) == (PLACES, PLACES)
     await asyncio.sleep(60)
     assert len(world.asked) == PLACES
-
-
-async def test_a_run_that_stops_keeps_the_request_of_a_pod_that_has_just_got_the_image() -> None:
-    """The patch was accepted, and the watch has not reported it. The request drains the pod, and sees its restart."""
-    world = World()
-    pods = [member(name, container(image="i:1")) for name in NAMES[:3]]
-    world.members = {each.pod.name: each for each in pods} | {NAMES[2]: member(NAMES[2], container(image="i:2"))}
-    requests = [asked(RUN, each) for each in pods]
-    rows = tuple(
-        Row(each.pod.name, each.pod.uid, Stage.REQUESTED, member=each, request=request, containers=("app",))
-        for each, request in zip(pods, requests, strict=True)
-    )
-    await world.writer.end_requests(RUN, Plan(rows))
-    assert sorted(world.ended) == sorted(each.request.name for each in requests[:2])
 
 
 class Refusing:

@@ -13,6 +13,7 @@ from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, CrrdError, OutputError
 from crrd.lib.output import complain
 from crrd.lib.plain import plain, with_flags
+from crrd.rollout.clean_up import CleanUp
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import failures, summary
 from crrd.rollout.events import WorkloadEvent, workload_event
@@ -21,7 +22,7 @@ from crrd.rollout.remedies import FLAGS
 from crrd.rollout.runner import Runner
 from crrd.rollout.session import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_TIMED_OUT, Session
 
-_FINAL_WRITES_SECONDS = 5.0  # Time limit for an event, and for all writes after Ctrl-C, because the user waits
+_FINAL_WRITES_SECONDS = 5.0  # Time limit for an event, and after Ctrl-C for cleaning up, because the user waits
 
 
 async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -> tuple[int, bool]:
@@ -45,23 +46,19 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -
     except Exception as error:
         await _leave(session, runner, run, cluster, describe(error))
         raise
-    if plan.outcome is End.DONE:
-        await _record(session, run, WorkloadEvent.RECREATED, summary(plan.rows))
-    elif plan.outcome is End.FAILED:
-        await _record(session, run, WorkloadEvent.FAILED, f"{summary(plan.rows)}: {failures(plan.rows)}")
-    elif plan.outcome is End.INCOMPLETE:
-        await _record(session, run, WorkloadEvent.INCOMPLETE, f"{summary(plan.rows)}: {plan.message}")
     outcome, message, exit_code = conclude(plan, session.command_line("resume", run.name), timed_out=timed_out)
-    message = "; ".join(filter(None, (message, image_report(cluster.world(), run), _undo(session, run, plan))))
-    if outcome == "failed":
-        with suppress(OutputError):  # the last line is still printed
-            await _print_failures(session, plan)
-    if timed_out:
-        await _record(session, run, WorkloadEvent.TIMED_OUT, message)
+    clean_up = CleanUp(session.client, run, session.display)
+    left = clean_up.unfinished
     try:
-        message = "; ".join(filter(None, (message, await runner.clean_up(run, plan))))
+        left = await clean_up.finish()
+        if outcome == "failed":
+            with suppress(OutputError):  # the last line is still printed
+                await _print_failures(session, plan)
     finally:
+        sentences = message, image_report(cluster.world(), run), _undo(session, run, plan), left
+        message = "; ".join(filter(None, sentences))
         _end(session, outcome, message)
+    await _record_end(session, run, plan, message if timed_out else "")
     return exit_code, plan.outcome in (End.DONE, End.INCOMPLETE)
 
 
@@ -76,13 +73,30 @@ async def _leave(session: Session, runner: Runner, run: Run, cluster: Cluster, e
         parts += [rest, f"after fixing the cause, {again}" if error else again]
     else:
         parts.append("no pod was restarted")
-    message = "; ".join(filter(None, (*parts, image_report(cluster.world(), run))))
-    _end(session, STOPPED if error else "interrupted", message)
+    clean_up = CleanUp(session.client, run, session.display)
+    left = clean_up.unfinished
+    try:
+        left = await clean_up.finish(_FINAL_WRITES_SECONDS)  # `resume` does the rest
+    finally:
+        parts += [image_report(cluster.world(), run), left]
+        message = "; ".join(filter(None, parts))
+        _end(session, STOPPED if error else "interrupted", message)
     with suppress(TimeoutError):
         async with asyncio.timeout(_FINAL_WRITES_SECONDS):
-            await _record(session, run, WorkloadEvent.STOPPED if error else WorkloadEvent.INTERRUPTED, message)
             await runner.write_progress(run, plan, STOPPED)
-            await runner.clean_up(run, plan, _FINAL_WRITES_SECONDS)  # `resume` does the rest
+            await _record(session, run, WorkloadEvent.STOPPED if error else WorkloadEvent.INTERRUPTED, message)
+
+
+async def _record_end(session: Session, run: Run, plan: Plan, timed_out: str) -> None:
+    """Record how the run ended. `timed_out` is the message of a run that timed out first."""
+    if plan.outcome is End.DONE:
+        await _record(session, run, WorkloadEvent.RECREATED, summary(plan.rows))
+    elif plan.outcome is End.FAILED:
+        await _record(session, run, WorkloadEvent.FAILED, f"{summary(plan.rows)}: {failures(plan.rows)}")
+    elif plan.outcome is End.INCOMPLETE:
+        await _record(session, run, WorkloadEvent.INCOMPLETE, f"{summary(plan.rows)}: {plan.message}")
+    if timed_out:
+        await _record(session, run, WorkloadEvent.TIMED_OUT, timed_out)
 
 
 async def _record(session: Session, run: Run, reason: WorkloadEvent, message: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from crrd.core.api.pod import parse_pod
 from crrd.core.api.types import ANNOTATION_STOPPED
 from crrd.core.rollout.adoption import Write
-from crrd.core.rollout.image_steps import has_image, left_behind, patch_of, pulls_of
+from crrd.core.rollout.image_steps import has_image, patch_of, pulls_of
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.pull import LABEL_PULL, LABEL_PULL_POLICY, PullPod, PullState, pull_pod, read_pull_pod
 from crrd.core.rollout.requests import RunRequest, read_run_request
@@ -70,10 +70,6 @@ class ImageWriter:
                 await self._known.read_revisions()
         if not written:
             await asyncio.sleep(_PAUSE_SECONDS)
-
-    async def end_requests(self, run: Run, plan: Plan) -> None:
-        """End the open requests of pods that do not get the image. Raises ApiRefusedError, ApiUnavailableError."""
-        await _each(self._give_up(run, row) for row in (*plan.image.give_up, *left_behind(run, plan.rows)))
 
     async def end(self) -> None:
         """Begin no more patches. Return when the response to each that was sent is there."""

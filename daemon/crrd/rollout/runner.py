@@ -7,7 +7,6 @@ the run on the requests, so that `status` can distinguish a running run from one
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,6 @@ from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.rollout.image_steps import NO_STEPS, left_behind
 from crrd.core.rollout.overview import LIVE_SECONDS, RUNNING, STOPPED, WAITING
 from crrd.core.rollout.plan import End, Plan, make_plan
-from crrd.core.rollout.pull import LABEL_PULL
 from crrd.core.rollout.run import Progress, Run
 from crrd.core.rollout.standing import RowMemo, Stage, count_done
 from crrd.core.rollout.state import World
@@ -24,12 +22,11 @@ from crrd.core.rollout.waits import Remedies, Wait
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import REQUESTS
-from crrd.lib.backoff import retry_delay
-from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, OutputError
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd.lib.looptime import loop_time
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
-from crrd.rollout.image_writer import ImageWriter, delete_pull_pods
+from crrd.rollout.image_writer import ImageWriter
 from crrd.rollout.refresher import FileRefresher
 from crrd.rollout.starts import Starts
 
@@ -40,7 +37,6 @@ NODE_SECONDS = 60.0
 away for seconds. A run with an image waits as long for pods that are just being recreated."""
 _TICK_SECONDS = 1.0  # Interval of updating the displayed seconds
 _PROGRESS_SECONDS = LIVE_SECONDS / 4  # Interval of writing the progress while the state is unchanged
-CLEAN_UP_SECONDS = 30.0  # How long a run that is over tries to delete what it leaves behind
 _WAITS_CHARACTERS = 500  # Length limit for the waits in the progress
 
 
@@ -80,7 +76,7 @@ class Runner:
         self._nodes_until: float | None = None  # While it waits before its end (`Plan.awaits`): when the run ends
         self._confirmed, self._remedies = confirmed, remedies
         self._starts, self._memo = Starts(client, cluster, clock), RowMemo()
-        self.is_over = False  # Whether `run` was not only a turn, so its user calls `clean_up`
+        self.is_over = False  # Whether `run` was not only a turn, so its user cleans up
         self._written_state, self._write_at = "", 0.0  # Last written state, and the loop's time of the next write
 
     async def run(self, run: Run) -> tuple[Plan, bool]:
@@ -145,46 +141,10 @@ class Runner:
             await self._wait(plan)
 
     async def _finish_begun(self) -> None:
-        """Begin nothing more. Return when the response to each write of a pod or a request is there."""
+        """Begin nothing more. Return when the response to each write that was sent is there."""
         await self._starts.finish()
         if self._images is not None:
             await self._images.end()
-
-    async def clean_up(self, run: Run, plan: Plan, seconds: float = CLEAN_UP_SECONDS) -> str:
-        """End what a run with an image leaves behind: its pull pods, and requests of pods that do not get the image.
-
-        It is tried again for so long. Return what is left then, with what the user can do, "" for nothing.
-        """
-        if self._images is None:
-            return ""
-        ends, namespace = loop_time() + seconds, run.namespace
-        requests = self._try(partial(self._images.end_requests, run, plan), ends)
-        pulls = self._try(partial(delete_pull_pods, self._client, namespace, run.name), ends)
-        requests_left, pulls_left = await asyncio.gather(requests, pulls)
-        remedy = f"kubectl delete pods -n {namespace} -l {LABEL_PULL}={run.name}"
-        sentences = (
-            requests_left and f"requests of pods without the image end only at their deadline: {requests_left}",
-            pulls_left and f"its pull pods could not be deleted: {pulls_left}; to delete them: {remedy}",
-        )
-        return "; ".join(filter(None, sentences))
-
-    async def _try(self, call: Callable[[], Awaitable[object]], ends: float) -> str:
-        """Make a call until it succeeds, is refused, or the time is over. Return its error, "" for none."""
-        failures = 0
-        while True:
-            try:
-                await call()
-            except (ApiRefusedError, ApiUnavailableError) as error:
-                failures += 1
-                delay = retry_delay(error, failures)
-                if isinstance(error, ApiRefusedError) or loop_time() + delay > ends:
-                    return str(error)
-                if failures == 1:
-                    with suppress(OutputError):
-                        self._display.print_line(f"cleaning up, retrying: {error}")
-                await asyncio.sleep(delay)
-            else:
-                return ""
 
     def _wait_before_end(self, plan: Plan) -> Plan:
         """Return the plan without an end while nodes may still come back, or pods are being recreated."""

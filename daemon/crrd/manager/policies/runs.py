@@ -26,6 +26,7 @@ from crrd.lib.looptime import loop_time
 from crrd.manager.policies.statuses import Policies
 from crrd.manager.policies.turn_display import TurnDisplay
 from crrd.manager.policies.turns import Turns
+from crrd.rollout.clean_up import CleanUp
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.daemons import NodeDaemons
 from crrd.rollout.display import RunDisplay, failures, summary
@@ -286,7 +287,7 @@ class PolicyRuns:
             *parts, timeout=left, confirmed=True, remedies=POLICY_REMEDIES, patience=patience, most=MOST_SECONDS
         )
         plan, timed_out = await runner.run(with_min_ready(cluster.world(), run) if active.record.image else run)
-        if runner.is_over and (left_behind := await runner.clean_up(run, plan, CHECK_SECONDS)):
+        if runner.is_over and (left_behind := await CleanUp(self._client, run, display).finish(CHECK_SECONDS)):
             log.warning("policy run cannot clean up", policy=active.key, run=run.name, error=left_behind)
         stages = tuple(row.stage for row in plan.rows)
         if stages != active.stages:
