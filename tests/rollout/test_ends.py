@@ -12,7 +12,7 @@ from crrd.core.rollout.pull import LABEL_PULL, pull_pod
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiUnavailableError
-from crrd.rollout import clean_up
+from crrd.rollout import clean_up, runner
 from crrd.rollout.session import Session
 from crrd_localnode.api.admission import AdmissionRequest, Operation
 from crrd_localnode.api.errors import ApiError, Cause, invalid
@@ -39,6 +39,27 @@ def on_write(
             await act(asked)
 
     cluster.api.admission.validating.append(validate)
+
+
+def writes_late(
+    monkeypatch: pytest.MonkeyPatch, call: str, plural: str, seconds: float, client: KubeClient
+) -> asyncio.Event:
+    """Have the API server carry out writes later, also if the caller goes away. Return whether one began."""
+    real, tasks, began = getattr(KubeClient, call), list[asyncio.Task[Any]](), asyncio.Event()
+
+    async def late(*parts: Any, **more: Any) -> Any:
+        await asyncio.sleep(seconds)
+        return await real(client, *parts, **more)
+
+    async def write(caller: KubeClient, resource: Any, *parts: Any, **more: Any) -> Any:
+        if resource.plural != plural or more.get("dry_run"):
+            return await real(caller, resource, *parts, **more)
+        tasks.append(asyncio.create_task(late(resource, *parts, **more)))
+        began.set()
+        return await asyncio.shield(tasks[-1])
+
+    monkeypatch.setattr(KubeClient, call, write)
+    return began
 
 
 async def left(cluster: PlayedCluster) -> list[str]:
@@ -71,7 +92,7 @@ async def run_name(cluster: PlayedCluster) -> str:
     return str((await cluster.requests())[0]["metadata"]["labels"]["crr.apps.kruise.io/run"])
 
 
-@pytest.mark.parametrize(("aborted", "impatient"), [(True, False), (False, False)])
+@pytest.mark.parametrize(("aborted", "impatient"), [(True, False), (True, True), (False, False)])
 async def test_requests_that_are_being_created_at_the_end_of_a_run_are_ended(
     cluster: PlayedCluster, images: Images, *, aborted: bool, impatient: bool
 ) -> None:
@@ -121,6 +142,75 @@ async def test_a_failed_first_part_ends_the_request_of_the_failed_pod(cluster: P
     on_write(cluster, Operation.UPDATE, PODS.plural, refuse)
     assert await recreated(cluster, *KEEP, "--partition", "1", "--max-failures", "2") == 1
     assert await left(cluster) == []
+
+
+async def test_a_request_that_is_being_created_at_ctrl_c_is_ended(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    images.grace = True
+    began = writes_late(monkeypatch, "create", PLURAL, 0.5, cluster.client)
+    running = asyncio.create_task(recreated(cluster, *KEEP))
+    await began.wait()
+    assert "; to continue: " in await interrupted(running, capsys)
+    assert len(await cluster.requests()) == 1
+    assert await left(cluster) == []
+
+
+async def test_a_pod_that_gets_the_image_at_ctrl_c_keeps_its_request(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request drains the pod, and sees its restart."""
+    await cluster.workload("Deployment", "web", 1)
+    began = writes_late(monkeypatch, "json_patch", PODS.plural, 0.5, cluster.client)
+    running = asyncio.create_task(recreated(cluster, *KEEP))
+    await began.wait()
+    await interrupted(running, capsys)
+    await phases(cluster, "Completed")
+    (request,) = await cluster.requests()
+    assert request["status"]["containerRecreateStates"][0]["phase"] == "Succeeded"
+
+
+async def test_a_hold_that_is_under_way_at_ctrl_c_is_named(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    began = writes_late(monkeypatch, "json_patch", DEPLOYMENTS.plural, 0.5, cluster.client)
+    running = asyncio.create_task(recreated(cluster, *ADOPT))
+    await began.wait()
+    assert "; so has the template, but its controller is still held by run " in await interrupted(running, capsys)
+    assert (await cluster.client.get(DEPLOYMENTS, NAMESPACE, "web"))["spec"]["paused"]
+
+
+async def test_a_write_without_an_answer_at_ctrl_c_is_named(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    monkeypatch.setattr(runner, "ANSWER_SECONDS", 0.2)
+    began = writes_late(monkeypatch, "json_patch", DEPLOYMENTS.plural, 600.0, cluster.client)
+    running = asyncio.create_task(recreated(cluster, *ADOPT))
+    await began.wait()
+    line = await interrupted(running, capsys)
+    assert "the API server has not answered a write within 5s, and may still carry it out; to see what" in line
+    assert f"; to end it: crrd recreate abort {await run_name(cluster)} -n default (after" in line
+
+
+async def test_a_workload_that_cannot_be_read_at_ctrl_c_may_be_held(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    began, real = writes_late(monkeypatch, "json_patch", DEPLOYMENTS.plural, 0.2, cluster.client), KubeClient.get
+
+    async def get(client: KubeClient, resource: Any, *parts: Any, **more: Any) -> Any:
+        if began.is_set() and resource.plural == DEPLOYMENTS.plural:
+            raise ApiUnavailableError("not now")
+        return await real(client, resource, *parts, **more)
+
+    monkeypatch.setattr(KubeClient, "get", get)
+    running = asyncio.create_task(recreated(cluster, *ADOPT))
+    await began.wait()
+    line = await interrupted(running, capsys)
+    assert "; whether the controller of deployment.apps/web is still held is unknown: not now (after" in line
 
 
 @pytest.mark.parametrize("ended", [True, False])

@@ -13,13 +13,13 @@ from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, CrrdError, OutputError
 from crrd.lib.output import complain
 from crrd.lib.plain import plain, with_flags
-from crrd.rollout.clean_up import CleanUp
+from crrd.rollout.clean_up import CleanUp, attempt, unknown_holder
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import failures, summary
 from crrd.rollout.events import WorkloadEvent, workload_event
 from crrd.rollout.refusals import describe
 from crrd.rollout.remedies import FLAGS
-from crrd.rollout.runner import Runner
+from crrd.rollout.runner import ANSWER_SECONDS, Runner
 from crrd.rollout.session import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INCOMPLETE, EXIT_TIMED_OUT, Session
 
 _FINAL_WRITES_SECONDS = 5.0  # Time limit for an event, and after Ctrl-C for cleaning up, because the user waits
@@ -74,17 +74,38 @@ async def _leave(session: Session, runner: Runner, run: Run, cluster: Cluster, e
     else:
         parts.append("no pod was restarted")
     clean_up = CleanUp(session.client, run, session.display)
-    left = clean_up.unfinished
+    left, unknown = clean_up.unfinished, ""
     try:
-        left = await clean_up.finish(_FINAL_WRITES_SECONDS)  # `resume` does the rest
+        left, unknown = await asyncio.gather(
+            clean_up.finish(_FINAL_WRITES_SECONDS), _look_at_workload(session, run, cluster, plan)
+        )  # `resume` does the rest
     finally:
-        parts += [image_report(cluster.world(), run), left]
+        unanswered = _unanswered(session, run) if runner.is_unanswered else ""
+        parts += [image_report(cluster.world(), run), left, unknown, unanswered]
         message = "; ".join(filter(None, parts))
         _end(session, STOPPED if error else "interrupted", message)
     with suppress(TimeoutError):
         async with asyncio.timeout(_FINAL_WRITES_SECONDS):
             await runner.write_progress(run, plan, STOPPED)
             await _record(session, run, WorkloadEvent.STOPPED if error else WorkloadEvent.INTERRUPTED, message)
+
+
+async def _look_at_workload(session: Session, run: Run, cluster: Cluster, plan: Plan) -> str:
+    """Read the workload in the middle of an adoption: a write may have arrived without its response.
+
+    Return what is not known, "" for nothing.
+    """
+    if plan.image.adoption is None or cluster.images is None:
+        return ""
+    error = await attempt(cluster.images.read_workload, _FINAL_WRITES_SECONDS, session.display)
+    return unknown_holder(run, error) if error else ""
+
+
+def _unanswered(session: Session, run: Run) -> str:
+    """Return what to say about a write that may still be carried out."""
+    why = f"the API server has not answered a write within {ANSWER_SECONDS:.0f}s, and may still carry it out"
+    status, abort = session.command_line("status", run.name), session.command_line("abort", run.name)
+    return f"{why}; to see what became of it: {status}; to end it: {abort}"
 
 
 async def _record_end(session: Session, run: Run, plan: Plan, timed_out: str) -> None:

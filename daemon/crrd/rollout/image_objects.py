@@ -70,6 +70,12 @@ class ImageObjects:
         parse = partial(read_revision, container=self._container)
         self._revisions = await list_revisions(self._client, self._namespace, self._aim, parse)
 
+    async def read_workload(self) -> None:
+        """Read the workload, because the watch may lag. Raises ApiUnavailableError, ApiRefusedError."""
+        if self._aim.resource is not None:
+            name = self._aim.target.name
+            self.workload_written(await self._client.get(self._aim.resource, self._namespace, name))
+
     @property
     def template(self) -> Template | None:
         """The workload's template."""

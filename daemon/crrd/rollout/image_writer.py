@@ -5,7 +5,7 @@ again from fresh reads. So it does not matter whether the response to a write ar
 """
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,6 +25,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REQUESTS, Resource, Where
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
 from crrd.lib.jsonfields import mapping, text
+from crrd.lib.supervise import cancel
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.image_objects import ImageObjects
 from crrd.rollout.refresher import lacks_right
@@ -45,6 +46,7 @@ class ImageWriter:
         self._patches = SideBySide(cluster.changed.set)
         self._chosen: dict[str, Row] = {}  # By UID: the pods that get the image by the newest plan
         self._sent: set[str] = set()  # Those of them whose patch is under way
+        self._writes: set[asyncio.Task[Any]] = set()  # Writes of pull pods and of the adoption that are under way
         self._refused: list[Write] = []  # Writes of the adoption that were refused, before the objects were read again
 
     async def begin(self, run: Run) -> None:
@@ -59,26 +61,36 @@ class ImageWriter:
         self._chosen = {row.uid: row for row in steps.patch}
         for uid in self._chosen:
             self._patches.begin(uid, partial(self._patch_chosen, run, uid))
-        await _each(self._pull(run, node, plan) for node in steps.pull[:_PARALLEL])
+        await _each(self._uninterrupted(self._pull(run, node, plan)) for node in steps.pull[:_PARALLEL])
         with suppress(ApiUnavailableError):  # the next plan says so again
             await _each(self._give_up(run, row) for row in steps.give_up)
         await _each(self._drop(run, each) for each in steps.drop)
         if steps.adoption is not None and not self._sent:
             for write in steps.adoption.writes:
-                written = await self._adopt(run, write) and written
+                written = await self._uninterrupted(self._adopt(run, write)) and written
             with suppress(ApiUnavailableError):
                 await self._known.read_revisions()
         if not written:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def end(self) -> None:
-        """Begin no more patches. Return when the response to each that was sent is there."""
+        """Begin no more patches. Return when the response to each write that was sent is there."""
         self._chosen = {}
         await self._patches.stop(but=self._sent)
+        if self._writes:
+            await asyncio.wait(self._writes)
 
     async def cancel(self) -> None:
         """Stop at once."""
         await self._patches.stop()
+        await cancel(self._writes)
+
+    async def _uninterrupted(self, write: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a write. If the caller is interrupted, the write goes on, and `end` waits for it."""
+        task = asyncio.create_task(write)
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        return await asyncio.shield(task)
 
     async def _pull(self, run: Run, node: str, plan: Plan) -> None:
         """Create the pull pod of a node, like a pod of the run there."""

@@ -37,6 +37,7 @@ NODE_SECONDS = 60.0
 away for seconds. A run with an image waits as long for pods that are just being recreated."""
 _TICK_SECONDS = 1.0  # Interval of updating the displayed seconds
 _PROGRESS_SECONDS = LIVE_SECONDS / 4  # Interval of writing the progress while the state is unchanged
+ANSWER_SECONDS = 5.0  # How long an interrupted command waits for the responses to its writes
 _WAITS_CHARACTERS = 500  # Length limit for the waits in the progress
 
 
@@ -77,13 +78,28 @@ class Runner:
         self._confirmed, self._remedies = confirmed, remedies
         self._starts, self._memo = Starts(client, cluster, clock), RowMemo()
         self.is_over = False  # Whether `run` was not only a turn, so its user cleans up
+        self.is_unanswered = False  # Whether the run was interrupted, and a write may still be carried out
         self._written_state, self._write_at = "", 0.0  # Last written state, and the loop's time of the next write
 
     async def run(self, run: Run) -> tuple[Plan, bool]:
         """Continue the run until it ends. Return its last plan, and whether the run timed out.
 
-        Raises ConfigurationError if waiting cannot help.
+        A command that is interrupted waits a moment for the responses to its writes, so that it knows what it leaves. A
+        turn ends at once. Raises ConfigurationError if waiting cannot help.
         """
+        try:
+            return await self._run(run)
+        except asyncio.CancelledError:
+            if self._patience is None:
+                await self._finish_soon()
+            raise
+        finally:
+            if self._images is not None:
+                await self._images.cancel()
+            await self._starts.cancel()
+            await self._refresher.cancel()
+
+    async def _run(self, run: Run) -> tuple[Plan, bool]:
         try:
             await self._wait_for_next_second(run)
             if self._images is not None and self._patience is None:  # else an earlier turn has begun the pulls
@@ -92,11 +108,6 @@ class Runner:
         except Exception:
             await self._finish_begun()
             raise
-        finally:
-            if self._images is not None:
-                await self._images.cancel()
-            await self._starts.cancel()
-            await self._refresher.cancel()
 
     async def _carry_out(self, run: Run) -> tuple[Plan, bool]:
         while True:
@@ -145,6 +156,14 @@ class Runner:
         await self._starts.finish()
         if self._images is not None:
             await self._images.end()
+
+    async def _finish_soon(self) -> None:
+        """Do the same, but not for long."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._finish_begun()
+        except TimeoutError:
+            self.is_unanswered = True
 
     def _wait_before_end(self, plan: Plan) -> Plan:
         """Return the plan without an end while nodes may still come back, or pods are being recreated."""

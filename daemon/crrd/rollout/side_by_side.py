@@ -29,10 +29,11 @@ class SideBySide:
             raise self._error
 
     async def stop(self, *, but: Collection[str] = ()) -> None:
-        """Cancel all work, except for the pods in `but`, which is awaited."""
+        """Cancel all work, except for the pods in `but`, which is awaited: it goes on if the caller is interrupted."""
         kept = [task for uid, task in self._tasks.items() if uid in but]
         await cancel([task for uid, task in self._tasks.items() if uid not in but])
-        await asyncio.gather(*kept, return_exceptions=True)
+        if kept:
+            await asyncio.wait(kept)
 
     async def _in_turn(self, work: Callable[[], Awaitable[object]]) -> None:
         release = await self._lanes.take(Lane.WRITE, None)
