@@ -155,8 +155,11 @@ async def test_a_workload_that_was_created_again_is_the_target_of_the_same_run(s
     shop.runs.stop_all()
 
 
-@pytest.mark.parametrize("forbidden", ["", "delete pods"])
-async def test_requests_are_released_also_without_the_right_to_delete_pull_pods(shop: Shop, forbidden: str) -> None:
+@pytest.mark.parametrize(("forbidden", "failed"), [("", False), ("delete pods", False), ("", True)])
+async def test_requests_are_released_also_without_the_right_to_delete_pull_pods(
+    shop: Shop, forbidden: str, *, failed: bool
+) -> None:
+    """Also those of a failed run, because the API server may have been busy at its end."""
     api, run = shop.api, make_run(shop.policy, RECORD, TARGET)
     spec = {"containers": [{"name": "app", "image": "i:1"}]}
     api.put(PODS, {"metadata": {"name": "web-1", "namespace": "n", "uid": "u1"}, "spec": spec})
@@ -171,7 +174,8 @@ async def test_requests_are_released_also_without_the_right_to_delete_pull_pods(
     (name,) = api.objects[REQUESTS.plural]
     annotations = api.objects[REQUESTS.plural][name]["metadata"]["annotations"]
     assert ANNOTATION_STOPPED not in annotations, "the run is carried out"
-    shop.runs.follow(shop.policy, None, None, None)
+    ended = replace(shop.policy.status, run=replace(RECORD, finished=AT, failed=failed))
+    shop.runs.follow(replace(shop.policy, status=ended), None, None, None)
     await shop.runs.release("n/p")
     annotations = api.objects[REQUESTS.plural][name]["metadata"]["annotations"]
     assert annotations[ANNOTATION_STOPPED] == "true"

@@ -5,7 +5,7 @@ again from fresh reads. So it does not matter whether the response to a write ar
 """
 
 import asyncio
-from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -209,20 +209,21 @@ async def delete_pull_pods(client: KubeClient, namespace: str, run: str) -> int:
     return len(found.items)
 
 
-async def release_runs(client: KubeClient, namespace: str, policy: str, keep: Collection[str]) -> None:
-    """Clean up after the runs of a policy (UID) that nobody carries out any more, except the runs in `keep`.
+async def release_runs(client: KubeClient, namespace: str, policy: str, keep: str) -> None:
+    """Clean up after the runs of a policy (UID), except the run `keep`, which is carried out.
 
     The requests of pods that do not get the image end, and pull pods are deleted. This needs a right that the namespace
-    may have taken back, so it is the last. Raises ApiUnavailableError and ApiRefusedError.
+    may have taken back, so it is the last. A user who resumes one of the runs gets them again. Raises
+    ApiUnavailableError and ApiRefusedError.
     """
     requests = Where(namespace=namespace, label_selector=LABEL_RUN)
     asked = (await client.list_all(REQUESTS, read_run_request, **requests)).items
     own = (each for each in asked if each is not None and each.run.options.policy == policy)
-    left = (each for each in own if each.run.name not in keep and not each.request.completed)
+    left = (each for each in own if each.run.name != keep and not each.request.completed)
     await stop_requests(client, left, set())
     pods = Where(namespace=namespace, label_selector=f"{LABEL_PULL_POLICY}={policy}")
     pulls = (await client.list_all(PODS, read_pull_pod, **pods)).items
-    await _each(_delete(client, namespace, each.name, each.uid) for each in pulls if each.run not in keep)
+    await _each(_delete(client, namespace, each.name, each.uid) for each in pulls if each.run != keep)
 
 
 async def stop_requests(client: KubeClient, requests: Iterable[RunRequest], ended: set[str]) -> None:

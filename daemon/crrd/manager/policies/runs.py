@@ -104,7 +104,7 @@ class Leftovers:
     """What the stopped runs of a policy may have left behind. Each leader begins anew."""
 
     policy: Policy
-    keep: frozenset[str]  # Runs that are carried out, or that a user may resume
+    keep: str  # The run that is carried out, "" for none
     times: int = 2  # How often to clean up
     due_at: float = 0.0  # The loop's time of the next clean-up
 
@@ -160,8 +160,7 @@ class PolicyRuns:
             return
         last = policy.status.run
         if policy.template_image or (last is not None and last.image):
-            failed = last.name if last is not None and last.failed else ""  # a user may resume it
-            self._note_left(policy, failed, wanted.name if wanted is not None else "")
+            self._note_left(policy, wanted.name if wanted is not None else "")
         if wanted is None or aim is None:
             return
         self._moved.setdefault(policy.key, loop_time())
@@ -200,10 +199,10 @@ class PolicyRuns:
         elif self._policies.get(key) is None:
             del self._left[key]
 
-    def _note_left(self, policy: Policy, *keep: str) -> None:
-        left, kept = self._left.get(policy.key), frozenset(filter(None, keep))
-        if left is None or (left.policy.uid, left.keep) != (policy.uid, kept):
-            self._left[policy.key] = Leftovers(policy, kept)
+    def _note_left(self, policy: Policy, keep: str = "") -> None:
+        left = self._left.get(policy.key)
+        if left is None or (left.policy.uid, left.keep) != (policy.uid, keep):
+            self._left[policy.key] = Leftovers(policy, keep)
 
     def stop_all(self) -> None:
         """Stop everything at once. The next leader continues."""
