@@ -108,6 +108,7 @@ class Shop(Runs):
         self._born: dict[str, float] = {}  # UID -> when a pod was created
         self._crashed: dict[str, float] = {}  # UID -> when a container of it has ended by itself
         self._unready: dict[str, float] = {}  # UID -> since when a pod is not ready
+        self._asked_by: dict[str, object] = {}  # UID of a pod -> the process that has made the last request for it
         self._disturbed: dict[str, str] = {}  # UID -> name of a pod that the run has patched, and that is not ready yet
 
     def open(self) -> None:
@@ -229,6 +230,7 @@ class Shop(Runs):
     def _check_begin(self, pod: Object) -> None:
         """A request of the run for a pod is created."""
         shop, now, own = self.shop, self._world.loop.time(), pod["metadata"]["uid"]
+        self._asked_by[own] = self.process
         if shop is None or not is_ready(pod) or not self._world.could_write(now - BLIND, now):
             return
         names = {each["metadata"]["uid"]: each["metadata"]["name"] for each in self.pods()}
@@ -356,9 +358,9 @@ class Shop(Runs):
             return False
         chosen = found[about["pod"] % len(found)]
         self._world.store.delete(PLURAL, key_of(chosen))
-        if self.process is None:  # the next process cannot see that kubelet has yet to replace the container
-            pod = chosen["spec"]["podName"]
-            self._disturbed = {uid: name for uid, name in self._disturbed.items() if name != pod}
+        for uid, name in [*self._disturbed.items()]:
+            if name == chosen["spec"]["podName"] and self.process is not self._asked_by[uid]:
+                del self._disturbed[uid]  # another process cannot see that kubelet has yet to replace the container
         return True
 
     def _do_lag(self, about: Mapping[str, Any]) -> bool:
