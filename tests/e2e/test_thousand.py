@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from crrd.core.api.types import API_VERSION, KIND
 from crrd.kube.resources import PODS, REQUESTS
-from tests.support.cluster import PATIENCE, Cluster, Json, container, crr_for, pod_ready, restart_count, states
+from tests.support.cluster import PATIENCE, Cluster, Json, container, pod_ready, restart_count, states
 from tests.support.real_nodes import installed, kubectl, machines, missing
 from tests.tools.cluster.cluster import Cluster as Machines
 
@@ -74,8 +75,10 @@ async def create_requests(cluster: Cluster, wanted: Sequence[tuple[Json, str]]) 
     free = asyncio.Semaphore(CREATORS)
 
     async def create(pod: Json, name: str) -> None:
+        spec = {"podName": pod["metadata"]["name"], "containers": [{"name": name}]}
+        meta = {"name": f"{pod['metadata']['name']}-{name}"}
         async with free:
-            await cluster.create_request(crr_for(pod, [name], name=f"{pod['metadata']['name']}-{name}"))
+            await cluster.create_request({"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec})
 
     await asyncio.gather(*(create(pod, name) for pod, name in wanted))
 
