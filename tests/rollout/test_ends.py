@@ -316,6 +316,18 @@ async def test_an_abort_that_cannot_delete_a_pull_pod_releases_the_controller(
     assert "paused" not in (await cluster.client.get(DEPLOYMENTS, NAMESPACE, "web"))["spec"]
 
 
+async def test_a_second_interruption_does_not_hide_a_write_without_an_answer(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    began = writes_late(monkeypatch, "json_patch", DEPLOYMENTS.plural, 600.0, cluster.client)
+    running = asyncio.create_task(recreated(cluster, *ADOPT))
+    await began.wait()
+    running.cancel()
+    await asyncio.sleep(0)
+    assert "has not answered a write" in await interrupted(running, capsys)
+
+
 async def test_an_abort_that_cannot_see_whether_a_controller_is_held_says_so(
     cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -195,6 +195,48 @@ async def test_a_run_does_not_wait_forever_for_pods(
         assert await running == (0 if scaled else 4)
 
 
+async def one_of_two(cluster: PlayedCluster, capsys: pytest.CaptureFixture[str], *more: str) -> asyncio.Task[int]:
+    """Return a run that waits because one of two pods was deleted. The other one is done."""
+    (*_, gone), output = await cluster.workload("Deployment", "web", 2), ""
+    words = (
+        "deployment/web",
+        "-c",
+        "app",
+        "--image",
+        "i:2",
+        "--min-ready",
+        "0",
+        "--template",
+        "keep",
+        "--run",
+        "first",
+    )
+    running = asyncio.create_task(recreated(cluster, *words, "--max-unavailable", "2", *more))
+    await cluster.client.delete(PODS, NAMESPACE, gone, grace_seconds=0)
+    while "waiting for new pods of deployment.apps/web, it has 1 of 2" not in output:
+        await asyncio.sleep(0.05)
+        output += capsys.readouterr().out
+    return running
+
+
+async def test_others_see_that_a_run_waits_for_a_pod(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = await one_of_two(cluster, capsys)
+    with pytest.raises(ConfigurationError, match="is not finished"):
+        await recreated(cluster, "deployment/web", "-c", "app", "--image", "i:3", "--template", "keep")
+    await recreated(cluster, "status", "first")
+    assert "waiting: 1 of 1" in capsys.readouterr().out
+    assert await recreated(cluster, "abort", "first") == 0
+    assert await running == 1
+
+
+async def test_a_run_that_is_done_but_for_a_pod_that_does_not_come_is_done_at_its_timeout(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await (await one_of_two(cluster, capsys, "--timeout", "3s")) == 0
+
+
 @pytest.mark.parametrize("container", ["app", "side"])
 async def test_a_run_that_was_killed_before_it_recorded_its_end_hinders_no_other(
     cluster: PlayedCluster, images: Images, container: str

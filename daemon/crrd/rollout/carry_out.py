@@ -4,9 +4,8 @@ import asyncio
 from contextlib import suppress
 
 from crrd.core.rollout.image_report import image_report
-from crrd.core.rollout.overview import STOPPED
 from crrd.core.rollout.plan import End, Plan, make_plan
-from crrd.core.rollout.run import Run
+from crrd.core.rollout.run import STOPPED, Run
 from crrd.core.rollout.standing import Stage, tally
 from crrd.kube.events import write_event
 from crrd.kube.resources import REQUESTS

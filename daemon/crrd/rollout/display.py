@@ -8,10 +8,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from crrd.core.rollout.overview import RUNNING, RunStatus
+from crrd.core.rollout.overview import RunStatus
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview
-from crrd.core.rollout.run import Run
+from crrd.core.rollout.run import RUNNING, Run
 from crrd.core.rollout.standing import Row, Stage, count_done, tally
 from crrd.core.rollout.waits import Wait
 

@@ -13,9 +13,8 @@ from functools import partial
 
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.rollout.image_steps import NO_STEPS, left_behind
-from crrd.core.rollout.overview import LIVE_SECONDS, RUNNING, STOPPED, WAITING
 from crrd.core.rollout.plan import End, Plan, make_plan
-from crrd.core.rollout.run import Progress, Run
+from crrd.core.rollout.run import LIVE_SECONDS, RUNNING, STOPPED, WAITING, Progress, Run
 from crrd.core.rollout.standing import RowMemo, Stage, count_done
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Remedies, Wait
@@ -159,11 +158,11 @@ class Runner:
 
     async def _finish_soon(self) -> None:
         """Do the same, but not for long."""
-        try:
+        self.is_unanswered = True  # also if it is interrupted again
+        with suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self._finish_begun()
-        except TimeoutError:
-            self.is_unanswered = True
+                self.is_unanswered = False
 
     def _wait_before_end(self, plan: Plan) -> Plan:
         """Return the plan without an end while nodes may still come back, or pods are being recreated."""
@@ -172,7 +171,8 @@ class Runner:
             return plan
         now = loop_time()
         self._nodes_until = self._nodes_until or now + NODE_SECONDS
-        return replace(plan, end=None, wait=plan.awaits) if now < self._nodes_until else plan
+        until = min(self._nodes_until, self._limit) if plan.end is End.DONE else self._nodes_until
+        return replace(plan, end=None, wait=plan.awaits) if now < until else plan
 
     def _extend_time_limit(self, run: Run, world: World, plan: Plan) -> None:
         """Extend the time limit after progress, but not beyond one for the whole run."""

@@ -4,10 +4,10 @@ import os
 import socket
 from dataclasses import replace
 
-from crrd.core.rollout.overview import RUNNING, STOPPED, WAITING, RunStatus, run_status
+from crrd.core.rollout.overview import RunStatus, run_status
 from crrd.core.rollout.plan import End, Plan, seen_by_others
 from crrd.core.rollout.requests import RunRequest, newest_run
-from crrd.core.rollout.run import LABEL_RUN, Run
+from crrd.core.rollout.run import LABEL_RUN, RUNNING, STOPPED, WAITING, Run
 from crrd.core.rollout.waits import Wait
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import summary

@@ -491,6 +491,15 @@ class TestProgress:
         )
         assert found.end is (End.DONE if stage == "skipped" else None)
 
+    def test_a_container_that_is_removed_from_a_pod_hides_no_failure_of_another(self) -> None:
+        pod, of = member("web-0", container("side")), run("app", "side")
+        states = (
+            RecreateState("app", StatePhase.FAILED, reason=Reason.CONTAINER_NOT_FOUND),
+            RecreateState("side", StatePhase.FAILED, reason=Reason.DEADLINE),
+        )
+        request = asked(of, pod, RequestPhase.COMPLETED, states=states)
+        assert planned(World((pod,), (request,)), of).outcome is End.FAILED
+
     def test_a_container_that_is_added_to_a_pod_is_judged_by_its_own_start(self) -> None:
         pod, late = member("web-0", container("side")), container("app", started_at=AFTER)
         none, starting = (replace(late, container_id="", running=False), Skip.NOT_RUNNING), (late, Skip.RECENT)

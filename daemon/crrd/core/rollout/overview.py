@@ -7,11 +7,8 @@ from datetime import datetime
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.requests import RunRequest, last_progress
-from crrd.core.rollout.run import Run
+from crrd.core.rollout.run import RUNNING, STOPPED, WAITING, Run
 from crrd.core.rollout.standing import count_done
-
-LIVE_SECONDS = 60.0  # A process that has written no progress for this long counts as ended
-RUNNING, WAITING, STOPPED = "running", "waiting", "stopped"  # States of a run that has not ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +35,7 @@ def run_status(
     """
     last = last_progress(requests)
     state, done, total, waits = last.state, last.done, last.total, last.waits
-    at = parse_time(last.at)
-    if state in (RUNNING, WAITING) and (is_gone(last.by) or at is None or (now - at).total_seconds() > LIVE_SECONDS):
+    if state in (RUNNING, WAITING) and (is_gone(last.by) or not last.is_live(now)):
         state = STOPPED
     if any(each.request.aborted for each in requests):
         state = End.ABORTED

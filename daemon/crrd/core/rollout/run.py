@@ -8,9 +8,11 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+from crrd.core.api.time import parse_time
 from crrd.core.api.types import API_VERSION, KIND
 from crrd.core.rollout.image_change import ImageChange
 
@@ -199,6 +201,10 @@ class Run:
         return json.dumps(shape, sort_keys=True, separators=(",", ":"))
 
 
+LIVE_SECONDS = 60.0  # A process that has written no progress for this long counts as ended
+RUNNING, WAITING, STOPPED = "running", "waiting", "stopped"  # States of a run that has not ended
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The progress of a run, as last written by the process that carries it out."""
@@ -209,6 +215,11 @@ class Progress:
     done: int
     total: int  # Pods that are neither skipped nor deleted
     waits: str = ""  # What the run waited for
+
+    def is_live(self, now: datetime) -> bool:
+        """Whether its process may still run."""
+        at = parse_time(self.at)
+        return self.state in (RUNNING, WAITING) and at is not None and (now - at).total_seconds() <= LIVE_SECONDS
 
     def annotation(self) -> dict[str, str]:
         """Return the annotation that stores it on a request."""

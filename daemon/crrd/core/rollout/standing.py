@@ -193,7 +193,8 @@ def _requested(world: World, run: Run, member: Member, asked: RunRequest, now: d
             return _candidate(world, run, member, asked)
         if member.disrupted and row.has_reason(Reason.POD_ENDED):
             return replace(row, stage=Stage.GONE, wait=_EVICTED)
-        if row.has_reason(Reason.CONTAINER_NOT_FOUND):
+        causes = {each.reason for each in request.status.states if each.phase is StatePhase.FAILED}
+        if Reason.CONTAINER_NOT_FOUND in causes and causes <= {Reason.CONTAINER_NOT_FOUND, Reason.EARLIER_FAILURE}:
             return _without_removed(world, run, member, asked, row)
         if (interrupted := _interrupted(world, run, row, member)) is not None:
             return interrupted

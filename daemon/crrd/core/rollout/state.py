@@ -61,7 +61,8 @@ class Member:
     def mounted(self, container: str) -> datetime | None:
         """Return when kubelet may have set up the files of a container that has started only once; else None."""
         found = self.pod.containers[container]
-        at = self.added.get(container) or parse_time(self.created)
+        added, began = self.added.get(container), parse_time(found.started_at)
+        at = added if added is not None and began is not None and added <= began else parse_time(self.created)
         return at if found.running and not found.restart_count else None
 
     @property
