@@ -29,6 +29,8 @@ pytestmark = [
 PODS_AT_ALL, NAMES, REQUESTS_AT_ONCE = 300, ("a", "b", "c", "d"), 1000
 """The last containers of the pods have no request, and must not be restarted."""
 CREATORS = 32
+METRICS_PORT = 9420
+"""Of the node daemon, in manifests/node/daemonset.yaml."""
 SECONDS = 1800.0
 SCRIPT = "trap 'exit 0' TERM; sleep 1000000 & wait"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -157,7 +159,7 @@ async def stages(nodes: Machines) -> tuple[str, float]:
     dropped = 0.0
     names = kubectl(nodes, "-n", "crrd-node", "get", "pods", "-l", "app.kubernetes.io/component=node", "-o", "name")
     for pod in names.split():
-        path = f"/api/v1/namespaces/crrd-node/pods/{pod.partition('/')[2]}:http/proxy/metrics"
+        path = f"/api/v1/namespaces/crrd-node/pods/{pod.partition('/')[2]}:{METRICS_PORT}/proxy/metrics"
         page = await asyncio.to_thread(kubectl, nodes, "get", "--raw", path)
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
