@@ -413,8 +413,17 @@ class TestConfigChange:
             ({"dynamic": (120, ".", "f:image")}, 2, False),
             ({"dynamic": (90, ".", "f:image")}, 2, True),
             ({"label": (120, ".")}, 1, True),
+            ({"create": (127, ".")}, 2, True),
         ],
-        ids=["created with the pod", "another image", "two owners", "added", "added before", "the spec is unchanged"],
+        ids=[
+            "created with the pod",
+            "another image",
+            "two owners",
+            "added",
+            "added before",
+            "the spec is unchanged",
+            "its creator has written again",
+        ],
     )
     def test_a_container_that_was_added_has_the_files_of_when_it_was_added(
         self, writes: dict[str, tuple[float | str | None, ...]], generation: int, *, restarted: bool
