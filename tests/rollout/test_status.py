@@ -12,7 +12,6 @@ from datetime import timedelta
 import pytest
 
 from crrd.core.api.time import rfc3339
-from crrd.core.rollout import overview
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Progress
 from crrd.kube.resources import REQUESTS
@@ -163,7 +162,7 @@ async def test_whoever_watches_without_a_connection_follows_on(
         while not display.whys[-1] and not watching.done():
             await asyncio.sleep(0.01)
         with monkeypatch.context() as patch:
-            patch.setattr(overview, "LIVE_SECONDS", 0.0)  # what was written last is too old now
+            patch.setattr("crrd.core.rollout.run.LIVE_SECONDS", 0.0)  # what was written last is too old now
             shown = len(display.whys)
             while len(display.whys) < shown + 3 and not watching.done():
                 await asyncio.sleep(0.01)
