@@ -219,15 +219,14 @@ async def release_runs(client: KubeClient, namespace: str, policy: str, keep: st
     requests = Where(namespace=namespace, label_selector=LABEL_RUN)
     asked = (await client.list_all(REQUESTS, read_run_request, **requests)).items
     own = (each for each in asked if each is not None and each.run.options.policy == policy)
-    left = (each for each in own if each.run.name != keep and not each.request.completed)
-    await stop_requests(client, left, set())
+    await stop_requests(client, (each for each in own if each.run.name != keep), set())
     pods = Where(namespace=namespace, label_selector=f"{LABEL_PULL_POLICY}={policy}")
     pulls = (await client.list_all(PODS, read_pull_pod, **pods)).items
     await _each(_delete(client, namespace, each.name, each.uid) for each in pulls if each.run != keep)
 
 
 async def stop_requests(client: KubeClient, requests: Iterable[RunRequest], ended: set[str]) -> None:
-    """End open requests for another image of pods that do not have it. Their names are added to `ended`.
+    """End those that are open, for another image, of pods that do not have it. Their names are added to `ended`.
 
     A pod that has the image keeps its request, which drains it and sees its restart. The node may not know that yet.
     Each is tried before the error of one is raised: ApiUnavailableError or ApiRefusedError.
@@ -237,7 +236,7 @@ async def stop_requests(client: KubeClient, requests: Iterable[RunRequest], ende
 
 async def _stop_request(client: KubeClient, asked: RunRequest, ended: set[str]) -> None:
     change, request, namespace = asked.run.options.image, asked.request, asked.run.namespace
-    if change is None or request.stopped:
+    if change is None or request.completed or request.stopped:
         return
     with suppress(GoneError, ConflictError):
         pod = parse_pod(await client.get(PODS, namespace, request.pod_name))
@@ -263,10 +262,8 @@ def _name_and_uid(obj: object) -> tuple[str, str]:
     return text(meta.get("name")), text(meta.get("uid"))
 
 
-async def _each(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """Do all of this, and then return the results, or raise the first error."""
-    done = await asyncio.gather(*calls, return_exceptions=True)
-    for each in done:
+async def _each(calls: Iterable[Awaitable[object]]) -> None:
+    """Do all of this, and then raise the first error."""
+    for each in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(each, BaseException):
             raise each
-    return [each for each in done if not isinstance(each, BaseException)]

@@ -137,7 +137,7 @@ async def _end_undone(session: Session, run: Run, cluster: Cluster) -> None:
             with suppress(GoneError):
                 made = await session.client.merge_patch(REQUESTS, session.namespace, each.request.name, body)
                 cluster.written(made)
-    await stop_requests(session.client, (each for each in undone if not each.request.completed), set())
+    await stop_requests(session.client, undone, set())
 
 
 def _left(plan: Plan) -> int:

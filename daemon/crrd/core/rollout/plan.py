@@ -144,7 +144,7 @@ def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
     if run.options.image is not None and last.state == End.DONE and not unsettled:
         return Plan(tuple(_at_the_end(row, done=True) for row in make_rows(world, run, now)), end=End.DONE)
     plan = make_plan(world, run, now)
-    if run.options.image is not None and plan.end is End.DONE and plan.awaits.why and last.is_live(now):
+    if plan.end is End.DONE and plan.awaits.why and last.is_live(now):
         return replace(plan, end=None, wait=plan.awaits)  # its process waits for the pods
     if plan.image.adoption is not None or unsettled or plan.end in (End.FAILED, End.ABORTED):
         return plan

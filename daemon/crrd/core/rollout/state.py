@@ -101,10 +101,12 @@ def read_member(obj: Mapping[str, Any], *, with_config: bool = True) -> Member:
 def _additions(meta: Mapping[str, Any], containers: Iterable[str]) -> dict[str, datetime]:
     """Return when containers were added to a pod, by its managedFields: who adds an entry to a list owns its "."."""
     found = dict[str, datetime]()
-    for entry in map(mapping, items(meta.get("managedFields")) if number(meta.get("generation")) > 1 else ()):
+    if number(meta.get("generation")) <= 1:
+        return found
+    for entry in map(mapping, items(meta.get("managedFields"))):
         owned, at = mapping(mapping(entry.get("fieldsV1")).get("f:spec")), parse_time(text(entry.get("time")))
         there = {**mapping(owned.get("f:containers")), **mapping(owned.get("f:initContainers"))}
-        for name in containers if at is not None else ():
+        for name in containers:
             if at is not None and "." in mapping(there.get(f'k:{{"name":"{name}"}}')):
                 found[name] = min(at, found.get(name, at))
     return found
