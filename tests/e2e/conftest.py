@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,17 @@ from tests.support.cluster import Cluster, foreign, on_foreign_cluster, on_local
 from tests.support.containerd import Containerd
 from tests.support.faulty_node import FaultyNode
 from tests.support.images import BUSYBOX_IMAGE, BUSYBOX_IMAGE_2
+from tests.support.real_nodes import installed, machines
+from tests.tools.cluster.cluster import Cluster as Machines
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Machines]:
+    """The machines of a cluster of several nodes, with crrd installed until the module's last test has cleaned up."""
+    found = machines()
+    assert found is not None
+    with installed(found):
+        yield found
 
 
 @pytest.fixture

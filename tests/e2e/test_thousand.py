@@ -1,4 +1,4 @@
-"""A thousand requests at once, on three nodes: nothing is lost, and what each part needs for it.
+"""A thousand requests at once, on three nodes. None is lost. It prints what each part of the cluster has used.
 
 Runs on a cluster of `python -m tests.tools.cluster --nodes 3`. `-rP` shows the tables of docs/scale.md.
 """
@@ -8,17 +8,19 @@ import json
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from crrd.core.api.types import API_VERSION, KIND
 from crrd.kube.resources import PODS, REQUESTS
-from tests.support.cluster import PATIENCE, Cluster, Json, container, pod_ready, restart_count, states
-from tests.support.real_nodes import installed, kubectl, machines, missing
+from tests.bench.cluster import NAMES as NAMES_OF_PARTS
+from tests.bench.cluster import processes
+from tests.support.cluster import PATIENCE, Cluster, Json, container, pod_ready, request_for, restart_count, states
+from tests.support.real_nodes import kubectl, missing
 from tests.tools.cluster.cluster import Cluster as Machines
 
 pytestmark = [
@@ -34,16 +36,6 @@ METRICS_PORT = 9420
 SECONDS = 1800.0
 SCRIPT = "trap 'exit 0' TERM; sleep 1000000 & wait"
 _TICKS = os.sysconf("SC_CLK_TCK")
-_MEBIBYTE = 1024
-
-
-@pytest.fixture
-def nodes() -> Iterator[Machines]:
-    """The cluster's machines, with crrd installed."""
-    found = machines()
-    assert found is not None
-    with installed(found):
-        yield found
 
 
 async def create_pods(cluster: Cluster, nodes: Machines) -> list[Json]:
@@ -77,10 +69,8 @@ async def create_requests(cluster: Cluster, wanted: Sequence[tuple[Json, str]]) 
     free = asyncio.Semaphore(CREATORS)
 
     async def create(pod: Json, name: str) -> None:
-        spec = {"podName": pod["metadata"]["name"], "containers": [{"name": name}]}
-        meta = {"name": f"{pod['metadata']['name']}-{name}"}
         async with free:
-            await cluster.create_request({"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec})
+            await cluster.create_request(request_for(pod, name))
 
     await asyncio.gather(*(create(pod, name) for pod, name in wanted))
 
@@ -88,34 +78,30 @@ async def create_requests(cluster: Cluster, wanted: Sequence[tuple[Json, str]]) 
 # What each part needs
 
 
-def part_of(folder: Path, holders: Mapping[int, str]) -> str | None:
-    """The part of the cluster that a process is, or None. `holders` are the machines by the PID of their process 1."""
-    words = (folder / "cmdline").read_text().split("\0")
-    parent = int(folder.name)
-    while parent not in holders:
-        if parent <= 1:
-            return None
-        parent = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
-    if "crrd" in words[:4]:
-        return "node daemon" if "node" in words else "manager" if "manager" in words else None
-    name = Path(words[0]).name
-    known = ("kube-apiserver", "etcd", "kubelet", "containerd", "kube-controller-manager")
-    return name if name in known else "containerd" if name.startswith("containerd-shim") else None
+def is_on(folder: Path, holders: Collection[int]) -> bool:
+    """Whether a process runs on one of the machines. `holders` are the PIDs of their first processes."""
+    pid = int(folder.name)
+    while pid not in holders and pid > 1:
+        pid = int(_fields(Path("/proc") / str(pid))[1])
+    return pid in holders
 
 
-def processes(nodes: Machines) -> dict[str, list[tuple[float, float]]]:
-    """The parts of the cluster that run: CPU in seconds, with that of ended children, and MiB, of each process."""
-    holders = {machine.pid: machine.name for machine in (nodes.control_plane, *nodes.nodes)}
+def _fields(folder: Path) -> list[str]:
+    """The fields of a process's stat, from its state on."""
+    return (folder / "stat").read_text().rpartition(")")[2].split()
+
+
+def used(nodes: Machines) -> dict[str, list[tuple[float, float]]]:
+    """What each process of each part has used: CPU in seconds, with that of children that have ended, and MiB."""
+    holders = {machine.pid for machine in (nodes.control_plane, *nodes.nodes)}
     found = defaultdict(list)
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            part = part_of(folder, holders)
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            lines = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-        except OSError:  # it has just ended
-            continue
-        if part:
-            found[part].append((sum(map(int, fields[11:15])) / _TICKS, int(lines["VmRSS"].split()[0]) / _MEBIBYTE))
+    for part in (*NAMES_OF_PARTS, "containerd-shim"):
+        for folder in processes(part):
+            with suppress(OSError):  # it has just ended
+                if is_on(folder, holders):
+                    lines = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+                    seconds = sum(map(int, _fields(folder)[11:15])) / _TICKS
+                    found[part].append((seconds, int(lines["VmRSS"].split()[0]) / 1024))
     return dict(found)
 
 
@@ -184,8 +170,8 @@ async def test_a_thousand_requests_at_once(cluster: Cluster, nodes: Machines) ->
     pods = sorted(await create_pods(cluster, nodes), key=lambda pod: str(pod["metadata"]["name"]))
     wanted = [(pod, name) for name in NAMES for pod in pods][:REQUESTS_AT_ONCE]
     log = nodes.control_plane.folder / "audit.log"
-    await asyncio.sleep(20)  # so that what is measured is not the end of the pods' start
-    before, since, began = processes(nodes), log.stat().st_size, time.monotonic()
+    await asyncio.sleep(20)  # else it would measure the start of the pods, too
+    before, since, began = used(nodes), log.stat().st_size, time.monotonic()
     await create_requests(cluster, wanted)
     created = time.monotonic() - began
     async with asyncio.timeout(SECONDS):
@@ -198,7 +184,7 @@ async def test_a_thousand_requests_at_once(cluster: Cluster, nodes: Machines) ->
     async with asyncio.timeout(PATIENCE):
         while not all(map(pod_ready, await listed(cluster))):
             await asyncio.sleep(1)
-    after = processes(nodes)
+    after = used(nodes)
     ended = await requests(cluster)
     times = sorted(map(seconds_of, ended))
     table, dropped = await stages(nodes)

@@ -8,15 +8,13 @@ import json
 import re
 import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
-from crrd.core.api.types import API_VERSION as REQUEST_VERSION
-from crrd.core.api.types import KIND as REQUEST_KIND
 from crrd.core.policy.types import API_VERSION, KIND
 from crrd.kube.client import KubeClient
 from crrd.kube.config import KubeconfigAccess
@@ -30,11 +28,12 @@ from tests.support.cluster import (
     Json,
     container,
     pod_ready,
+    request_for,
     restart_count,
     states,
 )
 from tests.support.command import Ended, crrd
-from tests.support.real_nodes import broken, installed, kubectl, machines, missing, roll_out
+from tests.support.real_nodes import broken, kubectl, missing, roll_out
 from tests.support.recreates import (
     image_of,
     kept,
@@ -58,15 +57,6 @@ FAULTS = [("kubelet",), ("containerd",), ("kubelet", "containerd")]
 LIMIT = ("--max-unavailable", "3")
 """One more than the two pods of the node that fails, which become unready and count."""
 ZONE = "topology.kubernetes.io/zone"
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Machines]:
-    """The cluster's machines, with crrd installed."""
-    found = machines()
-    assert found is not None
-    with installed(found):
-        yield found
 
 
 async def spread(cluster: Cluster, replicas: int, script: str = WAITING_SCRIPT) -> list[Json]:
@@ -128,17 +118,6 @@ async def until_policy(cluster: Cluster, reason: str, kind: str = "Ready", *, ru
 async def edit(cluster: Cluster) -> None:
     await asyncio.sleep(5)  # containers that start while a change settles are restarted once more
     await cluster.client.merge_patch(CONFIG_MAPS, cluster.namespace, "cfg", {"data": {"value": "new"}})
-
-
-def request_for(pod: Json, *containers: str) -> Json:
-    """A request as users write it: admission adds the rest."""
-    spec = {"podName": pod["metadata"]["name"], "containers": [{"name": each} for each in containers]}
-    return {
-        "apiVersion": REQUEST_VERSION,
-        "kind": REQUEST_KIND,
-        "metadata": {"name": pod["metadata"]["name"]},
-        "spec": spec,
-    }
 
 
 def restarts(pods: Sequence[Json]) -> list[int]:

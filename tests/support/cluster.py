@@ -420,6 +420,17 @@ def crr_for(pod: Json, containers: Sequence[str], *, name: str = "", **strategy:
     }
 
 
+def request_for(pod: Json, *containers: str) -> Json:
+    """A request as users write it, named after pod and containers: admission adds the rest."""
+    name = pod["metadata"]["name"]
+    return {
+        "apiVersion": model.API_VERSION,
+        "kind": model.KIND,
+        "metadata": {"name": "-".join((name, *containers))},
+        "spec": {"podName": name, "containers": [{"name": each} for each in containers]},
+    }
+
+
 async def _apply_crds(client: KubeClient) -> None:
     """Create the CRDs that do not exist, and wait until they are served."""
     for resource, file in CRD_FILES.items():
