@@ -760,14 +760,15 @@ async def test_what_runs_there_are_and_how_they_stand(cluster: PlayedCluster) ->
     pods = await cluster.workload("Deployment", "web", 2, "app")
     await cluster.recreate("deployment/web", "-c", "app", "--run", "one", "--reason", "new lög\x1b[31m level")
     head, row = (await cluster.recreate("status")).out.splitlines()
-    assert re.split(r" {3,}", head) == ["RUN", "TARGET", "STATE", "DONE", "STARTED", "LAST ACTIVITY", "WAITS FOR"]
-    assert row.split()[:4] == ["one", "deployment.apps/web", "done", "2/2"]
+    heads = ["RUN", "TARGET", "STATE", "PHASE", "DONE", "STARTED", "LAST ACTIVITY", "WAITS FOR"]
+    assert re.split(r" {3,}", head) == heads
+    assert row.split()[:5] == ["one", "deployment.apps/web", "done", "Over", "2/2"]
     assert json.loads((await cluster.recreate("status", "-o", "json")).out)[0]["run"] == "one"
     out = (await cluster.recreate("status", "one", PYTHONIOENCODING="ascii")).out
     assert "; new l\\xf6g\\x1b[31m level\n" in out
     out = (await cluster.recreate("status", "one")).out
     assert re.match(r"run one: app of deployment\.apps/web, since \S+; new lög\\x1b\[31m level\n", out)
-    assert "done: 2 of 2 pods recreated" in out
+    assert "done (Over): 2 of 2 pods recreated" in out
     assert re.search(rf"^{pods[0]} +node-a +done$", out, re.MULTILINE)
     answer = json.loads((await cluster.recreate("status", "one", "-o", "json")).out)
     assert (answer["state"], [pod["stage"] for pod in answer["pods"]]) == ("done", ["done", "done"])
@@ -775,7 +776,7 @@ async def test_what_runs_there_are_and_how_they_stand(cluster: PlayedCluster) ->
     assert request["metadata"]["annotations"][ANNOTATION_TARGET] == "deployment.apps/web"
     await cluster.set_ready(pods[0], ready=False)
     out = (await cluster.recreate("status", "one")).out
-    assert "done: 2 of 2 pods recreated" in out
+    assert "done (Over): 2 of 2 pods recreated" in out
     assert re.search(rf"^{pods[0]} +node-a +done +the pod is not ready$", out, re.MULTILINE)
     assert (await cluster.recreate("deployment/web", "-c", "app", "--run", "two")).code == 0
     assert len(cluster.stops) == 4

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from crrd.core.rollout.pull import LABEL_PULL
+from crrd.core.rollout.image.pull import LABEL_PULL
 from crrd.kube.resources import PODS
 from crrd_localnode.workload import RESOURCES
 from tests.support.cluster import Cluster, foreign

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crrd.core.rollout.pull import LABEL_PULL
+from crrd.core.rollout.image.pull import LABEL_PULL
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import PODS, REPLICA_SETS, Resource
 from crrd.lib.errors import GoneError

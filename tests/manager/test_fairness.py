@@ -13,7 +13,8 @@ from crrd.core.lifecycle.steps import Steps, next_steps
 from crrd.core.policy.runs import make_run
 from crrd.core.policy.types import RunRecord
 from crrd.core.policy.v1alpha1 import read_policy
-from crrd.core.rollout.plan import End, Plan
+from crrd.core.rollout.phases import End
+from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Target
 from crrd.kube.client import KubeClient
 from crrd.kube.events import KubeEventSink

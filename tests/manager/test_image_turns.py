@@ -11,10 +11,10 @@ from crrd.core.api.types import ANNOTATION_STOPPED, LABEL_POD_UID
 from crrd.core.policy.runs import make_run
 from crrd.core.policy.types import Policy, RunRecord
 from crrd.core.policy.v1alpha1 import read_policy
-from crrd.core.rollout.adoption import Adoption
-from crrd.core.rollout.image_steps import ImageSteps
+from crrd.core.rollout.image.pull import LABEL_PULL, LABEL_PULL_POLICY
+from crrd.core.rollout.limits import Times
+from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.pull import LABEL_PULL, LABEL_PULL_POLICY
 from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Wait
@@ -29,6 +29,7 @@ from crrd.manager.policies.controller import PolicyController
 from crrd.manager.policies.runs import LATE_SECONDS, STUCK_SECONDS, TURN_SECONDS, PolicyRuns
 from crrd.manager.policies.statuses import Policies
 from crrd.rollout.daemons import NodeDaemons
+from crrd.rollout.refresher import FileObjects
 from crrd.rollout.target import Aim
 from tests.support.laned_api import LanedApi
 from tests.support.virtual_time import LoopClock
@@ -39,16 +40,16 @@ TARGET = Target("deployment.apps/web", "apps/v1", "Deployment", "web", "uid-1")
 AT = "2026-01-01T00:00:00Z"
 RECORD = RunRecord("web-1", "templateImage", ("app",), AT, AT, 1, image="i:2", before=("i:1",), template="t")
 STUCK = Plan(
-    (), wait=Wait("waiting until container app of pod web-1 has started"), image=ImageSteps(adoption=Adoption())
+    (), wait=Wait("waiting until container app of pod web-1 has started"), end=End.YIELDED, phase=RunPhase.ADOPTING
 )
-MISSING = Plan((), wait=Wait("waiting for new pods"), awaits=Wait("waiting for new pods"))
-Turn = tuple[Plan, bool] | Exception
+MISSING = replace(STUCK, wait=Wait("waiting for new pods"), awaits=Wait("waiting for new pods"), phase=RunPhase.PULLING)
 
 
 class NoCluster:
     """Stands for the watches of a run."""
 
-    def __init__(self, *_: object, **__: object) -> None: ...
+    def __init__(self, *_: object, **__: object) -> None:
+        self.own, self.changed = FileObjects(lambda: None), asyncio.Event()
 
     async def __aenter__(self) -> "NoCluster":
         return self
@@ -63,23 +64,24 @@ class Shop:
     """The runs of one policy, each of whose turns brings nothing, and ends as `turn` says."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        shop, self.turn, self.begun = self, cast("Turn", (STUCK, True)), list[Run]()
+        shop, self.turn, self.begun = self, cast("Plan | Exception", STUCK), list[Run]()
 
         class Runner:
-            is_over = False
+            def __init__(self, *_: object, times: Times, **__: object) -> None:
+                self._patience = times.patience or 0.0
 
-            def __init__(self, *_: object, patience: float, **__: object) -> None:
-                self._patience = patience
-
-            async def run(self, run: Run) -> tuple[Plan, bool]:
+            async def run(self, run: Run) -> Plan:
                 shop.begun.append(run)
                 await asyncio.sleep(self._patience)
                 if isinstance(shop.turn, Exception):
                     raise shop.turn
                 return shop.turn
 
+            async def finish(self, *_: object) -> str:
+                return ""
+
         monkeypatch.setattr(policy_runs, "Runner", Runner)
-        monkeypatch.setattr(policy_runs, "Cluster", NoCluster)
+        monkeypatch.setattr(policy_runs, "make_cluster", NoCluster)
         self.api, self.woken = LanedApi(), list[float]()
         client, self.policies = cast("KubeClient", self.api), Policies(cast("KubeClient", self.api), lambda *_: None)
         meta = {"namespace": "n", "name": "p", "uid": "p", "resourceVersion": "1"}
@@ -115,7 +117,7 @@ def shop(monkeypatch: pytest.MonkeyPatch) -> Shop:
 
 @pytest.mark.parametrize("stuck", [STUCK, MISSING])
 async def test_a_run_that_only_waits_for_a_pod_to_start_lets_others_start(shop: Shop, stuck: Plan) -> None:
-    shop.turn = stuck, True
+    shop.turn = stuck
     shop.follow()
     await asyncio.sleep(STUCK_SECONDS)
     assert shop.run == {}
@@ -125,7 +127,7 @@ async def test_a_run_that_only_waits_for_a_pod_to_start_lets_others_start(shop: 
 
 
 async def test_a_run_that_waits_for_a_budget_goes_on(shop: Shop) -> None:
-    shop.turn = replace(STUCK, image=ImageSteps()), True
+    shop.turn = replace(STUCK, phase=RunPhase.RESTARTING)
     shop.follow()
     await asyncio.sleep(3600)
     assert (shop.run, len(shop.begun)) == ({}, 3600 // TURN_SECONDS)

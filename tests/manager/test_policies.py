@@ -587,7 +587,7 @@ async def test_a_node_without_daemon_is_waited_for(managed: Managed) -> None:
 async def test_a_dead_node_stops_no_run_and_is_restarted_when_it_is_back(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crrd.rollout.runner.NODE_SECONDS", 0.2)
+    monkeypatch.setattr("crrd.core.rollout.limits.NODE_SECONDS", 0.2)
     cluster = managed.cluster
     for name, node in (("dead", "node-b"), ("live-1", "node-a"), ("live-2", "node-a")):
         await cluster.pod(name, {"app": "agent"}, node=node, config={"envFrom": ENV_FROM})

@@ -12,8 +12,8 @@ import pytest
 
 from crrd.core.api.types import PLURAL
 from crrd.core.policy.v1alpha1 import read_policy
-from crrd.core.rollout.following import TemplateImages
-from crrd.core.rollout.pull import LABEL_PULL, LABEL_PULL_POLICY
+from crrd.core.rollout.image.following import TemplateImages
+from crrd.core.rollout.image.pull import LABEL_PULL, LABEL_PULL_POLICY
 from crrd.core.rollout.state import read_member
 from crrd.kube.discovery import kind_of
 from crrd.kube.resources import POLICIES, REPLICA_SETS

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -11,9 +10,12 @@ import pytest
 
 from crrd.core.policy.types import RunRecord
 from crrd.core.policy.v1alpha1 import read_policy
-from crrd.core.rollout.plan import End, Plan
+from crrd.core.rollout.limits import Times
+from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run, Target
-from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Wait
 from crrd.kube.client import KubeClient
 from crrd.kube.events import KubeEventSink
@@ -22,6 +24,7 @@ from crrd.manager.policies.statuses import Policies
 from crrd.manager.policies.turns import AGED_SECONDS, Turns
 from crrd.rollout.daemons import NodeDaemons
 from crrd.rollout.display import RunDisplay
+from crrd.rollout.refresher import FileObjects
 from crrd.rollout.target import Aim
 from tests.support.laned_api import LanedApi
 from tests.support.virtual_time import LoopClock
@@ -99,27 +102,41 @@ class Played:
         class Runner:
             """Takes the place of a run's own loop."""
 
-            is_over = False
+            def __init__(self, *parts: Any, times: Times, **_: Any) -> None:
+                self.display, self.most = parts[3], min(times.timeout or times.most, times.most)
+                self.patience = times.patience or 0.0
 
-            def __init__(self, *parts: Any, timeout: float | None, patience: float, most: float, **_: Any) -> None:
-                self.display, self.most, self.patience = parts[3], min(timeout or most, most), patience
-
-            async def run(self, run: Run) -> tuple[Plan, bool]:
+            async def run(self, run: Run) -> Plan:
                 """The next turn of the script, no longer than it may be."""
                 played.began.setdefault(run.name, []).append(asyncio.get_running_loop().time())
                 played.displays.setdefault(run.name, []).append(self.display)
                 played.patience.setdefault(run.name, []).append(self.patience)
                 stage, end, seconds = next(played.scripts.setdefault(run.name, script(run.name)))
                 await asyncio.sleep(min(seconds, self.most))
-                return Plan((Row("web-0", "u", stage),), end=end), end is None
+                return Plan((Row("web-0", "u", stage),), end=end or End.YIELDED)
 
-        def listed(*_: Any, **__: Any) -> nullcontext[None]:
-            self.listed += 1
-            return nullcontext()
+            async def finish(self, *_: object) -> str:
+                """Nothing is left."""
+                return ""
+
+        class Listed:
+            """Takes the place of a run's watches."""
+
+            def __init__(self, *_: Any, **__: Any) -> None:
+                self.own, self.changed = FileObjects(lambda: None), asyncio.Event()
+
+            async def __aenter__(self) -> None:
+                played.listed += 1
+
+            async def __aexit__(self, *_: object) -> None: ...
+
+            def world(self) -> World:
+                """Nothing is known."""
+                return World(())
 
         self.scripts: dict[str, Iterator[Turn]] = {}
         monkeypatch.setattr("crrd.manager.policies.runs.Runner", Runner)
-        monkeypatch.setattr("crrd.manager.policies.runs.Cluster", listed)
+        monkeypatch.setattr("crrd.manager.policies.runs.make_cluster", Listed)
         observers: dict[str, Callable[..., None]] = dict.fromkeys(("on_run", "on_refresh", "wake_at"), lambda *_: None)
         sink, policies = KubeEventSink(client, "manager-1", "crrd-manager"), Policies(client, lambda *_: None)
         self.runs = PolicyRuns(client, sink, self.clock, policies, NodeDaemons(lambda: None), **observers)

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from crrd.core.rollout.adoption import ADOPTED_BY, Adoption
-from crrd.core.rollout.following import next_following
+from crrd.core.rollout.image.adoption import ADOPTED_BY, Adoption
+from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.image.following import next_following
 from crrd.core.rollout.run import Run
 from tests.properties.test_adoptions import HAPPENINGS, KINDS, MOVES
 from tests.support.adoptions import NEW, OLD, Model, image_of, pod_template
@@ -58,7 +59,7 @@ class Held(Model):
         return OLD if self.back else NEW
 
     def next_step(self) -> Adoption:
-        return next_following(self.world(), self.run)
+        return next_following(ImageRun.of(self.world(), self.run))
 
 
 @settings(max_examples=40)

@@ -13,14 +13,27 @@ from hypothesis import strategies as st
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import Pin, RecreateState, RequestedContainer, RequestPhase, StatePhase, Status
-from crrd.core.rollout.image_change import ImageChange
-from crrd.core.rollout.image_state import ImageState
-from crrd.core.rollout.plan import End, Plan, make_plan
-from crrd.core.rollout.pull import PullMemory, PullPod, PullState
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.image.pull import PullMemory, PullPod, PullState
+from crrd.core.rollout.image.state import ImageState
+from crrd.core.rollout.phases import End
+from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Amount
 from crrd.core.rollout.state import Member, World
-from tests.support.rollouts import START, again, asked, container, failed, member, run, succeeded, workload
+from tests.support.rollouts import (
+    START,
+    Phases,
+    again,
+    asked,
+    container,
+    failed,
+    image_steps,
+    member,
+    run,
+    succeeded,
+    workload,
+)
 
 OLD, NEW, OTHER = "app:1", "app:2", "app:3"
 LIMIT, PODS, NODES = 2, 5, ("node-a", "node-b")
@@ -40,6 +53,7 @@ class Model:
     memory: PullMemory = field(default_factory=PullMemory)
     requests: dict[str, RunRequest] = field(default_factory=dict)
     known: World | None = None
+    phases: Phases = field(default_factory=Phases)
     outages: list[str] = field(default_factory=list)  # Pods whose container was stopped without an image on the node
     registry: bool = True  # Whether it has the image
     edited: set[str] = field(default_factory=set)  # Pods to which somebody else has given an image
@@ -69,7 +83,7 @@ class Model:
     def look(self) -> None:
         state = ImageState(tuple(self.memory.seen(each, self.now) for each in self.pulls.values()))
         members, requests = tuple(self.pods.values()), tuple(self.requests.values())
-        self.known = World(members, requests, workload(PODS), image=state)
+        self.known = World(members, requests, workload(PODS), extra=state)
 
     def step(self) -> Plan:
         if self.known is None:
@@ -77,17 +91,18 @@ class Model:
         assert self.known is not None
         self.now += 1
         plan = make_plan(self.known, RUN, START + timedelta(seconds=self.now))
-        for row in plan.image.give_up:
+        self.phases.saw(plan)
+        for row in image_steps(plan).give_up:
             if row.request is not None and row.uid in self.pods and self.image(row.uid) != NEW:
                 found = self.requests[row.request.request.name]
                 self.requests[found.request.name] = replace(found, request=replace(found.request, stopped=True))
-        for node in plan.image.pull:
+        for node in image_steps(plan).pull:
             made = PullPod(f"pull-{node}", f"{node}-{self.now}", "run", node, PullState.PULLING)
             self.pulls.setdefault(node, made)
-        for pull in plan.image.drop:
+        for pull in image_steps(plan).drop:
             if self.pulls.get(pull.node, pull).uid == pull.uid:
                 self.pulls.pop(pull.node, None)
-        for row in plan.image.patch:
+        for row in image_steps(plan).patch:
             seen = row.member.pod.containers["app"].image if row.member is not None else ""
             if row.uid in self.pods and self.image(row.uid) == seen:
                 self.change(row.uid, image=NEW)

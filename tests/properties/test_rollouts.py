@@ -17,14 +17,17 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import RequestPhase
 from crrd.core.rollout.daemons import NodeDaemon
-from crrd.core.rollout.plan import End, Plan, make_plan
+from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.rows import Row, tally
 from crrd.core.rollout.run import Amount, Options, Run, Target
-from crrd.core.rollout.standing import Row, RowMemo, Stage
+from crrd.core.rollout.standing import RowMemo
 from crrd.core.rollout.state import Budget, Member, World
 from tests.support.rollouts import (
     START,
     WEB,
+    Phases,
     asked,
     budget,
     container,
@@ -65,6 +68,7 @@ class Model:
     counted: tuple[Member, ...] = ()
     """The pods as they were when the budget's status was written that the runner knows."""
     memo: RowMemo = field(default_factory=RowMemo)
+    phases: Phases = field(default_factory=Phases)
     confirmed: bool = False
     made: int = 0
     desired: int = PODS
@@ -126,6 +130,7 @@ class Model:
     def step(self, *, dies: bool = False) -> Plan:
         """One round of the runner, which starts a plan's pods. It may die between a creation and its note of it."""
         found = self.plan()
+        self.phases.saw(found)
         for row in found.create:
             if not self._is_as_known(row):
                 break
@@ -330,7 +335,7 @@ class Model:
         for _ in range(200):
             self.look()
             found = self.step()
-            if found.end is End.PAUSED:
+            if _asks(found):
                 self.confirmed = True
             elif found.end is not None:
                 return found
@@ -405,7 +410,7 @@ def test_a_node_that_is_down_holds_back_no_other_pod() -> None:
         model.now += UNITS
         model.node_begins(0)
         model.node_ends(0, well=True)
-    assert found.end is End.INCOMPLETE
+    assert found.end is End.PUT_OFF
     assert model.begun.keys() == model.pods.keys() - lost
     model.settle()
     assert model.begun == dict.fromkeys(model.pods, 1)
@@ -415,7 +420,12 @@ def test_a_pod_that_is_ready_again_but_not_for_long_enough_is_no_free_restart() 
     model = Model(run_of(max_unavailable=Amount(1), min_ready=7, max_failures=99), None, in_order=False)
     for what, which in [*FAILS, (12, 2), (12, 2)]:
         happen(model, what, which)
-    assert model.settle().end is End.DONE
+    assert model.settle().end is End.FAILED
+
+
+def _asks(found: Plan) -> bool:
+    """Whether the first part is over. If one of its pods has failed, the user goes on with `--yes`."""
+    return found.end is End.PAUSED or (found.end is End.FAILED and "first part" in found.message)
 
 
 def happen(model: Model, what: int, which: int) -> None:
@@ -480,7 +490,7 @@ def test_any_interleaving(
         model.check()
     found = model.settle()
     model.check()
-    assert found.end is End.DONE
+    assert found.end is (End.FAILED if tally(found.rows)[Stage.FAILED] else End.DONE)
     assert not {row.stage for row in found.rows} & {Stage.WAITING, Stage.REQUESTED, Stage.RECREATING, Stage.SETTLING}
     model.retries()
     found = model.settle()

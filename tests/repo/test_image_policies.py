@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from crrd.core.rollout.image_change import ImageChange
-from crrd.core.rollout.pull import pull_pod
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.image.pull import pull_pod
 from crrd.core.rollout.run import Options, Run, Target
 from crrd.manager.policies.template import UPDATE_RIGHTS
 from tests.repo.test_manager_policies import both, finalized, in_meta, owned, refreshed, unchanged

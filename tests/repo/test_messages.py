@@ -35,7 +35,7 @@ ALLOWED = {
         "the API server's 422 tells which precondition failed by the field that it names",
     "lib/plain.py: with_flags: _COMMAND.sub(lambda found: f'{found[0]} {flags}', text)":
         "commands in what a user sees get the flags that select the cluster; nothing is decided by it",
-    "rollout/refresher.py: lacks_right: ' is forbidden: User \"' in str(error)":
+    "rollout/refusals.py: lacks_right: ' is forbidden: User \"' in str(error)":
         "the API server's 403 for a missing right differs from that of a quota or a policy in its words only",
 }  # fmt: skip
 """Each expression that searches or compares a message all the same, and why."""

@@ -5,15 +5,16 @@ from pathlib import Path
 from typing import cast
 
 from crrd.core.api.pod import ContainerKind
+from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.daemons import NodeDaemon
-from crrd.core.rollout.image_change import ImageChange
-from crrd.core.rollout.plan import End, Plan, make_plan
+from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.plan import Plan, make_plan
+from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Options, Run, Target
-from crrd.core.rollout.standing import Row, Stage
 from crrd.core.rollout.waits import Wait
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import EVENTS, REQUESTS
-from crrd.rollout.cluster import Cluster
+from crrd.rollout.kinds import make_cluster
 from crrd.rollout.nodes import Nodes
 from crrd.rollout.target import Aim
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
@@ -37,7 +38,7 @@ async def test_what_probes_said_last_of_pods_that_wait_for_one(tmp_path: Path) -
         await probe_failed(cluster, uid, "Readiness probe failed: HTTP 503", "2026-01-01T12:00:50Z")
         await probe_failed(cluster, uid, "Readiness probe failed: HTTP 500", "2026-01-01T12:00:40Z")
         await probe_failed(cluster, uid, "Pulled", "2026-01-01T12:00:59Z", "Pulled")
-        async with Cluster(cluster.client, NAMESPACE, Aim(TARGET), RUN.options) as seen:
+        async with make_cluster(cluster.client, NAMESPACE, Aim(TARGET), RUN.options) as seen:
             waiting = Row("web-0", uid, Stage.RECREATING, Wait("not ready for 5s", topic="not ready"))
             untimed = replace(waiting, wait=Wait("not ready for 5s"))
             assert not await seen.probes.learn(Plan((untimed,))), "nobody waits for a probe"
@@ -47,7 +48,7 @@ async def test_what_probes_said_last_of_pods_that_wait_for_one(tmp_path: Path) -
             assert (key, said.message) == ((uid, "app"), "readiness probe failed: HTTP 503")
             assert not await seen.probes.learn(Plan((waiting,))), "not every time"
         cluster.api.fail_next(status=403, match=lambda call: call.resource == "events")
-        async with Cluster(cluster.client, NAMESPACE, Aim(TARGET), RUN.options) as seen:
+        async with make_cluster(cluster.client, NAMESPACE, Aim(TARGET), RUN.options) as seen:
             assert await seen.probes.learn(Plan((waiting,)))
             assert seen.world().probes == {}, "who may not list events goes without"
 
@@ -59,7 +60,7 @@ async def test_a_run_that_is_undone_goes_no_further_also_if_no_request_says_that
     async with played(tmp_path) as cluster:
         uid = (await cluster.pod("web-0", {"app": "web"}))["metadata"]["uid"]
         await cluster.client.create(REQUESTS, NAMESPACE, undo.request("web-0", uid, ("app",)))
-        async with Cluster(cluster.client, NAMESPACE, Aim(TARGET), RUN.options) as seen:
+        async with make_cluster(cluster.client, NAMESPACE, Aim(TARGET), RUN.options) as seen:
             assert make_plan(seen.world(), RUN, NOW).end is End.ABORTED
             assert make_plan(seen.world(), undo, NOW).end is None
 

@@ -19,7 +19,7 @@ OTHERS = [("web-1", "app"), ("web-2", "app"), ("web-3", "app")]
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PlayedCluster]:
     """Four pods, one on node-b, and a daemon on each node."""
-    monkeypatch.setattr("crrd.rollout.runner.NODE_SECONDS", 0.3)
+    monkeypatch.setattr("crrd.core.rollout.limits.NODE_SECONDS", 0.3)
     async with played(tmp_path) as found:
         for number in range(4):
             await found.pod(f"web-{number}", {"app": "web"}, node="node-a" if number else "node-b")
@@ -47,7 +47,7 @@ async def test_the_others_are_restarted_and_the_rest_when_the_node_is_back(
     assert "incomplete: 3 of 4 pods recreated, 1 put off; web-0: the node daemon on node node-b is not ready" in out
     assert "once the node is back, to continue: crrd recreate resume r -n default" in out
     assert await recreated(cluster, "status", "r") == 0
-    assert "\nincomplete: 3 of 4 pods recreated, 1 put off; " in capsys.readouterr().out
+    assert "\nincomplete (Over): 3 of 4 pods recreated, 1 put off; " in capsys.readouterr().out
     await cluster.set_ready("crrd-node-b", ready=True)
     assert await recreated(cluster, "resume", "r") == 0
     assert cluster.stops[3:] == [("web-0", "app")]
@@ -55,7 +55,7 @@ async def test_the_others_are_restarted_and_the_rest_when_the_node_is_back(
 
 async def test_a_node_that_is_back_in_time_is_not_left(cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """As during an update of the node daemons."""
-    monkeypatch.setattr("crrd.rollout.runner.NODE_SECONDS", 30.0)
+    monkeypatch.setattr("crrd.core.rollout.limits.NODE_SECONDS", 30.0)
     await cluster.set_ready("crrd-node-b", ready=False)
     running = asyncio.create_task(recreated(cluster, *COMMAND))
     async with asyncio.timeout(30):

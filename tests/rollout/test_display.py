@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.rows import Row
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Wait
 from crrd.rollout import display as shown
@@ -39,7 +40,7 @@ def test_what_is_waited_for_is_printed_when_it_is_news(capsys: pytest.CaptureFix
 
 
 def test_a_time_out_says_what_was_waited_for() -> None:
-    _, message, _ = conclude(unready(45), "crrd recreate resume web", timed_out=True)
+    message = conclude(replace(unready(45), end=End.TIMED_OUT), "crrd recreate resume web")
     waits = f"web-2 container app (3fa9) is running, but not ready for 45s: HTTP 503 ({LOGS})"
     assert f"; last waited for: {waits}; to continue: crrd recreate resume web" in message
 

@@ -8,12 +8,12 @@ import pytest
 
 from crrd.core.api.types import ANNOTATION_STOPPED as STOPPED
 from crrd.core.api.types import PLURAL
-from crrd.core.rollout.pull import LABEL_PULL, pull_pod
+from crrd.core.rollout.image.pull import LABEL_PULL, pull_pod
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiUnavailableError
-from crrd.rollout import clean_up, runner
-from crrd.rollout.session import Session
+from crrd.rollout import runner
+from crrd.rollout.image import abort as image_abort
 from crrd_localnode.api.admission import AdmissionRequest, Operation
 from crrd_localnode.api.errors import ApiError, Cause, invalid
 from crrd_localnode.workload import RESOURCES
@@ -308,7 +308,7 @@ async def test_an_abort_that_cannot_delete_a_pull_pod_releases_the_controller(
         raise ApiError(status, "you may not")
 
     on_write(cluster, Operation.DELETE, PODS.plural, refuse)
-    monkeypatch.setattr(clean_up.CleanUp.finish, "__defaults__", (1.0,))
+    monkeypatch.setattr(image_abort, "CLEAN_UP_SECONDS", 1.0)
     assert await recreated(cluster, "abort", name) == 1
     line = capsys.readouterr().out.splitlines()[-1]
     assert "; give the command again, because its pull pods could not be deleted: " in line
@@ -332,15 +332,11 @@ async def test_an_abort_that_cannot_see_whether_a_controller_is_held_says_so(
     cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = await held(cluster, capsys)
-    real, calls = Session.cluster_of, list[object]()
 
-    async def fail_later(session: Session, of: Any) -> Any:
-        calls.append(of)
-        if len(calls) > 1:
-            raise ApiUnavailableError("the API server is busy")
-        return await real(session, of)
+    async def fail(*_: object) -> None:
+        raise ApiUnavailableError("the API server is busy")
 
-    monkeypatch.setattr(Session, "cluster_of", fail_later)
+    monkeypatch.setattr(image_abort, "_cluster_of", fail)
     assert await recreated(cluster, "abort", name) == 1
     why = "whether the controller of deployment.apps/web is still held is unknown: the API server is busy"
     assert capsys.readouterr().out.endswith(f"; {why}\n")

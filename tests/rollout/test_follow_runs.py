@@ -9,7 +9,7 @@ import pytest
 from crrd.core.rollout.run import ANNOTATION_RUN, Target
 from crrd.kube.resources import PODS, REPLICA_SETS, Resource
 from crrd.lib.errors import ConfigurationError
-from crrd.rollout import follow, image_start
+from crrd.rollout.image import follow
 from crrd.rollout.jsonlines import JsonLines
 from crrd.rollout.target import Aim
 from crrd_localnode.api.admission import AdmissionRequest, Operation
@@ -180,7 +180,7 @@ async def test_no_right_to_change_the_workload_is_needed(
         assert wanted == ["patch pods", "create,delete pods", "patch,delete replicasets.apps"]
         return ("delete pods",)
 
-    monkeypatch.setattr(image_start, "missing_rights", lacks)
+    monkeypatch.setattr("crrd.rollout.image.start.missing_rights", lacks)
     await held(cluster, "i:2", pods=1)
     with pytest.raises(ConfigurationError, match="you may not delete pods in namespace default"):
         await recreated(cluster, *FOLLOW)

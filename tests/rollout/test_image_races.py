@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from dataclasses import replace
 from typing import Any
 
@@ -11,19 +12,21 @@ from crrd.core.api.pod import parse_pod
 from crrd.core.api.types import PLURAL
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.lifecycle.steps import Complete, next_steps
-from crrd.core.rollout.adoption import Adoption, set_label
-from crrd.core.rollout.image_change import ImageChange
-from crrd.core.rollout.image_steps import ImageSteps
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.image.adoption import Adoption, set_label
+from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.image.steps import ImageSteps
+from crrd.core.rollout.image.template import LABEL_ADOPTING, LABEL_REVISION
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.run import ANNOTATION_PROGRESS, Options, Run, Target
+from crrd.core.rollout.progress import ANNOTATION_PROGRESS
+from crrd.core.rollout.run import Options, Run, Target
 from crrd.core.rollout.state import read_member
-from crrd.core.rollout.template import LABEL_ADOPTING, LABEL_REVISION
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError, ConfigurationError
-from crrd.rollout.cluster import Cluster
-from crrd.rollout.image_writer import ImageWriter
+from crrd.rollout.kinds import make_cluster, make_writer
 from crrd.rollout.target import Aim
+from crrd.rollout.text import TextLines
 from crrd_localnode.api.admission import AdmissionRequest, Operation
 from crrd_localnode.workload import RESOURCES
 from tests.support.played_cluster import NAMESPACE, PlayedCluster
@@ -140,14 +143,13 @@ async def test_a_pod_that_is_replaced_before_it_gets_its_label_keeps_its_own(clu
     """The watch has not reported it yet. The new pod has the same name, and the run goes on with it."""
     labels = {"app": "web", LABEL_REVISION: "one"}
     old = await cluster.pod("web-0", labels)
-    seen = Cluster(cluster.client, NAMESPACE, Aim(RUN.target), RUN.options)  # without its watches
+    seen = make_cluster(cluster.client, NAMESPACE, Aim(RUN.target), RUN.options)  # without its watches
     seen.pod_written(old)
-    assert seen.images is not None
     await cluster.client.delete(PODS, NAMESPACE, "web-0", grace_seconds=0)
     new = await cluster.pod("web-0", labels)
-    write = set_label(RUN, replace(CHANGE, image="i:1"), read_member(old), "one", "two")
-    steps = ImageSteps(adoption=Adoption((write,)))
-    await ImageWriter(cluster.client, seen, seen.images).carry_out(RUN, Plan((), image=steps))
+    facts = ImageRun.of(seen.world(), RUN, replace(CHANGE, image="i:1"))
+    steps = ImageSteps(adoption=Adoption((set_label(facts, read_member(old), "one", "two"),)))
+    await make_writer(cluster.client, seen, RUN, TextLines()).carry_out(RUN, Plan((), steps=steps))
     assert [each.pod.uid for each in seen.world().members] == [new["metadata"]["uid"]]
     assert (await cluster.client.get(PODS, NAMESPACE, "web-0"))["metadata"]["labels"] == labels
 
@@ -187,7 +189,7 @@ async def test_a_run_does_not_wait_forever_for_pods(
     cluster: PlayedCluster, images: Images, monkeypatch: pytest.MonkeyPatch, scaled: bool
 ) -> None:
     """The quota of the namespace may not allow the next pod. A workload that was scaled to 0 is not waited for."""
-    monkeypatch.setattr("crrd.rollout.runner.NODE_SECONDS", 30.0 if scaled else 0.5)
+    monkeypatch.setattr("crrd.core.rollout.limits.NODE_SECONDS", 30.0 if scaled else 0.5)
     running, _ = await recreated_meanwhile(cluster, images, template="keep")
     if scaled:
         await cluster.client.merge_patch(RESOURCES["Deployment"], NAMESPACE, "web", {"spec": {"replicas": 0}})
@@ -226,7 +228,7 @@ async def test_others_see_that_a_run_waits_for_a_pod(
     with pytest.raises(ConfigurationError, match="is not finished"):
         await recreated(cluster, "deployment/web", "-c", "app", "--image", "i:3", "--template", "keep")
     await recreated(cluster, "status", "first")
-    assert "waiting: 1 of 1" in capsys.readouterr().out
+    assert "waiting (Restarting): 1 of 1" in capsys.readouterr().out
     assert await recreated(cluster, "abort", "first") == 0
     assert await running == 1
 
@@ -238,22 +240,28 @@ async def test_a_run_that_is_done_but_for_a_pod_that_does_not_come_is_done_at_it
 
 
 @pytest.mark.parametrize("container", ["app", "side"])
-async def test_a_run_that_was_killed_before_it_recorded_its_end_hinders_no_other(
-    cluster: PlayedCluster, images: Images, container: str
+async def test_a_run_that_was_killed_before_it_recorded_its_end_is_ended_by_resume(
+    cluster: PlayedCluster, images: Images, container: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Until then, no other run begins. It still held the controller."""
     await cluster.workload("Deployment", "web", 2)
     words = ("deployment/web", "-c", "app", "--image", "i:2", "--min-ready", "0", "--template", "adopt")
     assert await recreated(cluster, *words, "--run", "first") == 0
     for request in await cluster.requests():
         if progress := request["metadata"]["annotations"].get(ANNOTATION_PROGRESS):
-            running = json.dumps({**json.loads(progress), "state": "running", "by": "elsewhere/1"})
-            body = {"metadata": {"annotations": {ANNOTATION_PROGRESS: running}}}
+            killed = {**json.loads(progress), "phase": "Releasing", "by": f"{socket.gethostname()}/{2**22 + 1}"}
+            killed.pop("end", None)
+            body = {"metadata": {"annotations": {ANNOTATION_PROGRESS: json.dumps(killed)}}}
             await cluster.client.merge_patch(REQUESTS, NAMESPACE, request["metadata"]["name"], body)
     resource, labels = RESOURCES["Deployment"], {"labels": {LABEL_ADOPTING: "first"}}
     held = {"metadata": labels, "spec": {"paused": True}}
     await cluster.client.merge_patch(resource, NAMESPACE, "web", held)
     with pytest.raises(ConfigurationError, match=r"run first on deployment\.apps/web is not finished"):
         await recreated(cluster, "deployment/web", "-c", container)
-    released = {"metadata": {"labels": {LABEL_ADOPTING: None}}, "spec": {"paused": None}}
-    await cluster.client.merge_patch(resource, NAMESPACE, "web", released)
+    capsys.readouterr()
+    assert await recreated(cluster, "status", "first") == 0
+    assert "stopped (Releasing): 2 of 2 pods recreated" in capsys.readouterr().out
+    assert await recreated(cluster, "resume", "first") == 0
+    assert "done: 2 of 2 pods recreated" in capsys.readouterr().out
+    assert "paused" not in (await cluster.client.get(resource, NAMESPACE, "web"))["spec"]
     assert await recreated(cluster, "deployment/web", "-c", container, "--run", "second") == 0

@@ -7,21 +7,22 @@ from typing import Any, cast
 import pytest
 
 from crrd.core.api.types import ANNOTATION_STOPPED as STOPPED
-from crrd.core.rollout.image_change import ImageChange
-from crrd.core.rollout.image_steps import ImageSteps
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.image.pull import LABEL_PULL, PullPod, PullState, pull_pod
+from crrd.core.rollout.image.steps import ImageSteps
+from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.pull import LABEL_PULL, PullPod, PullState, pull_pod
 from crrd.core.rollout.requests import read_run_request
+from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Target
-from crrd.core.rollout.standing import Row, Stage
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REPLICA_SETS, REQUESTS
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
-from crrd.rollout import abort, clean_up, image_start
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.image_objects import ImageObjects
-from crrd.rollout.image_writer import ImageWriter
-from crrd.rollout.session import Session
+from crrd.rollout.image import abort
+from crrd.rollout.image.objects import ImageObjects
+from crrd.rollout.image.writer import ImageWriter
+from crrd.rollout.text import TextLines
 from crrd_localnode.api.admission import AdmissionRequest, Operation
 from crrd_localnode.api.errors import ApiError, Cause, invalid
 from crrd_localnode.api.objects import Object
@@ -265,7 +266,7 @@ async def test_an_abort_that_leaves_a_controller_held_says_so_each_time(
     async def fail(*_: object) -> None:
         raise ConfigurationError("you may not list replicasets")
 
-    monkeypatch.setattr(Session, "cluster_of", fail)
+    monkeypatch.setattr(abort, "_cluster_of", fail)
     assert await recreated(cluster, "abort", "begun") == 1
     assert "web is still held is unknown: you may not list replicasets" in output(capsys)
 
@@ -338,7 +339,7 @@ async def test_a_run_is_not_done_while_a_pod_that_did_not_run_lacks_the_image(
     cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """For example a pod that starts again, or whose old image cannot be pulled."""
-    monkeypatch.setattr("crrd.rollout.runner.NODE_SECONDS", 0.2)
+    monkeypatch.setattr("crrd.core.rollout.limits.NODE_SECONDS", 0.2)
     await cluster.workload("Deployment", "web", 2)
     first, _ = await cluster.pods()
     name = first["metadata"]["name"]
@@ -518,7 +519,7 @@ async def test_a_missing_right_is_named_before_anything_is_written(
         )
         return ("patch pods", "delete replicasets.apps")
 
-    monkeypatch.setattr(image_start, "missing_rights", lacks)
+    monkeypatch.setattr("crrd.rollout.image.start.missing_rights", lacks)
     (name,) = await cluster.workload("Deployment", "web", 1)
     message = r"you may not patch pods, delete replicasets\.apps in namespace default"
     with pytest.raises(ConfigurationError, match=message):
@@ -639,7 +640,7 @@ async def test_an_interrupted_clean_up_keeps_the_result(
     assert text.startswith("done: 1 of 1 pods recreated")
     assert "cleaning up was interrupted; to delete pull pods that are left: kubectl delete pods" in text
     (request,) = await cluster.requests()
-    assert '"state":"done"' in request["metadata"]["annotations"]["crr.apps.kruise.io/run-progress"]
+    assert '"end":"Done"' in request["metadata"]["annotations"]["crr.apps.kruise.io/run-progress"]
 
 
 @pytest.mark.parametrize(("status", "failures"), [(503, 2), (503, 9999), (403, 9999)])
@@ -661,7 +662,7 @@ async def test_what_a_run_leaves_behind_is_deleted_or_named(
             if tried <= failures:
                 raise ApiError(status, "not now")
 
-    monkeypatch.setattr(clean_up.CleanUp.finish, "__defaults__", (30.0 if failures < 9 else 1.0,))
+    monkeypatch.setattr("crrd.rollout.carry_out.CLEAN_UP_SECONDS", 30.0 if failures < 9 else 1.0)
     cluster.api.admission.validating.append(fail)
     await cluster.workload("Deployment", "web", 1)
     assert await recreated(cluster, "deployment/web", *TO, "--template", "keep") == 0
@@ -702,8 +703,8 @@ async def test_an_api_server_that_is_busy_for_a_moment_ends_no_run() -> None:
     row = Row("web-0", "uid-web-0", Stage.REQUESTED, member=pod, request=asked(of, pod), containers=("app",))
     pull = PullPod("pull", "u", "run", "node-a", PullState.PULLED)
     busy = Busy()
-    writer = ImageWriter(cast("KubeClient", busy), cast("Cluster", busy), cast("ImageObjects", busy))
-    await writer.carry_out(of, Plan((row,), image=ImageSteps(patch=(row,), give_up=(row,), drop=(pull,))))
+    writer = ImageWriter(cast("KubeClient", busy), cast("Cluster", busy), cast("ImageObjects", busy), of, TextLines())
+    await writer.carry_out(of, Plan((row,), steps=ImageSteps(patch=(row,), give_up=(row,), drop=(pull,))))
     await writer.end()
     assert sorted(busy.calls) == ["delete", "json_patch", "look_again", "look_again"], "no request of an unknown pod"
 

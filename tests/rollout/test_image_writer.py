@@ -5,18 +5,21 @@ from typing import Any, cast
 
 import pytest
 
-from crrd.core.rollout.adoption import Adoption, Write
-from crrd.core.rollout.image_change import ImageChange
-from crrd.core.rollout.image_steps import NO_STEPS, ImageSteps
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.image.adoption import Adoption, Write
+from crrd.core.rollout.image.steps import ImageSteps
+from crrd.core.rollout.kind import NO_STEPS
+from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.rows import Row
 from crrd.core.rollout.state import Member
 from crrd.kube.client import KubeClient
 from crrd.kube.lanes import PLACES
 from crrd.lib.errors import ApiRefusedError, ConfigurationError
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.image_objects import ImageObjects
-from crrd.rollout.image_writer import ImageWriter
+from crrd.rollout.image.objects import ImageObjects
+from crrd.rollout.image.writer import ImageWriter
+from crrd.rollout.text import TextLines
 from tests.support.rollouts import asked, container, member, run
 
 pytestmark = pytest.mark.virtual_time
@@ -38,7 +41,9 @@ class World:
         self.members: dict[str, Member] = {}  # By pod: what a look finds
         self.sent: dict[str, str] = {}
         self.in_flight = self.most_in_flight = 0
-        self.writer = ImageWriter(cast("KubeClient", self), cast("Cluster", self), cast("ImageObjects", self))
+        self.writer = ImageWriter(
+            cast("KubeClient", self), cast("Cluster", self), cast("ImageObjects", self), RUN, TextLines()
+        )
 
     async def json_patch(self, _resource: object, _namespace: str, name: str, _operations: object) -> Any:
         self.asked.append(name)
@@ -67,7 +72,7 @@ class World:
             Row(pod.pod.name, pod.pod.uid, Stage.REQUESTED, member=pod, request=asked(RUN, pod), containers=("app",))
             for pod in pods
         ]
-        await self.writer.carry_out(RUN, Plan(tuple(rows), image=ImageSteps(patch=tuple(rows))))
+        await self.writer.carry_out(RUN, Plan(tuple(rows), steps=ImageSteps(patch=tuple(rows))))
 
     async def plans(self, seconds: float) -> None:
         """Plan anew after each change."""
@@ -118,7 +123,7 @@ async def test_a_plan_without_patches_stops_those_that_wait() -> None:
     world = World()
     await world.plan()
     await asyncio.sleep(0.1)
-    await world.writer.carry_out(RUN, Plan((), image=NO_STEPS))
+    await world.writer.carry_out(RUN, Plan((), steps=NO_STEPS))
     await asyncio.sleep(60)
     assert (len(world.asked), len(world.done)) == (PLACES, PLACES)
 
@@ -138,7 +143,9 @@ class Refusing:
 
     def __init__(self, status: int = 422) -> None:
         self.changed, self.status, self.calls = asyncio.Event(), status, list[str]()
-        self.writer = ImageWriter(cast("KubeClient", self), cast("Cluster", self), cast("ImageObjects", self))
+        self.writer = ImageWriter(
+            cast("KubeClient", self), cast("Cluster", self), cast("ImageObjects", self), RUN, TextLines()
+        )
 
     async def json_patch(self, *_: object) -> Any:
         raise ApiRefusedError("a policy does not allow it", status=self.status)
@@ -157,7 +164,7 @@ class Refusing:
         self.calls.append("look again")
 
     async def adopt(self, *writes: Write) -> None:
-        await self.writer.carry_out(RUN, Plan((), image=ImageSteps(adoption=Adoption(writes))))
+        await self.writer.carry_out(RUN, Plan((), steps=ImageSteps(adoption=Adoption(writes))))
 
 
 @pytest.mark.parametrize(("plural", "looks"), [("deployments", ["get", "workload"]), ("pods", ["look again"])])

@@ -8,12 +8,13 @@ import pytest
 from crrd.cli.recreate import requested
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
-from crrd.core.rollout.plan import End, Plan
+from crrd.core.rollout.phases import End
+from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Amount
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import NODES
 from crrd.rollout.carry_out import conclude
-from crrd.rollout.session import EXIT_INCOMPLETE, Session
+from crrd.rollout.session import Session
 from crrd.rollout.text import TextLines
 from tests.support.run_cluster import NAMESPACE, RunCluster
 from tests.support.sessions import parsed
@@ -61,11 +62,11 @@ async def test_the_rest_is_restarted_once_by_resume(reason: Reason | None, capsy
             state = {"name": "app", "phase": "Failed", "reason": reason.value, "message": "the node is down"}
             done = {"completionTime": rfc3339(api.clock.now()), "containerRecreateStates": [state]}
             api.report(api.requests()[pod]["metadata"]["name"], phase="Completed", reason=reason.value, **done)
-    plan, _ = await running
-    assert plan.end is End.INCOMPLETE
+    plan = await running
+    assert plan.end is End.PUT_OFF
     there = {f"web-{number:04}" for number in (0, 2, 4)}
     assert {*api.restarts} == there
-    assert await typed(api, "resume", "nightly") == EXIT_INCOMPLETE, "the node is still down"
+    assert await typed(api, "resume", "nightly") == End.PUT_OFF.exit_code, "the node is still down"
     turn(api, up=True)
     await asyncio.sleep(2)
     assert await typed(api, "resume", "nightly") == 0
@@ -74,6 +75,6 @@ async def test_the_rest_is_restarted_once_by_resume(reason: Reason | None, capsy
 
 
 def test_of_a_workload_that_is_gone_the_run_cannot_be_resumed() -> None:
-    plan = Plan((), end=End.INCOMPLETE, message="deployment.apps/web was deleted")
+    plan = Plan((), end=End.LEFT_OUT, message="deployment.apps/web was deleted")
     expected = "0 of 0 pods recreated; deployment.apps/web was deleted; to restart the rest, start a new run"
-    assert conclude(plan, "resume", timed_out=False) == ("incomplete", expected, EXIT_INCOMPLETE)
+    assert conclude(plan, "resume") == expected

@@ -8,20 +8,21 @@ from typing import Any, cast
 
 import pytest
 
+from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.restart import FileSteps
+from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import ANNOTATION_REFRESH
-from crrd.core.rollout.standing import Row, Stage
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import CONFIG_MAPS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
-from crrd.rollout.cluster import Cluster
-from crrd.rollout.refresher import FileRefresher
+from crrd.rollout.refresher import FileObjects, FileRefresher
 from crrd.rollout.text import TextLines
 from crrd_localnode.api.admission import AdmissionRequest
 from crrd_localnode.api.errors import forbidden
 from tests.support.faulty_api import Call
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
-from tests.support.rollouts import member
+from tests.support.rollouts import member, run
 from tests.support.sessions import recreated
 
 MOUNTED: dict[str, Any] = {
@@ -29,7 +30,7 @@ MOUNTED: dict[str, Any] = {
     "volumeMounts": [{"name": "cfg", "mountPath": "/etc/cfg"}],
 }
 TOKEN = "0123456789abcdef"
-PLAN = Plan((), refresh=((Row("web-0", "uid-web-0", Stage.WAITING, member=member("web-0")), TOKEN),))
+PLAN = Plan((), steps=FileSteps(((Row("web-0", "uid-web-0", Stage.WAITING, member=member("web-0")), TOKEN),)))
 PATCH, CREATE = ("patch", "pods"), ("create", "containerrecreaterequests")
 FORBIDDEN = 'pods "web-0" is forbidden: User "ann" cannot patch resource "pods"'
 
@@ -59,23 +60,13 @@ class Lines(TextLines):
         self.lines.append(message)
 
 
-class Recorded:
-    """The records of refreshes in a Cluster."""
-
-    def __init__(self) -> None:
-        self.changed = asyncio.Event()
-        self.records: list[tuple[str, str, str]] = []
-
-    def refreshed(self, pod_uid: str, token: str, problem: str = "") -> None:
-        self.records.append((pod_uid, token, problem))
-
-
 async def refreshed(api: Api, display: Lines, plan: Plan = PLAN) -> list[tuple[str, str, str]]:
-    cluster = Recorded()
-    refresher = FileRefresher(cast("KubeClient", api), cast("Cluster", cluster), display)
-    refresher.begin(plan)
-    await cluster.changed.wait()
-    return cluster.records
+    """Carry out a plan. Return the refreshes that are known then: pod, token, and problem."""
+    changed = asyncio.Event()
+    known = FileObjects(changed.set)
+    await FileRefresher(cast("KubeClient", api), known, display, changed.set).carry_out(run(), plan)
+    await changed.wait()
+    return [(uid, each.token, each.problem) for uid, each in known.state().refreshes.items()]
 
 
 async def test_one_annotation_is_written() -> None:
@@ -88,7 +79,7 @@ async def test_one_annotation_is_written() -> None:
 async def test_a_pod_that_has_the_token_is_not_written_again() -> None:
     api = Api(AssertionError("written"))
     marked = member("web-0", refresh_token=TOKEN)
-    plan = Plan((), refresh=((Row("web-0", "uid-web-0", Stage.WAITING, member=marked), TOKEN),))
+    plan = Plan((), steps=FileSteps(((Row("web-0", "uid-web-0", Stage.WAITING, member=marked), TOKEN),)))
     assert await refreshed(api, Lines(), plan) == [("uid-web-0", TOKEN, "")]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crrd.core.rollout.plan import End
+from crrd.core.rollout.phases import End
 from crrd.core.rollout.run import Amount
 from crrd.kube.resources import Resource
 from crrd.lib.backoff import FAILED
@@ -61,6 +61,6 @@ async def test_calls_that_fail(call: str, fault: Fault) -> None:
         with pytest.raises(ConfigurationError):
             await running
         return
-    plan, _ = await asyncio.wait_for(running, FAILED.maximum * (1 + FAILED.jitter) + CALL_SECONDS + RUN_SECONDS)
+    plan = await asyncio.wait_for(running, FAILED.maximum * (1 + FAILED.jitter) + CALL_SECONDS + RUN_SECONDS)
     denied = (call, fault) == ("create", Fault.FORBIDDEN)
     assert plan.end is (End.FAILED if denied else End.DONE)

@@ -4,25 +4,21 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import cast
 
 import pytest
 
 from crrd.core.api.time import rfc3339
-from crrd.core.rollout.image_change import ImageChange
-from crrd.core.rollout.plan import End
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.limits import Times
+from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.rows import tally
 from crrd.core.rollout.run import Amount
-from crrd.core.rollout.standing import Stage, tally
-from crrd.kube.client import KubeClient
 from crrd.kube.lanes import PLACES
 from crrd.kube.resources import PODS, REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd.lib.supervise import cancel
-from crrd.rollout import runner
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.remedies import FLAGS
-from crrd.rollout.text import TextLines
-from tests.support.run_cluster import WEB, RunCluster
+from tests.support.run_cluster import RunCluster
 
 pytestmark = pytest.mark.virtual_time
 
@@ -45,7 +41,7 @@ async def until(holds: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("pods", [50, 200])
 async def test_the_number_of_plans_does_not_grow_with_the_number_of_pods(pods: int) -> None:
     api = RunCluster(pods)
-    plan, _ = await api.carry_out(api.run_of(max_unavailable=ALL))
+    plan = await api.carry_out(api.run_of(max_unavailable=ALL))
     assert (plan.end, once(api), len(api.created)) == (End.DONE, True, pods)
     assert len(api.plans) <= 100
 
@@ -54,7 +50,7 @@ async def test_a_run_is_as_fast_as_its_budget_and_never_over_it() -> None:
     """Ten times a tenth of the pods, two seconds each."""
     api, loop = RunCluster(200), asyncio.get_running_loop()
     run, began = api.run_of(max_unavailable=TENTH), loop.time()
-    plan, _ = await api.carry_out(run)
+    plan = await api.carry_out(run)
     assert (plan.end, once(api), api.most_away) == (End.DONE, True, 20)
     assert loop.time() - began <= 1.5 * 20
     assert len(api.plans) < 200, "fewer than starts"
@@ -66,7 +62,7 @@ async def test_creations_that_hang_delay_no_other() -> None:
     running = asyncio.create_task(api.carry_out(api.run_of(max_unavailable=Amount(20))))
     await asyncio.sleep(9.0)
     assert len(api.restarts) >= 24, "eight at once, for at least six seconds"
-    assert (await running)[0].end is End.DONE
+    assert (await running).end is End.DONE
     assert (once(api), api.most_away) == (True, 20)
 
 
@@ -75,7 +71,7 @@ async def test_runs_of_one_process_count_each_other_before_a_request_exists() ->
     api.slow = dict.fromkeys(api.objects["pods"], 0.5)
     run, peers = api.run_of(), list[Cluster]()
     later = replace(run, name="other", target=replace(run.target, words="others", selector="app in (web)"))
-    (first, _), (second, _) = await asyncio.gather(*(api.carry_out(each, peers=peers) for each in (run, later)))
+    first, second = await asyncio.gather(*(api.carry_out(each, peers=peers) for each in (run, later)))
     assert (first.end, once(api), api.most_away) == (End.DONE, True, 1)
     assert second.end is End.RIVAL
     assert second.message == "run nightly on pods app=web started first: wait for it, or abort it"
@@ -86,7 +82,7 @@ async def test_a_failure_stops_the_starts_that_are_still_to_come() -> None:
     api = RunCluster(50)
     api.slow = dict.fromkeys(api.objects["pods"], 0.4)
     api.fails = {"web-0000"}
-    plan, _ = await api.carry_out(api.run_of(max_unavailable=ALL))
+    plan = await api.carry_out(api.run_of(max_unavailable=ALL))
     assert plan.end is End.FAILED
     assert len(api.created) <= 3 * PLACES, "it fails half a second after its creation"
     assert {row.pod for row in plan.rows if row.stage is Stage.FAILED} == {"web-0000"}
@@ -102,7 +98,7 @@ async def test_what_is_refused_to_all_is_not_asked_for_all() -> None:
         return ApiRefusedError("exceeded quota: requests", status=403)
 
     api.refuse = quota
-    plan, _ = await api.carry_out(api.run_of(max_unavailable=ALL))
+    plan = await api.carry_out(api.run_of(max_unavailable=ALL))
     assert plan.end is End.FAILED
     assert 1 <= len(asked) <= PLACES
     assert {row.wait.why for row in plan.rows if row.stage is Stage.FAILED} == {"exceeded quota: requests"}
@@ -133,7 +129,7 @@ async def test_containers_that_are_removed_from_running_pods_are_no_failures() -
         there = api.objects["pods"][name]
         await asyncio.sleep(1 if name == "web-0002" else 0)  # the watch of the pods is behind
         api.put(PODS, {**there, "spec": {**there["spec"], "containers": [{"name": "other"}]}})
-    plan, _ = await running
+    plan = await running
     assert {row.pod: row.stage for row in plan.rows} == {
         **dict.fromkeys(("web-0000", "web-0001"), Stage.DONE),
         **dict.fromkeys(("web-0002", "web-0003"), Stage.SKIPPED),
@@ -147,7 +143,7 @@ async def test_those_in_order_start_one_after_the_other() -> None:
     aim = api.stateful_set(12)
     api.slow = {"web-0010": 5.0, "web-0004": 1.0}
     run = api.run_of(aim, max_unavailable=Amount(4))
-    plan, _ = await api.carry_out(run, aim)
+    plan = await api.carry_out(run, aim)
     assert (plan.end, once(api), api.most_away) == (End.DONE, True, 4)
     assert api.created == sorted(api.created, reverse=True)
 
@@ -156,7 +152,7 @@ async def test_one_that_is_refused_is_the_last_of_those_in_order() -> None:
     api = RunCluster(12)
     aim = api.stateful_set(12)
     api.refuse = lambda pod: ApiRefusedError("not this one", status=403) if pod == "web-0009" else None
-    plan, _ = await api.carry_out(api.run_of(aim, max_unavailable=ALL), aim)
+    plan = await api.carry_out(api.run_of(aim, max_unavailable=ALL), aim)
     assert (plan.end, api.created) == (End.FAILED, ["web-0011", "web-0010"])
 
 
@@ -169,7 +165,7 @@ async def test_killed_after_any_creation_and_continued(*, in_order: bool) -> Non
         killed = asyncio.create_task(api.carry_out(run, aim))
         await until(lambda moment=moment, api=api: len(api.created) > moment)  # type: ignore[misc]
         await cancel([killed])
-        plan, _ = await api.carry_out(run, aim)
+        plan = await api.carry_out(run, aim)
         assert (plan.end, once(api), len(api.created)) == (End.DONE, True, 12)
         assert api.most_away <= 4
 
@@ -177,7 +173,7 @@ async def test_killed_after_any_creation_and_continued(*, in_order: bool) -> Non
 async def test_responses_that_are_lost_cost_no_budget_and_no_second_restart() -> None:
     api = RunCluster(40)
     api.lost = {f"web-{number:04}" for number in range(0, 40, 2)}
-    plan, _ = await api.carry_out(api.run_of(max_unavailable=Amount(8)))
+    plan = await api.carry_out(api.run_of(max_unavailable=Amount(8)))
     assert (plan.end, once(api), len(api.created)) == (End.DONE, True, 40)
     assert api.most_away == 8
 
@@ -192,7 +188,7 @@ async def test_creations_that_fail_for_a_while_are_tried_again_less_and_less_oft
         return ApiUnavailableError("a webhook does not answer") if loop.time() < until_then else None
 
     api.refuse = down
-    plan, _ = await api.carry_out(api.run_of(max_unavailable=Amount(4)))
+    plan = await api.carry_out(api.run_of(max_unavailable=Amount(4)))
     assert (plan.end, once(api)) == (End.DONE, True)
     assert api.most_away <= 4
     assert len(tried) <= 8 + 4 * 12
@@ -210,18 +206,18 @@ async def test_a_pod_that_was_restarted_unseen_gets_no_request() -> None:
     started = {"running": {"startedAt": rfc3339(api.clock.now() + timedelta(seconds=1))}}
     pod["status"]["containerStatuses"][0]["state"] = started
     api.objects["pods"]["web-0000"] = {**pod, "metadata": {**pod["metadata"], "resourceVersion": "9999"}}
-    plan, _ = await running
+    plan = await running
     assert (plan.end, api.created) == (End.DONE, ["web-0001"])
 
 
 async def test_a_run_that_gets_nowhere_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "PATIENCE_SECONDS", 30.0)
+    monkeypatch.setattr("crrd.core.rollout.limits.PATIENCE_SECONDS", 30.0)
     api, loop = RunCluster(2), asyncio.get_running_loop()
     api.pod("web-0000", "node-0", ready=False, labels={"app": "web"})
     api.put(PODS, {**api.objects["pods"]["web-0000"], "spec": {"nodeName": "node-0", "containers": [{"name": "side"}]}})
     began = loop.time()
-    plan, timed_out = await api.carry_out(api.run_of(pod_timeout=0))
-    assert (timed_out, plan.wait.why) == (True, "1 pod is unready, the limit is 1: web-0000")
+    plan = await api.carry_out(api.run_of(pod_timeout=0))
+    assert (plan.end, plan.wait.why) == (End.TIMED_OUT, "1 pod is unready, the limit is 1: web-0000")
     assert 30 <= loop.time() - began < 40
 
 
@@ -250,24 +246,16 @@ async def test_a_turn_does_not_end_while_an_unready_pod_waits_for_its_image(pati
     """It would wait behind all other runs."""
     api, loop = Draining(), asyncio.get_running_loop()
     run, began = api.run_of(image=ImageChange("i:2", ("i:1",), pulls=False)), loop.time()
-    client = cast("KubeClient", api)
-    async with Cluster(client, run.namespace, WEB, run.options) as cluster:
-        parts = client, cluster, api.clock, TextLines()
-        turn = runner.Runner(*parts, timeout=None, confirmed=True, remedies=FLAGS, patience=patience, most=most)
-        _, timed_out = await turn.run(run)
-    assert (timed_out, api.patched - began >= 100, loop.time() - began < 170) == (True, True, True)
+    plan = await api.carry_out(run, times=Times(patience=patience, most=most))
+    assert (plan.end is End.YIELDED, api.patched - began >= 100, loop.time() - began < 170) == (True, True, True)
 
 
 async def test_a_turn_ends_although_its_run_makes_progress() -> None:
     api, loop = RunCluster(100), asyncio.get_running_loop()
     run, began = api.run_of(), loop.time()
-    client = cast("KubeClient", api)
-    async with Cluster(client, run.namespace, WEB, run.options) as cluster:
-        parts = client, cluster, api.clock, TextLines()
-        turn = runner.Runner(*parts, timeout=None, confirmed=True, remedies=FLAGS, patience=1000.0, most=60.0)
-        plan, timed_out = await turn.run(run)
+    plan = await api.carry_out(run, times=Times(patience=1000.0, most=60.0))
     done = tally(plan.rows)[Stage.DONE]
-    assert (timed_out, 0 < done < 100, 60 <= loop.time() - began < 70) == (True, True, True)
+    assert (plan.end is End.YIELDED, 0 < done < 100, 60 <= loop.time() - began < 70) == (True, True, True)
 
 
 class Following(RunCluster):
@@ -307,11 +295,7 @@ async def test_a_turn_of_a_run_with_an_image_ends_once_its_pods_are_ready() -> N
     api, loop = Following(), asyncio.get_running_loop()
     image = ImageChange("i:2", ("i:1",), pulls=False)
     run, began = api.run_of(image=image, max_unavailable=Amount(4)), loop.time()
-    client = cast("KubeClient", api)
-    async with Cluster(client, run.namespace, WEB, run.options) as cluster:
-        parts = client, cluster, api.clock, TextLines()
-        turn = runner.Runner(*parts, timeout=None, confirmed=True, remedies=FLAGS, patience=60.0, most=120.0)
-        plan, timed_out = await turn.run(run)
-    assert (timed_out, plan.end, api.away) == (True, None, set())
+    plan = await api.carry_out(run, times=Times(patience=60.0, most=120.0))
+    assert (plan.end, api.away) == (End.YIELDED, set())
     assert 120 <= loop.time() - began < 120 + 60
     assert 0 < tally(plan.rows)[Stage.DONE] < 60

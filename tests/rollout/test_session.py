@@ -168,7 +168,7 @@ async def test_a_run_that_may_go_on_after_a_failure_has_failed(
         capsys.readouterr().out
     )
     assert await recreated(cluster, "status", "nightly") == 0
-    assert "\nfailed: 1 of 2 pods recreated, 1 failed; " in capsys.readouterr().out
+    assert "\nfailed (Over): 1 of 2 pods recreated, 1 failed; " in capsys.readouterr().out
 
 
 async def test_a_failure_is_explained_in_json_too(cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,9 @@ from datetime import timedelta
 import pytest
 
 from crrd.core.api.time import rfc3339
+from crrd.core.rollout.phases import RunPhase
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.run import Progress
+from crrd.core.rollout.progress import Progress
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ConfigurationError
 from crrd.rollout.jsonlines import JsonLines
@@ -45,7 +46,7 @@ async def begun(cluster: PlayedCluster, *words: str) -> AsyncIterator["asyncio.T
 async def write(cluster: PlayedCluster, by: str, seconds: float = 0) -> None:
     """Another process has written its progress so long ago."""
     (request,) = await cluster.requests()
-    found = Progress(rfc3339(cluster.api.now() - timedelta(seconds=seconds)), by, "running", 0, 2, "web-0")
+    found = Progress(rfc3339(cluster.api.now() - timedelta(seconds=seconds)), by, RunPhase.RESTARTING, 0, 2, "web-0")
     body = {"metadata": {"annotations": found.annotation()}}
     await cluster.client.merge_patch(REQUESTS, NAMESPACE, request["metadata"]["name"], body)
 
@@ -61,35 +62,36 @@ async def test_a_run_that_goes_on_here_or_elsewhere_or_not_at_all(cluster: Playe
     first, second = await cluster.workload("Deployment", "web", 2, "app")
     async with begun(cluster):
         lines = await shown(cluster, capsys, "nightly")
-        assert lines[1].startswith("running here: 0 of 2 pods recreated, 1 in progress; last activity ")
+        assert lines[1].startswith("running here (Restarting): 0 of 2 pods recreated, 1 in progress; last activity ")
         assert lines[2] == f"waits for: {first} recreating"
         assert [line.split()[0] for line in lines[4:]] == [first, second]
         assert "1 pod is unready, the limit is 1" in lines[5]
         await write(cluster, "nightly-x7k2b/1")
         lines = await shown(cluster, capsys, "nightly")
-        assert lines[1].startswith("running elsewhere (nightly-x7k2b): 0 of 2 ")
+        assert lines[1].startswith("running elsewhere (nightly-x7k2b) (Restarting): 0 of 2 ")
         head, row = await shown(cluster, capsys)
         assert head.split("   ")[0] == "RUN"
-        assert "running elsewhere (nightly-x7k2b)   0/2" in row
+        assert "running elsewhere (nightly-x7k2b)   Restarting   0/2" in row
         assert row.endswith("web-0")
     for by, seconds in (("nightly-x7k2b/1", 61), (f"{socket.gethostname()}/{2**22 + 1}", 0)):
         await write(cluster, by, seconds)
         lines = await shown(cluster, capsys, "nightly")
-        assert (lines[1].startswith("stopped: 0 of 2 pods recreated"), lines[2]) == (True, RESUME)
-        assert "stopped   0/2" in (await shown(cluster, capsys))[1]
+        assert (lines[1].startswith("stopped (Restarting): 0 of 2 pods recreated"), lines[2]) == (True, RESUME)
+        assert "stopped   Restarting   0/2" in (await shown(cluster, capsys))[1]
 
 
 async def test_one_that_is_interrupted_says_so_at_once(cluster: PlayedCluster, capsys: Output) -> None:
     await cluster.workload("Deployment", "web", 2, "app")
     async with begun(cluster):
         pass
-    assert (await shown(cluster, capsys, "nightly"))[1].startswith("stopped: ")
+    assert (await shown(cluster, capsys, "nightly"))[1].startswith("interrupted (Restarting): ")
     cluster.goes_on.set()
     assert await recreated(cluster, "resume", "nightly") == 0
     capsys.readouterr()
     assert await recreated(cluster, "status", display=JsonLines(cluster.api.now)) == 0
     (found,) = json.loads(capsys.readouterr().out)
-    assert (found["run"], found["state"], found["done"], found["waitsFor"]) == ("nightly", "done", 2, "")
+    assert (found["run"], found["state"], found["phase"]) == ("nightly", "done", "Over")
+    assert (found["done"], found["waitsFor"]) == (2, "")
     assert (found["succeeded"], found["requests"], found["total"]) == (2, 2, 2), "numbers are numbers"
     with pytest.raises(
         ConfigurationError, match=r"run nightly has already ended \(done\), so there is nothing to abort"
@@ -97,18 +99,26 @@ async def test_one_that_is_interrupted_says_so_at_once(cluster: PlayedCluster, c
         await recreated(cluster, "abort", "nightly")
 
 
+async def test_one_that_has_timed_out_says_so(cluster: PlayedCluster, capsys: Output) -> None:
+    await cluster.workload("Deployment", "web", 2, "app")
+    async with begun(cluster, "--timeout", "1s") as run:
+        assert await run == 3
+    lines = await shown(cluster, capsys, "nightly")
+    assert (lines[1].startswith("timed out (Restarting): 0 of 2 pods"), lines[2]) == (True, RESUME)
+
+
 async def test_one_that_asks_or_has_failed_says_how_to_go_on(cluster: PlayedCluster, capsys: Output) -> None:
     pods = await cluster.workload("Deployment", "web", 2, "app")
     await recreated(cluster, "deployment/web", "-c", "app", "--run", "nightly", "--partition", "1")
     lines = await shown(cluster, capsys, "nightly")
-    assert (lines[1].startswith("paused: 1 of 2 pods recreated"), lines[2]) == (True, f"{RESUME} --yes")
-    assert "paused   1/2" in (await shown(cluster, capsys))[1]
+    assert (lines[1].startswith("paused (Paused): 1 of 2 pods recreated"), lines[2]) == (True, f"{RESUME} --yes")
+    assert "paused   Paused   1/2" in (await shown(cluster, capsys))[1]
     cluster.fails[pods[1]] = ("StillRuns", "it still runs")
     assert await recreated(cluster, "resume", "nightly", "--yes") == 1
     lines = await shown(cluster, capsys, "nightly")
-    assert (lines[1].startswith("failed: 1 of 2 pods"), lines[2]) == (True, f"{RESUME} --retry-failed")
+    assert (lines[1].startswith("failed (Over): 1 of 2 pods"), lines[2]) == (True, f"{RESUME} --retry-failed")
     assert await recreated(cluster, "abort", "nightly") == 0, "it could have been resumed"
-    assert (await shown(cluster, capsys, "nightly"))[1].startswith("aborted: ")
+    assert (await shown(cluster, capsys, "nightly"))[1].startswith("aborted (Over): ")
     with pytest.raises(ConfigurationError, match=r"run nightly has already ended \(aborted\)"):
         await recreated(cluster, "abort", "nightly")
 
@@ -132,7 +142,7 @@ async def test_whoever_watches_one_that_stops_is_told_how_to_go_on(cluster: Play
         watching = asyncio.create_task(recreated(cluster, "status", "nightly", "--watch"))
         await asyncio.sleep(0.1)
     assert await watching == 1
-    assert f"stopped: 0 of 2 pods recreated, 1 in progress; {RESUME} (after " in capsys.readouterr().out
+    assert f"interrupted: 0 of 2 pods recreated, 1 in progress; {RESUME} (after " in capsys.readouterr().out
 
 
 class Waits(TextLines):
@@ -162,7 +172,7 @@ async def test_whoever_watches_without_a_connection_follows_on(
         while not display.whys[-1] and not watching.done():
             await asyncio.sleep(0.01)
         with monkeypatch.context() as patch:
-            patch.setattr("crrd.core.rollout.run.LIVE_SECONDS", 0.0)  # what was written last is too old now
+            patch.setattr("crrd.core.rollout.progress.LIVE_SECONDS", 0.0)  # what was written last is too old now
             shown = len(display.whys)
             while len(display.whys) < shown + 3 and not watching.done():
                 await asyncio.sleep(0.01)

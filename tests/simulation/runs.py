@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from crrd.cli import recreate
-from crrd.core.rollout.pull import LABEL_PULL
+from crrd.core.rollout.image.pull import LABEL_PULL
 from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock

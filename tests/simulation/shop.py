@@ -16,8 +16,8 @@ import jsonpatch
 
 from crrd.core.admission.rules import Denied
 from crrd.core.api.types import API_VERSION, KIND, LABEL_READINESS_GATE, NODE_DAEMONS, PLURAL, READINESS_GATE
-from crrd.core.rollout.pull import LABEL_PULL
-from crrd.core.rollout.template import LABEL_ADOPTING
+from crrd.core.rollout.image.pull import LABEL_PULL
+from crrd.core.rollout.image.template import LABEL_ADOPTING
 from tests.simulation.answers import status
 from tests.simulation.images import APP, OLD, OTHER, with_digest, without_digest
 from tests.simulation.runs import Runs

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 import jsonpatch
 
-from crrd.core.rollout.adoption import Adoption, Write, next_adoption
-from crrd.core.rollout.image_change import ImageChange
-from crrd.core.rollout.image_state import ImageState
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.image.adoption import Adoption, Write, next_adoption
+from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.image.state import ImageState
+from crrd.core.rollout.image.template import read_content, read_revision, read_template
 from crrd.core.rollout.run import Options, Run, Target
 from crrd.core.rollout.state import World, read_member
-from crrd.core.rollout.template import read_content, read_revision, read_template
 from crrd.core.rollout.workload import read_workload
 from tests.support.controllers import Controllers, Json
 
@@ -100,7 +101,7 @@ class Model(Controllers):
         revisions = tuple(read_revision(each, "proxy") for each in found)
         state = ImageState((), read_template(workload, "proxy"), revisions)
         members = tuple(map(read_member, self.pods(self.known)))
-        return World(members, workload=read_workload(workload), image=state)
+        return World(members, workload=read_workload(workload), extra=state)
 
     @property
     def wanted(self) -> str:
@@ -120,7 +121,7 @@ class Model(Controllers):
         return adoption
 
     def next_step(self) -> Adoption:
-        return next_adoption(self.world(), self.run)
+        return next_adoption(ImageRun.of(self.world(), self.run))
 
     def write(self, write: Write) -> None:
         """The API server: a patch whose tests fail changes nothing, and neither does one of another object."""

@@ -12,8 +12,8 @@ from typing import Any
 
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import ANNOTATION_STOPPED
-from crrd.core.rollout.pull import LABEL_PULL
-from crrd.core.rollout.template import read_content
+from crrd.core.rollout.image.pull import LABEL_PULL
+from crrd.core.rollout.image.template import read_content
 from crrd.kube.resources import PODS, REPLICA_SETS, REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd_localnode.workload import RESOURCES

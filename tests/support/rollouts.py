@@ -16,7 +16,12 @@ from crrd.core.api.types import (
     StatePhase,
     Status,
 )
+from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.image.state import ImageState
+from crrd.core.rollout.image.steps import ImageSteps
+from crrd.core.rollout.image.template import Template
 from crrd.core.rollout.labels import read_selector
+from crrd.core.rollout.phases import RUN_MOVES, RunPhase
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Options, Run, Target
@@ -120,6 +125,28 @@ def recreated(pod: Member, *, ready: bool = True, seconds: float = 30) -> Member
 def planned(world: World, of: Run | None = None, **options: Any) -> Plan:
     """Return the plan at NOW."""
     return make_plan(world, of or run(), NOW, **options)
+
+
+class Phases:
+    """The phases of a run's plans. Each follows from the one before by a move of the table."""
+
+    def __init__(self) -> None:
+        self._last: RunPhase | None = None
+
+    def saw(self, found: Plan) -> None:
+        """Note the phase of the next plan."""
+        last, self._last = self._last, found.phase if found.end is None else None  # whoever goes on begins anew
+        assert last in (None, found.phase) or (last, found.phase) in RUN_MOVES, f"{last} -> {found.phase}"
+
+
+def image_steps(found: Plan) -> ImageSteps:
+    """Return what a run with an image does besides its requests."""
+    return found.steps if isinstance(found.steps, ImageSteps) else ImageSteps()
+
+
+def with_template(of: Run, found: Template) -> ImageRun:
+    """Return a run with an image whose workload has this template."""
+    return ImageRun.of(World((), extra=ImageState(template=found)), of)
 
 
 def chosen(found: Plan) -> list[str]:

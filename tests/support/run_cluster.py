@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import LABEL_ACTIVE
+from crrd.core.rollout.limits import Times
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Options, Run, Target
 from crrd.kube.client import KubeClient
@@ -18,6 +19,7 @@ from crrd.kube.lanes import Lane
 from crrd.kube.resources import NODES, PODS, REQUESTS, Listing, Resource
 from crrd.lib.errors import ApiUnavailableError, ConflictError
 from crrd.rollout.cluster import Cluster
+from crrd.rollout.kinds import make_cluster, make_writer
 from crrd.rollout.remedies import FLAGS
 from crrd.rollout.runner import Runner
 from crrd.rollout.target import Aim
@@ -196,12 +198,14 @@ class RunCluster(LanedApi):
         given = Options(**{"containers": ("app",), **options})
         return Run(NAMESPACE, "nightly", aim.target, given, rfc3339(self.clock.now()))
 
-    async def carry_out(self, run: Run, aim: Aim = WEB, peers: list[Cluster] | None = None) -> tuple[Plan, bool]:
-        """Carry out a run to its end, in a process of its own, or in that of `peers`."""
-        client = cast("KubeClient", self)
-        async with Cluster(client, NAMESPACE, aim, run.options, peers=peers) as cluster:
-            parts = client, cluster, self.clock, _Shown(self.plans)
-            return await Runner(*parts, timeout=None, confirmed=True, remedies=FLAGS).run(run)
+    async def carry_out(
+        self, run: Run, aim: Aim = WEB, peers: list[Cluster] | None = None, times: Times | None = None
+    ) -> Plan:
+        """Carry out a run to its end, or one turn of it, in a process of its own, or in that of `peers`."""
+        client, display = cast("KubeClient", self), _Shown(self.plans)
+        async with make_cluster(client, NAMESPACE, aim, run.options, peers=peers) as cluster:
+            parts = client, cluster, self.clock, display, make_writer(client, cluster, run, display)
+            return await Runner(*parts, times=times or Times(), confirmed=True, remedies=FLAGS).run(run)
 
     def requests(self) -> dict[str, Mapping[str, Any]]:
         """All requests, by pod."""

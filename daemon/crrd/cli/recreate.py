@@ -12,7 +12,8 @@ from crrd.cli.connection import access_flags, overrides_of
 from crrd.cli.explain import explained, render
 from crrd.cli.options import as_flag, as_flags, from_flags
 from crrd.cli.recreate_flags import add_flags
-from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.phases import End
 from crrd.core.rollout.run import Options
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -22,7 +23,7 @@ from crrd.lib.output import complain
 from crrd.lib.plain import plain, with_flags
 from crrd.rollout.abort import abort
 from crrd.rollout.refusals import describe
-from crrd.rollout.session import EXIT_FAILED, EXIT_INTERRUPTED, Command, execute
+from crrd.rollout.session import Command, execute
 from crrd.rollout.start import resume, start, undo
 from crrd.rollout.status import status
 from crrd.rollout.target import split_targets
@@ -94,12 +95,12 @@ def run(args: argparse.Namespace) -> int:
     try:
         return asyncio.run(execute(args.work, requested(args), partial(_explanation, flags)))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        return EXIT_INTERRUPTED
+        return End.INTERRUPTED.exit_code
     except (ConfigurationError, ApiRefusedError) as error:
         raise ConfigurationError(with_flags(describe(error), flags)) from error
     except ApiUnavailableError as error:
         complain(f"{args.called}: cannot reach the API server: {plain(str(error))}")
-        return EXIT_FAILED
+        return End.FAILED.exit_code
 
 
 async def _explanation(flags: str, client: KubeClient, clock: ServerClock, request: Mapping[str, Any]) -> str:

@@ -8,8 +8,8 @@ from crrd.cli.connection import add_connection_flags
 from crrd.cli.options import add_flag, add_switch, count, duration, run_name, with_value
 from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
 from crrd.core.api.time import format_duration, parse_time
+from crrd.core.rollout.limits import PATIENCE_SECONDS
 from crrd.core.rollout.run import Options, read_amount
-from crrd.rollout.runner import PATIENCE_SECONDS
 
 
 def _add_start(parser: argparse.ArgumentParser) -> None:

@@ -1,16 +1,14 @@
 """Watches the objects that a run needs, one watch for each kind, and keeps them as values for `core.rollout`."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Self, TypeVar
 
 from crrd.core.config.kept import kept_of_pods
-from crrd.core.rollout.pull import PullMemory
 from crrd.core.rollout.requests import RunRequest, read_run_request
-from crrd.core.rollout.run import LABEL_RUN, FileRefresh, Options
+from crrd.core.rollout.run import LABEL_RUN, Options
 from crrd.core.rollout.state import ZONE, Member, World, read_budget, read_member
 from crrd.core.rollout.workload import read_workload
 from crrd.kube.client import KubeClient
@@ -23,7 +21,7 @@ from crrd.lib.jsonfields import mapping, text
 from crrd.lib.looptime import loop_time
 from crrd.rollout.config import ConfigObjects
 from crrd.rollout.daemons import NodeDaemons, daemon_informer, may_list_daemons
-from crrd.rollout.image_objects import ImageObjects
+from crrd.rollout.kind import KindObjects
 from crrd.rollout.nodes import Nodes
 from crrd.rollout.owners import Owners
 from crrd.rollout.probes import Probes
@@ -48,13 +46,13 @@ class Cluster:
         options: Options,
         daemons: NodeDaemons | None = None,
         *,
+        own: Callable[[Callable[[], None]], KindObjects],
         peers: "list[Cluster] | None" = None,
-        pulls: PullMemory | None = None,
     ) -> None:
         """`options` decide whether nodes and configuration are read, which needs additional rights.
 
         Without `daemons`, this class watches them itself. `peers` has all entered clusters, for the process's runs.
-        `pulls` is what is known of pull pods from an earlier turn of the run.
+        `own` makes the objects of the run's kind; it gets a function to call after every change.
         """
         self._client, self.namespace, self._aim = client, namespace, aim
         self.changed = asyncio.Event()  # Set after every change; the reader clears it
@@ -81,11 +79,8 @@ class Cluster:
         self._owners = Owners(client, namespace, aim)
         self.probes = Probes(client, namespace)
         self._refused: dict[str, str] = {}
-        self._refreshes: dict[str, tuple[float, FileRefresh]] = {}  # By UID, with the loop's time
         self._learn_at, self._failures, self._trouble = 0.0, 0, ""  # The loop's time, and why it failed the last times
-        self.images: ImageObjects | None = None  # If the run sets an image
-        if options.image is not None:
-            self.images = ImageObjects(client, namespace, aim, options.containers[0], notify, memory=pulls)
+        self.own = own(notify)
         self._watches = RunWatches(self.changed)
 
     async def __aenter__(self) -> Self:
@@ -100,7 +95,7 @@ class Cluster:
             self._watch(self._budgets, BUDGETS)
             if self._aim.resource is not None:
                 self._watch(self._workloads, self._aim.resource, fields=f"metadata.name={self._aim.target.name}")
-            for informer in self.images.informers() if self.images is not None else ():
+            for informer in self.own.informers():
                 self._watches.begin(informer)
             if self._zones:
                 self._watch(self._labelled_nodes, NODES, namespace="")
@@ -131,7 +126,7 @@ class Cluster:
 
     def world(self) -> World:
         """Return the known state."""
-        loop_now, config = loop_time(), self._config.known if self._config is not None else {}
+        config = self._config.known if self._config is not None else {}
         users = (each.user for each in self._pods.values()) if self._stale else ()
         of_peers = [each for peer in self._others() for each in peer.claims.values()]
         return World(
@@ -156,8 +151,7 @@ class Cluster:
             probes=self.probes.known,
             config=dict(config),
             kept=kept_of_pods(users, config),
-            refreshes={uid: replace(each, age=loop_now - at) for uid, (at, each) in self._refreshes.items()},
-            image=self.images.state() if self.images is not None else None,
+            extra=self.own.state(),
         )
 
     @property
@@ -194,12 +188,6 @@ class Cluster:
         """Record that the API server rejected the run's request for a pod."""
         self._refused[pod_uid] = message
         self.changed.set()
-
-    def refreshed(self, pod_uid: str, token: str, problem: str = "") -> None:
-        """Record that a pod has the annotation for which kubelet refreshes its files, or why it could not be set."""
-        _, before = self._refreshes.get(pod_uid, (0.0, FileRefresh("", 0.0, 0)))
-        made = FileRefresh(token, 0.0, before.count + 1, problem)
-        self._refreshes[pod_uid] = loop_time(), made
 
     def pod_written(self, obj: Json) -> None:
         """Record a pod that the API server has just returned to this process."""

@@ -8,11 +8,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from crrd.core.rollout.overview import RunStatus
+from crrd.core.rollout.overview import RUNNING, RunStatus
+from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview
-from crrd.core.rollout.run import RUNNING, Run
-from crrd.core.rollout.standing import Row, Stage, count_done, tally
+from crrd.core.rollout.rows import Row, count_done, tally
+from crrd.core.rollout.run import Run
 from crrd.core.rollout.waits import Wait
 
 REMIND_SECONDS = 30.0  # Interval of reminders while a wait lasts
@@ -179,6 +180,6 @@ def _explain(row: Row) -> str:
 
 def state_of(status: RunStatus) -> str:
     """Return the state of a run as text."""
-    if status.state != RUNNING:
-        return status.state
+    if status.word != RUNNING:
+        return status.word
     return "running here" if status.host == socket.gethostname() else f"running elsewhere ({status.host})"

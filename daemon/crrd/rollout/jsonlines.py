@@ -7,10 +7,11 @@ from typing import Any
 
 from crrd.core.api.time import rfc3339
 from crrd.core.rollout.overview import RunStatus
+from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview, Stale
+from crrd.core.rollout.rows import Row, tally
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, Stage, tally
 from crrd.lib.plain import json_with_flags
 from crrd.rollout.display import Changes, Display, left_out, new_ids, old_ids, state_of
 
@@ -109,6 +110,7 @@ def _run(status: RunStatus) -> dict[str, Any]:
         "succeeded": sum(each.succeeded for each in status.requests),
         "requests": len(status.requests),
         "state": state_of(status),
+        "phase": status.phase.value,
         "done": status.done,
         "total": status.total,
         "lastActivity": rfc3339(status.active_at) if status.active_at is not None else "",

@@ -1,43 +1,67 @@
-"""Sets the annotation of a pod for which kubelet refreshes the pod's files. `core.rollout.refresh` says when."""
+"""The plain restart: sets the annotation of a pod for which kubelet refreshes the pod's files.
+
+`core.rollout.restart` says when.
+"""
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.run import ANNOTATION_REFRESH
-from crrd.core.rollout.standing import Row
+from crrd.core.rollout.restart import FileRefresh, Files, FileSteps
+from crrd.core.rollout.rows import Row
+from crrd.core.rollout.run import ANNOTATION_REFRESH, Run
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
 from crrd.lib.backoff import retry_delay
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
-from crrd.rollout.cluster import Cluster
+from crrd.lib.looptime import loop_time
 from crrd.rollout.display import RunDisplay
+from crrd.rollout.kind import KindObjects, KindWriter
+from crrd.rollout.refusals import lacks_right
 from crrd.rollout.side_by_side import SideBySide
 
 _ATTEMPTS = 5
 """Most attempts while the API server fails. A webhook for pods that is down must not keep the run from its work."""
 
 
-def lacks_right(error: ApiRefusedError) -> bool:
-    """Whether a call was refused because the user has no right to it, and not by a quota, a policy or a webhook."""
-    return error.status == 403 and ' is forbidden: User "' in str(error)
+class FileObjects(KindObjects):
+    """The refreshes of this process."""
+
+    def __init__(self, _: Callable[[], None]) -> None:
+        """Nothing here changes by itself."""
+        self._refreshes: dict[str, tuple[float, FileRefresh]] = {}  # By pod (UID), with the loop's time
+
+    def state(self) -> Files:
+        """See KindObjects."""
+        now = loop_time()
+        return Files({uid: replace(each, age=now - at) for uid, (at, each) in self._refreshes.items()})
+
+    def refreshed(self, pod_uid: str, token: str, problem: str = "") -> None:
+        """Record that a pod has the annotation for which kubelet refreshes its files, or why it could not be set."""
+        _, before = self._refreshes.get(pod_uid, (0.0, FileRefresh("", 0.0, 0)))
+        self._refreshes[pod_uid] = loop_time(), FileRefresh(token, 0.0, before.count + 1, problem)
 
 
-class FileRefresher:
+class FileRefresher(KindWriter):
     """Sets the annotations for one run. A pod whose annotation cannot be set is restarted without."""
 
-    def __init__(self, client: KubeClient, cluster: Cluster, display: RunDisplay) -> None:
-        self._client, self._cluster, self._display = client, cluster, display
-        self._work = SideBySide(cluster.changed.set)
+    def __init__(
+        self, client: KubeClient, known: FileObjects, display: RunDisplay, changed: Callable[[], None]
+    ) -> None:
+        """`changed` is called after the work for each pod."""
+        self._client, self._known, self._display = client, known, display
+        self._work = SideBySide(changed)
 
-    def begin(self, plan: Plan) -> None:
+    async def carry_out(self, run: Run, plan: Plan) -> None:
         """Begin to set the annotations of a plan's pods. Raises the error that has ended this for one of them."""
         self._work.raise_error()
-        for row, token in plan.refresh:
+        for row, token in plan.steps.due if isinstance(plan.steps, FileSteps) else ():
             self._work.begin(row.uid, partial(self._refresh, row, token))
 
     async def cancel(self) -> None:
-        """Stop at once."""
+        """See KindWriter."""
         await self._work.stop()
 
     async def _refresh(self, row: Row, token: str) -> None:
@@ -49,7 +73,7 @@ class FileRefresher:
             pass  # deleted meanwhile, which the plan sees before it creates a request
         except (ApiRefusedError, ApiUnavailableError) as error:
             problem, no_right = str(error), isinstance(error, ApiRefusedError) and lacks_right(error)
-        self._cluster.refreshed(row.uid, token, problem)
+        self._known.refreshed(row.uid, token, problem)
         self._display.files_refreshed(problem, lacks_right=no_right)
 
     async def _patch(self, row: Row, token: str) -> None:

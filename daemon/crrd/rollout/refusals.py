@@ -30,6 +30,11 @@ _READERS = {
 }
 
 
+def lacks_right(error: ApiRefusedError) -> bool:
+    """Whether a call was refused because the user has no right to it, and not by a quota, a policy or a webhook."""
+    return error.status == 403 and ' is forbidden: User "' in str(error)
+
+
 def describe(error: Exception) -> str:
     """Return an error in one line. If the API server has refused a call: with what to do about it."""
     if isinstance(error, ConfigurationError) and isinstance(error.__cause__, ApiRefusedError):

@@ -15,24 +15,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from crrd.core.rollout.requests import RunRequest, read_run_request
-from crrd.core.rollout.run import LABEL_RUN, Amount, Options, Run
+from crrd.core.rollout.run import LABEL_RUN, Amount, Options
 from crrd.kube.client import Deadlines, KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.config import find_access
 from crrd.kube.kubeconfig import Overrides
 from crrd.kube.resources import REQUESTS, Where
 from crrd.lib.errors import ConfigurationError
-from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import Display
 from crrd.rollout.jsonlines import JsonLines
-from crrd.rollout.target import find_again
 from crrd.rollout.text import TextLines
-
-EXIT_FAILED = 1
-EXIT_BAD_INPUT = 2
-EXIT_TIMED_OUT = 3
-EXIT_INCOMPLETE = 4
-EXIT_INTERRUPTED = 130
 
 Explainer = Callable[[KubeClient, ServerClock, Mapping[str, Any]], Awaitable[str]]
 """Explains the state of a request in a few lines."""
@@ -78,11 +70,6 @@ class Session:
     display: Display
     command: Command
     explainer: Explainer
-
-    async def cluster_of(self, run: Run) -> Cluster:
-        """Return the pods of an existing run, and the other objects that it needs."""
-        aim = await find_again(self.client, self.namespace, run.target)
-        return Cluster(self.client, self.namespace, aim, run.options)
 
     async def requests_of(self, name: str) -> list[RunRequest]:
         """Return the requests of a run. Raises ConfigurationError if there are none."""

@@ -1,7 +1,7 @@
 """Does the same for many pods side by side: a few at once, and any number of slow ones beside them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 
 from crrd.kube.lanes import Lane, Lanes
@@ -47,3 +47,10 @@ class SideBySide:
         if not task.cancelled():
             self._error = self._error or task.exception()
         self._ended()
+
+
+async def each_of(calls: Iterable[Awaitable[object]]) -> None:
+    """Do all of this, and then raise the first error."""
+    for each in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(each, BaseException):
+            raise each

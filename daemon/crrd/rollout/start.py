@@ -7,24 +7,26 @@ from datetime import datetime, timedelta
 from itertools import chain
 
 from crrd.core.api.time import rfc3339
-from crrd.core.api.types import ANNOTATION_ABORTED
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.core.rollout.plan import End, Plan, is_unfinished, make_plan, unfinished
+from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.overview import unfinished
+from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.preview import Preview, make_preview, out_of_reach
 from crrd.core.rollout.requests import newest_run
+from crrd.core.rollout.rows import tally
 from crrd.core.rollout.run import LABEL_RUN, Run
-from crrd.core.rollout.standing import Stage, tally
 from crrd.core.rollout.state import World
 from crrd.kube.resources import REQUESTS
-from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError, OutputError
+from crrd.lib.errors import ApiRefusedError, ConfigurationError, OutputError
 from crrd.rollout.carry_out import carry_out
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import failures, summary
-from crrd.rollout.follow import following
-from crrd.rollout.image_start import check_rights, complete_image, undone
-from crrd.rollout.image_writer import stop_requests
+from crrd.rollout.image.follow import following
+from crrd.rollout.image.start import undone
+from crrd.rollout.kinds import check_resumed, cluster_of, make_cluster, prepare
 from crrd.rollout.remedies import FLAGS
-from crrd.rollout.session import EXIT_FAILED, Session
+from crrd.rollout.session import Session
 from crrd.rollout.starts import CHECK_ADMISSION, NOT_ADMITTED, was_admitted
 from crrd.rollout.target import Aim, check_run, find_again, find_target, split_targets
 
@@ -41,11 +43,11 @@ async def start(session: Session) -> int:
     sessions = [await following(session, aim) for aim in aims]
     if len(aims) > 1:
         for each, aim in zip(sessions, aims, strict=True):  # check all targets before the first run
-            async with Cluster(session.client, session.namespace, aim, each.command.options) as cluster:
+            async with make_cluster(session.client, session.namespace, aim, each.command.options) as cluster:
                 await _make_run(each, aim, cluster)
     worst = 0
     for done, aim in enumerate(aims, start=1):
-        code, over = EXIT_FAILED, False
+        code, over = End.FAILED.exit_code, False
         try:
             code, over = await _start(sessions[done - 1], aim)
             worst = max(worst, code)
@@ -75,7 +77,7 @@ async def resume(session: Session) -> int:
     run = newest_run(await session.requests_of(name))
     await _check_same(session, run)
     run = run.changed(**command.changed_options)
-    async with await session.cluster_of(run) as cluster:
+    async with await cluster_of(session, run) as cluster:
         world, now = cluster.world(), session.clock.now()
         if name in world.aborted:
             raise ConfigurationError(f"run {name} was aborted: start a new one")
@@ -86,32 +88,29 @@ async def resume(session: Session) -> int:
             world = cluster.world()
         if command.dry_run:
             return await _preview(session, world, run)
-        if (first := await _unfinished(session, world, run)) is not None:
+        if (first := unfinished(kind_of(world, run), now)) is not None:
             other = f"run {first.name} on {first.target.words} is not finished"
             way_out = f"finish it, or abort it: {session.command_line('abort', first.name)}"
             raise ConfigurationError(f"cannot resume run {name}: {other}; {way_out}")
-        if run.options.image is not None:
-            await check_rights(session, run.target, run.options.image)
+        await check_resumed(session, run)
         left = _left(make_plan(world, run, now, confirmed=True))
         await _record_options(session, run, cluster)
         begins = f"resuming on {run.target.words}, {left} left to restart"
-        return (await carry_out(session, run, cluster, begins))[0]
+        return (await carry_out(session, run, cluster, begins)).exit_code
 
 
 async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
     """Carry out a run for the target, or show it. Return the exit code, and whether the next target may follow."""
     command = session.command
-    async with Cluster(session.client, session.namespace, aim, command.options) as cluster:
-        run = await complete_image(session, aim, cluster, await _make_run(session, aim, cluster))
-        if not command.dry_run:
-            await _end_undone(session, run, cluster)
+    async with make_cluster(session.client, session.namespace, aim, command.options) as cluster:
+        run = await prepare(session, aim, cluster, await _make_run(session, aim, cluster))
         world = cluster.world()
         plan = make_plan(world, run, session.clock.now(), confirmed=True).worded(FLAGS)
         waiting = _left(plan)
         for each in out_of_reach(world, run) if not (command.dry_run and waiting) else ():
             session.display.print_line(f"not covered by --stale: {each}")
-        goes_on = plan.image.adoption is not None or any(row.stage.under_way for row in plan.rows)
-        if not waiting and (command.dry_run or not goes_on):
+        goes_on = plan.end is None and not command.dry_run
+        if not waiting and not goes_on:
             return _nothing_to_do(session, run, plan), True
         if command.partition is not None and waiting:
             first_part = min(waiting, command.partition.of(waiting))
@@ -119,25 +118,8 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
         if command.dry_run:
             code = await _preview(session, world, run)
             return code, not code
-        return await carry_out(session, run, cluster, run.describe(waiting))
-
-
-async def _end_undone(session: Session, run: Run, cluster: Cluster) -> None:
-    """Abort the run that this one undoes, if it is not over: no process goes on with it.
-
-    Requests of pods that do not have the image end.
-    """
-    world, now = cluster.world(), session.clock.now()
-    undone = sorted((each for each in world.requests if run.undoes(each.run)), key=lambda each: each.age)
-    if not undone or not is_unfinished(world, newest_run(undone), now):
-        return
-    body = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(now)}}}
-    for each in undone:
-        if each is undone[-1] or not each.request.completed:
-            with suppress(GoneError):
-                made = await session.client.merge_patch(REQUESTS, session.namespace, each.request.name, body)
-                cluster.written(made)
-    await stop_requests(session.client, undone, set())
+        end = await carry_out(session, run, cluster, run.describe(waiting))
+        return end.exit_code, end.next_follows
 
 
 def _left(plan: Plan) -> int:
@@ -153,44 +135,23 @@ async def _make_run(session: Session, aim: Aim, cluster: Cluster) -> Run:
     name = command.run_name or _make_name(aim.target.name)
     run = Run(session.namespace, name, aim.target, options, rfc3339(now))
     check_run(world, run)
-    if not command.dry_run and (first := await _unfinished(session, world, run)) is not None:
+    if not command.dry_run and (first := unfinished(kind_of(world, run), now)) is not None:
         way_out = f"check it with {session.command_line('status', first.name)}, then resume or abort it"
         raise ConfigurationError(f"run {first.name} on {first.target.words} is not finished: {way_out}")
     return run
 
 
-async def _unfinished(session: Session, world: World, run: Run) -> Run | None:
-    """Return another run that must be finished first.
-
-    Whether one with an image is over depends on its container in the template, so it is judged by its own look.
-    """
-    over = set[str]()
-    while (first := unfinished(world, run, session.clock.now(), over)) is not None:
-        if first.options.image is None:
-            return first
-        try:
-            async with await session.cluster_of(first) as cluster:
-                if cluster.images is not None:
-                    await cluster.images.read_revisions()
-                if is_unfinished(cluster.world(), first, session.clock.now()):
-                    return first
-        except (ConfigurationError, ApiRefusedError):  # its target was deleted, or a right is missing
-            return first
-        over.add(first.name)
-    return None
-
-
 def _nothing_to_do(session: Session, run: Run, plan: Plan) -> int:
     """Say why no pod is recreated. Raises ConfigurationError if the user must act on the reason."""
-    odd = [row for row in plan.rows if row.skip is not None and not row.skip.normal]
+    odd = [row for row in plan.rows if row.is_odd]
     if odd:
         skipped = "pod" if len(odd) == 1 else f"{len(odd)} pods are skipped, for example"
         raise ConfigurationError(f"no container can be restarted: {skipped} {odd[0].pod} ({odd[0].wait.why})")
-    if plan.outcome not in (None, End.DONE):  # it has changed since the target was found
+    if plan.end not in (None, End.DONE):  # it has changed since the target was found
         raise ConfigurationError(f"nothing was done: {plan.message or failures(plan.rows)}")
     session.display.begin(run, run.describe(0))
     session.display.show(plan)
-    session.display.end("done", "nothing to do: " + summary(plan.rows))
+    session.display.end(End.DONE.word, "nothing to do: " + summary(plan.rows))
     return 0
 
 
@@ -200,7 +161,7 @@ async def _preview(session: Session, world: World, run: Run) -> int:
     refused = await _refusals(session, run, preview) if session.command.dry_run == "server" else {}
     several = len(split_targets(session.command.targets)) > 1
     session.display.print_preview(run.target.words, preview, refused, of_several=several)
-    return EXIT_FAILED if refused else 0
+    return End.FAILED.exit_code if refused else 0
 
 
 async def _refusals(session: Session, run: Run, preview: Preview) -> dict[str, str]:

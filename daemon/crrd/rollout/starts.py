@@ -13,11 +13,14 @@ from functools import partial
 
 from crrd.core.api.types import ANNOTATION_STOPPED, Request
 from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.rivals import taken_over
+from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, Stage, make_rows
+from crrd.core.rollout.standing import make_rows
 from crrd.core.rollout.state import World
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -34,7 +37,7 @@ from crrd.lib.errors import (
 from crrd.lib.jsonfields import mapping
 from crrd.lib.looptime import loop_time
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.refresher import lacks_right
+from crrd.rollout.refusals import lacks_right
 from crrd.rollout.side_by_side import SideBySide
 
 _VALID_SECONDS = 2.0  # How long a plan is used. Usually the next one is there after a second
@@ -192,7 +195,7 @@ class Starts:
             raise error
         await self._cluster.look_again(row.pod)
         self._cluster.claims.pop(row.uid)
-        again = make_rows(self._cluster.world(), run, self._clock.now())
+        again = make_rows(kind_of(self._cluster.world(), run), self._clock.now())
         asks_same = (each for each in again if (each.uid, each.containers) == (row.uid, row.containers))
         if any(each.stage is Stage.WAITING for each in asks_same):
             self._cluster.refused(row.uid, str(error))
@@ -213,4 +216,4 @@ class Starts:
 
 def was_admitted(run: Run, request: Request) -> bool:
     """Whether admission has handled the request of a run."""
-    return request.active and request.for_image is (run.options.image is not None)
+    return request.active and request.for_image is bool(run.options.change.fields.get("image"))

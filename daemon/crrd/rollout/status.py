@@ -5,14 +5,17 @@ import socket
 from dataclasses import replace
 
 from crrd.core.rollout.overview import RunStatus, run_status
-from crrd.core.rollout.plan import End, Plan, seen_by_others
+from crrd.core.rollout.phases import End, GoOn, Stage
+from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.requests import RunRequest, newest_run
-from crrd.core.rollout.run import LABEL_RUN, RUNNING, STOPPED, WAITING, Run
-from crrd.core.rollout.waits import Wait
+from crrd.core.rollout.rows import Row
+from crrd.core.rollout.run import LABEL_RUN, Run
+from crrd.core.rollout.waits import Skip, Wait
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import summary
+from crrd.rollout.kinds import cluster_of
 from crrd.rollout.remedies import FLAGS
-from crrd.rollout.session import EXIT_FAILED, EXIT_INCOMPLETE, Session
+from crrd.rollout.session import Session
 
 
 async def status(session: Session) -> int:
@@ -26,50 +29,60 @@ async def status(session: Session) -> int:
         session.display.print_runs(sorted(runs, key=lambda each: (each.run.started, each.run.name), reverse=True))
         return 0
     run = newest_run(await session.requests_of(session.command.run_name))
-    async with await session.cluster_of(run) as cluster:
+    async with await cluster_of(session, run) as cluster:
         if session.command.watch:
             return await _follow(session, run, cluster)
-        status, plan = await status_of(session, run, cluster)
-    session.display.print_status(status, plan, _again(session, status, plan))
+        status, plan = await _status_of(session, run, cluster)
+    session.display.print_status(status, plan, _again(session, status))
     return 0
 
 
 async def _follow(session: Session, run: Run, cluster: Cluster) -> int:
-    """Show a run until it ends or its process has stopped. Return 0 if it is done."""
+    """Show a run until it ends or its process has stopped. Return the exit code of its end."""
     session.display.begin(run, run.describe(len(cluster.world().members)))
     trouble = ""
     while True:
         cluster.changed.clear()
         before, trouble = trouble, await cluster.refresh()
         outdated = trouble or before  # the first changes after a trouble may still be on their way
-        status, plan = await status_of(session, run, cluster)
+        status, plan = await _status_of(session, run, cluster)
         session.display.show(replace(plan, wait=Wait(outdated)) if outdated else plan)
-        if not outdated and status.state not in (RUNNING, WAITING):
-            again = _again(session, status, plan)
-            session.display.end(status.state, summary(plan.rows) + (f"; to continue: {again}" if again else ""))
-            if plan.outcome is End.DONE:
-                return 0
-            return EXIT_INCOMPLETE if plan.outcome is End.INCOMPLETE else EXIT_FAILED
+        if not outdated and status.end is not None:
+            again = _again(session, status)
+            session.display.end(status.word, summary(plan.rows) + (f"; to continue: {again}" if again else ""))
+            return status.end.exit_code if status.end.over or status.end is End.PAUSED else End.FAILED.exit_code
         await cluster.wait(1.0)
 
 
-async def status_of(session: Session, run: Run, cluster: Cluster) -> tuple[RunStatus, Plan]:
-    """Return the state of a run, and its plan as other processes see it."""
+async def _status_of(session: Session, run: Run, cluster: Cluster) -> tuple[RunStatus, Plan]:
+    """Return the state of a run, and its pods."""
     world, now = cluster.world(), session.clock.now()
     run = world.latest(run)
-    plan = seen_by_others(world, run, now)
+    status = run_status(run, world.requests_of(run), now, is_gone)
+    plan = make_plan(world, run, now)
     if await cluster.probes.learn(plan):
-        plan = seen_by_others(cluster.world(), run, now)
+        plan = make_plan(cluster.world(), run, now)
     plan = plan.worded(FLAGS)
-    return run_status(run, world.requests_of(run), now, is_gone, plan), plan
+    if status.end is None:
+        return replace(status, waits="; ".join(plan.waits)), plan
+    rows = (_after_the_end(row, status.end) for row in plan.rows) if status.end.over else plan.rows
+    return status, replace(plan, rows=tuple(rows))
 
 
-def _again(session: Session, status: RunStatus, plan: Plan) -> str:
-    """Return the command that continues a run, or "" if it is running or over."""
-    line = session.command_line("resume", status.run.name)
-    if plan.end is End.PAUSED:
-        return f"{line} --yes"
-    return {STOPPED: line, str(End.INCOMPLETE): line, str(End.FAILED): f"{line} --retry-failed"}.get(status.state, "")
+def _after_the_end(row: Row, end: End) -> Row:
+    """Return the row of a pod of a run that is over. What has become due since is for the next run."""
+    if row.request is not None and row.request.succeeded and row.stage in (Stage.SETTLING, Stage.PUT_OFF):
+        return replace(row, stage=Stage.DONE)
+    if end is End.DONE and row.request is None and row.stage in (Stage.WAITING, Stage.PUT_OFF):
+        return replace(row, stage=Stage.SKIPPED, skip=Skip.BEFORE, wait=Wait.of(Skip.BEFORE))
+    return row
+
+
+def _again(session: Session, status: RunStatus) -> str:
+    """Return the command that continues a run, or "" if it goes on or is over."""
+    flag = {GoOn.NOT: None, GoOn.NEW_RUN: None, GoOn.CONFIRM: " --yes", GoOn.RETRY: " --retry-failed"}
+    found = flag.get(status.end.go_on, "") if status.end is not None else None
+    return session.command_line("resume", status.run.name) + found if found is not None else ""
 
 
 def is_gone(by: str) -> bool:

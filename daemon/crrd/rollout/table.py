@@ -10,9 +10,10 @@ from rich.text import Text
 
 from crrd.core.api.time import format_duration
 from crrd.core.api.types import Pin
+from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.rows import Row, count_done
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, Stage, count_done
 from crrd.lib.plain import plain
 from crrd.rollout.display import new_ids, old_ids
 from crrd.rollout.text import TextDisplay

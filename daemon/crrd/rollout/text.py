@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from crrd.core.api.time import format_duration, rfc3339
 from crrd.core.api.types import Pin
 from crrd.core.rollout.overview import RunStatus
+from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview
+from crrd.core.rollout.rows import count_done
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Stage, count_done
 from crrd.lib.plain import columns, plain, with_flags
 from crrd.rollout.display import Changes, Display, left_out, new_ids, old_ids, state_of, summary
 
@@ -56,9 +57,10 @@ class TextDisplay(Display):
         run = status.run
         reason = f"; {run.options.reason}" if run.options.reason else ""
         rows = [(row.pod, row.node, row.stage.value, row.wait.why) for row in plan.rows]
+        idle = format_duration(status.idle)
         self._print(
             f"run {run.name}: {run.options.what} of {run.target.words}, since {run.started}{reason}",
-            f"{state_of(status)}: {summary(plan.rows)}; last activity {format_duration(status.idle)} ago",
+            f"{state_of(status)} ({status.phase}): {summary(plan.rows)}; last activity {idle} ago",
             *([f"waits for: {status.waits}"] if status.waits else []),
             *([f"to continue: {resume}"] if resume else []),
             *columns([("POD", "NODE", "PHASE", ""), *rows], gap=3),
@@ -66,11 +68,11 @@ class TextDisplay(Display):
 
     def print_runs(self, runs: Sequence[RunStatus]) -> None:
         """See Display."""
-        rows = [("RUN", "TARGET", "STATE", "DONE", "STARTED", "LAST ACTIVITY", "WAITS FOR")]
+        rows = [("RUN", "TARGET", "STATE", "PHASE", "DONE", "STARTED", "LAST ACTIVITY", "WAITS FOR")]
         for each in runs:
             done, active = f"{each.done}/{each.total}", f"{format_duration(each.idle)} ago"
             run = each.run
-            rows.append((run.name, run.target.words, state_of(each), done, run.started, active, each.waits))
+            rows.append((run.name, run.target.words, state_of(each), each.phase, done, run.started, active, each.waits))
         self._print(*(columns(rows, gap=3) if runs else ["no runs"]))
 
     def print_preview(self, target: str, preview: Preview, refused: Mapping[str, str], *, of_several: bool) -> None:

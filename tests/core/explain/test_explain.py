@@ -27,7 +27,7 @@ from crrd.core.explain.facts import (
 )
 from crrd.core.explain.findings import Explanation, Topic, Verdict
 from crrd.core.explain.request import explain_request
-from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.run import LABEL_RUN, Options, Run, Target
 from crrd.core.rollout.waits import read_probe_failure

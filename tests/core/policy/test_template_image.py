@@ -11,7 +11,7 @@ from crrd.core.policy.problems import PolicyReason, problems
 from crrd.core.policy.runs import make_run
 from crrd.core.policy.types import Policy, RunRecord
 from crrd.core.policy.v1alpha1 import read_policy, write_status
-from crrd.core.rollout.following import TemplateChange, TemplateImages
+from crrd.core.rollout.image.following import TemplateChange, TemplateImages
 from crrd.core.rollout.run import Target
 from tests.core.policy.test_decide import PLAIN, SIDE, History, app, at, data, message, reason, text
 

@@ -9,14 +9,19 @@ import pytest
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RequestPhase
 from crrd.core.rollout.daemons import NodeDaemon, read_node_daemon
-from crrd.core.rollout.plan import End, make_plan, seen_by_others, unfinished
+from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.overview import unfinished
+from crrd.core.rollout.phases import End, RunPhase
+from crrd.core.rollout.plan import make_plan
 from crrd.core.rollout.preview import make_preview
+from crrd.core.rollout.progress import Progress
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Amount
 from crrd.core.rollout.standing import ATTEMPTS
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import unserved
 from tests.support.rollouts import (
+    AFTER,
     NOW,
     START,
     again,
@@ -91,10 +96,11 @@ def test_the_run_ends_incomplete_and_goes_on_once_the_node_is_back() -> None:
     done: dict[str, Any] = {"members": (LOST, *map(recreated, OTHERS))}
     requests = [succeeded(of, each) for each in OTHERS]
     found = make_plan(world(*requests, **done), of, NOW)
-    assert (found.end, found.outcome) == (End.INCOMPLETE, End.INCOMPLETE)
+    assert found.end is End.PUT_OFF
     assert found.message.startswith(f"web-0: {DEAD} (kubectl get pods ")
-    assert seen_by_others(world(*requests, **done), of, NOW).end is End.INCOMPLETE
-    assert unfinished(world(*requests, **done), run(name="next"), NOW) is None, "it holds back no other run"
+    ended = replace(requests[-1], progress=Progress(AFTER, "laptop/42", RunPhase.OVER, 3, 4, end=End.PUT_OFF))
+    there = world(*requests[:-1], ended, **done)
+    assert unfinished(kind_of(there, run(name="next")), NOW) is None, "it holds back no other run"
     back = make_plan(world(*requests, daemon=True, **done), of, NOW)
     assert (back.end, chosen(back)) == (None, ["web-0"])
 
@@ -187,13 +193,12 @@ def test_what_is_under_way_on_a_node_that_goes_down_names_it() -> None:
 
 
 def test_a_pod_that_was_recreated_before_its_node_went_down() -> None:
-    """The run cannot wait until it is ready. To others the run is done."""
+    """The run cannot wait until it is ready."""
     of = run()
     pod = recreated(member("web-0", container(ready=False), node="node-b"), ready=False)
     there = world(succeeded(of, LOST), members=(pod,))
     found = make_plan(there, of, NOW)
-    assert (found.end, stages(found)["web-0"]) == (End.INCOMPLETE, "put off")
-    assert seen_by_others(there, of, NOW).end is End.DONE
+    assert (found.end, stages(found)["web-0"]) == (End.PUT_OFF, "put off")
     ready = make_plan(replace(there, members=(recreated(LOST),)), of, NOW)
     assert ready.end is End.DONE, "the daemon is not needed for it"
 

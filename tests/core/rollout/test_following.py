@@ -5,18 +5,20 @@ from typing import Any
 
 import pytest
 
-from crrd.core.rollout.following import planned_writes, record_writes, released_meanwhile, template_images
-from crrd.core.rollout.image_change import ImageChange
-from crrd.core.rollout.image_state import ImageState
-from crrd.core.rollout.plan import End, Plan, seen_by_others
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.image.following import planned_writes, record_writes, released_meanwhile, template_images
+from crrd.core.rollout.image.state import ImageState
+from crrd.core.rollout.image.template import Revision, Template, read_content
+from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.requests import RunRequest
-from crrd.core.rollout.run import Progress, Run
-from crrd.core.rollout.standing import Stage
+from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, World
-from crrd.core.rollout.template import Revision, Template, read_content
 from tests.support.adoptions import NEW, OLD, pod_template
-from tests.support.rollouts import NOW, container, member, planned, run, succeeded, workload
+from tests.support.rollouts import NOW, container, image_steps, member, planned, run, with_template, workload
 
 LABEL = "controller-revision-hash"
 FOLLOW = ImageChange(NEW, (OLD,), adopt=True, follow=True, template=read_content(pod_template(OLD), "proxy").rest)
@@ -53,7 +55,7 @@ def pod(image: str, label: str = "", number: int = 0, app: str = "app:1", **chan
 def world(
     found: Template, *records: Revision, pods: tuple[Member, ...] = (), requests: tuple[RunRequest, ...] = ()
 ) -> World:
-    return World(pods, requests, workload(len(pods)), image=ImageState((), found, records))
+    return World(pods, requests, workload(len(pods)), extra=ImageState((), found, records))
 
 
 def images(found: Template, *records: Revision, pods: tuple[Member, ...] = (pod(OLD, "old"),)) -> tuple[object, str]:
@@ -99,7 +101,7 @@ def test_without_pods_the_newest_replicaset_counts() -> None:
     earlier, newest = record("earlier", number=1), record("newest", NEW, number=2)
     assert images(template(), earlier, newest, pods=()) == ((), "")
     assert images(template(image=OLD), earlier, newest, pods=()) == ((("proxy", OLD),), "")
-    (write,) = planned_writes(world(template(), earlier, newest), of_run())
+    (write,) = planned_writes(ImageRun.of(world(template(), earlier, newest), of_run()))
     assert write.startswith(f"ReplicaSet newest gets {NEW} in its template")
 
 
@@ -165,7 +167,8 @@ def after(found: Template, *records: Revision, pods: tuple[Member, ...], of: Run
 
 
 def writes(plan: Plan) -> list[tuple[str, Any]]:
-    found = plan.image.adoption.writes if plan.image.adoption is not None else ()
+    adoption = image_steps(plan).adoption
+    found = adoption.writes if adoption is not None else ()
     return [(each.name, each.operations[-1]["value"] if each.operations else None) for each in found]
 
 
@@ -174,7 +177,9 @@ BOTH = (pod(NEW, "old"), pod(NEW, "old", 1))
 
 def test_the_replicaset_follows_after_the_last_pod() -> None:
     begun = after(template(), ACTIVE, pods=(pod(NEW), pod(OLD, number=1)))
-    assert (begun.image.adoption, begun.image.pull) == (None, ("node-a",)), "no pod waits for the paused rollout"
+    assert (image_steps(begun).adoption, image_steps(begun).pull) == (None, ("node-a",)), (
+        "no pod waits for the paused rollout"
+    )
     assert writes(after(template(), ACTIVE, pods=BOTH)) == [("old", NEW)]
     followed = replace(ACTIVE, content=template().content)
     waiting = after(template(), followed, pods=BOTH)
@@ -187,7 +192,7 @@ def test_the_replicaset_follows_after_the_last_pod() -> None:
 
 def test_an_older_replicaset_with_the_template_is_deleted_first() -> None:
     assert writes(after(template(), ACTIVE, NEWEST, pods=BOTH)) == [("new", None)]
-    assert record_writes(world(template(), ACTIVE, NEWEST, pods=BOTH), of_run()) == ()
+    assert record_writes(ImageRun.of(world(template(), ACTIVE, NEWEST, pods=BOTH), of_run())) == ()
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet"])
@@ -265,33 +270,23 @@ def test_a_pod_without_the_image_keeps_the_records_as_they_are() -> None:
     )
 
 
-def test_a_finished_run_is_not_judged_by_a_later_template() -> None:
-    of, (one, _) = of_run(), BOTH
-    done = replace(succeeded(of, one), progress=Progress("2026-01-01T12:00:00Z", "host/1", "done", 1, 1))
-    for found in (template(image="proxy:9"), template()):
-        assert seen_by_others(world(found, ACTIVE, pods=(one,), requests=(done,)), of, NOW).outcome is End.DONE
-    later = (pod("proxy:9"), pod("proxy:9", number=1))
-    seen = seen_by_others(world(template(image="proxy:9"), ACTIVE, pods=later, requests=(done,)), of, NOW)
-    assert seen.outcome is End.DONE
-
-
 def test_a_preview_says_what_is_written_after_the_pods() -> None:
     old = (pod(OLD, "old"), pod(OLD, "old", 1))
     shown = make_preview(world(template(), ACTIVE, pods=old), of_run(), NOW)
     assert shown.writes == ("ReplicaSet old gets proxy:2 in its template; deployment.apps/web itself is not changed",)
     assert [[row.pod for row in batch] for batch in shown.batches] == [["web-0"], ["web-1"]]
-    of_set = planned_writes(world(template("DaemonSet"), pods=old), of_run())
+    of_set = planned_writes(ImageRun.of(world(template("DaemonSet"), pods=old), of_run()))
     assert of_set == (
         f"the pods get the label {LABEL} of the revision with {NEW}; deployment.apps/web itself is not changed",
     )
-    assert planned_writes(world(template(), pods=old), run()) == ()
+    assert kind_of(world(template(), pods=old), run()).planned_writes() == ()
 
 
 def test_what_is_not_known_yet_is_waited_for() -> None:
     state = ImageState((), template(updated=1))
-    unread = planned(World(BOTH, workload=workload(2), image=state), of_run())
+    unread = planned(World(BOTH, workload=workload(2), extra=state), of_run())
     assert unread.wait.why == "reading the revisions of deployment.apps/web"
-    assert planned(World(BOTH, workload=workload(2), image=ImageState()), of_run()).wait.why
+    assert planned(World(BOTH, workload=workload(2), extra=ImageState()), of_run()).wait.why
     stranger = after(template("DaemonSet"), NEWEST, pods=BOTH)
     assert stranger.wait.why == "reading the revision of pod web-1"
 
@@ -315,13 +310,12 @@ def test_pods_that_end_get_no_label() -> None:
 
 def test_only_the_writes_of_a_replicaset_can_be_tried_first() -> None:
     of = of_run()
-    assert [each.name for each in record_writes(world(template(), ACTIVE, pods=BOTH), of)] == ["old"]
-    for found in (world(template("DaemonSet"), pods=BOTH), World(BOTH, image=ImageState((), template())), World(BOTH)):
-        assert record_writes(found, of) == ()
-    assert record_writes(world(template(), ACTIVE, pods=BOTH), of_run(follow=False)) == ()
+    assert [each.name for each in record_writes(ImageRun.of(world(template(), ACTIVE, pods=BOTH), of))] == ["old"]
+    for found in (world(template("DaemonSet"), pods=BOTH), World(BOTH, extra=ImageState((), template())), World(BOTH)):
+        assert record_writes(ImageRun.of(found, of)) == ()
+    assert record_writes(ImageRun.of(world(template(), ACTIVE, pods=BOTH), of_run(follow=False))) == ()
 
 
 def test_a_run_that_does_not_know_the_template_is_not_carried_out() -> None:
     """Its image was not taken from the template, whoever has written it into the status of a policy."""
-    assert "was changed meanwhile" in released_meanwhile(of_run(template=""), template())
-    assert released_meanwhile(run(), template(image="proxy:9")) == "", "a restart does not care"
+    assert "was changed meanwhile" in released_meanwhile(with_template(of_run(template=""), template()))

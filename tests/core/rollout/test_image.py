@@ -10,27 +10,29 @@ import pytest
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RecreateState, RequestPhase
-from crrd.core.rollout.adoption import (
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.daemons import NodeDaemon
+from crrd.core.rollout.image.adoption import (
     Adoption,
     changed_by_others,
     next_adoption,
     release_command,
     trial_writes,
 )
-from crrd.core.rollout.daemons import NodeDaemon
-from crrd.core.rollout.image_change import ImageChange, image_ids, is_mutable
-from crrd.core.rollout.image_report import image_report
-from crrd.core.rollout.image_state import ImageState
-from crrd.core.rollout.image_steps import NO_STEPS, left_behind, never_adopted, patch_of
+from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.image.names import image_ids, is_mutable
+from crrd.core.rollout.image.pull import RETRY_SECONDS, PullMemory, PullPod, PullState, pull_pod, read_pull_pod
+from crrd.core.rollout.image.state import ImageState
+from crrd.core.rollout.image.steps import ImageSteps, left_behind, never_adopted, patch_of
+from crrd.core.rollout.image.template import NO_TEMPLATE, Content, Revision, Template, read_content
+from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import run_status
-from crrd.core.rollout.plan import End, Plan, seen_by_others, unfinished
+from crrd.core.rollout.phases import End, RunPhase, Stage
+from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import make_preview
-from crrd.core.rollout.pull import RETRY_SECONDS, PullMemory, PullPod, PullState, pull_pod, read_pull_pod
 from crrd.core.rollout.requests import RunRequest, read_run_request
-from crrd.core.rollout.run import ANNOTATION_RUN, Amount, Progress, Run
-from crrd.core.rollout.standing import Stage
+from crrd.core.rollout.run import ANNOTATION_RUN, Amount, Run
 from crrd.core.rollout.state import Member, World
-from crrd.core.rollout.template import Content, Revision, Template, read_content
 from crrd.kubelet.restart_rules import RestartPolicy
 from tests.support.rollouts import (
     NOW,
@@ -38,6 +40,7 @@ from tests.support.rollouts import (
     chosen,
     container,
     failed,
+    image_steps,
     member,
     planned,
     recreated,
@@ -45,6 +48,7 @@ from tests.support.rollouts import (
     stages,
     succeeded,
     why,
+    with_template,
     workload,
 )
 
@@ -69,7 +73,7 @@ def pull(state: PullState, message: str = "", node: str = "node-a", **changes: A
 
 
 def world(members: tuple[Member, ...], *requests: RunRequest, pulls: tuple[PullPod, ...] = (), **state: Any) -> World:
-    return World(members, requests, workload(len(members)), image=ImageState(pulls, container="app", **state))
+    return World(members, requests, workload(len(members)), extra=ImageState(pulls, container="app", **state))
 
 
 def present(of: Run, pod: Member, seconds: int = 5) -> RunRequest:
@@ -91,15 +95,15 @@ def template(image: str = OLD, **changes: Any) -> Template:
 def test_the_image_is_pulled_before_a_pod_gets_its_request() -> None:
     two = pods(OLD, OLD)
     first = planned(world(two), of_image())
-    assert (first.image.pull, chosen(first)) == (("node-a",), [])
+    assert (image_steps(first).pull, chosen(first)) == (("node-a",), [])
     assert first.wait.why == "kubelet pulls app:2 on node node-a"
     waiting = planned(world(two, pulls=(pull(PullState.RETRYING, "ErrImagePull: no route"),)), of_image())
-    assert (waiting.image, waiting.wait.why) == (
-        NO_STEPS,
+    assert (image_steps(waiting), waiting.wait.why) == (
+        ImageSteps(),
         "kubelet pulls app:2 on node node-a: ErrImagePull: no route",
     )
     pulled = planned(world(two, pulls=(pull(PullState.PULLED),)), of_image())
-    assert (chosen(pulled), pulled.image) == (["web-0"], NO_STEPS)
+    assert (chosen(pulled), image_steps(pulled)) == (["web-0"], ImageSteps())
     assert chosen(planned(world(two, pulls=(pull(PullState.PULLED, deleting=True),)), of_image())) == []
     assert chosen(planned(world(two), of_image(pulls=False))) == ["web-0"]
 
@@ -115,7 +119,7 @@ def test_a_pull_that_fails_fails_the_pods_of_its_node() -> None:
     assert planned(world(pods(OLD), pulls=(replace(hangs, state=PullState.PULLED),)), of_image()).end is None
     for found in (late, pull(PullState.FAILED, "InvalidImageName")):
         plan = planned(world(pods(OLD), pulls=(found,)), of_image())
-        assert (plan.end, plan.image.drop) == (End.FAILED, ())
+        assert (plan.end, image_steps(plan).drop) == (End.FAILED, ())
         sentence = f"kubelet cannot pull app:2 on node node-a, and no container was stopped there: {found.message}"
         assert why(plan) == {"web-0": sentence}
 
@@ -131,40 +135,40 @@ def test_what_was_pulled_stays_pulled() -> None:
 def test_pull_pods_are_deleted_where_no_pod_needs_them() -> None:
     of, both = of_image(), (pull(PullState.PULLED), pull(PullState.PULLED, node="node-b"))
     plan = planned(world(pods(OLD), pulls=both), of)
-    assert [each.node for each in plan.image.drop] == ["node-b"]
+    assert [each.node for each in image_steps(plan).drop] == ["node-b"]
 
 
 def test_a_pull_pod_stays_until_its_image_is_used() -> None:
     """While the preStop hook of the old container runs, kubelet would remove an image that nothing uses."""
     of, (pod,) = of_image(), pods(NEW)
     plan = planned(world((pod,), present(of, pod), pulls=(pull(PullState.PULLED),)), of)
-    assert (plan.image.patch, plan.image.drop) == ((), ())
+    assert (image_steps(plan).patch, image_steps(plan).drop) == ((), ())
 
 
 def test_a_pod_gets_the_image_when_its_node_says_so() -> None:
     of, (pod,) = of_image(pulls=False), pods(OLD)
-    assert planned(world((pod,), asked(of, pod, RequestPhase.RECREATING)), of).image.patch == ()
+    assert image_steps(planned(world((pod,), asked(of, pod, RequestPhase.RECREATING)), of)).patch == ()
     plan = planned(world((pod,), present(of, pod)), of)
-    assert ([row.pod for row in plan.image.patch], why(plan)) == (
+    assert ([row.pod for row in image_steps(plan).patch], why(plan)) == (
         ["web-0"],
         {"web-0": "container app gets the image app:2 now"},
     )
-    assert patch_of(plan.image.patch[0], of) == (
+    assert patch_of(ImageRun.of(World(()), of), image_steps(plan).patch[0]) == (
         {"op": "test", "path": "/metadata/uid", "value": "uid-web-0"},
         {"op": "test", "path": "/spec/containers/0/name", "value": "app"},
         {"op": "test", "path": "/spec/containers/0/image", "value": OLD},
         {"op": "replace", "path": "/spec/containers/0/image", "value": NEW},
     )
     (has,) = pods(NEW)
-    assert patch_of(plan.image.patch[0], run()) == ()
+    assert patch_of(ImageRun.of(World(()), of), replace(image_steps(plan).patch[0], member=None)) == ()
     plan = planned(world((has,), present(of, has)), of)
-    assert (plan.image.patch, why(plan)) == ((), {"web-0": ""}), "what its request says is over"
+    assert (image_steps(plan).patch, why(plan)) == ((), {"web-0": ""}), "what its request says is over"
 
 
 def test_while_somebody_rolls_out_the_workload_begun_pods_get_the_image() -> None:
     of, (pod,) = of_image(pulls=False), pods(OLD)
     rolling = replace(world((pod,), present(of, pod)), workload=workload(1, rolling="0 of 1 pods are updated"))
-    assert [row.pod for row in planned(rolling, of).image.patch] == ["web-0"]
+    assert [row.pod for row in image_steps(planned(rolling, of)).patch] == ["web-0"]
 
 
 def test_the_path_of_a_container() -> None:
@@ -213,7 +217,7 @@ def test_a_pod_that_never_gets_the_image_rules_out_an_adoption() -> None:
     of, (first, second) = of_image(adopt=True, pulls=False), pods(OLD, OLD)
 
     def why_not(other: Member, **changes: Any) -> str:
-        return never_adopted(of, planned(replace(world((first, other)), **changes), of).rows)
+        return never_adopted(ImageRun.of(World(()), of), planned(replace(world((first, other)), **changes), of).rows)
 
     far = replace(second, pod=replace(second.pod, node_name="node-b"))
     reason = "deployment.apps/web cannot adopt its pods, because pod web-1 cannot get the image"
@@ -237,9 +241,9 @@ def test_an_image_of_somebody_else_is_not_replaced() -> None:
     of, (pod,) = of_image(adopt=True, pulls=False), pods(OTHER)
     plan = planned(world((pod,), present(of, pod)), of)
     assert (plan.end, why(plan)) == (End.FAILED, {"web-0": "container app was given the image app:3 meanwhile"})
-    assert [row.pod for row in plan.image.give_up] == ["web-0"]
+    assert [row.pod for row in image_steps(plan).give_up] == ["web-0"]
     again = planned(world((pod,), stopped(present(of, pod))), of)
-    assert (again.end, again.image.give_up) == (End.FAILED, ()), "the manager is about to end the request"
+    assert (again.end, image_steps(again).give_up) == (End.FAILED, ()), "the manager is about to end the request"
     ended = planned(world((pod,), failed(of, pod, Reason.RUN_STOPPED, "the run gave up")), of)
     assert why(ended) == {"web-0": "container app was given the image app:3 meanwhile"}
     done = succeeded(of, pod)
@@ -256,22 +260,22 @@ def test_a_run_that_stops_keeps_no_pod_unready_that_does_not_get_the_image() -> 
     known = world((first, second, third), *made, pulls=(pull(PullState.PULLED),))
 
     def left(state: World) -> list[str]:
-        return [row.pod for row in left_behind(of, planned(state, of).rows)]
+        return [row.pod for row in left_behind(ImageRun.of(World(()), of), planned(state, of).rows)]
 
     assert left(known) == ["web-0", "web-1"], "the third pod has the image, so its request goes on"
     assert left(world((first, second), stopped(made[0]), made[1])) == ["web-1"]
-    assert left_behind(run(), ()) == ()
 
 
 def test_a_run_that_stopped_before_its_only_pod_had_the_image_continues_with_another_request() -> None:
     of, (pod,) = of_image(pulls=False), pods(OLD)
     request = stopped(present(of, pod))
     waiting = planned(world((pod,), request), of)
-    assert (waiting.image.patch, chosen(waiting), waiting.end) == ((), [], None), "until the manager has ended it"
+    assert (image_steps(waiting).patch, chosen(waiting), waiting.end) == ((), [], None), (
+        "until the manager has ended it"
+    )
     ended = failed(of, pod, Reason.RUN_STOPPED, "the run stopped")
     plan = planned(world((pod,), ended), of)
     assert [(row.pod, row.failed) for row in plan.create] == [("web-0", request.request.name)]
-    assert seen_by_others(world((pod,), ended), of, NOW).end is None
     assert planned(world((recreated(pods(NEW)[0]),), ended), of).end is End.DONE, "somebody has given it the image"
 
 
@@ -297,19 +301,24 @@ def test_a_preview_shows_the_batches_without_pulls() -> None:
     assert [[row.pod for row in batch] for batch in preview.batches] == [["web-0"], ["web-1"]]
 
 
-def adopted(found: Template | None, *images: str, **state: Any) -> Plan:
+def adopted(found: Template, *images: str, **state: Any) -> Plan:
     known = world(pods(*images), template=found, **state)
     return planned(known, of_image(adopt=True, pulls=False))
+
+
+def adoption_of(plan: Plan) -> Adoption:
+    found = image_steps(plan).adoption
+    assert found is not None
+    return found
 
 
 def test_the_adoption_follows_the_last_pod() -> None:
     plan = adopted(template(), NEW, NEW)
     assert (plan.end, plan.wait.why) == (None, "reading the revisions of deployment.apps/web")
     plan = adopted(template(), NEW, revisions=())
-    assert plan.image.adoption is not None
-    assert [each.plural for each in plan.image.adoption.writes] == ["deployments"]
+    assert [each.plural for each in adoption_of(plan).writes] == ["deployments"]
     assert adopted(template(NEW), NEW, revisions=()).end is End.DONE
-    assert adopted(None, NEW).wait.why == "waiting for deployment.apps/web"
+    assert adopted(NO_TEMPLATE, NEW).wait.why == "waiting for deployment.apps/web"
 
 
 @pytest.mark.parametrize(
@@ -339,8 +348,7 @@ def test_a_template_that_is_set_back_after_its_adoption_is_reported() -> None:
 
 def test_a_deployment_that_somebody_has_resumed_is_released() -> None:
     plan = adopted(template(NEW, let_go=True), NEW, revisions=())
-    assert plan.image.adoption is not None
-    (write,) = plan.image.adoption.writes
+    (write,) = adoption_of(plan).writes
     label = {"op": "remove", "path": "/metadata/labels/crr.apps.kruise.io~1adopting-run"}
     assert write.operations[1:] == (label,)
 
@@ -348,25 +356,29 @@ def test_a_deployment_that_somebody_has_resumed_is_released() -> None:
 def test_how_to_release_other_kinds() -> None:
     held = template(kind="StatefulSet", held="0")
     back = "to roll it out with new pods, set its spec.updateStrategy"
-    assert release_command(run(), held) == f"{back}.rollingUpdate.partition back to 0"
+    assert release_command(with_template(of_image(), held)) == f"{back}.rollingUpdate.partition back to 0"
     agents = replace(held, kind="DaemonSet", held="RollingUpdate")
-    assert release_command(run(), agents) == f"{back}.type back to RollingUpdate"
+    assert release_command(with_template(of_image(), agents)) == f"{back}.type back to RollingUpdate"
     label = "kubectl label deployment.apps/web -n default crr.apps.kruise.io/adopting-run-"
-    assert release_command(run(), replace(held, held="")) == f"to let it go: {label}"
+    assert release_command(with_template(of_image(), replace(held, held=""))) == f"to let it go: {label}"
 
 
 def test_what_is_told_at_the_end() -> None:
     of = of_image(pulls=False)
-    assert image_report(world(pods(NEW)), run()) == ""
+    assert kind_of(world(pods(NEW)), run()).report() == ""
     known = world((*pods(NEW), *pods(OLD)), template=template())
-    assert image_report(known, of) == "1 of 2 pods have app:2; the template still has app:1, so a new pod gets app:1"
-    assert image_report(world(pods(NEW), template=template(NEW)), of) == "1 of 1 pods have app:2; so has the template"
+    assert (
+        kind_of(known, of).report() == "1 of 2 pods have app:2; the template still has app:1, so a new pod gets app:1"
+    )
+    assert (
+        kind_of(world(pods(NEW), template=template(NEW)), of).report() == "1 of 1 pods have app:2; so has the template"
+    )
     held = template(NEW, holder="run", paused=True)
-    assert "held by run run: give the same command again, or" in image_report(world(pods(NEW), template=held), of)
+    assert "held by run run: give the same command again, or" in kind_of(world(pods(NEW), template=held), of).report()
     found = world(pods(NEW), present(of, pods(NEW)[0]), template=held)
-    assert "held by run run: resume or abort that run, or" in image_report(found, of)
+    assert "held by run run: resume or abort that run, or" in kind_of(found, of).report()
     moved = (*pods(NEW, image_id="sha256:1"), member("web-1", container(image=NEW, image_id="sha256:2")))
-    assert image_report(world(moved), of) == (
+    assert kind_of(world(moved), of).report() == (
         "2 of 2 pods have app:2; app:2 is not the same image on all nodes, because the tag was moved: use a digest"
     )
     assert image_ids({"a": "1", "b": "2"}, "app@sha256:00") == ""
@@ -490,9 +502,9 @@ def test_stages_of_a_pod_without_the_container() -> None:
     plan = planned(world((pod,)), of)
     assert {row.stage for row in plan.rows} == {Stage.SKIPPED}
     plan = planned(world((pod,), present(of, pod)), of)
-    assert (stages(plan), plan.image.patch) == ({"web-0": "recreating"}, ()), "it was removed just now"
+    assert (stages(plan), image_steps(plan).patch) == ({"web-0": "recreating"}, ()), "it was removed just now"
     plan = planned(world((pod,), failed(of, pod, Reason.CONTAINER_NOT_FOUND)), of)
-    assert (stages(plan), plan.end, plan.image) == ({"web-0": "skipped"}, End.DONE, NO_STEPS)
+    assert (stages(plan), plan.end, image_steps(plan)) == ({"web-0": "skipped"}, End.DONE, ImageSteps())
 
 
 def revision(name: str, image: str = OLD, rest: str = "rest", **changes: Any) -> Revision:
@@ -502,18 +514,20 @@ def revision(name: str, image: str = OLD, rest: str = "rest", **changes: Any) ->
 
 def adoption(found: Template, *revisions: Revision, labels: dict[str, str] | None = None) -> Adoption:
     (pod,) = (replace(each, labels=labels or {}) for each in pods(NEW))
-    return next_adoption(world((pod,), template=found, revisions=revisions), of_image(adopt=True))
+    return next_adoption(ImageRun.of(world((pod,), template=found, revisions=revisions), of_image(adopt=True)))
 
 
 def test_the_writes_that_can_be_tried_before_a_run_begins() -> None:
     change = of_image(adopt=True)
-    assert trial_writes(world(pods(OLD)), change) == ()
-    assert trial_writes(world(pods(OLD), template=template(NEW), revisions=()), change) == ()
+    assert trial_writes(ImageRun.of(world(pods(OLD)), change)) == ()
+    assert trial_writes(ImageRun.of(world(pods(OLD), template=template(NEW), revisions=()), change)) == ()
     held = replace(template(), kind="StatefulSet", strategy="RollingUpdate")
     (pod,) = (replace(each, labels={"controller-revision-hash": "a"}) for each in pods(OLD))
-    tried = trial_writes(world((pod,), template=held, revisions=(revision("a"),)), change)
+    tried = trial_writes(ImageRun.of(world((pod,), template=held, revisions=(revision("a"),)), change))
     assert [(each.plural, each.name) for each in tried] == [("statefulsets", "web")]
-    both = trial_writes(world(pods(OLD), template=template(), revisions=(revision("a", replicas=1),)), change)
+    both = trial_writes(
+        ImageRun.of(world(pods(OLD), template=template(), revisions=(revision("a", replicas=1),)), change)
+    )
     assert [(each.plural, each.name) for each in both] == [("deployments", "web"), ("replicasets", "a")]
     tested = {each["path"] for write in (*tried, *both) for each in write.operations if each["op"] == "test"}
     assert "/metadata/generation" not in tested, "the workload may be scaled meanwhile"
@@ -555,8 +569,8 @@ def test_the_steps_of_a_deployment(
 def test_an_adoption_is_done_when_the_controller_has_seen_the_release() -> None:
     released = template(NEW, observed=False, replicas=1, updated=1)
     wait = "waiting until the controller has seen the release of deployment.apps/web"
-    assert adoption(released) == Adoption(wait=wait)
-    assert adoption(replace(released, observed=True)) == Adoption(done=True)
+    assert adoption(released) == Adoption(wait=wait, phase=RunPhase.RELEASING)
+    assert adoption(replace(released, observed=True)) == Adoption(done=True, phase=RunPhase.RELEASING)
 
 
 @pytest.mark.parametrize(
@@ -575,10 +589,10 @@ def test_a_deployment_that_is_not_adopted(
 
 def test_pods_with_another_image_keep_the_template_as_it_is() -> None:
     known = world(pods(NEW, OLD), template=template(), revisions=())
-    problem = next_adoption(known, of_image(adopt=True)).problem
+    problem = next_adoption(ImageRun.of(known, of_image(adopt=True))).problem
     assert problem == "the template of deployment.apps/web was not changed, because pod web-1 has app:1"
     without = world((*pods(NEW), member("web-1", container("side"))), template=template(), revisions=())
-    assert next_adoption(without, of_image(adopt=True)).problem.endswith("pod web-1 has no such container")
+    assert next_adoption(ImageRun.of(without, of_image(adopt=True))).problem.endswith("pod web-1 has no such container")
 
 
 @pytest.mark.parametrize("found", [template(), template(NEW), template(NEW, kind="StatefulSet", holder="run")])
@@ -594,20 +608,23 @@ def test_a_held_deployment_is_released_before_a_starting_pod_gets_the_image() ->
     fresh = member("web-1", container(image=OLD, container_id="", running=False, ready=False), ready=False)
     found, revisions = template(NEW, holder="run", paused=True), (revision("a", NEW, replicas=2),)
     plan = planned(world((*pods(NEW), fresh), template=found, revisions=revisions), of_image(adopt=True, pulls=False))
-    assert plan.image.adoption is not None
-    assert [each.plural for each in plan.image.adoption.writes] == ["deployments"]
+    assert [each.plural for each in adoption_of(plan).writes] == ["deployments"]
 
 
 def test_a_pod_that_cannot_get_the_image_leaves_its_controller_held_and_says_so() -> None:
     known = world(pods(NEW, OLD), template=template(NEW, holder="run", paused=True), revisions=())
-    problem = next_adoption(known, of_image(adopt=True)).problem
+    problem = next_adoption(ImageRun.of(known, of_image(adopt=True))).problem
     assert problem == (
         "pod web-1 has app:1, and its controller is held; to roll it out with new pods: "
         "kubectl rollout resume deployment.apps/web -n default"
     )
-    assert image_report(known, of_image(adopt=True)).endswith(
-        "so has the template, but its controller is still held by run run: give the same command again, "
-        "or to roll it out with new pods: kubectl rollout resume deployment.apps/web -n default"
+    assert (
+        kind_of(known, of_image(adopt=True))
+        .report()
+        .endswith(
+            "so has the template, but its controller is still held by run run: give the same command again, "
+            "or to roll it out with new pods: kubectl rollout resume deployment.apps/web -n default"
+        )
     )
 
 
@@ -618,7 +635,7 @@ def test_an_image_that_does_not_work_is_not_adopted() -> None:
     assert (plan.end, plan.wait.why) == (None, "container app of pod web-0 has app:2, but is not ready")
     other = member("web-0", container(image=NEW), container("side", ready=False), ready=False)
     known = world((other,), template=template(), revisions=())
-    assert next_adoption(known, of_image(adopt=True)).writes
+    assert next_adoption(ImageRun.of(known, of_image(adopt=True))).writes
 
 
 def aborted(found: Template, *revisions: Revision) -> Plan:
@@ -630,13 +647,12 @@ def test_an_abort_in_the_middle_of_an_adoption_finishes_it() -> None:
     """The Deployment would stay paused. It replaces no pod, also none that has not got the image."""
     held = template(NEW, holder="run", paused=True, replicas=2, updated=2)
     plan = aborted(held, revision("a", NEW, replicas=2))
-    assert plan.image.adoption is not None
-    assert ([each.plural for each in plan.image.adoption.writes], plan.end) == (["deployments"], None)
+    assert ([each.plural for each in adoption_of(plan).writes], plan.end) == (["deployments"], None)
     assert aborted(replace(held, holder="other")).end is End.ABORTED
     of, (pod,) = of_image(adopt=True), pods(NEW)
     ended = succeeded(of, pod)
     recorded = replace(ended, request=replace(ended.request, aborted="2026-01-01T12:00:00Z"))
-    assert run_status(of, [recorded], NOW, lambda _: True, plan).state == "aborted"
+    assert run_status(of, [recorded], NOW, lambda _: True).word == "aborted"
     labelled = aborted(of_kind("StatefulSet", held="0"), revision("a", NEW))
     assert labelled.end is End.ABORTED
     assert labelled.message == (
@@ -658,16 +674,10 @@ def test_a_set_with_pods_of_several_revisions_is_not_held() -> None:
     )
     found, old = of_kind("StatefulSet", OLD, partition=1), revision("old", rest="other", number=1)
     known = world((first, second), template=found, revisions=(revision("new", number=2), old))
-    problem = next_adoption(known, of_image(adopt=True)).problem
+    problem = next_adoption(ImageRun.of(known, of_image(adopt=True))).problem
     assert problem.endswith("because pods web-0 and web-1 have revisions that differ in more than the image")
     outdated = world((first, second), template=found, revisions=(old,))
-    assert next_adoption(outdated, of_image(adopt=True)).wait == "reading the revision of pod web-1"
-
-
-def test_a_run_is_over_for_others_that_have_not_read_the_revisions() -> None:
-    of, (pod,) = of_image(adopt=True, pulls=False), pods(NEW)
-    done = replace(succeeded(of, pod), progress=Progress("2026-01-01T12:00:30Z", "x/1", "done", 1, 1))
-    assert seen_by_others(world((recreated(pod),), done, template=template(NEW)), of, NOW).end is End.DONE
+    assert next_adoption(ImageRun.of(outdated, of_image(adopt=True))).wait == "reading the revision of pod web-1"
 
 
 def test_a_rollout_in_between_ends_the_adoption() -> None:
@@ -724,34 +734,11 @@ def test_a_template_with_an_image_that_only_pods_had_is_of_somebody_else() -> No
     """The pods of the run had two images. The template is not set to the new one again."""
     change = ImageChange(NEW, ("app:0", OLD), adopt=True, template="rest", had=OLD)
     for image, foreign in ((OLD, False), (NEW, False), ("app:0", True)):
-        message = changed_by_others(run(image=change), template(image))
+        message = changed_by_others(with_template(run(image=change), template(image)))
         assert message == "the image of deployment.apps/web was set to app:0 meanwhile" * foreign
-    assert not changed_by_others(run(image=replace(change, had="")), template("app:0")), "a run of an older version"
-    assert not changed_by_others(run(image=replace(change, template="")), template("app:0")), "of no template"
-
-
-def test_what_is_done_stays_done_for_others_after_a_later_rollout() -> None:
-    of, (pod,) = of_image(adopt=True, pulls=False), pods(NEW)
-    done = replace(succeeded(of, pod), progress=Progress("2026-01-01T12:00:30Z", "x/1", "done", 1, 1))
-    for found, image in ((template(OTHER), OTHER), (template(OLD), OLD)):
-        (fresh,) = pods(image)
-        seen = seen_by_others(world((fresh,), done, template=found, revisions=()), of, NOW)
-        assert (seen.outcome, stages(seen)) == (End.DONE, {"web-0": "done"})
-
-
-def test_a_template_is_not_judged_for_the_run_of_another_container() -> None:
-    """What is known of the template is about the container of the run that looks."""
-    of = replace(of_image(pulls=False), options=replace(of_image(pulls=False).options, containers=("side",)))
-    pod = member("web-0", container(image=OLD), container("side", image=NEW))
-    other = member("web-1", container(image=OLD), container("side", image=OLD))
-    begun = replace(succeeded(of, pod), progress=Progress("2026-01-01T12:00:30Z", "x/1", "paused", 1, 2))
-    known = world((recreated(pod), other), begun, template=template(content=Content(OLD, "/containers/0", "other")))
-    assert seen_by_others(known, of, NOW).end is None
-    assert unfinished(known, of_image(name="later"), NOW) == of
-
-
-def test_others_see_a_run_that_adopts_as_going_on() -> None:
-    of, (pod,) = of_image(adopt=True, pulls=False), pods(NEW)
-    done = replace(succeeded(of, pod), progress=Progress("2026-01-01T12:00:30Z", "x/1", "running", 1, 1))
-    known = world((recreated(pod),), done, template=template(), revisions=())
-    assert seen_by_others(known, of, NOW).end is None
+    assert not changed_by_others(with_template(run(image=replace(change, had="")), template("app:0"))), (
+        "a run of an older version"
+    )
+    assert not changed_by_others(with_template(run(image=replace(change, template="")), template("app:0"))), (
+        "of no template"
+    )

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from crrd.core.rollout.image_change import ImageChange
-from crrd.core.rollout.image_state import ImageState
-from crrd.core.rollout.plan import End, Plan
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.image.facts import UNPROBED_SECONDS, ImageRun
+from crrd.core.rollout.image.state import ImageState
+from crrd.core.rollout.phases import End
+from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.settling import UNPROBED_SECONDS, with_min_ready
 from crrd.core.rollout.state import World
 from tests.support.rollouts import AFTER, container, member, planned, run, stages, succeeded, why, workload
 
@@ -24,7 +25,7 @@ def after(image: str = NEW, **changes: Any) -> Plan:
     first = member("web-0", container(image=image, **NEXT | changes))
     request = succeeded(OF, first, completion_time=COMPLETED)
     rest = member("web-1", container(image=OLD))
-    return planned(World((first, rest), (request,), workload(2), image=ImageState(container="app")), OF)
+    return planned(World((first, rest), (request,), workload(2), extra=ImageState(container="app")), OF)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_without_a_pin_nothing_is_known_of_restarts() -> None:
     first = member("web-0", container(image=NEW, container_id="containerd://app-9", restart_count=7, running=False))
     made = succeeded(OF, first, completion_time=COMPLETED)
     bare = replace(made.request, containers=tuple(replace(each, context=None) for each in made.request.containers))
-    known = World((first,), (replace(made, request=bare),), workload(1), image=ImageState(container="app"))
+    known = World((first,), (replace(made, request=bare),), workload(1), extra=ImageState(container="app"))
     assert stages(planned(known, OF)) == {"web-0": "done"}
 
 
@@ -73,7 +74,9 @@ def test_without_a_readiness_probe_a_pod_is_not_done_at_once() -> None:
 
     def least(of: Run = OF, of_workload: int = 0, **changes: Any) -> int | None:
         pods = (member("web-0", container("app", readiness_probe=True)), member("web-1", container("app", **changes)))
-        return with_min_ready(World(pods, workload=workload(2, min_ready=of_workload)), of).options.min_ready
+        return (
+            ImageRun.of(World(pods, workload=workload(2, min_ready=of_workload)), of).with_min_ready().options.min_ready
+        )
 
     assert least() == UNPROBED_SECONDS
     assert least(readiness_probe=True) is None

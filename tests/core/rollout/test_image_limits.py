@@ -9,16 +9,18 @@ import pytest
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import Pin, RecreateState, RequestedContainer, RequestPhase, StatePhase
-from crrd.core.rollout.adoption import next_adoption
+from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.daemons import NodeDaemon
-from crrd.core.rollout.image_change import ImageChange
-from crrd.core.rollout.image_report import image_report
-from crrd.core.rollout.plan import End, Plan
-from crrd.core.rollout.pull import PullPod, PullState
+from crrd.core.rollout.image.adoption import next_adoption
+from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.image.pull import PullPod, PullState
+from crrd.core.rollout.image.template import Content, Template, read_template
+from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.phases import End
+from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Amount, Run, Target
 from crrd.core.rollout.state import Member
-from crrd.core.rollout.template import Content, Template, read_template
 from tests.core.rollout.test_image import NEW, OLD, of_image, pods, world
 from tests.support.rollouts import (
     NOW,
@@ -27,6 +29,7 @@ from tests.support.rollouts import (
     chosen,
     container,
     failed,
+    image_steps,
     member,
     planned,
     recreated,
@@ -61,7 +64,7 @@ def present(of: Run, pod: Member, seconds: int = 5) -> RunRequest:
 
 
 def patched(plan: Plan) -> list[str]:
-    return [row.pod for row in plan.image.patch]
+    return [row.pod for row in image_steps(plan).patch]
 
 
 def test_a_pull_with_other_credentials_does_not_stand_for_a_pod() -> None:
@@ -90,12 +93,14 @@ def test_the_image_is_pulled_ahead_on_the_nodes_of_the_pods_that_start_next(*, i
     order = [*reversed(there)] if in_order else there
     nodes, web = [each.pod.node_name for each in order], workload(9, in_order=in_order)
     first = planned(replace(world(tuple(there)), workload=web), of)
-    assert [*first.image.pull] == nodes[:6], "those that are chosen, and as many again"
+    assert [*image_steps(first).pull] == nodes[:6], "those that are chosen, and as many again"
     pulled, requests = tuple(map(pull, nodes[:6])), [present(of, each) for each in order[:3]]
     second = planned(replace(world(tuple(there), *requests, pulls=pulled), workload=web), of)
-    assert ([*second.image.pull], second.image.drop) == (nodes[6:], ()), "while the budgets allow no other pod"
+    assert ([*image_steps(second).pull], image_steps(second).drop) == (nodes[6:], ()), (
+        "while the budgets allow no other pod"
+    )
     one = of_image(max_unavailable=Amount(1))
-    assert [*planned(replace(world(tuple(there)), workload=web), one).image.pull] == nodes[:2]
+    assert [*image_steps(planned(replace(world(tuple(there)), workload=web), one)).pull] == nodes[:2]
 
 
 def test_a_run_awaits_pods_that_are_just_being_recreated() -> None:
@@ -104,7 +109,7 @@ def test_a_run_awaits_pods_that_are_just_being_recreated() -> None:
     going, done = replace(lost, pod=replace(lost.pod, deleting=True)), recreated(done)
     known = replace(world((going, done), with_image(succeeded(of, done))), workload=workload(2))
     alone = replace(world((), with_image(asked(of, lost))), workload=workload(1))
-    for state, end, count in ((known, End.DONE, "1 of 2"), (alone, End.INCOMPLETE, "0 of 1")):
+    for state, end, count in ((known, End.DONE, "1 of 2"), (alone, End.LEFT_OUT, "0 of 1")):
         plan = planned(state, of)
         assert (plan.end, plan.awaits.why) == (end, f"waiting for new pods of deployment.apps/web, it has {count}")
     scaled, complete = replace(alone, workload=workload(0)), replace(known, members=(lost, done))
@@ -115,7 +120,7 @@ def test_a_run_awaits_pods_that_are_just_being_recreated() -> None:
         lost, pod=replace(lost.pod, containers={"app": container(image=OLD, container_id="", running=False)})
     )
     plan = planned(replace(known, members=(created, done)), of)
-    assert (plan.end, plan.awaits.why) == (End.INCOMPLETE, "waiting until container app of pod web-0 has started")
+    assert (plan.end, plan.awaits.why) == (End.LEFT_OUT, "waiting until container app of pod web-0 has started")
     assert not planned(known, run()).awaits.why, "a new pod has the present configuration"
     assert not planned(replace(known, aborted=frozenset({"run"})), of).awaits.why
 
@@ -136,11 +141,11 @@ def test_a_pod_whose_container_kubelet_has_not_replaced_is_not_done() -> None:
     again = replace(world((pod,), request), retried=frozenset({request.request.uid}))
     for known, of in ((again, first), (world((pod,), request), later)):
         plan = planned(known, of)
-        assert (plan.end, plan.image.adoption, stages(plan)) == (None, None, {"web-0": "recreating"})
+        assert (plan.end, image_steps(plan).adoption, stages(plan)) == (None, None, {"web-0": "recreating"})
         assert why(plan)["web-0"] == "kubelet has not replaced container app yet since it got the image"
-        assert image_report(known, of).startswith("0 of 1 pods have app:2")
+        assert kind_of(known, of).report().startswith("0 of 1 pods have app:2")
     done = world((recreated(pod),), request)
-    assert (stages(planned(done, later)), image_report(done, later)[:10]) == ({"web-0": "skipped"}, "1 of 1 pod")
+    assert (stages(planned(done, later)), kind_of(done, later).report()[:10]) == ({"web-0": "skipped"}, "1 of 1 pod")
     other = with_image(failed(first, pod), image=OLD)
     assert stages(planned(world((pod,), other), later)) == {"web-0": "skipped"}, "a request for another image"
     kept = world((pod,), request, with_image(succeeded(first, pod)))
@@ -151,13 +156,13 @@ def test_a_template_gets_no_image_that_no_pod_has_run() -> None:
     of = of_image(adopt=True)
     template = Template("Deployment", "web", "uid-of-web", Content(OLD, "/containers/0", "rest"))
     plan = planned(world((), template=template, revisions=()), of)
-    assert (plan.end, plan.image.adoption) == (End.FAILED, None)
+    assert (plan.end, image_steps(plan).adoption) == (End.FAILED, None)
     assert plan.message.startswith("no pod of deployment.apps/web has run app:2, so its template was not changed")
     begun = replace(template, content=Content(NEW, "/containers/0", "rest"), holder="run", paused=True)
     held = planned(world((), template=begun, revisions=()), of)
-    assert held.image.adoption is not None, "what has begun is finished"
+    assert image_steps(held).adoption is not None, "what has begun is finished"
     shown = planned(world((), succeeded(of, member("gone")), template=template, revisions=()), of)
-    assert shown.image.adoption is not None, "a pod had run it before the workload was scaled down"
+    assert image_steps(shown).adoption is not None, "a pod had run it before the workload was scaled down"
 
 
 def test_an_image_that_is_present_for_long_is_given_only_within_the_budgets() -> None:
@@ -170,7 +175,7 @@ def test_an_image_that_is_present_for_long_is_given_only_within_the_budgets() ->
         return planned(replace(known, budgets=(budget(allowed),), **changes), of)
 
     def given_up(found: Plan) -> list[str]:
-        return [row.pod for row in found.image.give_up]
+        return [row.pod for row in image_steps(found).give_up]
 
     rolling: dict[str, Any] = {"workload": workload(2, rolling="0 of 2 pods are updated")}
     for late, fresh in (
@@ -252,9 +257,9 @@ def test_a_pull_on_a_node_that_is_down_is_begun_anew() -> None:
     late = pull("node-b", PullState.PULLING, created=created)
     known = replace(world((near, on("node-b", far)), pulls=(pull(), late)), daemons=daemons)
     plan = planned(known, of_image())
-    assert (stages(plan)["web-1"], [each.node for each in plan.image.drop]) == ("put off", ["node-b"])
+    assert (stages(plan)["web-1"], [each.node for each in image_steps(plan).drop]) == ("put off", ["node-b"])
     back = replace(world((on("node-b", far),)), daemons={"node-b": daemons["node-a"]})
-    assert planned(back, of_image()).image.pull == ("node-b",)
+    assert image_steps(planned(back, of_image())).pull == ("node-b",)
 
 
 def test_pods_in_order_wait_for_the_pull_of_those_before_them() -> None:
@@ -263,7 +268,7 @@ def test_pods_in_order_wait_for_the_pull_of_those_before_them() -> None:
     known = world((low, on("node-b", high)), pulls=(pull(),))
     ordered = replace(known, workload=workload(2, in_order=True))
     plan = planned(ordered, of_image(max_unavailable=Amount(2)))
-    assert (chosen(plan), plan.image.pull) == ([], ("node-b",))
+    assert (chosen(plan), image_steps(plan).pull) == ([], ("node-b",))
     assert why(plan)["web-0"] == ("pods are restarted in order, and web-1 waits: kubelet pulls app:2 on node node-b")
     assert chosen(planned(known, of_image(max_unavailable=Amount(2)))) == ["web-0"]
 
@@ -272,10 +277,10 @@ def test_a_pod_gets_the_image_only_while_its_node_holds_it() -> None:
     """The pull pod was deleted after the run was killed, so kubelet may have removed the image."""
     of, (pod,) = of_image(), pods(OLD)
     plan = planned(world((pod,), present(of, pod)), of)
-    assert (patched(plan), plan.image.pull) == ([], ("node-a",))
+    assert (patched(plan), image_steps(plan).pull) == ([], ("node-a",))
     assert patched(planned(world((pod,), present(of, pod), pulls=(pull(),)), of)) == ["web-0"]
     plan = planned(world((pod,), present(of, pod), pulls=(pull(state=PullState.FAILED, message="401"),)), of)
-    assert (plan.end, [row.pod for row in plan.image.give_up]) == (End.FAILED, ["web-0"])
+    assert (plan.end, [row.pod for row in image_steps(plan).give_up]) == (End.FAILED, ["web-0"])
 
 
 ADOPTING = {"crr.apps.kruise.io/adopting-run": "earlier"}
@@ -309,10 +314,10 @@ def test_a_set_that_its_user_holds_is_not_adopted(held: dict[str, Any]) -> None:
     """Its template has the image already. The pods would not get the label, and be replaced when it is released."""
     plain = Template("", "web", "uid-of-web", Content(NEW, "/containers/0", "rest"), replicas=1)
     known = world(pods(NEW), template=replace(plain, **held), revisions=())
-    problem = next_adoption(known, of_image(adopt=True)).problem
+    problem = next_adoption(ImageRun.of(known, of_image(adopt=True))).problem
     assert problem.startswith("deployment.apps/web is held, and not all of its pods have its revision")
     done = world(pods(NEW), template=replace(plain, updated=1, **held), revisions=())
-    assert next_adoption(done, of_image(adopt=True)).done
+    assert next_adoption(ImageRun.of(done, of_image(adopt=True))).done
 
 
 def test_a_native_sidecar_is_skipped_where_kubelet_would_keep_it() -> None:

@@ -13,11 +13,15 @@ from crrd.core.config.objects import Change, ConfigObject
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.config.uses import OutOfReach, Unreached
 from crrd.core.rollout.daemons import NodeDaemon
-from crrd.core.rollout.plan import End, make_plan, seen_by_others, unfinished
+from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.overview import unfinished
+from crrd.core.rollout.phases import End, RunPhase
+from crrd.core.rollout.plan import make_plan
 from crrd.core.rollout.preview import Stale, make_preview
+from crrd.core.rollout.progress import Progress
 from crrd.core.rollout.rivals import first_rival, taken_over
-from crrd.core.rollout.run import Amount, Progress, Run, Target
-from crrd.core.rollout.standing import barred_containers
+from crrd.core.rollout.run import Amount, Run, Target
+from crrd.core.rollout.skips import barred_containers
 from crrd.core.rollout.state import Member, World
 from crrd.core.rollout.waits import Skip
 from crrd.core.rollout.workload import Workload
@@ -451,7 +455,7 @@ class TestProgress:
         of = run("app", "side")
         found = planned(World(pods), of)
         assert [row.containers for row in found.create] == [("app",)]
-        assert [*barred_containers(of, found.rows)] == [
+        assert [*barred_containers(kind_of(World(()), of), found.rows)] == [
             "web-0: container side would not be started again (restartPolicy Never)"
         ]
 
@@ -498,7 +502,7 @@ class TestProgress:
             RecreateState("side", StatePhase.FAILED, reason=Reason.DEADLINE),
         )
         request = asked(of, pod, RequestPhase.COMPLETED, states=states)
-        assert planned(World((pod,), (request,)), of).outcome is End.FAILED
+        assert planned(World((pod,), (request,)), of).end is End.FAILED
 
     def test_a_container_that_is_added_to_a_pod_is_judged_by_its_own_start(self) -> None:
         pod, late = member("web-0", container("side")), container("app", started_at=AFTER)
@@ -556,7 +560,7 @@ class TestEnds:
         assert (more.end, chosen(more)) == (None, ["web-1", "web-2"])
         done = (failed(of, ONE), succeeded(of, TWO), succeeded(of, THREE))
         last = planned(World((ONE, recreated(TWO), recreated(THREE)), done), run(max_failures=2))
-        assert last.end is End.DONE
+        assert last.end is End.FAILED
 
     def test_what_admission_would_not_have_is_a_failure(self) -> None:
         found = planned(World(PODS, refused={"uid-web-0": "denied"}))
@@ -613,13 +617,13 @@ class TestEnds:
         """Nobody replaces it, so its end is not what was asked for."""
         of = run(target=Target("db"))
         gone = planned(World((), (failed(of, ONE, Reason.POD_GONE),)), of)
-        assert (gone.end, gone.message) == (End.INCOMPLETE, "web-0: the pod was deleted")
+        assert (gone.end, gone.message) == (End.LEFT_OUT, "web-0: the pod was deleted")
         assert planned(World((), (failed(of, ONE, Reason.POD_GONE), succeeded(of, TWO))), of).end is End.DONE
 
     def test_a_first_part_counts_only_what_says_something_about_the_rest(self) -> None:
         of = run(first=1, max_failures=2, max_unavailable=Amount(3))
         bad = planned(World(PODS, (failed(of, ONE),)), of)
-        assert (bad.end, bad.outcome) == (End.PAUSED, End.FAILED)
+        assert bad.end is End.FAILED, "not paused"
         gone = planned(World((TWO, THREE), (failed(of, ONE, Reason.POD_GONE),)), of)
         assert (gone.end, chosen(gone)) == (None, ["web-1"])
         daemons = {"node-a": NodeDaemon("node-a", ready=True), "node-b": NodeDaemon("node-b", ready=False)}
@@ -632,7 +636,7 @@ class TestEnds:
         daemons = {"node-a": NodeDaemon("node-a", ready=True), "node-b": NodeDaemon("node-b", ready=False)}
         away = replace(TWO, pod=replace(TWO.pod, node_name="node-b"))
         found = planned(World((ONE, away), (failed(of, ONE),), daemons=daemons), of)
-        assert (found.end, found.outcome) == (End.INCOMPLETE, End.FAILED)
+        assert found.end is End.FAILED
 
     def test_a_chosen_container_that_is_never_restarted_is_named_at_the_end(self) -> None:
         job = container("job", restart_policy=RestartPolicy.NEVER)
@@ -641,7 +645,7 @@ class TestEnds:
         done = replace(done, pod=replace(done.pod, containers={**done.pod.containers, "job": job}))
         whole = planned(World((done,), (succeeded(run("app"), pod),)), of)
         assert (whole.end, whole.message) == (
-            End.INCOMPLETE,
+            End.LEFT_OUT,
             "web-0: container job would not be started again (restartPolicy Never)",
         )
         every = run()
@@ -651,10 +655,10 @@ class TestEnds:
     @pytest.mark.parametrize(
         ("there", "pods", "end"),
         [
-            (None, (), End.INCOMPLETE),
+            (None, (), End.LEFT_OUT),
             (None, (recreated(ONE),), End.DONE),
-            (workload(2), (), End.INCOMPLETE),
-            (workload(2, deleting=True), (recreated(ONE),), End.INCOMPLETE),
+            (workload(2), (), End.LEFT_OUT),
+            (workload(2, deleting=True), (recreated(ONE),), End.LEFT_OUT),
             (workload(2, deleting=True), (recreated(ONE), TWO), None),
         ],
     )
@@ -665,10 +669,8 @@ class TestEnds:
         of = run(max_unavailable=Amount(2))
         found = planned(World(pods, (succeeded(of, ONE),), there), of)
         assert found.end is end
-        if end is End.INCOMPLETE:
+        if end is End.LEFT_OUT:
             assert found.message == "deployment.apps/web was deleted, or owns no pods any more"
-        over = replace(succeeded(of, ONE), progress=Progress(AFTER, "laptop/42", "done", 1, 1))
-        assert seen_by_others(World(pods, (over,), there), of, NOW).end is End.DONE, "so it is recorded"
         other = run(target=Target("pods app=web", selector="app=web"))
         assert planned(World((), (succeeded(other, ONE),)), other).end is End.DONE
 
@@ -879,112 +881,46 @@ class TestRivals:
         runs = [run(name=name, started=f"2026-01-01T12:00:0{at}Z") for at, name in enumerate(("c", "b", "a"))]
         world = World(PODS, tuple(asked(of, pod) for of, pod in zip(reversed(runs), PODS, strict=True)))
         assert first_rival(world, runs[1]) == runs[0], "a later run is not a rival"
-        assert unfinished(world, run(name="new", started=AFTER), NOW) == runs[0]
+        assert unfinished(kind_of(world, run(name="new", started=AFTER)), NOW) == runs[0]
 
     def test_another_target_with_a_pod_in_common(self) -> None:
         other = run(name="a", target=Target("pod/web-1"))
         assert first_rival(World(PODS, (asked(other, TWO),)), run(name="b")) == other
-        assert unfinished(World(PODS, (asked(other, TWO),)), run(name="b"), NOW) == other
+        assert unfinished(kind_of(World(PODS, (asked(other, TWO),)), run(name="b")), NOW) == other
         stranger = member("stranger")
         assert first_rival(World(PODS, (asked(other, stranger),)), run(name="b")) is None
 
     @pytest.mark.parametrize(
-        ("before", "stands_in_the_way"),
+        ("end", "open_request", "stands_in_the_way"),
         [
-            ("nothing", False),
-            ("half", True),
-            ("under way", True),
-            ("asks", True),
-            ("done", False),
-            ("failed", False),
-            ("aborted", False),
+            *((end, False, not end.over) for end in End),
+            (None, False, True),
+            (None, True, True),
+            *((end, True, True) for end in (End.DONE, End.FAILED, End.ABORTED)),
         ],
     )
-    def test_a_new_run_waits_for_one_that_has_something_left(self, before: str, *, stands_in_the_way: bool) -> None:
-        old = run(name="old", started="2026-01-01T11:59:00Z", first=1 if before == "asks" else 0)
-        done: tuple[Member, ...] = (recreated(ONE), recreated(TWO), recreated(THREE))
-        worlds = {
-            "nothing": World(PODS),
-            "half": World((recreated(ONE), TWO, THREE), (succeeded(old, ONE),)),
-            "under way": World((ONE, recreated(TWO)), (asked(old, ONE), succeeded(old, TWO))),
-            "asks": World((recreated(ONE), TWO, THREE), (succeeded(old, ONE),)),
-            "done": World(done, tuple(succeeded(old, each) for each in PODS)),
-            "failed": World(PODS, (failed(old, ONE),)),
-            "aborted": World((recreated(ONE), TWO), (succeeded(old, ONE),), aborted=frozenset({"old"})),
-        }
-        found = unfinished(worlds[before], run(name="new"), NOW)
-        assert found == (old if stands_in_the_way else None)
-
-    @pytest.mark.parametrize(
-        ("state", "over"), [("running", False), ("stopped", False), ("paused", False), ("done", True), ("failed", True)]
-    )
-    def test_of_a_run_on_stale_containers_its_last_progress_counts_without_the_configuration(
-        self, state: str, *, over: bool
+    def test_a_new_run_waits_for_one_that_is_not_over(
+        self, end: End | None, *, open_request: bool, stands_in_the_way: bool
     ) -> None:
-        """A new run that does not read ConfigMaps cannot tell which containers the other one has left."""
-        old = run(containers=(), name="old", started="2026-01-01T11:59:00Z", stale=True)
-        pods = tuple(replace(each, config={"app": (USES,)}) for each in (recreated(ONE), TWO))
-        progress = Progress(AFTER, "laptop/42", state, 1, 2)
-        one_done = replace(succeeded(run(), ONE), run=old, progress=progress)
-        one_done = replace(one_done, request=replace(one_done.request, name=old.request_name("uid-web-0")))
-        world = World(pods, (one_done,))
-        assert unfinished(world, run(name="new"), NOW) == (None if over else old)
-        known = replace(world, config=EDITED)
-        assert unfinished(known, run(name="new", stale=True), NOW) == (None if over else old)
-        done = replace(known, members=(recreated(ONE), replace(recreated(TWO), config={"app": (USES,)})))
-        assert unfinished(done, run(name="new", stale=True), NOW) is None, "no container is left, whatever was written"
-        silent = replace(world, requests=(replace(one_done, progress=None),))
-        assert unfinished(silent, run(name="new"), NOW) == old
-        aborted = replace(world, aborted=frozenset({"old"}))
-        assert unfinished(aborted, run(name="new"), NOW) is None
-
-    @pytest.mark.parametrize(
-        ("state", "done", "total", "over"),
-        [
-            ("done", 1, 1, True),
-            ("running", 1, 1, True),  # its process ended after its last pod, before it could write that
-            ("running", 0, 1, True),
-            ("running", 0, 2, False),
-            ("stopped", 1, 2, False),
-            ("paused", 1, 2, False),
-        ],
-    )
-    def test_what_a_done_run_has_skipped_is_not_judged_by_todays_world(
-        self, state: str, done: int, total: int, *, over: bool
-    ) -> None:
-        """The second pod was skipped; now nothing would skip it."""
+        """It is over if its process has recorded so. Today's pods do not matter, nor its requests that have failed."""
         old = run(name="old", started="2026-01-01T11:59:00Z")
-        request = replace(succeeded(old, ONE), progress=Progress(AFTER, "laptop/42", state, done, total))
-        world = World((recreated(ONE), TWO), (request,))
-        found = seen_by_others(world, old, NOW)
-        assert (found.end, stages(found)["web-1"]) == ((End.DONE, "skipped") if over else (None, "waiting"))
-        assert unfinished(world, run(name="new"), NOW) == (None if over else old)
-        open_again = replace(world, requests=(request, asked(old, TWO)))
-        assert (seen_by_others(open_again, old, NOW).end, unfinished(open_again, run(name="new"), NOW)) == (None, old)
+        for last in (succeeded(old, ONE), failed(old, ONE)):
+            written = replace(last, progress=Progress(AFTER, "laptop/42", RunPhase.RESTARTING, 1, 2, end=end))
+            requests = (written, asked(old, TWO)) if open_request else (written,)
+            for pods in (PODS, (recreated(ONE), recreated(TWO)), ()):
+                found = unfinished(kind_of(World(pods, requests), run(name="new")), NOW)
+                assert found == (old if stands_in_the_way else None)
 
-    @pytest.mark.parametrize("state", ["done", "failed", "aborted"])
-    def test_how_a_run_has_ended_is_not_judged_again(self, state: str) -> None:
-        """The API server has rejected the request of the other pod, which only the run's process knows."""
+    def test_a_run_without_a_record_of_its_end_stands_in_the_way(self) -> None:
+        """Its process was killed. The user says whether it goes on."""
         old = run(name="old", started="2026-01-01T11:59:00Z")
-        request = replace(succeeded(old, ONE), progress=Progress(AFTER, "laptop/42", state, 2, 2))
-        assert unfinished(World((recreated(ONE), TWO), (request,)), run(name="new"), NOW) is None
-
-    @pytest.mark.parametrize(
-        ("min_ready", "ready", "over"),
-        [(0, False, True), (30, False, True), (30, True, True), (31, False, False), (31, True, False)],
-    )
-    def test_a_pod_that_gets_unready_later_begins_no_run_anew(self, min_ready: int, *, ready: bool, over: bool) -> None:
-        """Its requests ended 30 s ago. Whoever carries it out waits for every pod that is not ready."""
-        old = run(name="old", min_ready=min_ready)
-        requests = tuple(succeeded(old, each, completion_time=AFTER) for each in (ONE, TWO))
-        world = World((recreated(ONE, ready=ready), recreated(TWO)), requests)
-        found = seen_by_others(world, old, NOW)
-        assert (found.end, set(stages(found).values()) == {"done"}) == (End.DONE if over else None, over)
-        assert unfinished(world, run(name="new"), NOW) == (None if over else old)
-        assert ready or (planned(world, old).end, why(found)["web-0"]) == (None, "the pod is not ready")
-        one_waits = replace(world, members=(*world.members, THREE))
-        assert (seen_by_others(one_waits, old, NOW).end, unfinished(one_waits, run(name="new"), NOW)) == (None, old)
+        world = World((recreated(ONE),), (succeeded(old, ONE),))
+        assert unfinished(kind_of(world, run(name="new")), NOW) == old
+        aborted = replace(world.requests[0].request, aborted=AFTER)
+        ended = replace(world, requests=(replace(world.requests[0], request=aborted),))
+        assert unfinished(kind_of(ended, run(name="new")), NOW) is None
+        assert unfinished(kind_of(World(PODS), run(name="new")), NOW) is None
 
     def test_a_run_is_not_its_own_rival(self) -> None:
         of = run()
-        assert unfinished(World(PODS, (succeeded(of, ONE),)), of, NOW) is None
+        assert unfinished(kind_of(World(PODS, (succeeded(of, ONE),)), of), NOW) is None

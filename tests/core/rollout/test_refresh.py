@@ -11,7 +11,8 @@ from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import make_preview
-from crrd.core.rollout.run import ANNOTATION_REFRESH, Amount, FileRefresh, Run
+from crrd.core.rollout.restart import FileRefresh, Files, FileSteps
+from crrd.core.rollout.run import ANNOTATION_REFRESH, Amount, Run
 from crrd.core.rollout.state import Member, World, read_member
 from tests.support.rollouts import NOW, asked, chosen, container, member, members, planned, run, why
 
@@ -38,7 +39,7 @@ def stale(**options: Any) -> Run:
 
 def world(*pods: Member, at: datetime = CHANGED, **refreshes: FileRefresh) -> World:
     known = {f"uid-{name.replace('_', '-')}": each for name, each in refreshes.items()}
-    return World(pods or readers(), config={FILE.object: edited(at)}, refreshes=known)
+    return World(pods or readers(), config={FILE.object: edited(at)}, extra=Files(known))
 
 
 def readers(*uses: Reference) -> tuple[Member, ...]:
@@ -46,12 +47,16 @@ def readers(*uses: Reference) -> tuple[Member, ...]:
     return tuple(replace(each, config={"app": uses or (FILE,)}) for each in members(2))
 
 
+def file_steps(found: Plan) -> FileSteps:
+    return found.steps if isinstance(found.steps, FileSteps) else FileSteps()
+
+
 def due(found: Plan) -> list[str]:
-    return [row.pod for row, _ in found.refresh]
+    return [row.pod for row, _ in file_steps(found).due]
 
 
 def token(of: Run, at: datetime = CHANGED) -> str:
-    return planned(world(at=at), of).refresh[0][1]
+    return file_steps(planned(world(at=at), of)).due[0][1]
 
 
 @pytest.mark.parametrize("of", [of_policy(), stale(), run(policy="u1")])
@@ -122,7 +127,7 @@ def test_the_token_identifies_the_change() -> None:
     assert token(of_policy()) != token(of_policy(), at=LATER)
     assert token(of_policy()) != token(of_policy(name="next"))
     unread = replace(world(), config={})
-    assert planned(unread, of_policy()).refresh[0][1] != token(of_policy())
+    assert file_steps(planned(unread, of_policy())).due[0][1] != token(of_policy())
 
 
 def test_data_that_has_changed_since_is_refreshed_again_but_not_for_ever() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from crrd.core.api.types import ANNOTATION_ABORTED
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.requests import newest_run, read_run_request
 from crrd.core.rollout.run import (
     ANNOTATION_REASON,

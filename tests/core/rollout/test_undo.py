@@ -3,13 +3,15 @@
 from dataclasses import replace
 
 from crrd.core.api.types import RequestPhase
-from crrd.core.rollout.image_change import ImageChange
-from crrd.core.rollout.image_state import ImageState
-from crrd.core.rollout.plan import End, is_unfinished, unfinished
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.image.state import ImageState
+from crrd.core.rollout.image.template import Content, Template
+from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.overview import is_unfinished, unfinished
+from crrd.core.rollout.phases import End
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rivals import taken_over
 from crrd.core.rollout.state import Member, World
-from crrd.core.rollout.template import Content, Template
 from tests.support.rollouts import (
     AFTER,
     NOW,
@@ -34,34 +36,33 @@ OPEN = asked(FIRST, BAD, RequestPhase.RECREATING)
 
 def known(*requests: RunRequest, members: tuple[Member, ...] = (BAD, GOOD), holder: str = "") -> World:
     held = Template("Deployment", "web", "uid-of-web", Content(OLD, "/containers/0", "rest"), holder=holder)
-    return World(members, requests, workload(2), image=ImageState(template=held, container="app"))
+    return World(members, requests, workload(2), extra=ImageState(template=held, container="app"))
 
 
 def test_an_undo_begins_while_a_pod_with_the_bad_image_has_its_request() -> None:
-    assert unfinished(known(OPEN), UNDO, NOW) is None
+    assert unfinished(kind_of(known(OPEN), UNDO), NOW) is None
     assert chosen(planned(known(OPEN), UNDO)) == ["web-0"]
     assert taken_over(known(OPEN), UNDO) == {BAD.pod.uid: [OPEN]}
     stopped = replace(OPEN, request=replace(OPEN.request, stopped=True))
     assert taken_over(known(stopped), UNDO) == {}, "the manager is about to end it"
     assert planned(known(OPEN), UNDO).end is None, "the older run is no rival"
-    assert unfinished(known(OPEN), replace(UNDO, started=FIRST.started, name="later"), NOW) is None
+    assert unfinished(kind_of(known(OPEN), replace(UNDO, started=FIRST.started, name="later")), NOW) is None
 
 
 def test_an_undo_begins_after_a_run_that_has_stopped_between_two_pods() -> None:
     stopped = known(succeeded(FIRST, BAD), members=(replace(BAD, ready=True), GOOD))
-    assert is_unfinished(stopped, FIRST, NOW)
-    assert is_unfinished(known(OPEN), FIRST, NOW)
-    assert unfinished(stopped, run(name="next", started=AFTER), NOW) == FIRST
-    assert unfinished(stopped, run(name="next", started=AFTER), NOW, {FIRST.name}) is None
-    assert unfinished(stopped, UNDO, NOW) is None
+    assert is_unfinished(stopped.requests_of(FIRST), NOW)
+    assert is_unfinished(known(OPEN).requests_of(FIRST), NOW)
+    assert unfinished(kind_of(stopped, run(name="next", started=AFTER)), NOW) == FIRST
+    assert unfinished(kind_of(stopped, UNDO), NOW) is None
 
 
 def test_other_runs_are_waited_for() -> None:
     other = asked(run(name="other"), BAD)
-    assert unfinished(known(OPEN, other), UNDO, NOW) == other.run
+    assert unfinished(kind_of(known(OPEN, other), UNDO), NOW) == other.run
     assert planned(known(OPEN, other), UNDO).end is End.RIVAL
-    assert unfinished(known(OPEN), run(name="next", started=AFTER), NOW) == FIRST
+    assert unfinished(kind_of(known(OPEN), run(name="next", started=AFTER)), NOW) == FIRST
 
 
 def test_a_run_that_holds_the_controller_must_release_it_first() -> None:
-    assert unfinished(known(OPEN, holder="run"), UNDO, NOW) == FIRST
+    assert unfinished(kind_of(known(OPEN, holder="run"), UNDO), NOW) == FIRST

@@ -8,9 +8,9 @@ import pytest
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RecreateState, RequestPhase, StatePhase
-from crrd.core.rollout.plan import End
+from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.requests import RunRequest
-from crrd.core.rollout.standing import Row, Stage
+from crrd.core.rollout.rows import Row
 from crrd.core.rollout.state import Member, ProbeFailure, World
 from crrd.core.rollout.waits import read_probe_failure
 from tests.support.rollouts import NOW, asked, container, failed, member, planned, recreated, run, succeeded

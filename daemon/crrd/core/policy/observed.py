@@ -11,7 +11,7 @@ from crrd.core.config.parts import Part, held_since, parts_of
 from crrd.core.config.references import ObjectName, Reference
 from crrd.core.config.uses import Unreached
 from crrd.core.policy.types import Policy, PolicyStatus
-from crrd.core.rollout.following import TemplateChange, TemplateImages
+from crrd.core.rollout.image.following import TemplateChange, TemplateImages
 from crrd.core.rollout.skips import barred
 from crrd.core.rollout.state import Member, read_member
 from crrd.core.rollout.waits import Skip

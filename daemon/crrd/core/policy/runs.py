@@ -9,8 +9,8 @@ from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.policy.config import Due, covered
 from crrd.core.policy.observed import Look, Running
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
-from crrd.core.rollout.following import TemplateChange
-from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.image.following import TemplateChange
 from crrd.core.rollout.run import Options, Run, Target
 
 

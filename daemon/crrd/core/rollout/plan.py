@@ -4,36 +4,23 @@
 at every step that no pod gets two requests of one run, and that the run takes no more pods down than its budgets allow.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
 
-from crrd.core.api.time import after
-from crrd.core.rollout.adoption import Adoption, changed_by_others, is_held, next_adoption, starting
-from crrd.core.rollout.following import next_following, released_meanwhile
-from crrd.core.rollout.image_steps import NO_STEPS, ImageSteps, given_up, image_rows, late_pods, sort_by_image
-from crrd.core.rollout.refresh import sort_refreshes
-from crrd.core.rollout.requests import last_progress
-from crrd.core.rollout.rivals import age_of, first_rival, with_open_requests
+from crrd.core.rollout.kind import NO_STEPS, Kind, LastStep, Steps
+from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.phases import End, RunPhase, Stage
+from crrd.core.rollout.rivals import first_rival
 from crrd.core.rollout.round import Round
+from crrd.core.rollout.rows import Row, put_off_pods, tally
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, RowMemo, Stage, barred_containers, make_rows, tally
+from crrd.core.rollout.skips import barred_containers
+from crrd.core.rollout.standing import RowMemo, make_rows
 from crrd.core.rollout.state import World
-from crrd.core.rollout.waits import NO_WAIT, Remedies, Skip, Wait, WaitReason
+from crrd.core.rollout.waits import NO_WAIT, Remedies, Wait, WaitReason
 
 _MOST_NAMED = 10  # Pods that the end of a run names
-
-
-class End(StrEnum):
-    """How a run ends, or stops until a user acts."""
-
-    DONE = "done"
-    FAILED = "failed"  # The limit of failed pods is reached
-    PAUSED = "paused"  # The first part is done; a user must confirm the rest
-    RIVAL = "rival"  # Another run on the same target started first
-    ABORTED = "aborted"
-    INCOMPLETE = "incomplete"  # Only pods are left whose nodes are down, or the workload is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +29,25 @@ class Plan:
 
     rows: tuple[Row, ...]
     create: tuple[Row, ...] = ()  # Pods that get their request now
-    refresh: tuple[tuple[Row, str], ...] = ()  # Pods whose files are refreshed now, each with its token
+    steps: Steps = NO_STEPS  # What to do besides, by the run's kind
     wait: Wait = NO_WAIT  # Why the run cannot go on; empty while a pod is under way or none waits. Rows have their own.
     end: End | None = None
     message: str = ""  # Details about the end
     awaits: Wait = NO_WAIT  # If it ends: what lets it go on if it comes soon, so that the end must not be hasty
     wake_at: datetime | None = None  # When to plan again if nothing changes
-    image: ImageSteps = NO_STEPS  # If the run sets an image: what to do for that
+    phase: RunPhase = RunPhase.RESTARTING
+    drained: bool = True  # As `Kind.drained`
+    min_ready: int = 0  # How many seconds a pod must be ready to count as done
 
     @property
-    def outcome(self) -> End | None:
-        """How the run ends. It has failed if any pod has failed, even below the limit."""
-        over = self.end in (End.DONE, End.PAUSED, End.INCOMPLETE)
-        return End.FAILED if over and tally(self.rows)[Stage.FAILED] else self.end
+    def begins(self) -> bool:
+        """Whether it begins with another pod."""
+        return bool(self.create or self.steps.starts)
+
+    @property
+    def started(self) -> bool:
+        """Whether any request of the run was created."""
+        return any(row.request is not None for row in self.rows)
 
     @property
     def waits(self) -> list[str]:
@@ -70,6 +63,15 @@ class Plan:
         )
         return replace(self, rows=rows, wait=self.wait.worded(remedies))
 
+    def going_on(self) -> "Plan":
+        """Return the plan without its end."""
+        return replace(self, end=None, phase=RunPhase.RESTARTING if self.end is not None else self.phase)
+
+    def ended(self, end: End, message: str = "") -> "Plan":
+        """Return the plan with this end. If the run is not over, its phase is the one in which it was left."""
+        phase = RunPhase.PAUSED if end is End.PAUSED else RunPhase.CLEANING_UP if end.over else self.phase
+        return replace(self, end=end, message=message, phase=phase, create=())
+
 
 def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False, memo: RowMemo | None = None) -> Plan:
     """Decide the next step from the present state.
@@ -77,216 +79,166 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False,
     `world` must contain all requests created so far. `now` is the API server's time. `confirmed` means that the user
     has allowed the rest after the first part. Plans that follow each other are quicker with the same `memo`.
     """
-    rows, min_ready = image_rows(world, run, make_rows(world, run, now, memo), now), world.min_ready(run)
-    available = (each.available_at(min_ready) for each in world.members if each.counts) if min_ready else ()
-    times = [row.settled_at for row in rows if row.settled_at is not None]
-    wake = min([*times, *(at for at in available if at is not None and at > now)], default=None)
-    end, message = _end(world, run, rows)
-    if (adoption := _adoption(world, run, rows, end)) is not None:
-        if adoption.problem:
-            failed = End.ABORTED if end is End.ABORTED else End.FAILED
-            return Plan(rows, end=failed, message="; ".join(filter(None, (message, adoption.problem))))
-        wait = Wait.of(WaitReason.ADOPTING, message=adoption.wait) if adoption.wait else NO_WAIT
-        return Plan(rows, wait=wait, image=ImageSteps(adoption=adoption))
+    return plan_of(kind_of(world, run), now, confirmed=confirmed, memo=memo)
+
+
+def plan_of(kind: Kind, now: datetime, *, confirmed: bool = False, memo: RowMemo | None = None) -> Plan:
+    """Decide the next step of a run of any kind. The parameters are those of `make_plan`."""
+    plan = Plan(make_rows(kind, now, memo), min_ready=kind.min_ready)
+    end, message = find_end(kind, plan.rows)
+    if (step := kind.last_step(plan.rows, end)) is not None:
+        return _with_last_step(plan, step, end, message)
     if end is not None:
-        end, message = _with_left_out(run, rows, end, message)
-        awaits = _awaits(world, run, rows, end, message)
-        return Plan(rows, end=end, message=message, awaits=awaits, image=ImageSteps(give_up=given_up(rows)))
-    (old, risen), budgets = late_pods(run, rows, now), Round(world, run, rows, now)
-    risen = {uid: member for uid, member in risen.items() if budgets.are_exceeded(member)}
-    if held := _wait_of_all(world, run):
+        return _ended(kind, plan, end, message)
+    plan = replace(plan, wake_at=_next_time(kind, plan.rows, now), drained=kind.drained(plan.rows))
+    return _next_pods(kind, plan, now, _left_of_first(kind.run, plan.rows, confirmed=confirmed))
+
+
+def _with_last_step(plan: Plan, step: LastStep, end: End | None, message: str) -> Plan:
+    if step.problem:
+        failed = End.ABORTED if end is End.ABORTED else End.FAILED
+        return plan.ended(failed, "; ".join(filter(None, (message, step.problem))))
+    wait = Wait.of(WaitReason.ADOPTING, message=step.wait) if step.wait else NO_WAIT
+    return replace(plan, wait=wait, steps=step.steps, phase=step.phase)
+
+
+def _ended(kind: Kind, plan: Plan, end: End, message: str) -> Plan:
+    """Return the plan of a run that ends. It has failed if any pod has failed, even below the limit."""
+    if end is End.DONE and (left := left_out(kind, plan.rows)):
+        end, message = End.LEFT_OUT, left
+    awaits = Wait(message) if end is End.PUT_OFF else kind.awaits(plan.rows, end)
+    if (end is End.DONE or end.incomplete) and tally(plan.rows)[Stage.FAILED]:
+        end = End.FAILED
+    return replace(plan.ended(end, message), awaits=awaits, steps=kind.last_steps(plan.rows))
+
+
+def _next_time(kind: Kind, rows: tuple[Row, ...], now: datetime) -> datetime | None:
+    """Return when a pod becomes available if nothing changes."""
+    active = (each for each in kind.world.members if each.counts and kind.min_ready)
+    available = (each.available_at(kind.min_ready) for each in active)
+    settled = [row.settled_at for row in rows if row.settled_at is not None]
+    return min([*settled, *(at for at in available if at is not None and at > now)], default=None)
+
+
+def _next_pods(kind: Kind, plan: Plan, now: datetime, left: int | None) -> Plan:
+    """Return the plan with the pods that start now. `left` are those that are left of the first part."""
+    rows, budgets, held = plan.rows, Round(kind, plan.rows, now), _wait_of_all(kind)
+    late = kind.late(rows, now, budgets.are_exceeded, held=held is not None)
+    if held is not None:
         waiting = _with_reasons(rows, {row.uid: held for row in rows})
-        begun = sort_by_image(world, run, rows, late=old | risen)
-        return Plan(waiting, wait=held, wake_at=wake, image=begun.steps)
-    left = _left_of_first(run, rows, confirmed=confirmed)
+        return replace(plan, rows=waiting, wait=held, steps=kind.sort(rows, (), (), late, now).steps)
     under_way = any(row.stage.under_way for row in rows)
     if left == 0 and not under_way and not any(row.failed for row in rows):
-        message = f"the first part of the run is done, {tally(rows)[Stage.WAITING]} left"
-        return Plan(rows, end=End.PAUSED, message=message)
-    late = risen | {uid: member for uid, member in old.items() if budgets.are_exceeded(member)}
+        counts = tally(rows)
+        message = f"the first part of the run is done, {counts[Stage.WAITING]} left"
+        return plan.ended(End.FAILED if counts[Stage.FAILED] else End.PAUSED, message)
     chosen, waits = budgets.choose(left)
-    wait = NO_WAIT if chosen or under_way else next(iter(waits.values()), NO_WAIT)
-    by_image = sort_by_image(world, run, rows, chosen, waits, late=late)
-    waits |= by_image.waits
-    if by_image.waits and not by_image.ready and not under_way:
-        wait = next(iter(by_image.waits.values()))
-    files = sort_refreshes(world, run, by_image.ready, now)
-    waits |= {row.uid: Wait.of(WaitReason.FILES) for row in (*files.waiting, *(row for row, _ in files.due))}
-    wake = min((moment for moment in (wake, files.until) if moment is not None), default=None)
-    return Plan(_with_reasons(rows, waits), files.ready, files.due, wait, wake_at=wake, image=by_image.steps)
+    found = kind.sort(rows, chosen, waits, late, now)
+    wait = found.wait if chosen or under_way else next(iter(waits.values()), found.wait)
+    return replace(
+        plan,
+        rows=_with_reasons(rows, {**waits, **found.waits}),
+        create=found.ready,
+        steps=found.steps,
+        wait=wait,
+        wake_at=min((at for at in (plan.wake_at, found.until) if at is not None), default=None),
+        phase=found.phase,
+    )
 
 
-def _adoption(world: World, run: Run, rows: tuple[Row, ...], end: End | None) -> Adoption | None:
-    """Return the next step of the adoption, None if there is none, or nothing is left to do.
-
-    It begins after the last pod. A run that is aborted in the middle of it finishes it, because that replaces no pod.
-    """
-    change, begins = run.options.image, end is End.DONE and not tally(rows)[Stage.FAILED]
-    if change is None or not change.adopt or not (begins or (end is End.ABORTED and is_held(world, run))):
-        return None
-    adoption = (next_following if change.follow else next_adoption)(world, run)
-    return None if adoption.done else adoption
+def _aborted(kind: Kind, _: tuple[Row, ...]) -> str | None:
+    return "the run was aborted" if kind.run.name in kind.world.aborted else None
 
 
-def seen_by_others(world: World, run: Run, now: datetime) -> Plan:
-    """Return the plan as other processes see it: the run is done once no more pods will start.
-
-    What is recorded as done is done. The pods that a run has skipped are not judged again by today's objects: their
-    node may have a daemon by now, or their configuration may have changed again, and that is for the next run.
-
-    Other processes do not wait until pods are ready, because they cannot know whether an unready pod was ready before.
-    The run only counts as going on for `min_ready` seconds after a request's completion (by the node's clock).
-    """
-    if world.image is not None and run.options.containers != (world.image.container,):
-        world = replace(world, image=None)  # it has the template as another container's run sees it
-    own = world.requests_of(run)
-    last, unsettled = last_progress(own), any(each.request.aborted or not each.request.completed for each in own)
-    if run.options.image is not None and last.state == End.DONE and not unsettled:
-        return Plan(tuple(_at_the_end(row, done=True) for row in make_rows(world, run, now)), end=End.DONE)
-    plan = make_plan(world, run, now)
-    if plan.end is End.DONE and plan.awaits.why and last.is_live(now):
-        return replace(plan, end=None, wait=plan.awaits)  # its process waits for the pods
-    if plan.image.adoption is not None or unsettled or plan.end in (End.FAILED, End.ABORTED):
-        return plan
-    handled = [row for row in plan.rows if row.request is not None and (row.is_recreated or row.stage is Stage.DONE)]
-    done = last.state == End.DONE or (last.state != End.INCOMPLETE and 0 < last.total <= len(handled))
-    if not done and plan.end not in (None, End.INCOMPLETE):
-        return plan
-    if any(_goes_on(row, world.min_ready(run), now, done=done) for row in plan.rows):
-        return plan
-    rows = tuple(_at_the_end(row, done=done) for row in plan.rows)
-    end, message = _with_left_out(run, rows, *_end(world, run, rows))
-    if end is End.INCOMPLETE and not done:
-        return Plan(rows, end=end, message=message)
-    return Plan(rows, end=End.DONE)
+def _has_rival(kind: Kind, _: tuple[Row, ...]) -> str | None:
+    rival = first_rival(kind.world, kind.run)
+    why = "started first: wait for it, or abort it"
+    return f"run {rival.name} on {rival.target.words} {why}" if rival is not None else None
 
 
-def _at_the_end(row: Row, *, done: bool) -> Row:
-    """Return the row of a run that does not go on. If it is `done`, pods that have not started were skipped."""
-    if row.is_recreated:
-        return replace(row, stage=Stage.DONE)
-    if row.stage is Stage.WAITING or (row.stage is Stage.PUT_OFF and done):
-        return replace(row, stage=Stage.SKIPPED, skip=Skip.BEFORE, wait=Wait.of(Skip.BEFORE))
-    return row
+def _changed(kind: Kind, _: tuple[Row, ...]) -> str | None:
+    return kind.obstacle or None
 
 
-def _goes_on(row: Row, min_ready: int, now: datetime, *, done: bool) -> bool:
-    if row.stage is Stage.SETTLING and row.request is not None:
-        until = after(row.request.request.status.completion_time, min_ready)
-        return until is not None and now < until
-    return row.stage.under_way or (row.stage is Stage.WAITING and not done)
-
-
-def _end(world: World, run: Run, rows: tuple[Row, ...]) -> tuple[End | None, str]:
+def _too_many_failed(kind: Kind, rows: tuple[Row, ...]) -> str | None:
     counts = tally(rows)
-    if run.name in world.aborted:
-        return End.ABORTED, "the run was aborted"
-    rival = first_rival(world, run)
-    if rival is not None:
-        return End.RIVAL, f"run {rival.name} on {rival.target.words} started first: wait for it, or abort it"
-    template, change = world.image.template if world.image is not None else None, run.options.image
-    if template is not None and change is not None:
-        changed = released_meanwhile(run, template) if change.follow else changed_by_others(run, template)
-        if changed:
-            return End.FAILED, changed
-    if counts[Stage.FAILED] >= run.options.max_failures:
-        return End.FAILED, f"{counts[Stage.FAILED]} failed, {counts[Stage.WAITING]} not started"
-    if any(row.stage is Stage.WAITING or row.stage.under_way for row in rows):
-        return None, ""
-    if _has_lost_pods(world, run):
-        return End.INCOMPLETE, f"{run.target.words} was deleted, or owns no pods any more"
-    if counts[Stage.PUT_OFF]:
-        return End.INCOMPLETE, put_off_pods(rows)
-    if not run.target.uid and counts[Stage.GONE] and not counts[Stage.DONE]:  # nobody says that new pods replace them
-        return End.INCOMPLETE, "; ".join(f"{row.pod}: {row.wait.why}" for row in rows if row.stage is Stage.GONE)
-    return End.DONE, ""
+    too_many = counts[Stage.FAILED] >= kind.run.options.max_failures
+    return f"{counts[Stage.FAILED]} failed, {counts[Stage.WAITING]} not started" if too_many else None
 
 
-def _with_left_out(run: Run, rows: tuple[Row, ...], end: End | None, message: str) -> tuple[End | None, str]:
-    """Return how a run ends. A run that is done is INCOMPLETE if it left pods or containers out.
-
-    A run with an image leaves out pods that cannot get it now, for example because they are starting. Each run leaves
-    out chosen containers that can never be restarted in place.
-    """
-    if end is not End.DONE:
-        return end, message
-    odd = [row for row in rows if row.skip is not None and not row.skip.normal and row.skip is not Skip.NO_CONTAINER]
-    left = [f"{row.pod}: {row.wait.why}" for row in odd] if run.options.image is not None else []
-    left += barred_containers(run, (row for row in rows if row.skip is None)) if run.options.containers else []
-    more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
-    return (End.INCOMPLETE, "; ".join(left[:_MOST_NAMED]) + more) if left else (end, message)
+def _goes_on(_: Kind, rows: tuple[Row, ...]) -> str | None:
+    return "" if any(row.stage is Stage.WAITING or row.stage.under_way for row in rows) else None
 
 
-def _has_lost_pods(world: World, run: Run) -> bool:
-    """Whether pods may have left the run before they were done, because their workload is deleted, maybe without them.
+def _lost_pods(kind: Kind, _: tuple[Row, ...]) -> str | None:
+    """Pods may have left the run before they were done, because their workload is deleted, maybe without them.
 
     Another workload may own them by now, with the old data.
     """
-    if not run.target.uid:
-        return False
+    world, target = kind.world, kind.run.target
     there = world.workload
-    return (there is not None and there.deleting) or (not world.members and (there is None or there.desired > 0))
+    gone = not world.members and (there is None or there.desired > 0)
+    lost = target.uid and ((there is not None and there.deleting) or gone)
+    return f"{target.words} was deleted, or owns no pods any more" if lost else None
 
 
-def _awaits(world: World, run: Run, rows: tuple[Row, ...], end: End | None, message: str) -> Wait:
-    """Return what a run waits for, for a limited time, before this end: nodes, or pods that are just being recreated.
+def _put_off(_: Kind, rows: tuple[Row, ...]) -> str | None:
+    return put_off_pods(rows) or None
 
-    With an image, those belong to the run. A template that was adopted gives it to them, and they were waited for.
+
+def _not_replaced(kind: Kind, rows: tuple[Row, ...]) -> str | None:
+    """Pods were deleted, and nobody says that new pods replace them."""
+    counts = tally(rows)
+    if kind.run.target.uid or not counts[Stage.GONE] or counts[Stage.DONE]:
+        return None
+    return "; ".join(f"{row.pod}: {row.wait.why}" for row in rows if row.stage is Stage.GONE)
+
+
+def _all_done(_: Kind, __: tuple[Row, ...]) -> str | None:
+    return ""
+
+
+ENDS: tuple[tuple[Callable[[Kind, tuple[Row, ...]], str | None], End | None], ...] = (
+    (_aborted, End.ABORTED),
+    (_has_rival, End.RIVAL),
+    (_changed, End.FAILED),
+    (_too_many_failed, End.FAILED),
+    (_goes_on, None),
+    (_lost_pods, End.LEFT_OUT),
+    (_put_off, End.PUT_OFF),
+    (_not_replaced, End.LEFT_OUT),
+    (_all_done, End.DONE),
+)
+"""Why a run ends, or goes on. The first one that returns a sentence counts; "" is one, too."""
+
+
+def find_end(kind: Kind, rows: tuple[Row, ...]) -> tuple[End | None, str]:
+    """Return how a run ends, and details about it. None if it goes on."""
+    return next((end, message) for find, end in ENDS if (message := find(kind, rows)) is not None)
+
+
+def left_out(kind: Kind, rows: tuple[Row, ...]) -> str:
+    """Return the pods and containers that a run which is done has left out, or "".
+
+    Each run leaves out chosen containers that can never be restarted in place.
     """
-    change, there = run.options.image, world.workload
-    if end is End.INCOMPLETE and tally(rows)[Stage.PUT_OFF]:
-        return Wait(message)
-    if change is None or there is None or there.deleting or end not in (End.DONE, End.INCOMPLETE):
-        return NO_WAIT
-    adopted, count = end is End.DONE and change.adopt and not change.follow, sum(each.counts for each in world.members)
-    if adopted or count >= there.desired:
-        return Wait(starting(world, run, change))
-    target, values = run.target.words, {"count": count, "desired": there.desired}
-    return Wait.of(WaitReason.MISSING_PODS, f"kubectl describe {target} -n {run.namespace}", target=target, **values)
+    left = kind.left_out(rows)
+    if kind.run.options.containers:
+        left += barred_containers(kind_of(World(()), kind.run), (row for row in rows if row.skip is None))
+    more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
+    return "; ".join(left[:_MOST_NAMED]) + more
 
 
-def put_off_pods(rows: Iterable[Row]) -> str:
-    """Return the pods that are put off, each with the reason, or ""."""
-    return "; ".join(f"{row.pod}: {row.wait.with_command}" for row in rows if row.stage is Stage.PUT_OFF)
-
-
-def _wait_of_all(world: World, run: Run) -> Wait | None:
+def _wait_of_all(kind: Kind) -> Wait | None:
     """Return why no pod at all may start, None if pods may."""
-    template, change = world.image.template if world.image is not None else None, run.options.image
-    held = template is not None and (template.holder or (template.paused and change is not None and change.follow))
-    if world.workload is None or not world.workload.rolling or run.options.force or held:
+    world, run = kind.world, kind.run
+    if world.workload is None or not world.workload.rolling or run.options.force or kind.holds_rollout:
         return None
     lost = sum(each.pod.node_name in world.down for each in world.members)
     if 0 < world.workload.behind <= lost:
         return None  # a DaemonSet's controller does not update the pods of nodes that are down
     target, state = run.target.words, world.workload.rolling
     return Wait.of(WaitReason.ROLLOUT, f"kubectl describe {target} -n {run.namespace}", target=target, state=state)
-
-
-def unfinished(world: World, run: Run, now: datetime, over: Collection[str] = ()) -> Run | None:
-    """Return another unfinished run on the same target, with or without open requests. A new run must wait for it.
-
-    One that this run replaces is not waited for, unless it holds the controller of the workload: it must release it.
-    `over` are names of runs that are known to be over. The end of a run that adopts is known only with its template.
-    """
-    ending = [each.run for each in world.requests if run.replaces(each.run) and not is_held(world, each.run)]
-    names = {run.name, *over, *(each.name for each in ending)}
-    if others := [each for each in with_open_requests(world, run) if each.name not in names]:
-        return min(others, key=age_of)
-    same = {each.run.name: each.run for each in world.requests if each.run.target.identity == run.target.identity}
-    return next((each for name, each in same.items() if name not in names and is_unfinished(world, each, now)), None)
-
-
-def is_unfinished(world: World, run: Run, now: datetime) -> bool:
-    """Whether a run is not over, as other processes see it."""
-    own, over = world.requests_of(run), (End.DONE, End.FAILED, End.ABORTED, End.INCOMPLETE)
-    if any(not each.request.completed for each in own):
-        return True
-    if last_progress(own).state in over:
-        return False
-    end = seen_by_others(world, run, now).end
-    unknown = run.options.stale and not world.config  # which of its containers are stale
-    return end not in over or (unknown and end is End.DONE)
 
 
 def _left_of_first(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> int | None:

@@ -8,11 +8,13 @@ from crrd.core.api.types import RecreateState, Request, RequestedContainer, Requ
 from crrd.core.config.objects import Change, changes
 from crrd.core.config.uses import OutOfReach, Unreached
 from crrd.core.recreate.hazards import find_hazards
-from crrd.core.rollout.following import planned_writes
-from crrd.core.rollout.plan import End, Plan, make_plan
+from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, RowMemo, Stage
+from crrd.core.rollout.standing import RowMemo
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import NO_WAIT, Remedies, Wait
 
@@ -50,12 +52,9 @@ class Stale:
 
 def make_preview(world: World, run: Run, now: datetime) -> Preview:
     """Return the batches of a new run, or of the rest of a run; pods under way are done before the first batch."""
-    min_ready = world.min_ready(run)
+    kind = kind_of(world, run)
+    world, run = kind.shown()
     run = replace(run, options=replace(run.options, min_ready=0))  # a preview shows the order, not the time
-    if run.options.image is not None:
-        shown = replace(run.options.image, pulls=False, adopt=False)
-        run = replace(run, options=replace(run.options, image=shown))
-    world = replace(world, refreshes=None)
     plan = make_plan(world, run, now)
     batches, pause_after, last, after = _batches(replace(world, refused={}), run, now)
     later = _batches(_unblocked(after, run), run, now)[0] if last.end is None else ()
@@ -67,10 +66,10 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
         ):
             warning = hazard.say(**values)
             warnings[warning] = (*warnings.get(warning, ()), row.pod)
-    stopped = Wait("" if last.end is End.INCOMPLETE else last.message) if last.end is not None else last.wait
+    stopped = Wait("" if last.end.incomplete else last.message) if last.end is not None else last.wait
     stale, unreached = tuple(_stale(after, plan)), out_of_reach(world, run)
     return Preview(
-        batches, plan, stopped, later, pause_after, warnings, stale, unreached, planned_writes(world, run), min_ready
+        batches, plan, stopped, later, pause_after, warnings, stale, unreached, kind.planned_writes(), kind.min_ready
     )
 
 

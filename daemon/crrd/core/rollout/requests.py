@@ -8,18 +8,9 @@ from typing import Any
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import Request, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.core.rollout.image_change import read_image_change
-from crrd.core.rollout.run import (
-    ANNOTATION_PROGRESS,
-    ANNOTATION_RUN,
-    LABEL_RUN,
-    RUN_NAME,
-    Options,
-    Progress,
-    Run,
-    Target,
-    read_amount,
-)
+from crrd.core.rollout.change import read_image_change
+from crrd.core.rollout.progress import ANNOTATION_PROGRESS, Progress, read_progress
+from crrd.core.rollout.run import ANNOTATION_RUN, LABEL_RUN, RUN_NAME, Options, Run, Target, read_amount
 from crrd.lib.jsonfields import items, mapping, number, text
 
 
@@ -45,8 +36,13 @@ class RunRequest:
     @property
     def ended_runs(self) -> frozenset[str]:
         """The names of the runs that go no further because of it: its own if it was aborted, and one that is undone."""
-        undone = self.run.options.image.undoes if self.run.options.image is not None else ""
-        return frozenset(filter(None, (self.run.name if self.request.aborted else "", undone)))
+        aborted = self.run.name if self.request.aborted else ""
+        return frozenset(filter(None, (aborted, self.run.options.change.undoes)))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended, and nobody is about to end it."""
+        return not (self.request.completed or self.request.stopped)
 
     @property
     def started(self) -> bool:
@@ -82,21 +78,13 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
         return None
     options = replace(options, image=image)
     run = Run(text(meta.get("namespace")), name, target, options, started, number(shape.get("revision")))
-    progress, request = _read_progress(text(annotations.get(ANNOTATION_PROGRESS))), parse_request(obj)
-    if any(each.image != (image.image if image is not None else "") for each in request.containers):
+    progress, request = read_progress(text(annotations.get(ANNOTATION_PROGRESS))), parse_request(obj)
+    if any(each.image != options.change.fields.get("image", "") for each in request.containers):
         return None
     return RunRequest(request, run, progress)
 
 
-def _read_progress(annotation: str) -> Progress | None:
-    try:
-        found = Progress(**mapping(json.loads(annotation)))
-    except (ValueError, TypeError, RecursionError):
-        return None
-    return found if _fits(found, Progress("", "", "", 0, 0)) and parse_time(found.at) is not None else None
-
-
-def _fits(found: Target | Options | Progress, plain: Target | Options | Progress) -> bool:
+def _fits(found: Target | Options, plain: Target | Options) -> bool:
     """Whether each field has the same type as in a default value of the class."""
     for name in plain.__slots__:
         value, like = getattr(found, name), getattr(plain, name)
@@ -116,8 +104,8 @@ def newest_run(requests: Iterable[RunRequest]) -> Run:
     return max(own, key=lambda each: (each.run.revision, each.age)).run
 
 
-def last_progress(requests: Iterable[RunRequest]) -> Progress:
-    """Return the progress that was written last, as that of a stopped run if there is none."""
-    own = sorted(requests, key=lambda each: each.age, reverse=True)
-    written = [each.progress for each in own if each.progress is not None]
-    return max(written, key=lambda each: each.at, default=Progress("", "", "stopped", 0, 0))
+def last_progress(requests: Iterable[RunRequest]) -> Progress | None:
+    """Return the progress that was written last, None if there is none."""
+    newest_first = sorted(requests, key=lambda each: each.age, reverse=True)
+    written = (each.progress for each in newest_first if each.progress is not None)
+    return max(written, key=lambda each: each.at, default=None)

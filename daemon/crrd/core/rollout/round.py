@@ -7,11 +7,11 @@ from datetime import datetime
 from functools import cached_property
 
 from crrd.core.config.objects import missing
-from crrd.core.rollout.image_steps import unreplaced
+from crrd.core.rollout.kind import Kind
+from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.requests import RunRequest
-from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row, Stage
-from crrd.core.rollout.state import Budget, Member, World
+from crrd.core.rollout.rows import Row
+from crrd.core.rollout.state import Budget, Member
 from crrd.core.rollout.waits import NO_WAIT, Wait, WaitReason, describe_pod
 from crrd.lib.plain import and_more
 
@@ -21,13 +21,14 @@ _NAMED = 3  # Most pods that a message names; the others are counted
 class Round:
     """Chooses the pods to start now, within all budgets. The work is in proportion to the number of pods."""
 
-    def __init__(self, world: World, run: Run, rows: tuple[Row, ...], now: datetime) -> None:
+    def __init__(self, kind: Kind, rows: tuple[Row, ...], now: datetime) -> None:
+        world, run = kind.world, kind.run
         self._world, self._run, self._rows = world, run, rows
-        self._min_ready = world.min_ready(run)
+        self._rescues, self._min_ready = kind.rescues, kind.min_ready
         self._in_order = world.workload is not None and world.workload.in_order
         requests = [each for each in world.requests if not each.request.completed]
         self._busy = {row.uid for row in rows if row.stage.under_way} | {each.request.pod_uid for each in requests}
-        self._busy |= {uid for uid, _ in unreplaced(world, run)}  # kubelet stops them, also if their request has failed
+        self._busy |= {uid for uid, _ in kind.unreplaced}  # kubelet stops them, also if their request has failed
         counting = [member for member in world.members if member.counts]
         self._others_busy = {each.request.pod_uid for each in requests if not run.replaces(each.run)}
         self._down = {each.pod.uid: each for each in counting if self._is_down(each, now)}
@@ -87,10 +88,9 @@ class Round:
         waits: dict[str, Wait] = {}
         first = Wait.of(WaitReason.FIRST_PODS, first=self._run.options.first)
         blocked: Wait | None = None
-        undoes = self._run.options.image is not None and self._run.options.image.undoes
         for row, member in self._candidates():
             over_first = most is not None and not row.failed and most < 1
-            before = blocked if member.ready or not undoes else None  # an undo is for broken pods, which cost no budget
+            before = blocked if member.ready or not self._rescues else None  # a broken pod costs no budget
             wait = before or (first if over_first else next(self._reasons(row, member), None))
             if wait is None:
                 chosen.append(row)

@@ -8,21 +8,18 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from crrd.core.api.time import parse_time
 from crrd.core.api.types import API_VERSION, KIND
-from crrd.core.rollout.image_change import ImageChange
+from crrd.core.rollout.change import RESTART, Change, ImageChange
 
 LABEL_RUN = "crr.apps.kruise.io/run"
 ANNOTATION_TARGET = "crr.apps.kruise.io/run-target"
 ANNOTATION_REASON = "crr.apps.kruise.io/run-reason"
 ANNOTATION_RUN = "crr.apps.kruise.io/run-options"  # The whole run, as JSON
-ANNOTATION_PROGRESS = "crr.apps.kruise.io/run-progress"  # `Progress` as JSON
 ANNOTATION_REFRESH = "crr.apps.kruise.io/config-refresh"
-"""On a pod: the token of the change for which kubelet had to refresh the pod's files. See `core.rollout.refresh`."""
+"""On a pod: the token of the change for which kubelet had to refresh the pod's files. See `core.rollout.restart`."""
 KEPT_SECONDS = 86_400
 """TTL of a run's requests: for `status`, and to resume the run the next morning. A pod whose request was deleted still
 counts as done, because its containers started after the run."""
@@ -113,10 +110,15 @@ class Options:
         return self.stale or self.preflight
 
     @property
+    def change(self) -> Change:
+        """What the run does to the containers."""
+        return self.image or RESTART
+
+    @property
     def what(self) -> str:
         """The containers, for messages."""
-        with_image = f" ({self.image.image})" if self.image is not None else ""
-        return (", ".join(self.containers) or "stale containers") + with_image
+        names, gets = ", ".join(self.containers) or "stale containers", self.change.label
+        return f"{names} ({gets})" if gets else names
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class Run:
 
     def undoes(self, other: "Run") -> bool:
         """Whether this run gives the pods of another one their image back."""
-        return self.options.image is not None and self.options.image.undoes == other.name
+        return self.options.change.undoes == other.name
 
     def changed(self, **options: Any) -> "Run":
         """Return the run with changed options."""
@@ -170,12 +172,11 @@ class Run:
             strategy["allowPodRestart"] = True
         if self.options.unready_grace is not None:
             strategy["unreadyGracePeriodSeconds"] = self.options.unready_grace
-        image = {"image": self.options.image.image} if self.options.image is not None else {}
         meta: dict[str, Any] = {"name": self.request_name(pod_uid, failed), "namespace": self.namespace}
         meta |= {"labels": {LABEL_RUN: self.name}, "annotations": self.annotations()}
         spec = {
             "podName": pod_name,
-            "containers": [{"name": name, **image} for name in containers],
+            "containers": [{"name": name, **self.options.change.fields} for name in containers],
             "strategy": strategy,
             "activeDeadlineSeconds": self.options.pod_timeout,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
@@ -193,44 +194,8 @@ class Run:
         if not self.options.policy:
             del options["policy"]
         del options["image"]  # processes of older versions cannot continue a run with an option that they do not know
-        if self.options.image is not None:
-            options["image"] = self.options.image.to_json()
+        options |= self.options.change.stored()
         shape: dict[str, Any] = {"started": self.started, "target": asdict(self.target), "options": options}
         if self.revision:
             shape["revision"] = self.revision
         return json.dumps(shape, sort_keys=True, separators=(",", ":"))
-
-
-LIVE_SECONDS = 60.0  # A process that has written no progress for this long counts as ended
-RUNNING, WAITING, STOPPED = "running", "waiting", "stopped"  # States of a run that has not ended
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The progress of a run, as last written by the process that carries it out."""
-
-    at: str  # RFC 3339, the API server's clock
-    by: str  # Host and process ID: `laptop/4711`
-    state: str  # As `RunStatus.state`
-    done: int
-    total: int  # Pods that are neither skipped nor deleted
-    waits: str = ""  # What the run waited for
-
-    def is_live(self, now: datetime) -> bool:
-        """Whether its process may still run."""
-        at = parse_time(self.at)
-        return self.state in (RUNNING, WAITING) and at is not None and (now - at).total_seconds() <= LIVE_SECONDS
-
-    def annotation(self) -> dict[str, str]:
-        """Return the annotation that stores it on a request."""
-        return {ANNOTATION_PROGRESS: json.dumps(asdict(self), separators=(",", ":"))}
-
-
-@dataclass(frozen=True, slots=True)
-class FileRefresh:
-    """The last refresh of a pod's files before its restart."""
-
-    token: str
-    age: float  # Seconds since this process set the annotation, or found that the pod has it
-    count: int = 1  # Refreshes of the pod by this process
-    problem: str = ""  # Why the annotation could not be set; the pod is restarted without

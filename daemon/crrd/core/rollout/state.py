@@ -13,15 +13,14 @@ from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import ObjectName, Reference
 from crrd.core.config.uses import Unreached, references, unreached
 from crrd.core.rollout.daemons import NodeDaemon
-from crrd.core.rollout.image_state import ImageState
 from crrd.core.rollout.labels import LabelSelector, read_selector
-from crrd.core.rollout.pull import pull_source
 from crrd.core.rollout.requests import RunRequest
-from crrd.core.rollout.run import ANNOTATION_REFRESH, FileRefresh, Run
+from crrd.core.rollout.run import ANNOTATION_REFRESH, Run
 from crrd.core.rollout.workload import Owner, Workload, read_owner
 from crrd.lib.jsonfields import condition, condition_is_true, items, mapping, number, text
 
 ZONE = "topology.kubernetes.io/zone"
+_PULLS_WITH = ("serviceAccountName", "imagePullSecrets", "runtimeClassName")
 _ORDINAL = re.compile(r"-(\d{1,9})$", re.ASCII)
 
 
@@ -38,8 +37,8 @@ class Member:
     config: Mapping[str, tuple[Reference, ...]] = field(default_factory=dict)
     """By container: the ConfigMaps and Secrets that it uses."""
     unreached: tuple[Unreached, ...] = ()  # Configuration whose changes lead to no restart in place
-    refresh_token: str = ""  # The annotation of `core.rollout.refresh`
-    pull_source: Mapping[str, Any] = field(default_factory=dict)  # See `pull.pull_source`
+    refresh_token: str = ""  # The annotation of `core.rollout.restart`
+    pull_source: Mapping[str, Any] = field(default_factory=dict)  # See `pull_source`
     added: Mapping[str, datetime] = field(default_factory=dict)
     """By container: when it was added to the pod's spec. Empty if the spec has not changed since the pod's creation."""
     disrupted: bool = False  # Whether it was evicted or preempted, or is about to be (condition DisruptionTarget)
@@ -112,6 +111,12 @@ def _additions(meta: Mapping[str, Any], containers: Iterable[str]) -> dict[str, 
     return found
 
 
+def pull_source(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what kubelet pulls the images of a pod with."""
+    spec = mapping(pod.get("spec"))
+    return {key: spec[key] for key in _PULLS_WITH if spec.get(key)}
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """A PodDisruptionBudget."""
@@ -137,6 +142,12 @@ class ProbeFailure:
 
     message: str
     at: datetime  # Kubelet's clock
+
+
+class Extra:
+    """What one kind of run knows of the cluster in addition. A kind that knows more has a subclass."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +178,7 @@ class World:
     """ConfigMaps and Secrets that pods use (None: does not exist). Empty if the run does not need them."""
     kept: Mapping[str, frozenset[ObjectName]] = field(default_factory=dict)
     """By node: immutable objects of which kubelet may keep older data."""
-    refreshes: Mapping[str, FileRefresh] | None = None
-    """By pod (UID): the last refresh of its files. None if pods start without refreshes."""
-    image: ImageState | None = None  # None if the run does not set an image
+    extra: Extra = Extra()  # noqa: RUF009 - it has no state
 
     def kept_on(self, member: Member) -> Collection[ObjectName]:
         """Return the objects of which a pod may have older data that kubelet keeps."""

@@ -67,6 +67,12 @@ class WaitReason(ReasonTable):
     SET_BACK = "ImageSetBack", "container {container} was given the image {image} back"
     MISSING_PODS = "MissingPods", "waiting for new pods of {target}, it has {count} of {desired}"
     ADOPTING = "AdoptingPods", "{message}"
+    NOT_READY = "NotReady", "the pod is not ready"
+    NEW_STATUS = "WaitingForStatus", "waiting for the pod's new status"
+    NO_READY_TIME = "NoReadyTime", "the pod's Ready condition has no transition time"
+    MIN_READY = "MustStayReady", "must be ready for {seconds}s"
+    DELETED = "Deleted", "the pod was deleted"
+    EVICTED = "Evicted", "the pod was evicted"
     NO_ANSWER = "NoDaemonAnswered", "the node daemon on node {node} has not answered the request"
 
 

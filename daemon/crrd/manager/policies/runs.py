@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
@@ -11,11 +11,14 @@ import structlog
 
 from crrd.core.policy.runs import ended, make_run
 from crrd.core.policy.types import API_VERSION, KIND, Policy, RunRecord
-from crrd.core.rollout.plan import End, Plan
-from crrd.core.rollout.pull import PullMemory
+from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.limits import Times
+from crrd.core.rollout.phases import End, RunPhase, Stage
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.rows import tally
 from crrd.core.rollout.run import Run, Target
-from crrd.core.rollout.settling import with_min_ready
-from crrd.core.rollout.standing import Stage, barred_containers, tally
+from crrd.core.rollout.skips import barred_containers
+from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Remedies, Skip, WaitReason
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -26,12 +29,12 @@ from crrd.lib.looptime import loop_time
 from crrd.manager.policies.statuses import Policies
 from crrd.manager.policies.turn_display import TurnDisplay
 from crrd.manager.policies.turns import Turns
-from crrd.rollout.clean_up import CleanUp
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.daemons import NodeDaemons
 from crrd.rollout.display import RunDisplay, failures, summary
-from crrd.rollout.events import WorkloadEvent, workload_event
-from crrd.rollout.image_writer import release_runs
+from crrd.rollout.events import BEGUN, workload_event
+from crrd.rollout.image.leftovers import release_runs
+from crrd.rollout.kinds import make_cluster, make_writer
 from crrd.rollout.runner import Runner
 from crrd.rollout.target import Aim
 
@@ -79,7 +82,7 @@ class ActiveRun:
     task: asyncio.Task[None] | None = None
     progress: str = ""
     stages: tuple[Stage, ...] = ()  # Of its pods when it was last looked whether it goes on
-    pulls: PullMemory = field(default_factory=PullMemory)
+    memory: object = None  # That of the run's kind (`KindObjects.memory`)
     idle: bool = False  # Whether the last turn brought no progress
     stuck_since: float | None = None
     """The loop's time of the first of the last turns that only waited for what follows the pods; None for none."""
@@ -216,7 +219,7 @@ class PolicyRuns:
         last = active.policy.status.run
         continues = last is not None and last.name == active.record.name
         if not continues:
-            self._record(active, WorkloadEvent.RECREATING, active.record.reason)
+            self._record(active, BEGUN, active.record.reason)
         display = TurnDisplay(
             partial(self._progressed, active),
             partial(self._on_refresh, active.policy),
@@ -235,7 +238,7 @@ class PolicyRuns:
         except Exception as error:
             if active.record.image and isinstance(error, ApiRefusedError | ConfigurationError):
                 # It holds no pod unready until a user acts. A look says what is missing, and it is tried again later.
-                await self._end(active, Plan((), end=End.INCOMPLETE, message=str(error)))
+                await self._end(active, Plan((), end=End.LEFT_OUT, message=str(error)))
             else:
                 is_known = isinstance(error, CrrdError)
                 log.warning("policy run interrupted", **name, error=str(error), exc_info=not is_known)
@@ -256,7 +259,8 @@ class PolicyRuns:
         if self._turns.full and not active.progress:
             self._progressed(active, f"waiting for its turn: {PARALLEL_RUNS} runs of other policies are in progress")
         limited = active.aim, run.options, self._daemons
-        cluster = Cluster(self._client, run.namespace, *limited, peers=self._clusters, pulls=active.pulls)
+        cluster = make_cluster(self._client, run.namespace, *limited, peers=self._clusters, memory=active.memory)
+        active.memory = cluster.own.memory
         async with self._turns.take(run.namespace, idle=active.idle), AsyncExitStack() as stack:
             if active.closed(self._clock.now()):
                 return None
@@ -281,45 +285,48 @@ class PolicyRuns:
             left = max(1.0, (active.until - self._clock.now()).total_seconds())
         for_nodes = Stage.PUT_OFF in active.stages and Stage.WAITING not in active.stages  # longer than CHECK_SECONDS
         patience = CHECK_SECONDS if active.idle and self._turns.full and not for_nodes else TURN_SECONDS
-        parts = self._client, cluster, self._clock, display
-        runner = Runner(
-            *parts, timeout=left, confirmed=True, remedies=POLICY_REMEDIES, patience=patience, most=MOST_SECONDS
-        )
-        plan, timed_out = await runner.run(with_min_ready(cluster.world(), run) if active.record.image else run)
-        if runner.is_over and (left_behind := await CleanUp(self._client, run, display).finish(CHECK_SECONDS)):
+        parts = self._client, cluster, self._clock, display, make_writer(self._client, cluster, run, display)
+        times = Times(left, patience, MOST_SECONDS)
+        runner = Runner(*parts, times=times, confirmed=True, remedies=POLICY_REMEDIES)
+        plan = await runner.run(kind_of(cluster.world(), run).completed())
+        if left_behind := await runner.finish(run, plan, CHECK_SECONDS):
             log.warning("policy run cannot clean up", policy=active.key, run=run.name, error=left_behind)
+        timed_out = plan.end in (End.YIELDED, End.TIMED_OUT)
         stages = tuple(row.stage for row in plan.rows)
         if stages != active.stages:
             self._moved[active.key] = loop_time()
         active.idle = (timed_out and not active.idle) or stages == active.stages
         active.stages = stages
-        waits, now = timed_out and (plan.image.adoption is not None or plan.awaits.why), loop_time()
+        after_pods = plan.phase in (RunPhase.ADOPTING, RunPhase.RELEASING) or plan.awaits.why
+        waits, now = timed_out and after_pods, loop_time()
         active.stuck_since = (active.stuck_since or now) if waits else None
         if active.stuck_since is not None and now >= active.stuck_since + STUCK_SECONDS:
-            return replace(plan, end=End.INCOMPLETE, message=plan.wait.why)
+            return replace(plan, end=End.LEFT_OUT, message=plan.wait.why)
         return None if timed_out else plan
 
     async def _end(self, active: ActiveRun, plan: Plan) -> None:
         record, uid = active.record, active.policy.uid
-        odd = [row for row in plan.rows if row.skip is not None and not row.skip.normal]
-        barred = [*barred_containers(active.run, plan.rows)]
+        odd, end = [row for row in plan.rows if row.is_odd], plan.end or End.DONE
+        barred = [*barred_containers(kind_of(World(()), active.run), plan.rows)]
         left = barred or any(row.skip is not Skip.NO_CONTAINER for row in odd)
         unserved = any(row.skip is Skip.NO_DAEMON for row in odd)
-        complete = plan.outcome is End.DONE and not left
-        failed = plan.outcome not in (End.DONE, End.INCOMPLETE)
-        if record.image and unserved and plan.end is End.FAILED and not tally(plan.rows)[Stage.FAILED]:
-            failed = False  # what new pods are made of cannot follow, because pods are left without the image
-        named = record.image and plan.end is End.INCOMPLETE  # the plan's message names them
+        if end is End.DONE and left:
+            end = End.LEFT_OUT
+        if record.image and unserved and end is End.FAILED and not tally(plan.rows)[Stage.FAILED]:
+            end = End.LEFT_OUT  # what new pods are made of cannot follow, because pods are left without the image
+        failed = end.metric == "failed"
+        named = record.image and plan.end is not None and plan.end.incomplete  # the plan's message names them
         skipped = [] if named else [f"{row.pod}: {row.wait.why}" for row in odd]
         details = failures(plan.rows) or "; ".join([*skipped, *filter(None, [plan.message])])
         message = ": ".join(filter(None, [summary(plan.rows) if plan.rows else "", details]))[:1000]
         log.info("policy run ended", policy=active.key, run=record.name, failed=failed, message=message)
-        reason = WorkloadEvent.RECREATED if complete else WorkloadEvent.INCOMPLETE
-        self._record(active, WorkloadEvent.FAILED if failed else reason, message)
-        self._on_run(record.trigger, "failed" if failed else "succeeded" if complete else "incomplete")
+        self._record(active, End.FAILED if failed else end, message)
+        self._on_run(record.trigger, end.metric)
         tries = 0
         while (latest := self._policies.get(active.key)) is not None and latest.uid == uid:
-            status = ended(latest, record, failed=failed, message=message, now=self._clock.now(), complete=complete)
+            status = ended(
+                latest, record, failed=failed, message=message, now=self._clock.now(), complete=end is End.DONE
+            )
             try:
                 await self._policies.write(latest, status, latest.conditions)
             except CrrdError as error:  # retried here, because a new attempt of the run would repeat the event
@@ -328,12 +335,12 @@ class PolicyRuns:
             else:
                 return
 
-    def _record(self, active: ActiveRun, reason: WorkloadEvent, message: str) -> None:
+    def _record(self, active: ActiveRun, end: End | None, message: str) -> None:
         """Queue events on the workload and on the policy."""
         policy = active.policy
         own = Target(policy.name, API_VERSION, KIND, policy.name, policy.uid)
         for each in (active.run, replace(active.run, target=own)):
-            if (event := workload_event(each, reason, message, self._clock.now())) is not None:
+            if (event := workload_event(each, end, message, self._clock.now())) is not None:
                 self._events.record(event)
 
     def _progressed(self, active: ActiveRun, text: str) -> None:

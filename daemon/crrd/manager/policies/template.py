@@ -11,18 +11,21 @@ from datetime import datetime
 from crrd.core.policy.observed import Look, Observed
 from crrd.core.policy.runs import last_try, make_image_record, make_run, stops
 from crrd.core.policy.types import Policy
-from crrd.core.rollout.following import TemplateChange, TemplateImages
-from crrd.core.rollout.image_change import is_mutable
-from crrd.core.rollout.image_steps import never_adopted
-from crrd.core.rollout.standing import Stage, make_rows
+from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.image.following import TemplateChange, TemplateImages
+from crrd.core.rollout.image.names import is_mutable
+from crrd.core.rollout.image.steps import never_adopted
+from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.phases import Stage
+from crrd.core.rollout.standing import make_rows
 from crrd.core.rollout.state import Member, World
 from crrd.kube.access import missing_rights
 from crrd.kube.client import KubeClient
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ConfigurationError
-from crrd.rollout.follow import Held, read_held
-from crrd.rollout.image_trial import try_adoption, try_pods
+from crrd.rollout.image.follow import Held, read_held
+from crrd.rollout.image.trial import try_adoption, try_pods
 from crrd.rollout.target import Aim
 
 UPDATE_ROLE = "crrd-update-images"
@@ -76,16 +79,14 @@ class TemplateObserver:
         if waits or begun or (tried is not None and stops(policy, tried)):
             return ""
         trial = make_run(policy, run, held.aim.target)
-        world = World(held.members, kubelets=kubelets, image=held.state(change.container))
-        rows = make_rows(world, trial, now)
-        if why := never_adopted(trial, rows):
+        world = World(held.members, kubelets=kubelets, extra=held.state(change.container))
+        rows, facts = make_rows(kind_of(world, trial), now), ImageRun.of(world, trial)
+        if why := never_adopted(facts, rows):
             return f"{why}: fix this first"
         left = [each for each in rows if each.stage is Stage.WAITING and each.member is not None]
         try:
-            await try_pods(
-                self._client, world, trial, sorted(left, key=lambda row: not (row.member and row.member.ready))
-            )
-            await try_adoption(self._client, world, trial)
+            ready_first = sorted(left, key=lambda row: not (row.member and row.member.ready))
+            await try_adoption(self._client, await try_pods(self._client, facts, ready_first))
         except ConfigurationError as error:
             return str(error)
         return ""

@@ -11,11 +11,11 @@ A run back (`ImageChange.undoes`) lets the records follow the pods, too, and the
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from crrd.core.rollout.adoption import ADOPTED_BY, Adoption, Steps, Write, follow_template, hindered, set_label
-from crrd.core.rollout.image_state import ImageState
-from crrd.core.rollout.run import Run
-from crrd.core.rollout.state import Member, World
-from crrd.core.rollout.template import LABEL_REVISION, Revision, Template
+from crrd.core.rollout.image.adoption import ADOPTED_BY, Adoption, Steps, Write, follow_template, hindered, set_label
+from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.image.state import ImageState
+from crrd.core.rollout.image.template import LABEL_REVISION, Revision, Template
+from crrd.core.rollout.state import Member
 
 _HOW = {
     "Deployment": "pause it (kubectl rollout pause) before its template changes",
@@ -54,7 +54,7 @@ def template_images(
     `given` are containers and the images that earlier runs have given to pods, and nobody else.
     """
     template, there = state.template, [each for each in members if each.counts]
-    if template is None or template.kind not in ADOPTED_BY:
+    if template.kind not in ADOPTED_BY:
         return TemplateImages(problem=f"only the pods of a {', '.join(ADOPTED_BY)} can follow its template")
     if not template.observed or state.revisions is None:
         return TemplateImages(wait=f"the controller of {target} has not observed the last change of its template")
@@ -86,7 +86,7 @@ def template_images(
 
 def records_of(state: ImageState, members: Iterable[Member]) -> list[Revision]:
     """Return the revisions of which these pods are. While the workload is held, new pods are made of them."""
-    if state.template is not None and state.template.kind == "Deployment":
+    if state.template.kind == "Deployment":
         return state.active
     labels = {each.labels.get(LABEL_REVISION, "") for each in members if each.counts}
     return [each for each in state.own_revisions if each.label in labels]
@@ -116,88 +116,76 @@ def _changes(
         yield from recorded
 
 
-def next_following(world: World, run: Run) -> Adoption:
+def next_following(facts: ImageRun) -> Adoption:
     """Return the next step after the last pod. All pods have the image, or will get it from this run."""
-    change, state, target = run.options.image, world.image, run.target.words
-    template = state.template if state is not None else None
-    if change is None or state is None or template is None:
-        return Adoption(wait=f"waiting for {target}")
-    if state.revisions is None:
-        return Adoption(wait=f"reading the revisions of {target}")
-    if (obstacle := hindered(world, run, change, template)) is not None:
+    if not facts.template.uid:
+        return Adoption(wait=f"waiting for {facts.target}")
+    if facts.state.revisions is None:
+        return Adoption(wait=f"reading the revisions of {facts.target}")
+    if (obstacle := hindered(facts)) is not None:
         return obstacle
-    if template.kind == "Deployment":
-        return _ReplicaSet(run, change, state, template).next()
-    return _PodLabels(run, change, state, template, world.members).next()
+    return (_ReplicaSet(facts) if facts.template.kind == "Deployment" else _PodLabels(facts)).next()
 
 
-def planned_writes(world: World, run: Run) -> tuple[str, ...]:
+def planned_writes(facts: ImageRun) -> tuple[str, ...]:
     """Return sentences about what a run writes after the last pod, for a preview."""
-    change, state, target = run.options.image, world.image, run.target.words
-    if change is None or not change.follow or state is None or state.template is None:
+    if not facts.change.follow or not facts.template.uid:
         return ()
-    unchanged = f"; {target} itself is not changed"
-    if state.template.kind != "Deployment":
-        return (f"the pods get the label {LABEL_REVISION} of the revision with {change.image}{unchanged}",)
-    return tuple(f"ReplicaSet {each.name} gets {change.image} in its template{unchanged}" for each in state.active)
+    unchanged = f"; {facts.target} itself is not changed"
+    if facts.template.kind != "Deployment":
+        return (f"the pods get the label {LABEL_REVISION} of the revision with {facts.image}{unchanged}",)
+    return tuple(f"ReplicaSet {each.name} gets {facts.image} in its template{unchanged}" for each in facts.state.active)
 
 
-def record_writes(world: World, run: Run) -> tuple[Write, ...]:
+def record_writes(facts: ImageRun) -> tuple[Write, ...]:
     """Return the writes of ReplicaSets that follow the last pod, so that they can be tried as a dry run."""
-    change, state = run.options.image, world.image
-    template = state.template if state is not None and state.revisions is not None else None
-    if change is None or not change.follow or state is None or template is None or template.kind != "Deployment":
+    if facts.state.revisions is None or not facts.change.follow or facts.template.kind != "Deployment":
         return ()
-    return tuple(each for each in _ReplicaSet(run, change, state, template).next().writes if each.operations)
+    return tuple(each for each in _ReplicaSet(facts).next().writes if each.operations)
 
 
 class _ReplicaSet(Steps):
     """The ReplicaSet of a paused Deployment."""
 
     def next(self) -> Adoption:
-        target, active = self.run.target.words, self.state.active
+        target, active = self.facts.target, self.facts.state.active
         if len(active) != 1:
             why = f"the rollout of {target} is not finished: it has {len(active)} active ReplicaSets"
             return Adoption(problem=why)
         (own,), template = active, self.template.content
-        complete = (template.rest, template.image) == (own.content.rest, self.change.image)
-        same = [each for each in self.state.own_revisions if complete and self.is_target(each.content)]
+        complete = (template.rest, template.image) == (own.content.rest, self.facts.image)
+        same = [each for each in self.facts.state.own_revisions if complete and self.is_target(each.content)]
         twins = [each for each in same if each is not own]
         if twins:
             # The controller would take the older one for the newest, and scale it up once it is released.
             return Adoption(tuple(Write("replicasets", each.name, each.uid, version=each.version) for each in twins))
-        if own.content.image != self.change.image:
+        if own.content.image != self.facts.image:
             if own.content.shape != template.shape:
                 return Adoption(problem=f"ReplicaSet {own.name} differs from {target} in more than images")
-            return follow_template(self.run, self.change, own)
+            return follow_template(self.facts, own)
         if complete and self.template.replicas and self.template.updated != self.template.replicas:
             why = f"waiting until the controller of {target} has seen the new template of its ReplicaSet"
             return Adoption(wait=why)
         return Adoption(done=True)
 
 
-@dataclass(frozen=True, slots=True)
 class _PodLabels(Steps):
     """The labels of the pods of a StatefulSet or DaemonSet."""
 
-    members: tuple[Member, ...]
-
     def next(self) -> Adoption:
-        target, by_label = self.run.target.words, {each.label: each for each in self.state.own_revisions}
-        newest, writes, labels = next(iter(self.state.own_revisions), None), [], set()
-        for member in sorted(self.members, key=lambda each: (-each.ordinal, each.pod.name)):
-            if not member.counts:
-                continue
+        target, by_label = self.facts.target, {each.label: each for each in self.facts.state.own_revisions}
+        newest, writes, labels = next(iter(self.facts.state.own_revisions), None), [], set()
+        for member in sorted(self.facts.members, key=lambda each: (-each.ordinal, each.pod.name)):
             label = member.labels.get(LABEL_REVISION, "")
             if (before := by_label.get(label)) is None:
                 return Adoption(wait=f"reading the revision of pod {member.pod.name}")
             after = self._revision_of(member, before)
-            if after is None and before is newest and before.content.image != self.change.image:
-                why = f"no revision of {target} has {self.change.image} any more: set the image in its template"
+            if after is None and before is newest and before.content.image != self.facts.image:
+                why = f"no revision of {target} has {self.facts.image} any more: set the image in its template"
                 return Adoption(problem=why)
             labels.add(after.label if after is not None else label)
             if after is not None and after.label != label:
-                writes.append(set_label(self.run, self.change, member, label, after.label))
+                writes.append(set_label(self.facts, member, label, after.label))
         if writes:
             return Adoption(tuple(writes))
         all_newest = newest is not None and labels == {newest.label} and self.is_target(newest.content)
@@ -212,19 +200,18 @@ class _PodLabels(Steps):
         others when the pod was created.
         """
         images, had = member.pod.containers, set(before.content.images)
-        for each in self.state.own_revisions:
+        for each in self.facts.state.own_revisions:
             other = [(name, image) for name, image in each.content.images if (name, image) not in had]
             fits = all(name in images and images[name].image == image for name, image in other)
-            if fits and (each.content.shape, each.content.image) == (before.content.shape, self.change.image):
+            if fits and (each.content.shape, each.content.image) == (before.content.shape, self.facts.image):
                 return each
         return None
 
 
-def released_meanwhile(run: Run, template: Template) -> str:
+def released_meanwhile(facts: ImageRun) -> str:
     """Return why a run must not go on, because somebody has changed or released the workload; "" if not."""
-    target, image, change = run.target.words, template.content.image, run.options.image
-    if change is None:
-        return ""
+    target, change, template = facts.target, facts.change, facts.template
+    image = template.content.image
     if template.content.rest != change.template:
         return f"the template of {target} was changed meanwhile"
     if image not in ((change.image, *change.before) if change.undoes else (change.image,)):

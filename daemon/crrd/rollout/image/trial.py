@@ -9,14 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.core.rollout.adoption import trial_writes
-from crrd.core.rollout.following import record_writes
-from crrd.core.rollout.image_steps import lacking, patch_of
-from crrd.core.rollout.pull import PULL_CONTAINER, pull_pod, read_pull_pod
-from crrd.core.rollout.run import Run
-from crrd.core.rollout.standing import Row
-from crrd.core.rollout.state import World
-from crrd.core.rollout.template import read_content
+from crrd.core.rollout.image.adoption import trial_writes
+from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.image.following import record_writes
+from crrd.core.rollout.image.pull import PULL_CONTAINER, lacking, pull_pod, read_pull_pod
+from crrd.core.rollout.image.steps import patch_of
+from crrd.core.rollout.image.template import read_content
+from crrd.core.rollout.rows import Row
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, ConflictError
@@ -26,66 +25,63 @@ Json = Mapping[str, Any]
 _SIDECAR_SETS = "kruise.io/sidecarset"
 
 
-async def try_pods(client: KubeClient, world: World, run: Run, rows: Sequence[Row]) -> Run:
+async def try_pods(client: KubeClient, facts: ImageRun, rows: Sequence[Row]) -> ImageRun:
     """Return the run after each of its writes for the first of these pods was tried.
 
-    `world` has what is known of the template. If a webhook changes the image of the pod, for example to one with a
-    digest, the run uses that image. Raises ConfigurationError if the run must not begin.
+    If a webhook changes the image of the pod, for example to one with a digest, the run uses that image. Raises
+    ConfigurationError if the run must not begin.
     """
-    change, row = run.options.image, next(iter(rows), None)
-    if change is None or row is None:
-        return run
+    if not rows:
+        return facts
+    row, run, change = rows[0], facts.run, facts.change
     like = await client.get(PODS, run.namespace, row.pod)
-    _check_injected(run, like, world)
+    _check_injected(facts, like)
     try:
-        made = await client.create(REQUESTS, run.namespace, _request(run, row), dry_run=True)
-        _check_request(made)
-        patched = await client.json_patch(PODS, run.namespace, row.pod, patch_of(row, run), dry_run=True)
-        image = _image_in(patched, run.options.containers[0])
-        if change.follow and image not in ("", change.image):
-            why = f"a webhook sets {image} in the pods of {run.target.words} instead of {change.image}"
+        body = run.request(row.pod, row.uid, row.containers, row.failed)
+        _check_request(await client.create(REQUESTS, run.namespace, body, dry_run=True))
+        patched = await client.json_patch(PODS, run.namespace, row.pod, patch_of(facts, row), dry_run=True)
+        image = _image_in(patched, facts.container) or change.image
+        if change.follow and image != change.image:
+            why = f"a webhook sets {image} in the pods of {facts.target} instead of {change.image}"
             raise ConfigurationError(f"{why}, which its template has: write {image} in the template")
-        run = replace(run, options=replace(run.options, image=replace(change, image=image or change.image)))
+        change = replace(change, image=image)
+        facts = replace(facts, change=change, run=replace(run, options=replace(run.options, image=change)))
         if change.pulls:
-            body = pull_pod(run, row.node, image or change.image, like)
+            body = pull_pod(facts.run, row.node, image, like)
             with suppress(ConflictError):  # this run has been here before
                 made = await client.create(PODS, run.namespace, body, dry_run=True)
-                _check_pulled(run, made, image or change.image, rows)
+                _check_pulled(facts, made, rows)
     except ApiRefusedError as error:
         raise ConfigurationError(
             f"the API server rejects the image for pod {row.pod}, nothing was changed: {error}"
         ) from error
-    return run
+    return facts
 
 
-async def try_adoption(client: KubeClient, world: World, run: Run) -> None:
+async def try_adoption(client: KubeClient, facts: ImageRun) -> None:
     """Try the writes to the workload. What is refused in the end would leave its controller held.
 
     Raises ConfigurationError if the run must not begin.
     """
-    change, name = run.options.image, run.options.containers[0]
-    state = world.image
-    if change is None or state is None or state.template is None:
+    template, follows = facts.template, facts.change.follow
+    if not template.uid:
         return
-    known = {each.uid: each.content.rest for each in state.revisions or ()}
-    known[state.template.uid] = state.template.content.rest
-    instead = "" if change.follow else ": use --template keep"
-    for write in (record_writes if change.follow else trial_writes)(world, run):
+    known = {each.uid: each.content.rest for each in facts.state.revisions or ()} | {
+        template.uid: template.content.rest
+    }
+    instead = "" if follows else ": use --template keep"
+    for write in (record_writes if follows else trial_writes)(facts):
         what, resource = f"{write.plural} {write.name}", Resource(write.plural, "apps")
         try:
-            made = await client.json_patch(resource, run.namespace, write.name, write.operations, dry_run=True)
+            made = await client.json_patch(resource, facts.run.namespace, write.name, write.operations, dry_run=True)
         except ApiRefusedError as error:
             why = f"the API server rejects the image for {what}, nothing was changed: {error}"
             raise ConfigurationError(why) from error
-        found = read_content(mapping_at(made, "spec.template"), name)
-        if found.image != change.image:
+        found = read_content(mapping_at(made, "spec.template"), facts.container)
+        if found.image != facts.image:
             raise ConfigurationError(f"the API server gives {what} the image {found.image} instead{instead}")
         if found.rest != known[write.uid]:  # it would not be the template that the run has begun with
             raise ConfigurationError(f"a webhook changes more than the image in the template of {what}{instead}")
-
-
-def _request(run: Run, row: Row) -> dict[str, Any]:
-    return run.request(row.pod, row.uid, row.containers, row.failed)
 
 
 def _check_request(made: Json) -> None:
@@ -97,25 +93,24 @@ def _check_request(made: Json) -> None:
         )
 
 
-def _check_injected(run: Run, pod: Json, world: World) -> None:
+def _check_injected(facts: ImageRun, pod: Json) -> None:
     """Refuse a container that a SidecarSet of OpenKruise has injected."""
-    template = world.image.template if world.image is not None else None
-    injected = template is None or not template.content.image
     names = mapping_at(pod, "metadata.annotations")
-    if injected and any(key[: len(_SIDECAR_SETS)] == _SIDECAR_SETS for key in names):
-        name = run.options.containers[0]
-        raise ConfigurationError(f"container {name!r} may be injected by a SidecarSet: set the image in the SidecarSet")
+    injected = any(key[: len(_SIDECAR_SETS)] == _SIDECAR_SETS for key in names)
+    if injected and not facts.template.content.image:
+        why = f"container {facts.container!r} may be injected by a SidecarSet"
+        raise ConfigurationError(f"{why}: set the image in the SidecarSet")
 
 
-def _check_pulled(run: Run, pod: Json, image: str, rows: Iterable[Row]) -> None:
+def _check_pulled(facts: ImageRun, pod: Json, rows: Iterable[Row]) -> None:
     """Refuse a pull pod that would pull another image than the pods get, or otherwise than kubelet does for them."""
-    follows = run.options.image is not None and run.options.image.follow
+    follows, image = facts.change.follow, facts.image
     if (found := _image_in(pod, PULL_CONTAINER)) != image:
         why = f"a webhook sets {found} in new pods instead of {image}, but not in pods that exist"
         instead = "write that image in the template" if follows else "use that image, or --pull never"
         raise ConfigurationError(f"{why}: {instead}")
     for row in rows:
-        odd = lacking(read_pull_pod(pod), row.member, run.options.containers[0]) if row.member is not None else ""
+        odd = lacking(read_pull_pod(pod), row.member, facts.container) if row.member is not None else ""
         if odd:
             why = (
                 f"pod {row.pod} differs in {odd} from the pod that would pull {image}, so kubelet may not pull it there"

@@ -3,16 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from crrd.core.rollout.pull import PullPod
-from crrd.core.rollout.template import Revision, Template
+from crrd.core.rollout.image.pull import PullPod
+from crrd.core.rollout.image.template import NO_TEMPLATE, Revision, Template
+from crrd.core.rollout.state import Extra
 
 
 @dataclass(frozen=True, slots=True)
-class ImageState:
+class ImageState(Extra):
     """The pull pods of all runs of the namespace, and the workload's template."""
 
     pulls: tuple[PullPod, ...] = ()
-    template: Template | None = None  # None if the target is no workload
+    template: Template = NO_TEMPLATE
     revisions: tuple[Revision, ...] | None = None  # None if they were not read yet
     container: str = ""  # The container whose image `template` and `revisions` have
     released: bool = False  # Whether this process has released the workload's controller
@@ -22,8 +23,7 @@ class ImageState:
     @property
     def own_revisions(self) -> list[Revision]:
         """The workload's own revisions, the newest first."""
-        uid = self.template.uid if self.template is not None else ""
-        own = (each for each in self.revisions or () if each.owner == uid)
+        own = (each for each in self.revisions or () if each.owner == self.template.uid)
         return sorted(own, key=lambda each: each.number, reverse=True)
 
     @property

@@ -1,24 +1,51 @@
-"""Another image for the run's container, in the pods that exist.
+"""What a run does to its containers, as far as it is stored with the run's options.
 
-Kubelet replaces one container of a running pod if its image changes in the pod's spec. No controller of Kubernetes uses
-this. A run with an image sets it pod by pod. In the end, the template of the workload can get it, too (`adoption`).
+The plain kind restarts them as they are, and stores nothing. A kind that needs more has a subclass of `Change`, and its
+decisions in a folder of its own (`core.rollout.kind`).
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from crrd.lib import jsonpatch
 from crrd.lib.jsonfields import items, mapping, text
-from crrd.lib.jsonpatch import Operation
 
-_TAG = re.compile(r"[^/]+:(?P<tag>[^/:@]+)")
+
+class Change:
+    """The plain restart."""
+
+    __slots__ = ()
+
+    @property
+    def undoes(self) -> str:
+        """The run that is undone, "" for none."""
+        return ""
+
+    @property
+    def label(self) -> str:
+        """What the containers get, for messages; "" for nothing."""
+        return ""
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """The fields that each container of a request has in addition."""
+        return {}
+
+    def stored(self) -> Mapping[str, Any]:
+        """Return what the annotation with the run's options has in addition."""
+        return {}
+
+
+RESTART = Change()
 
 
 @dataclass(frozen=True, slots=True)
-class ImageChange:
-    """What a run with an image does."""
+class ImageChange(Change):
+    """Another image for the run's only container, in the pods that exist.
+
+    Kubelet replaces one container of a running pod if its image changes in the pod's spec. No controller of Kubernetes
+    uses this. The run sets it pod by pod. In the end, the template of the workload can get it, too.
+    """
 
     image: str
     before: tuple[str, ...] = ()  # The container's images when the run started
@@ -27,7 +54,7 @@ class ImageChange:
     template: str = ""
     """Digest of the workload's template without this image (`template.Content.rest`) when the run started; "" if the
     template does not have the container."""
-    undoes: str = ""  # The run that is undone
+    undoes: str = ""
     follow: bool = False
     """Whether the template of a held workload has the image already (`following`). Then the run does not write the
     workload; what new pods are made of gets the image in the end, as with `adopt`, which is true, too."""
@@ -41,9 +68,19 @@ class ImageChange:
         """Whether somebody has given the template an image since the run began. One that only pods had counts, too."""
         return image not in (self.image, self.had) if self.had else self.is_foreign(image)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it for the annotation with the run's options."""
-        return {**asdict(self), "before": list(self.before)}
+    @property
+    def label(self) -> str:
+        """See Change."""
+        return self.image
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """See Change."""
+        return {"image": self.image}
+
+    def stored(self) -> Mapping[str, Any]:
+        """See Change."""
+        return {"image": {**asdict(self), "before": list(self.before)}}
 
 
 def read_image_change(found: object) -> ImageChange | None:
@@ -57,25 +94,3 @@ def read_image_change(found: object) -> ImageChange | None:
     if not read.image or not sound:
         raise ValueError("an image change has other types")
     return read
-
-
-def is_mutable(image: str) -> bool:
-    """Whether an image has no digest, and no tag but `latest`, so that two pulls may give two images."""
-    tag = _TAG.fullmatch(image.rpartition("/")[2])
-    return "@" not in image and (tag is None or tag["tag"] == "latest")
-
-
-def image_ids(statuses: Mapping[str, str], image: str) -> str:
-    """Return a warning if pods with one image have several image IDs (pod -> ID); "" if not, or with a digest."""
-    if "@" in image or len(set(filter(None, statuses.values()))) < 2:
-        return ""
-    return f"{image} is not the same image on all nodes, because the tag was moved: use a digest"
-
-
-def image_operations(path: str, container: str, before: str, after: str) -> tuple[Operation, ...]:
-    """Return the operations that replace an image, if it still is what it was decided on.
-
-    `path` is the JSON pointer to the container.
-    """
-    tests = jsonpatch.test(f"{path}/name", container), jsonpatch.test(f"{path}/image", before)
-    return (*tests, jsonpatch.replace(f"{path}/image", after))

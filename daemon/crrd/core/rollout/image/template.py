@@ -62,6 +62,10 @@ class Template:
         return self.paused or self.strategy == ON_DELETE or bool(self.partition)
 
 
+NO_TEMPLATE = Template("", "", "", Content())
+"""That of a target which is no workload."""
+
+
 @dataclass(frozen=True, slots=True)
 class Revision:
     """A ReplicaSet or ControllerRevision of the workload."""

@@ -8,24 +8,30 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from crrd.core.rollout.adoption import ADOPTED_BY, held_by_user, mixed_revisions
-from crrd.core.rollout.following import records_of, template_images
-from crrd.core.rollout.image_change import ImageChange, is_mutable
-from crrd.core.rollout.image_state import ImageState
-from crrd.core.rollout.image_steps import never_adopted
+from crrd.core.api.time import rfc3339
+from crrd.core.api.types import ANNOTATION_ABORTED
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.image.adoption import ADOPTED_BY, held_by_user, mixed_revisions
+from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.image.following import records_of, template_images
+from crrd.core.rollout.image.names import is_mutable
+from crrd.core.rollout.image.steps import never_adopted
+from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.overview import is_unfinished
+from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import make_plan
 from crrd.core.rollout.run import Run, Target
-from crrd.core.rollout.settling import with_min_ready
-from crrd.core.rollout.standing import Stage, make_rows
-from crrd.core.rollout.state import World
-from crrd.core.rollout.template import Template
+from crrd.core.rollout.standing import make_rows
 from crrd.core.rollout.workload import read_owner
 from crrd.kube.access import missing_rights
 from crrd.kube.errors import ResourceMissingError
-from crrd.lib.errors import ConfigurationError
+from crrd.kube.resources import REQUESTS
+from crrd.lib.errors import ConfigurationError, GoneError
 from crrd.lib.jsonfields import items, mapping, text
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.image_trial import try_adoption, try_pods
+from crrd.rollout.image.leftovers import stop_requests
+from crrd.rollout.image.objects import ImageObjects
+from crrd.rollout.image.trial import try_adoption, try_pods
 from crrd.rollout.session import Session
 from crrd.rollout.target import Aim
 
@@ -46,73 +52,90 @@ _GITOPS = {
 
 async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run) -> Run:
     """Return the run with all that it must know of the image. Raises ConfigurationError if it must not begin."""
-    change, world = run.options.image, cluster.world()
-    if change is None:
-        return run
-    _check_target(session, aim, world, run)
-    adopts = change.follow or session.command.template == "adopt"
-    await check_rights(session, run.target, replace(change, adopt=adopts))
+    command, facts = session.command, ImageRun.of(cluster.world(), run)
+    _check_target(session, aim, facts)
+    change = replace(facts.change, adopt=facts.change.follow or command.template == "adopt")
+    await check_rights(session, run.target, change)
     workload = await session.client.get(aim.resource, run.namespace, aim.target.name) if aim.resource else {}
-    template = world.image.template if world.image is not None else None
-    in_template = template if template is not None and template.content.image else None
-    _check_undone(run, change, _before(world, run, in_template))
-    change = replace(change, adopt=change.follow or _wants_adoption(session, aim, in_template, workload))
-    if change.adopt and in_template is not None and cluster.images is not None:
-        await cluster.images.read_revisions()
-        world = cluster.world()
+    _check_undone(facts)
+    change = replace(change, adopt=change.follow or _wants_adoption(session, aim, facts, workload))
+    if change.adopt and facts.template.content.image and isinstance(cluster.own, ImageObjects):
+        await cluster.own.read_revisions()
+        facts = ImageRun.of(cluster.world(), run, change)
         if change.follow:
-            _check_following(run, world)
+            _check_following(facts)
         else:
-            _check_adoption(run, in_template, world, workload)
-    if in_template is not None:
-        change = replace(change, template=in_template.content.rest, had=in_template.content.image)
-    run = with_min_ready(world, _with(run, replace(change, before=_before(world, run, in_template))))
-    run = await _tried(session, cluster, run)
+            _check_adoption(facts, workload)
+    content = facts.template.content
+    if content.image:
+        change = replace(change, template=content.rest, had=content.image)
+    run = _with(facts, replace(change, before=_before(facts))).with_min_ready()
+    facts = await _tried(session, ImageRun.of(cluster.world(), run))
+    run = facts.run
     if change.adopt:
-        _check_all_pods(session, run, in_template, cluster.world())
-        await try_adoption(session.client, cluster.world(), run)
+        _check_all_pods(session, facts)
+        await try_adoption(session.client, facts)
         if not change.follow and (by_git := _by_git(aim, workload)):
             session.display.print_line(f"{by_git}; --image-from-template takes it from there")
-    if run.options.min_ready != session.command.options.min_ready and not session.command.dry_run:
-        why = f"container {run.options.containers[0]} has no readiness probe, so each pod must be ready for"
+    if run.options.min_ready != command.options.min_ready and not command.dry_run:
+        why = f"container {facts.container} has no readiness probe, so each pod must be ready for"
         session.display.print_line(f"{why} {run.options.min_ready}s before the run continues (--min-ready)")
+    if change.undoes and not command.dry_run:
+        await _end_undone(session, run, cluster)
     return run
 
 
-def _with(run: Run, change: ImageChange) -> Run:
-    return replace(run, options=replace(run.options, image=change))
+async def _end_undone(session: Session, run: Run, cluster: Cluster) -> None:
+    """Abort the run that this one undoes, if it is not over: no process goes on with it.
+
+    Requests of pods that do not have the image end.
+    """
+    world, now = cluster.world(), session.clock.now()
+    undone = sorted((each for each in world.requests if run.undoes(each.run)), key=lambda each: each.age)
+    if not undone or not is_unfinished(undone, now):
+        return
+    body = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(now)}}}
+    for each in undone:
+        if each is undone[-1] or not each.request.completed:
+            with suppress(GoneError):
+                made = await session.client.merge_patch(REQUESTS, session.namespace, each.request.name, body)
+                cluster.written(made)
+    await stop_requests(session.client, undone, set())
 
 
-def _before(world: World, run: Run, template: Template | None) -> tuple[str, ...]:
+def _with(facts: ImageRun, change: ImageChange) -> ImageRun:
+    run = replace(facts.run, options=replace(facts.run.options, image=change))
+    return replace(facts, run=run, change=change)
+
+
+def _before(facts: ImageRun) -> tuple[str, ...]:
     """Return the container's images now: in pods, in the template, and in what new pods are made of, if that is known.
 
     The template may have another image than what new pods are made of, for example while the workload is held.
     """
-    name, change = run.options.containers[0], run.options.image
-    there = {each.pod.containers[name].image for each in world.members if each.counts and name in each.pod.containers}
-    there |= {template.content.image} if template is not None else set()
-    there |= {each.content.image for each in records_of(world.image or ImageState(), world.members)}
-    return tuple(sorted(there - {change.image if change is not None else "", ""}))
+    there = {facts.image_of(each) for each in facts.members} | {facts.template.content.image}
+    there |= {each.content.image for each in records_of(facts.state, facts.world.members)}
+    return tuple(sorted(there - {facts.image, ""}))
 
 
-def _check_undone(run: Run, change: ImageChange, images: tuple[str, ...]) -> None:
+def _check_undone(facts: ImageRun) -> None:
     """Raise ConfigurationError if an undo would replace an image that the run to undo has not set."""
-    later = ", ".join(sorted({*images} - {*change.before}))
-    if change.undoes and later:
-        why = f"{run.target.words} has {later} by now, which run {change.undoes} has not set"
+    later = ", ".join(sorted({*_before(facts)} - {*facts.change.before}))
+    if facts.change.undoes and later:
+        why = f"{facts.target} has {later} by now, which run {facts.change.undoes} has not set"
         raise ConfigurationError(f"{why}; to set another image, use --image")
 
 
-def _check_target(session: Session, aim: Aim, world: World, run: Run) -> None:
-    command, target, change = session.command, aim.target, run.options.image
-    if change is not None and is_mutable(change.image) and not command.allow_mutable_tag:
-        why = f"{change.image} has no fixed tag, so two nodes may pull two images, and it cannot be undone"
+def _check_target(session: Session, aim: Aim, facts: ImageRun) -> None:
+    target = aim.target
+    if is_mutable(facts.image) and not session.command.allow_mutable_tag:
+        why = f"{facts.image} has no fixed tag, so two nodes may pull two images, and it cannot be undone"
         raise ConfigurationError(f"{why}: use a tag or a digest, or --allow-mutable-tag")
     if target.api_version.startswith(f"{_KRUISE}/"):
         raise ConfigurationError(f"{target.words} updates images in place itself: set the image in its template")
     if target.kind in ("Job", "CronJob"):
         raise ConfigurationError(f"the template of {target.words} cannot be changed: use pod/NAME or -l SELECTOR")
-    static = next((each.pod.name for each in world.members if each.pod.static_uid), "")
+    static = next((each.pod.name for each in facts.world.members if each.pod.static_uid), "")
     if static:
         raise ConfigurationError(f"pod {static} is a static pod: change the image in its file on the node")
 
@@ -132,11 +155,10 @@ async def check_rights(session: Session, target: Target, change: ImageChange) ->
         raise ConfigurationError(f"you may not {rights} in namespace {session.namespace}; bind the ClusterRole {role}")
 
 
-def _wants_adoption(session: Session, aim: Aim, template: Template | None, workload: Json) -> bool:
+def _wants_adoption(session: Session, aim: Aim, facts: ImageRun, workload: Json) -> bool:
     """Return whether the template gets the image. Raises ConfigurationError if the user must decide."""
-    given, target = session.command.template, aim.target.words
-    name = session.command.options.containers[0]
-    if template is None:
+    given, target, name, template = session.command.template, aim.target.words, facts.container, facts.template
+    if not template.content.image:
         if given == "adopt":
             raise ConfigurationError(
                 f"the template of {target} has no container {name!r} to change: use --template keep"
@@ -173,8 +195,8 @@ def _managers(workload: Json) -> Iterator[str]:
         yield from {program for begin, program in _GITOPS.items() if name[: len(begin)] == begin}
 
 
-def _check_adoption(run: Run, template: Template, world: World, workload: Json) -> None:
-    target, change, state = run.target.words, run.options.image, world.image or ImageState()
+def _check_adoption(facts: ImageRun, workload: Json) -> None:
+    target, template, state = facts.target, facts.template, facts.state
     keep = "use --template keep, or"
     if owner := read_owner(workload):
         raise ConfigurationError(
@@ -184,11 +206,11 @@ def _check_adoption(run: Run, template: Template, world: World, workload: Json) 
         return  # an earlier run has begun to adopt, and this one continues
     if template.paused:
         raise ConfigurationError(f"{target} is paused: {keep} resume it first (kubectl rollout resume {target})")
-    if change is None or template.content.image == change.image:
-        if why := held_by_user(run, template):
+    if template.content.image == facts.image:
+        if why := held_by_user(facts):
             raise ConfigurationError(why)
         return
-    if why := mixed_revisions(state.own_revisions, world.members):
+    if why := mixed_revisions(state.own_revisions, facts.world.members):
         raise ConfigurationError(f"the template of {target} cannot be adopted: {why}: {keep} finish its rollout")
     if template.kind == "Deployment":
         if len(state.active) > 1:
@@ -198,27 +220,28 @@ def _check_adoption(run: Run, template: Template, world: World, workload: Json) 
             raise ConfigurationError(f"the template of {target} differs from ReplicaSet {odd.name}: {keep} wait")
 
 
-def _check_following(run: Run, world: World) -> None:
-    found = template_images(run.target.words, world.image or ImageState(), world.members)
+def _check_following(facts: ImageRun) -> None:
+    found = template_images(facts.target, facts.state, facts.world.members)
     if why := found.problem or found.wait:
         raise ConfigurationError(why)
 
 
-def _check_all_pods(session: Session, run: Run, template: Template | None, world: World) -> None:
+def _check_all_pods(session: Session, facts: ImageRun) -> None:
     """Refuse an adoption that would fail after the last pod. One that has begun says itself how to release its hold."""
-    rows, follows = make_rows(world, run, session.clock.now()), session.command.follows_template
-    if template is not None and not template.holder and (why := never_adopted(run, rows)):
+    if not facts.template.content.image or facts.template.holder:
+        return
+    rows, follows = make_rows(kind_of(facts.world, facts.run), session.clock.now()), session.command.follows_template
+    if why := never_adopted(facts, rows):
         raise ConfigurationError(f"{why}: fix this first{'' if follows else ', or use --template keep'}")
 
 
-async def _tried(session: Session, cluster: Cluster, run: Run) -> Run:
-    """Return the run after each of its writes for a pod was tried as a dry run (`image_trial`)."""
-    plan = make_plan(cluster.world(), run, session.clock.now(), confirmed=True)
+async def _tried(session: Session, facts: ImageRun) -> ImageRun:
+    """Return the run after each of its writes for a pod was tried as a dry run (`trial`)."""
+    plan = make_plan(facts.world, facts.run, session.clock.now(), confirmed=True)
     row = next((each for each in plan.rows if each.stage in (Stage.WAITING, Stage.PUT_OFF)), None)
-    change = run.options.image
-    if row is None or row.member is None or change is None:
-        return run
-    return await try_pods(session.client, cluster.world(), run, [each for each in plan.rows if each.stage is row.stage])
+    if row is None or row.member is None:
+        return facts
+    return await try_pods(session.client, facts, [each for each in plan.rows if each.stage is row.stage])
 
 
 def undone(run: Run) -> ImageChange:

@@ -16,6 +16,7 @@ from typing import Any
 from crrd.core.api.pod import parse_pod
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.run import Run
+from crrd.core.rollout.state import Member, pull_source
 from crrd.kubelet.waiting import IMAGE_NOT_PULLED, IMAGE_REFUSED, NOT_CREATED
 from crrd.lib.jsonfields import items, mapping, text
 
@@ -28,7 +29,6 @@ RETRY_SECONDS = 30
 PULL_CONTAINER = "pull"
 _UNKNOWN = "ContainerStatusUnknown"  # Reason of a container that had not been created when its pod ended
 _COMMAND = "/crrd-pulls-only-the-image"
-_KEPT = ("serviceAccountName", "imagePullSecrets", "runtimeClassName")
 _NO_INJECTION = {
     "sidecar.istio.io/inject": "false",
     "linkerd.io/inject": "disabled",
@@ -123,15 +123,17 @@ def _state(status: Mapping[str, Any]) -> tuple[PullState, str]:
     return PullState.PULLING, ""
 
 
+def lacking(pull: PullPod, member: Member, name: str) -> str:
+    """Return the fields that make the pull worthless for a pod's container, because kubelet pulls for it otherwise."""
+    always = member.pod.containers[name].pulls_image and not pull.always
+    keys = sorted(pull.source.keys() | member.pull_source.keys())
+    odd = [key for key in keys if pull.source.get(key) != member.pull_source.get(key)]
+    return " and ".join([*odd, *["imagePullPolicy"] * always])
+
+
 def pull_pod_name(run: Run, node: str) -> str:
     """Return the name of the run's pull pod for a node. So it cannot be created twice."""
     return f"{run.name}-pull-{hashlib.sha256(node.encode()).hexdigest()[:10]}"
-
-
-def pull_source(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what kubelet pulls the images of a pod with. A pull pod has it from one pod, for others, too."""
-    spec = mapping(pod.get("spec"))
-    return {key: spec[key] for key in _KEPT if spec.get(key)}
 
 
 def asks_always(pod: Mapping[str, Any], container: str) -> bool:

@@ -1,4 +1,4 @@
-"""Reads which images the template of a held workload has, and its pods lack (`core.rollout.following`)."""
+"""Reads which images the template of a held workload has, and its pods lack (`core.rollout.image.following`)."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from crrd.core.rollout.adoption import ADOPTED_BY
-from crrd.core.rollout.following import TemplateChange, TemplateImages, template_images
-from crrd.core.rollout.image_change import ImageChange
-from crrd.core.rollout.image_state import ImageState
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.image.adoption import ADOPTED_BY
+from crrd.core.rollout.image.following import TemplateChange, TemplateImages, template_images
+from crrd.core.rollout.image.state import ImageState
+from crrd.core.rollout.image.template import read_revision, read_template
 from crrd.core.rollout.run import Options
 from crrd.core.rollout.state import Member, read_member
-from crrd.core.rollout.template import read_revision, read_template
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ConfigurationError
-from crrd.rollout.image_objects import list_revisions
+from crrd.rollout.image.objects import list_revisions
 from crrd.rollout.owners import Owners
 from crrd.rollout.session import Session
 from crrd.rollout.target import Aim

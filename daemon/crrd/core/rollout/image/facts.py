@@ -1,0 +1,111 @@
+"""One run with an image, in one world: all that its decisions are based on, and nothing of it can be missing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+from crrd.core.api.pod import PodContainer
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.image.pull import PullPod
+from crrd.core.rollout.image.state import ImageState
+from crrd.core.rollout.image.template import Template
+from crrd.core.rollout.rows import Row
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.state import Member, World
+
+UNPROBED_SECONDS = 10
+"""How long a pod must be ready by default, if its container gets another image and has no readiness probe."""
+
+
+@dataclass(frozen=True)
+class ImageRun:
+    """A run, what it changes, and what is known of pull pods and template."""
+
+    world: World
+    run: Run
+    change: ImageChange
+    state: ImageState
+
+    @classmethod
+    def of(cls, world: World, run: Run, change: ImageChange | None = None) -> Self:
+        """Return a run with an image in a world. `change` replaces that of the run, while a run is being made."""
+        chosen = change or run.options.image
+        assert chosen is not None  # noqa: S101 - the caller has a run with an image
+        state = world.extra if isinstance(world.extra, ImageState) else ImageState()
+        return cls(world, run, chosen, state)
+
+    @property
+    def image(self) -> str:
+        """The image that the pods get."""
+        return self.change.image
+
+    @property
+    def container(self) -> str:
+        """The only container of the run."""
+        return self.run.options.containers[0]
+
+    @property
+    def target(self) -> str:
+        """The target, for messages."""
+        return self.run.target.words
+
+    @property
+    def template(self) -> Template:
+        """The workload's template."""
+        return self.state.template
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the run holds the controller of its workload."""
+        return self.template.holder == self.run.name
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether the run was aborted."""
+        return self.run.name in self.world.aborted
+
+    @cached_property
+    def members(self) -> list[Member]:
+        """The workload's active pods."""
+        return [each for each in self.world.members if each.counts]
+
+    @cached_property
+    def pulls(self) -> Mapping[str, PullPod]:
+        """The run's pull pod of each node."""
+        return {each.node: each for each in self.state.pulls if each.run == self.run.name}
+
+    def container_of(self, member: Member | None) -> PodContainer | None:
+        """Return the container in a pod, None if it is not there."""
+        return member.pod.containers.get(self.container) if member is not None else None
+
+    def image_of(self, member: Member | None) -> str:
+        """Return the image that the pod's spec has, "" if it does not have the container."""
+        found = self.container_of(member)
+        return found.image if found is not None else ""
+
+    def has_image(self, row: Row) -> bool:
+        """Whether the pod's spec has the image."""
+        return self.image_of(row.member) == self.image
+
+    def lacks_image(self, row: Row) -> bool:
+        """Whether the container has another image. It may have been removed from the pod."""
+        return self.image_of(row.member) not in ("", self.image)
+
+    def with_min_ready(self) -> Run:
+        """Return the run with its default of `Options.min_ready`.
+
+        Without a readiness probe, a container is ready at once, and may crash a moment later because of its image.
+        """
+        run, containers = self.run, (self.container_of(each) for each in self.members)
+        unprobed = any(each is not None and not each.readiness_probe for each in containers)
+        if run.options.min_ready is not None or self.world.min_ready(run) or not unprobed:
+            return run
+        return replace(run, options=replace(run.options, min_ready=UNPROBED_SECONDS))
+
+    @cached_property
+    def starting(self) -> str:
+        """What to wait for if a pod has just been created, or "". It gets the image when its container runs."""
+        pods = (each for each in self.members if self.image_of(each) not in ("", self.image))
+        found = next((each.pod for each in pods if not each.pod.containers[self.container].container_id), None)
+        return f"waiting until container {self.container} of pod {found.name} has started" if found is not None else ""

@@ -1,0 +1,153 @@
+"""The kind of run that gives a container another image. See Kind for what its methods return."""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property
+from typing import ClassVar
+
+from crrd.core.api.pod import ContainerKind, PodContainer
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.image.adoption import changed_by_others, next_adoption
+from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.image.following import next_following, planned_writes, released_meanwhile
+from crrd.core.rollout.image.report import image_report
+from crrd.core.rollout.image.rows import image_rows
+from crrd.core.rollout.image.steps import ImageSteps, given_up, late_pods, left_behind, sort_by_image
+from crrd.core.rollout.kind import NO_STEPS, Kind, LastStep, Sorted, Steps
+from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.rows import Row, tally
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.skips import barred
+from crrd.core.rollout.state import Member, World
+from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason
+from crrd.kubelet.restart_rules import RestartPolicy, keeps_sidecars
+from crrd.kubelet.version import known_minor
+
+
+class NewImage(Kind):
+    """See Kind."""
+
+    takes_new_pods: ClassVar[bool] = True  # a new pod has the present configuration, but maybe another image
+    leaves_objects: ClassVar[bool] = True
+
+    def __init__(self, world: World, run: Run, change: ImageChange) -> None:
+        super().__init__(world, run)
+        self.change, self.facts = change, ImageRun.of(world, run, change)
+
+    def skip(self, member: Member, container: PodContainer, failed: RunRequest | None) -> Skip | None:
+        """See Kind. A container that crashes gets the image, too, because it may help."""
+        minor = known_minor(self.world.kubelets.get(member.pod.node_name, ""))
+        why_not = barred(container, minor, allow_pod_restart=self.run.options.allow_pod_restart)
+        if container.image == self.change.image:
+            return Skip.HAS_IMAGE
+        if container.kind is ContainerKind.SIDECAR and keeps_sidecars(minor):
+            return Skip.KEPT
+        if why_not is not Skip.NEVER and container.policy(minor) is not RestartPolicy.ALWAYS:
+            return Skip.NOT_ALWAYS
+        if container.container_id or why_not is Skip.NEVER:
+            return why_not
+        return Skip.NOT_RUNNING
+
+    def rows(self, rows: tuple[Row, ...], now: datetime) -> tuple[Row, ...]:
+        """See Kind."""
+        return image_rows(self, self.facts, rows, now)
+
+    @property
+    def given(self) -> Iterable[tuple[str, str, str, str]]:
+        """See Kind."""
+        sent, name = self.facts.state.sent, self.facts.container
+        return ((uid, name, self.change.image, old) for uid, old in sent.items())
+
+    @property
+    def rescues(self) -> bool:
+        """See Kind."""
+        return bool(self.change.undoes)
+
+    def late(
+        self, rows: Iterable[Row], now: datetime, exceeds: Callable[[Member], bool], *, held: bool
+    ) -> Collection[str]:
+        """See Kind."""
+        return late_pods(self.facts, rows, now, exceeds, held=held)
+
+    def sort(
+        self, rows: tuple[Row, ...], chosen: Collection[Row], later: Iterable[str], late: Collection[str], now: datetime
+    ) -> Sorted:
+        """See Kind. Pods start once their node has the image."""
+        return sort_by_image(self.facts, rows, chosen, later, late)
+
+    @cached_property
+    def obstacle(self) -> str:
+        """See Kind."""
+        if not self.facts.template.uid:
+            return ""
+        return released_meanwhile(self.facts) if self.change.follow else changed_by_others(self.facts)
+
+    @property
+    def holder(self) -> str:
+        """See Kind."""
+        return self.facts.template.holder
+
+    @property
+    def holds_rollout(self) -> bool:
+        """See Kind."""
+        template = self.facts.template
+        return bool(template.holder) or (template.paused and self.change.follow)
+
+    def last_step(self, rows: tuple[Row, ...], end: End | None) -> LastStep | None:
+        """See Kind. A run that is aborted in the middle of its adoption finishes it, because that replaces no pod."""
+        begins = end is End.DONE and not tally(rows)[Stage.FAILED]
+        if not self.change.adopt or not (begins or (end is End.ABORTED and self.facts.is_held)):
+            return None
+        adoption = (next_following if self.change.follow else next_adoption)(self.facts)
+        if adoption.done:
+            return None
+        steps = ImageSteps(adoption=adoption) if not adoption.problem else NO_STEPS
+        return LastStep(adoption.phase, steps, adoption.wait, adoption.problem)
+
+    def last_steps(self, rows: tuple[Row, ...]) -> Steps:
+        """See Kind."""
+        return ImageSteps(give_up=given_up(rows))
+
+    def left_out(self, rows: Iterable[Row]) -> list[str]:
+        """See Kind. These pods cannot get the image now, for example because they are starting."""
+        odd = (row for row in rows if row.is_odd and row.skip is not Skip.NO_CONTAINER)
+        return [f"{row.pod}: {row.wait.why}" for row in odd]
+
+    def awaits(self, rows: tuple[Row, ...], end: End) -> Wait:
+        """See Kind. Pods that are just being recreated belong to the run.
+
+        A template that was adopted gives it to them, and they were waited for.
+        """
+        there = self.world.workload
+        if there is None or there.deleting or not (end is End.DONE or end.incomplete):
+            return NO_WAIT
+        adopted = end is End.DONE and self.change.adopt and not self.change.follow
+        count = len(self.facts.members)
+        if adopted or count >= there.desired:
+            return Wait(self.facts.starting)
+        target = self.run.target.words
+        command = f"kubectl describe {target} -n {self.run.namespace}"
+        return Wait.of(WaitReason.MISSING_PODS, command, target=target, count=count, desired=there.desired)
+
+    def drained(self, rows: Iterable[Row]) -> bool:
+        """See Kind."""
+        return not (self.world.starting or left_behind(self.facts, rows))
+
+    def completed(self) -> Run:
+        """See Kind."""
+        return self.facts.with_min_ready()
+
+    def shown(self) -> tuple[World, Run]:
+        """See Kind."""
+        change = replace(self.change, pulls=False, adopt=False)
+        return self.world, replace(self.run, options=replace(self.run.options, image=change))
+
+    def planned_writes(self) -> tuple[str, ...]:
+        """See Kind."""
+        return planned_writes(self.facts)
+
+    def report(self) -> str:
+        """See Kind."""
+        return image_report(self, self.facts)

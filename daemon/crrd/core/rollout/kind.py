@@ -1,0 +1,178 @@
+"""What a kind of run has to bring. The planner knows no kind, and asks these questions of each.
+
+A kind is made for one run and one world (`kinds.kind_of`), so that all it needs is there. The plain restart is in
+`restart`; runs that give a container another image are in `image`. docs/architecture.md says how to add one.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import ClassVar
+
+from crrd.core.api.pod import PodContainer
+from crrd.core.rollout.phases import End, RunPhase
+from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.rows import Row
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.state import Member, World
+from crrd.core.rollout.waits import NO_WAIT, Skip, Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What to do now, besides new requests. A kind has its own subclass, and its executor carries it out."""
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """The pods (UID) that these steps begin with, before they get their request."""
+        return ()
+
+    def begun(self) -> "Steps":
+        """Return the steps for the pods that have started already."""
+        return self
+
+
+NO_STEPS = Steps()
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """The chosen pods of a plan: those that get their request now, and what the others wait for (by UID)."""
+
+    ready: tuple[Row, ...]
+    waits: Mapping[str, Wait] = field(default_factory=dict)
+    steps: Steps = NO_STEPS
+    wait: Wait = NO_WAIT  # Why none of the chosen pods starts, if the run makes no progress because of it
+    phase: RunPhase = RunPhase.RESTARTING
+    until: datetime | None = None  # When one of those that wait is ready
+
+
+@dataclass(frozen=True, slots=True)
+class LastStep:
+    """What a run does after its last pod."""
+
+    phase: RunPhase = RunPhase.ADOPTING
+    steps: Steps = NO_STEPS
+    wait: str = ""
+    problem: str = ""  # Why it cannot go on, and what to do
+
+
+class Kind(ABC):
+    """One run in one world."""
+
+    takes_new_pods: ClassVar[bool] = False  # Whether pods that were created after the run's start belong to it
+    leaves_objects: ClassVar[bool] = False  # Whether something must be cleaned up after the end
+
+    def __init__(self, world: World, run: Run) -> None:
+        self.world, self.run = world, run
+        self.min_ready = world.min_ready(run)
+
+    @abstractmethod
+    def skip(self, member: Member, container: PodContainer, failed: RunRequest | None) -> Skip | None:
+        """Return why a container is skipped, by the rules of its kubelet's version; None if it is to be recreated.
+
+        One that the request `failed` could not recreate is recreated again, even if it has started since.
+        """
+
+    def rows(self, rows: tuple[Row, ...], now: datetime) -> tuple[Row, ...]:
+        """Return the rows, with what this kind knows of them in addition."""
+        return rows
+
+    @property
+    def given(self) -> Iterable[tuple[str, str, str, str]]:
+        """What this process has given to pods: UID, container, image, and the ID of the container to be replaced."""
+        return ()
+
+    @cached_property
+    def unreplaced(self) -> set[tuple[str, str]]:
+        """The containers (pod's UID, name) that kubelet must replace with one of another image, as far as is known.
+
+        A pod that has the image may still run the old one, whatever has become of its request, and of whichever run it
+        is. The image that its status names does not say so, because images may have several names.
+        """
+        found, done = set(self.given), set[tuple[str, str, str, str]]()
+        for asked in self.world.requests:
+            for each in asked.request.containers:
+                if each.image and each.context is not None:
+                    what = asked.request.pod_uid, each.name, each.image, each.context.container_id
+                    (done if asked.succeeded else found).add(what)
+        due = found - done
+        members = self.world.members if due else ()
+        there = ((member.pod.uid, each) for member in members for each in member.pod.containers.values())
+        return {(uid, each.name) for uid, each in there if (uid, each.name, each.image, each.container_id) in due}
+
+    @property
+    def rescues(self) -> bool:
+        """Whether the run is for broken pods, so that those that are unready start out of order."""
+        return False
+
+    def late(
+        self, rows: Iterable[Row], now: datetime, exceeds: Callable[[Member], bool], *, held: bool
+    ) -> Collection[str]:
+        """Return pods (UID) that have begun, and must not go down now.
+
+        `exceeds` tells whether a budget is used up for a pod. `held` means that no pod may start now.
+        """
+        return ()
+
+    @abstractmethod
+    def sort(
+        self, rows: tuple[Row, ...], chosen: Collection[Row], later: Iterable[str], late: Collection[str], now: datetime
+    ) -> Sorted:
+        """Return what is next for the pods.
+
+        `chosen` may start now. `later` are the UIDs of those that start after them, in their order. `late` as above.
+        """
+
+    @property
+    def obstacle(self) -> str:
+        """Why the run must not go on, because somebody else has changed the workload; "" if it may."""
+        return ""
+
+    @property
+    def holder(self) -> str:
+        """The run that holds the controller of the workload, "" for none."""
+        return ""
+
+    @property
+    def holds_rollout(self) -> bool:
+        """Whether the workload's rollout stands still because it is held, so that the run need not wait for it."""
+        return False
+
+    def last_step(self, rows: tuple[Row, ...], end: End | None) -> LastStep | None:
+        """Return what is next after the last pod, None if nothing is left to do. `end` is how the run would end."""
+        return None
+
+    def last_steps(self, rows: tuple[Row, ...]) -> Steps:
+        """Return what to do at the end of the run."""
+        return NO_STEPS
+
+    def left_out(self, rows: Iterable[Row]) -> list[str]:
+        """Return the pods that a run left out, each with the reason."""
+        return []
+
+    def awaits(self, rows: tuple[Row, ...], end: End) -> Wait:
+        """Return what a run waits for, for a limited time, before this end."""
+        return NO_WAIT
+
+    def drained(self, rows: Iterable[Row]) -> bool:
+        """Whether no pod is unready and waits for a step of this run. Else its process must not leave it."""
+        return True
+
+    def completed(self) -> Run:
+        """Return the run with the defaults that depend on the world."""
+        return self.run
+
+    def shown(self) -> tuple[World, Run]:
+        """Return world and run for a preview: without what does not change the order of the pods."""
+        return self.world, self.run
+
+    def planned_writes(self) -> tuple[str, ...]:
+        """Return sentences about what the run writes after the last pod."""
+        return ()
+
+    def report(self) -> str:
+        """Return what the last line of the run says in addition, or ""."""
+        return ""

@@ -1,0 +1,85 @@
+"""The time limits of a process that carries out a run: when it ends it, and what it waits for before an end."""
+
+from dataclasses import dataclass, replace
+
+from crrd.core.rollout.kind import NO_STEPS
+from crrd.core.rollout.phases import End
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.waits import Wait
+
+PATIENCE_SECONDS = 3600.0
+"""Default time without progress until the run ends. A pod that waits for a budget must not wait forever."""
+NODE_SECONDS = 60.0
+"""How long a run waits for nodes that are down, once no other pods are left. An update of the node daemons takes each
+away for seconds. A run with an image waits as long for pods that are just being recreated."""
+TICK_SECONDS = 1.0  # Longest time from one plan to the next
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The time limits that a user or a policy sets, in seconds."""
+
+    timeout: float | None = None
+    """For the whole run; 0 for none. With None, the run ends after `patience` without progress."""
+    patience: float | None = None
+    """If given, the process carries out one turn of the run, which ends after this time without progress, too. If None,
+    it is PATIENCE_SECONDS, or the time limit for one pod if that is longer."""
+    most: float = float("inf")
+    """After this time, a turn begins no more pods, and ends once no pod is unready and waits for its next step."""
+
+
+class Limits:
+    """The limits of one process. All times are the loop's, in seconds."""
+
+    def __init__(self, times: Times, now: float) -> None:
+        self._times = times
+        self._limit = now + times.timeout if times.timeout else float("inf")
+        self._turn_ends = self._ends = min(self._limit, now + times.most)
+        self._until: float | None = None  # While it waits before its end (`Plan.awaits`): when the run ends
+        self._progress: object = None  # Stages, and pods that are about to start, when the time was last extended
+
+    def seconds_left(self, now: float) -> float:
+        """Return the time until the next plan at the latest."""
+        return min(TICK_SECONDS, self._ends - now)
+
+    def restart(self) -> None:
+        """Count the next plan as progress, because a user has answered."""
+        self._progress = None
+
+    def apply(self, plan: Plan, run: Run, now: float, *, trouble: str = "", problem: str = "") -> Plan:
+        """Return the plan that is carried out now.
+
+        `trouble` says why the known state may be out of date: then nothing begins and nothing ends, except by an abort.
+        `problem` says why the last request could not be created.
+        """
+        if trouble and plan.end is not End.ABORTED:
+            plan = replace(plan.going_on(), create=(), steps=NO_STEPS, wait=Wait(trouble))
+        if now >= self._turn_ends:  # the pods under way become fewer, and the turn ends
+            plan = replace(plan, create=(), steps=plan.steps.begun())
+        plan = self._wait_before_end(plan, now)
+        if problem and plan.end is None:
+            plan = replace(plan, wait=Wait(problem))
+        self._extend(plan, run, now)
+        if plan.end is not None or now < self._ends:
+            return plan
+        is_turn = self._times.patience is not None and now < self._limit
+        return plan.ended(End.YIELDED if is_turn else End.TIMED_OUT)
+
+    def _wait_before_end(self, plan: Plan, now: float) -> Plan:
+        """Return the plan without an end while nodes may still come back, or pods are being recreated."""
+        if plan.end is None or not plan.awaits.why:
+            self._until = None if plan.begins else self._until
+            return plan
+        self._until = self._until or now + NODE_SECONDS
+        until = self._until if plan.end.incomplete else min(self._until, self._limit)
+        return replace(plan.going_on(), wait=plan.awaits) if now < until else plan
+
+    def _extend(self, plan: Plan, run: Run, now: float) -> None:
+        """Extend the time limit after progress, but not beyond one for the whole run."""
+        patience, progress = self._times.patience, ([row.stage for row in plan.rows], plan.steps.starts)
+        if (self._times.timeout is None or patience is not None) and progress != self._progress:
+            seconds = max(PATIENCE_SECONDS, run.options.pod_timeout + plan.min_ready) if patience is None else patience
+            self._progress, self._ends = progress, min(self._turn_ends, now + seconds)
+        if patience is not None and not plan.drained:
+            self._ends = min(self._limit, max(self._ends, now + TICK_SECONDS))

@@ -1,0 +1,166 @@
+"""What a run is doing, in which stage each of its pods is, and how it ends: one table for each.
+
+The tables drive the plans, the executor, `status`, events, exit codes, and what is recorded on requests. The diagram in
+docs/recreate.md and its tables are generated from them: `python -m tests.tools.phase_diagram`.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Self
+
+
+class RunPhase(StrEnum):
+    """What a run is doing. Each plan has one, and the progress that is recorded on a request has it, too."""
+
+    PULLING = "Pulling"  # No pod is in progress, and the next ones wait until their nodes have the image
+    RESTARTING = "Restarting"  # Pods are in progress, or wait for their turn
+    PAUSED = "Paused"  # The first part is done, and a user must confirm the rest
+    ADOPTING = "Adopting"  # All pods are done, and the workload follows them, while its controller is held
+    RELEASING = "Releasing"  # The controller of the workload is released
+    CLEANING_UP = "CleaningUp"  # It is known how the run ends, and what it would leave behind is deleted
+    OVER = "Over"  # The end is recorded
+
+
+RUN_MOVES: Mapping[tuple[RunPhase, RunPhase], str] = MappingProxyType(
+    {
+        (RunPhase.PULLING, RunPhase.RESTARTING): "a node has the image",
+        (RunPhase.PULLING, RunPhase.PAUSED): "what is left of the first part cannot start",
+        (RunPhase.PULLING, RunPhase.ADOPTING): "the pods that were left have gone, or have the image",
+        (RunPhase.RESTARTING, RunPhase.PULLING): "the nodes of the next pods do not have the image yet",
+        (RunPhase.RESTARTING, RunPhase.PAUSED): "the first part is done",
+        (RunPhase.PAUSED, RunPhase.RESTARTING): "a user has confirmed the rest",
+        (RunPhase.PAUSED, RunPhase.PULLING): "a user has confirmed the rest",
+        (RunPhase.PAUSED, RunPhase.ADOPTING): "the pods that were left have gone",
+        (RunPhase.RESTARTING, RunPhase.ADOPTING): "all pods have the image",
+        (RunPhase.ADOPTING, RunPhase.RESTARTING): "a new pod needs the image",
+        (RunPhase.ADOPTING, RunPhase.PULLING): "a new pod needs the image",
+        (RunPhase.ADOPTING, RunPhase.RELEASING): "the workload and its pods agree",
+        (RunPhase.RELEASING, RunPhase.ADOPTING): "the controller has not seen all of it yet",
+        (RunPhase.RELEASING, RunPhase.RESTARTING): "a new pod needs the image",
+        (RunPhase.RELEASING, RunPhase.PULLING): "a new pod needs the image",
+        **{
+            (phase, RunPhase.CLEANING_UP): "the run ends"
+            for phase in (
+                RunPhase.PULLING,
+                RunPhase.RESTARTING,
+                RunPhase.PAUSED,
+                RunPhase.ADOPTING,
+                RunPhase.RELEASING,
+            )
+        },
+        (RunPhase.CLEANING_UP, RunPhase.OVER): "the end is recorded",
+    }
+)
+"""From one plan of a process to the next. A run that is continued begins in any phase, because all of it is read from
+the cluster's objects."""
+
+
+class Stage(StrEnum):
+    """The stages of a pod in a run, in order of time. The last four are final."""
+
+    WAITING = "waiting"  # Not started yet
+    PUT_OFF = "put off"  # Its node is down, so the run goes on without it, and restarts it when the node is back
+    REQUESTED = "requested"  # Its request exists, but the node has not started it
+    RECREATING = "recreating"
+    SETTLING = "getting ready"  # Recreated, but not ready for long enough
+    DONE = "done"
+    SKIPPED = "skipped"
+    GONE = "deleted"  # The pod was deleted or evicted before it was done
+    FAILED = "failed"
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the run is working on the pod now."""
+        return self in (Stage.REQUESTED, Stage.RECREATING, Stage.SETTLING)
+
+
+class GoOn(StrEnum):
+    """What a user can do after an end. `{resume}` is the command that continues the run."""
+
+    NOT = ""
+    RESUME = "to continue: {resume}"
+    CONFIRM = "to continue: {resume} --yes"
+    RETRY = "after fixing the cause, to continue: {resume} --retry-failed"
+    AFTER_FIX = "after fixing the cause, to continue: {resume}"
+    NODE_BACK = "once the node is back, to continue: {resume}"
+    NEW_RUN = "to restart the rest, start a new run"
+
+    def say(self, resume: str) -> str:
+        """Return the sentence, with the command."""
+        flag = " --retry-failed" if "--retry-failed" in resume else ""
+        return self.format(resume=resume.replace(flag, "") if self is GoOn.RETRY and flag else resume)
+
+
+class End(StrEnum):
+    """How a run ends for a process, or how it stops until somebody continues it.
+
+    A row has its word (for programs and `status`), its cause (for the docs), the exit code, the reason of its event (""
+    for no event), how a policy counts it, whether the run on the next target of the command may follow, and what a user
+    can do. Its name is what is recorded: it is unique, and several rows may share a word.
+    """
+
+    word: str
+    cause: str
+    exit_code: int
+    event: str
+    metric: str
+    next_follows: bool
+    go_on: GoOn
+
+    DONE = ("Done", "done", "no pod is left", 0, "ContainersRecreated", "succeeded", True, GoOn.NOT)
+    LEFT_OUT = (
+        *("LeftOut", "incomplete", "pods or containers are left that the run cannot restart", 4),
+        *("ContainersRecreateIncomplete", "incomplete", True, GoOn.NEW_RUN),
+    )
+    PUT_OFF = (
+        *("PutOff", "incomplete", "only pods are left whose nodes are down", 4),
+        *("ContainersRecreateIncomplete", "incomplete", True, GoOn.NODE_BACK),
+    )
+    FAILED = (
+        *("Failed", "failed", "a pod has failed, or somebody else has changed the workload", 1),
+        *("ContainersRecreateFailed", "failed", False, GoOn.RETRY),
+    )
+    ABORTED = ("Aborted", "aborted", "`abort`, or `undo`", 1, "", "failed", False, GoOn.NEW_RUN)
+    PAUSED = ("Paused", "paused", "the part of `--partition` is done", 0, "", "failed", False, GoOn.CONFIRM)
+    RIVAL = ("Rival", "stopped", "another run on the same pods started first", 2, "", "failed", False, GoOn.RESUME)
+    TIMED_OUT = (
+        *("TimedOut", "timed out", "`--timeout`, or an hour without progress", 3),
+        *("ContainersRecreateTimedOut", "failed", False, GoOn.RESUME),
+    )
+    INTERRUPTED = (
+        *("Interrupted", "interrupted", "Ctrl-C, a signal, or stdout was closed", 130),
+        *("ContainersRecreateInterrupted", "failed", False, GoOn.RESUME),
+    )
+    STOPPED = (
+        *("Stopped", "stopped", "an error, for example a right that was lost", 2),
+        *("ContainersRecreateStopped", "failed", False, GoOn.AFTER_FIX),
+    )
+    YIELDED = ("Yielded", "stopped", "the turn of a policy's run is over", 0, "", "", False, GoOn.RESUME)
+
+    def __new__(cls, name: str, *_: object) -> Self:
+        """Create a row."""
+        row = str.__new__(cls, name)
+        row._value_ = name
+        return row
+
+    def __init__(  # noqa: PLR0917 - a row has its columns
+        self, _: str, word: str, cause: str, exit_code: int, event: str, metric: str, next_follows: bool, go_on: GoOn
+    ) -> None:
+        self.word, self.cause, self.exit_code, self.event = word, cause, exit_code, event
+        self.metric, self.next_follows, self.go_on = metric, next_follows, go_on
+
+    @classmethod
+    def named(cls, name: str) -> Self | None:
+        """Return the row of this name, None if there is none."""
+        return next((each for each in cls if each.value == name), None)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether no pod has failed, but some are left."""
+        return self in (End.LEFT_OUT, End.PUT_OFF)
+
+    @property
+    def over(self) -> bool:
+        """Whether other runs may follow. What is left can only be done by a user, who may still continue the run."""
+        return self in (End.DONE, End.LEFT_OUT, End.PUT_OFF, End.FAILED, End.ABORTED)

@@ -1,0 +1,76 @@
+"""The progress of a run, as the process that carries it out writes it on the run's newest request.
+
+It is the record of how a run has ended: a run is over if its process wrote so. Else it goes on, or its process has
+stopped.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from crrd.core.api.time import parse_time
+from crrd.core.rollout.phases import End, RunPhase
+from crrd.lib.jsonfields import mapping, number, text
+
+ANNOTATION_PROGRESS = "crr.apps.kruise.io/run-progress"
+LIVE_SECONDS = 60.0  # A process that has written no progress for this long counts as ended
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a run."""
+
+    at: str  # RFC 3339, the API server's clock
+    by: str  # Host and process ID: `laptop/4711`
+    phase: RunPhase
+    done: int
+    total: int  # Pods that are neither skipped nor deleted
+    waits: str = ""  # What the run waits for
+    blocked: bool = False  # Whether it makes no progress because of that
+    end: End | None = None  # How it ended, or why its process has stopped
+
+    def is_live(self, now: datetime) -> bool:
+        """Whether its process may still run."""
+        at = parse_time(self.at)
+        return self.end is None and at is not None and (now - at).total_seconds() <= LIVE_SECONDS
+
+    @property
+    def over(self) -> bool:
+        """Whether the run is over."""
+        return self.end is not None and self.end.over
+
+    def annotation(self) -> dict[str, str]:
+        """Return the annotation that stores it on a request."""
+        shape = {key: value for key, value in asdict(self).items() if value not in (None, "", False)}
+        return {ANNOTATION_PROGRESS: json.dumps({"version": 1, **shape}, separators=(",", ":"))}
+
+
+_FIRST_FORM = {
+    "done": End.DONE,
+    "failed": End.FAILED,
+    "aborted": End.ABORTED,
+    "paused": End.PAUSED,
+    "incomplete": End.PUT_OFF,
+    "stopped": End.STOPPED,
+}
+"""The words for ends in progress without a version, which had no phase."""
+
+
+def read_progress(annotation: str) -> Progress | None:
+    """Parse the annotation. Return None if there is none, or it is invalid. Fields of later versions are ignored."""
+    try:
+        shape: Mapping[str, object] = mapping(json.loads(annotation))
+        found = Progress(
+            text(shape.get("at")),
+            text(shape.get("by")),
+            RunPhase(text(shape.get("phase", RunPhase.RESTARTING))),
+            number(shape.get("done")),
+            number(shape.get("total")),
+            text(shape.get("waits")),
+            shape.get("blocked") is True or shape.get("state") == "waiting",
+            End.named(text(shape.get("end"))) if "version" in shape else _FIRST_FORM.get(text(shape.get("state"))),
+        )
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return found if parse_time(found.at) is not None else None

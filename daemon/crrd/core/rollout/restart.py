@@ -1,0 +1,148 @@
+"""The plain kind of run: it restarts containers as they are.
+
+If the data of mounted files has changed, kubelet refreshes the files of a pod before the restart. kubelet refreshes the
+files of a ConfigMap or Secret about once a minute, and when it syncs a pod whose annotations have changed. Otherwise,
+a restarted container can read the old file, and the first start of a container with `subPath` can fail
+(kubernetes#68211). So a run that restarts because data has changed sets an annotation first. Its token identifies the
+change, so a process that continues the run does not set it again.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from crrd.core.api.pod import PodContainer
+from crrd.core.api.time import parse_time
+from crrd.core.api.types import StatePhase
+from crrd.core.config.objects import changes
+from crrd.core.config.parts import held_since, parts_of, read_change
+from crrd.core.config.references import Reference
+from crrd.core.rollout.kind import NO_STEPS, Kind, Sorted, Steps
+from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.rows import Row
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.skips import barred
+from crrd.core.rollout.state import Extra, Member, World
+from crrd.core.rollout.waits import Skip, Wait, WaitReason
+from crrd.kubelet.version import known_minor
+
+REFRESH_SECONDS = 2.0
+"""From the annotation to the restart. kubelet 1.30 and 1.36 had the new files 0.3 to 0.7 s after the annotation."""
+_MOST = 3
+"""Most refreshes of a pod before its restart, so that data which changes all the time does not keep it waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRefresh:
+    """The last refresh of a pod's files before its restart."""
+
+    token: str
+    age: float  # Seconds since this process set the annotation, or found that the pod has it
+    count: int = 1  # Refreshes of the pod by this process
+    problem: str = ""  # Why the annotation could not be set; the pod is restarted without
+
+
+@dataclass(frozen=True, slots=True)
+class Files(Extra):
+    """What a process knows of refreshes. Without it, as in a preview, pods start without any."""
+
+    refreshes: Mapping[str, FileRefresh] = field(default_factory=dict)  # By pod (UID): the last one
+
+
+@dataclass(frozen=True, slots=True)
+class FileSteps(Steps):
+    """Pods whose files are refreshed now, each with its token."""
+
+    due: tuple[tuple[Row, str], ...] = ()
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """See Steps."""
+        return tuple(row.uid for row, _ in self.due)
+
+    def begun(self) -> Steps:
+        """See Steps."""
+        return NO_STEPS
+
+
+class Restart(Kind):
+    """See Kind."""
+
+    def skip(self, member: Member, container: PodContainer, failed: RunRequest | None) -> Skip | None:
+        """See Kind."""
+        options, minor = self.run.options, known_minor(self.world.kubelets.get(member.pod.node_name, ""))
+        why_not = barred(container, minor, allow_pod_restart=options.allow_pod_restart)
+        if not container.running or not container.container_id:
+            return why_not if why_not is Skip.NEVER else Skip.NOT_RUNNING
+        if failed is not None and failed.request.status.state(container.name).phase is StatePhase.FAILED:
+            return why_not
+        started, since = parse_time(container.started_at), parse_time(options.since or self.run.started)
+        recent = started is not None and since is not None and started > since
+        uses = member.config.get(container.name, ())
+        if options.objects and started is not None:
+            if not self._misses_change(uses, started, member.mounted(container.name)):
+                return Skip.RECENT if recent else Skip.FRESH
+        elif recent:
+            return Skip.RECENT
+        if options.stale and not changes(uses, container, self.world.config, self.world.kept_on(member)):
+            return Skip.FRESH
+        return why_not
+
+    def _misses_change(self, uses: Iterable[Reference], started: datetime, mounted: datetime | None) -> bool:
+        """Whether a container misses one of the run's changes. `mounted` is as in `held_since`."""
+        held = {part: held_since(some, started, mounted) for part, some in parts_of(uses).items()}
+        missed = filter(None, map(read_change, self.run.options.objects))
+        return any(change.misses(part, since) for change in missed for part, since in held.items())
+
+    def sort(
+        self, rows: tuple[Row, ...], chosen: Collection[Row], later: Iterable[str], late: Collection[str], now: datetime
+    ) -> Sorted:
+        """See Kind. Pods with changed files start after a refresh."""
+        files = self.world.extra
+        if not isinstance(files, Files):
+            return Sorted(tuple(chosen))
+        ready, due, waiting, times = list[Row](), list[tuple[Row, str]](), list[str](), list[datetime]()
+        for row in chosen:
+            token, known = self._token(row), files.refreshes.get(row.uid)
+            if not token:
+                ready.append(row)
+            elif known is None or (known.token != token and known.count < _MOST):
+                due.append((row, token))
+                waiting.append(row.uid)
+            elif known.problem or known.age >= REFRESH_SECONDS:
+                ready.append(row)
+            else:
+                waiting.append(row.uid)
+                times.append(now + timedelta(seconds=REFRESH_SECONDS - known.age))
+        waits = dict.fromkeys(waiting, Wait.of(WaitReason.FILES))
+        return Sorted(tuple(ready), waits, FileSteps(tuple(due)), until=min(times, default=None))
+
+    def shown(self) -> tuple[World, Run]:
+        """See Kind."""
+        return replace(self.world, extra=Extra()), self.run
+
+    def _token(self, row: Row) -> str:
+        """Return a token for the present data of the changed files; "" if no container to restart has any."""
+        found = set()
+        for use in self._changed_files(row.containers, row.member) if row.member is not None else ():
+            obj = self.world.config.get(use.object)
+            found.add(f"{use.kind} {use.name} {obj.changed_at(use) if obj is not None else None}")
+        return hashlib.sha256("|".join([self.run.name, *sorted(found)]).encode()).hexdigest()[:16] if found else ""
+
+    def _changed_files(self, containers: Iterable[str], member: Member) -> Iterator[Reference]:
+        """Yield the mounted objects whose changes are the reason of the restart.
+
+        For a run of a policy, those are all objects that it may read: after the restart, the container counts as having
+        every change before it, also those that are not the reason.
+        """
+        world, options = self.world, self.run.options
+        changed = {change.part for change in map(read_change, options.objects) if change is not None}
+        for name in containers:
+            uses = member.config.get(name, ())
+            found = [use for part, same in parts_of(uses).items() if part in changed for use in same]
+            found += [use for use in uses if options.policy and world.config.get(use.object) is not None]
+            if options.stale:
+                container, kept = member.pod.containers[name], world.kept_on(member)
+                found += (each.reference for each in changes(uses, container, world.config, kept))
+            yield from (use for use in found if use.use.mounted)

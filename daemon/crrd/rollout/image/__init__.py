@@ -1,0 +1,1 @@
+"""Carries out runs that give a container another image. See `core.rollout.image`."""

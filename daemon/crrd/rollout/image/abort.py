@@ -1,0 +1,119 @@
+"""Aborts runs with an image: no controller stays held, and nothing is left behind.
+
+Their requests are kept, so that the run can be undone. The manager ends those whose pods do not have the image.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from crrd.core.api.time import rfc3339
+from crrd.core.api.types import ANNOTATION_ABORTED
+from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.phases import End
+from crrd.core.rollout.plan import make_plan
+from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.run import Run
+from crrd.kube.resources import REQUESTS
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
+from crrd.rollout.cluster import Cluster
+from crrd.rollout.image.clean_up import CleanUp, unknown_holder
+from crrd.rollout.image.leftovers import delete_pull_pods
+from crrd.rollout.image.objects import ImageObjects
+from crrd.rollout.image.writer import ImageWriter
+from crrd.rollout.session import Session
+from crrd.rollout.target import find_again
+
+CLEAN_UP_SECONDS = 30.0
+_ADOPTION_SECONDS = 60.0  # Time limit for finishing an adoption, which usually takes two seconds
+_WAIT_SECONDS = 1.0
+
+
+async def abort_pulls(session: Session, why: str) -> bool:
+    """Delete the pull pods of a run that has nothing else to abort. Return whether there are any."""
+    name = session.command.run_name
+    if not await delete_pull_pods(session.client, session.namespace, name):
+        return False
+    session.display.print_line(f"run {name} {why}, so only its pull pods were deleted")
+    return True
+
+
+async def abort_image(session: Session, run: Run, requests: Sequence[RunRequest], ended: End | None) -> int:
+    """Abort a run with these requests, the oldest first. Return the exit code. Whatever fails, the rest is tried.
+
+    `ended` is its end if it is over. It may still hold a controller.
+    """
+    name = run.name
+    if ended is not None and not await _holds(session, run):
+        if await abort_pulls(session, f"has already ended ({ended.word})"):
+            return 0
+        raise ConfigurationError(f"run {name} has already ended ({ended.word}), so there is nothing to abort")
+    newest = requests[-1].request
+    if not newest.aborted:
+        patch = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(session.clock.now())}}}
+        await session.client.merge_patch(REQUESTS, session.namespace, newest.name, patch)
+    clean_up = CleanUp(session.client, run, session.display)
+    left = await clean_up.finish(CLEAN_UP_SECONDS)
+    released, adopted = await _end_adoption(session, run)
+    again = f"; give the command again, because {left}" if left else ""
+    count = len(clean_up.open - clean_up.ended)
+    rest = f"; {count} in progress will finish" if count else ""
+    session.display.print_line(
+        f"run {name} aborted, pending requests ended: {len(clean_up.ended)}{rest}{adopted}{again}"
+    )
+    return 0 if released and not left else End.FAILED.exit_code
+
+
+async def _cluster_of(session: Session, run: Run) -> Cluster:
+    aim = await find_again(session.client, session.namespace, run.target)
+    own = partial(ImageObjects, session.client, session.namespace, aim, run.options.containers[0], None)
+    return Cluster(session.client, session.namespace, aim, run.options, own=own)
+
+
+async def _holds(session: Session, run: Run) -> bool:
+    """Whether the run holds the controller of its workload. If this cannot be read, it may."""
+    try:
+        async with await _cluster_of(session, run) as cluster:
+            return ImageRun.of(cluster.world(), run).is_held
+    except (ConfigurationError, ApiRefusedError):  # the target was deleted, or a right is missing
+        return True
+
+
+async def _end_adoption(session: Session, run: Run) -> tuple[bool, str]:
+    """Finish the adoption if the run holds the controller of its workload, because this replaces no pod.
+
+    Return whether the controller is not held any more, and the rest of a sentence about it. A process of the run does
+    the same.
+    """
+    if run.options.image is None or not run.options.image.adopt:
+        return True, ""
+    try:
+        async with await _cluster_of(session, run) as cluster:
+            if not ImageRun.of(cluster.world(), run).is_held:
+                return True, ""
+            problem = ""
+            try:
+                async with asyncio.timeout(_ADOPTION_SECONDS):
+                    problem = await _adopt(session, run, cluster)
+            except (ConfigurationError, ApiRefusedError, ApiUnavailableError, TimeoutError) as error:
+                problem = str(error) or f"the adoption has not ended within {_ADOPTION_SECONDS:.0f}s"
+            world = cluster.world()
+            sentences = filter(None, (problem, kind_of(world, run).report()))
+            return not ImageRun.of(world, run).is_held, "".join(f"; {each}" for each in sentences)
+    except (ConfigurationError, ApiRefusedError, ApiUnavailableError) as error:  # e.g. the target was deleted
+        return False, f"; {unknown_holder(run, error)}"
+
+
+async def _adopt(session: Session, run: Run, cluster: Cluster) -> str:
+    """Carry out the steps of the adoption. Return why it cannot go on, "" if it is over."""
+    assert isinstance(cluster.own, ImageObjects)  # noqa: S101 - made here
+    writer = ImageWriter(session.client, cluster, cluster.own, run, session.display)
+    while True:
+        cluster.changed.clear()
+        await cluster.refresh()
+        plan = make_plan(cluster.world(), run, session.clock.now())
+        if plan.end is not None:
+            return plan.message if ImageRun.of(cluster.world(), run).is_held else ""
+        await writer.carry_out(run, plan)
+        await cluster.wait(_WAIT_SECONDS)

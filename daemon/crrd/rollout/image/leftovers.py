@@ -1,0 +1,77 @@
+"""What runs with an image leave behind: pull pods, and open requests of pods that do not get the image."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from crrd.core.api.pod import parse_pod
+from crrd.core.api.types import ANNOTATION_STOPPED
+from crrd.core.rollout.image.pull import LABEL_PULL, LABEL_PULL_POLICY, PullPod, read_pull_pod
+from crrd.core.rollout.requests import RunRequest, read_run_request
+from crrd.core.rollout.run import LABEL_RUN
+from crrd.kube.client import KubeClient
+from crrd.kube.resources import PODS, REQUESTS, Where
+from crrd.lib.errors import ConflictError, GoneError
+from crrd.lib.jsonfields import mapping, text
+from crrd.rollout.side_by_side import each_of
+
+
+async def delete_pull_pods(client: KubeClient, namespace: str, run: str) -> int:
+    """Delete all pull pods of a run. Return how many there were."""
+    where = Where(namespace=namespace, label_selector=f"{LABEL_PULL}={run}")
+    found = await client.list_all(PODS, _name_and_uid, **where)
+    await each_of(_delete(client, namespace, name, uid) for name, uid in found.items)
+    return len(found.items)
+
+
+async def release_runs(client: KubeClient, namespace: str, policy: str, keep: str) -> None:
+    """Clean up after the runs of a policy (UID), except the run `keep`, which is carried out.
+
+    The requests of pods that do not get the image end, and pull pods are deleted. This needs a right that the namespace
+    may have taken back, so it is the last. A user who resumes one of the runs gets them again. Raises
+    ApiUnavailableError and ApiRefusedError.
+    """
+    requests = Where(namespace=namespace, label_selector=LABEL_RUN)
+    asked = (await client.list_all(REQUESTS, read_run_request, **requests)).items
+    own = (each for each in asked if each is not None and each.run.options.policy == policy)
+    await stop_requests(client, (each for each in own if each.run.name != keep), set())
+    pods = Where(namespace=namespace, label_selector=f"{LABEL_PULL_POLICY}={policy}")
+    pulls = (await client.list_all(PODS, read_pull_pod, **pods)).items
+    await each_of(_delete(client, namespace, each.name, each.uid) for each in pulls if each.run != keep)
+
+
+async def stop_requests(client: KubeClient, requests: Iterable[RunRequest], ended: set[str]) -> None:
+    """End those that are open, for another image, of pods that do not have it. Their names are added to `ended`.
+
+    A pod that has the image keeps its request, which drains it and sees its restart. The node may not know that yet.
+    Each is tried before the error of one is raised: ApiUnavailableError or ApiRefusedError.
+    """
+    await each_of(_stop_request(client, each, ended) for each in requests)
+
+
+async def _stop_request(client: KubeClient, asked: RunRequest, ended: set[str]) -> None:
+    change, request, namespace = asked.run.options.image, asked.request, asked.run.namespace
+    if change is None or not asked.is_open:
+        return
+    with suppress(GoneError, ConflictError):
+        pod = parse_pod(await client.get(PODS, namespace, request.pod_name))
+        found = pod.containers.get(asked.run.options.containers[0])
+        if pod.uid == request.pod_uid and (found is None or found.image != change.image):
+            body = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
+            await client.merge_patch(REQUESTS, namespace, request.name, body)
+            ended.add(request.name)
+
+
+async def delete_pull_pod(client: KubeClient, namespace: str, pull: PullPod) -> None:
+    """Delete one pull pod, unless it is one that the API server has refused."""
+    if pull.name:
+        await _delete(client, namespace, pull.name, pull.uid)
+
+
+async def _delete(client: KubeClient, namespace: str, name: str, uid: str) -> None:
+    with suppress(GoneError, ConflictError):
+        await client.delete(PODS, namespace, name, uid=uid, grace_seconds=0)
+
+
+def _name_and_uid(obj: object) -> tuple[str, str]:
+    meta = mapping(mapping(obj).get("metadata"))
+    return text(meta.get("name")), text(meta.get("uid"))

@@ -1,0 +1,138 @@
+"""When a process ends a run without an end of its plan, and what it waits for before an end."""
+
+from dataclasses import replace
+
+import pytest
+
+from crrd.core.rollout.kind import NO_STEPS
+from crrd.core.rollout.limits import NODE_SECONDS, PATIENCE_SECONDS, TICK_SECONDS, Limits, Times
+from crrd.core.rollout.phases import End, RunPhase, Stage
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.restart import FileSteps
+from crrd.core.rollout.rows import Row
+from crrd.core.rollout.waits import NO_WAIT, Wait
+from tests.support.rollouts import run
+
+RUN = run()
+NODES = Wait("web-0: the node is down")
+
+
+def plan(*stages: Stage, **changes: object) -> Plan:
+    rows = tuple(Row(f"web-{number}", f"uid-{number}", stage) for number, stage in enumerate(stages))
+    return replace(Plan(rows or (Row("web-0", "uid-0", Stage.WAITING),)), **changes)  # type: ignore[arg-type]
+
+
+def ends_at(times: Times, found: Plan, most: int = 10_000, step: float = 1.0) -> tuple[float, End | None]:
+    """Return after how many seconds a process ends whose plan never changes, and how."""
+    limits = Limits(times, 100.0)
+    for count in range(int(most / step)):
+        now = 100.0 + count * step
+        if (end := limits.apply(found, RUN, now).end) is not None:
+            return now - 100.0, end
+    return most, None
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds", "end"),
+    [
+        (Times(), PATIENCE_SECONDS, End.TIMED_OUT),
+        (Times(0), 10_000, None),
+        (Times(30), 30, End.TIMED_OUT),
+        (Times(None, 60.0), 60, End.YIELDED),
+        (Times(30, 60.0), 30, End.TIMED_OUT),
+        (Times(90, 60.0), 60, End.YIELDED),
+        (Times(None, 60.0, 20.0), 20, End.YIELDED),
+    ],
+)
+def test_a_process_without_progress_ends(times: Times, seconds: float, end: End | None) -> None:
+    """One that carries out a turn ends that, until the time of the whole run is over."""
+    assert ends_at(times, plan(wait=Wait("a budget"))) == (seconds, end)
+
+
+def test_a_pod_may_take_longer_than_the_patience() -> None:
+    limits, slow = Limits(Times(), 0.0), run(pod_timeout=5 * 3600)
+    waits = plan(Stage.RECREATING, min_ready=60)
+    assert limits.apply(waits, slow, 0.0).end is None
+    assert limits.apply(waits, slow, 5 * 3600 + 59.0).end is None
+    assert limits.apply(waits, slow, 5 * 3600 + 60.0).end is End.TIMED_OUT
+
+
+def test_progress_extends_the_time_but_not_that_of_the_whole_run() -> None:
+    for times, least in ((Times(), None), (Times(4000), End.TIMED_OUT)):
+        limits = Limits(times, 0.0)
+        assert limits.apply(plan(Stage.WAITING), RUN, 0.0).end is None
+        assert limits.apply(plan(Stage.RECREATING), RUN, 3000.0).end is None
+        assert limits.apply(plan(Stage.RECREATING), RUN, 4000.0).end is least
+    refreshed = Limits(Times(), 0.0)
+    files = FileSteps(((Row("web-0", "uid-0", Stage.WAITING), "token"),))
+    assert refreshed.apply(plan(), RUN, 0.0).end is None
+    assert refreshed.apply(plan(steps=files), RUN, 3000.0).end is None
+    assert refreshed.apply(plan(steps=files), RUN, 4000.0).end is None, "the refresh is progress"
+    asked = Limits(Times(), 0.0)
+    assert asked.apply(plan(), RUN, 0.0).end is None
+    asked.restart()
+    assert asked.apply(plan(), RUN, 3500.0).end is None
+    assert asked.apply(plan(), RUN, 4000.0).end is None, "a user has answered"
+
+
+def test_a_turn_that_has_lasted_for_long_begins_no_pod_and_ends_once_none_waits_for_it() -> None:
+    limits = Limits(Times(None, 60.0, 120.0), 0.0)
+    row = Row("web-1", "uid-1", Stage.WAITING)
+    files = FileSteps(((row, "token"),))
+    busy = plan(Stage.RECREATING, create=(row,), steps=files, drained=False)
+    assert limits.apply(busy, RUN, 60.0).create == (row,)
+    late = limits.apply(busy, RUN, 120.0)
+    assert (late.create, late.steps, late.end) == ((), NO_STEPS, None)
+    assert limits.apply(busy, RUN, 500.0).end is None, "a pod is unready, and waits for its image"
+    assert limits.apply(replace(busy, drained=True), RUN, 502.0).end is End.YIELDED
+
+
+def test_a_turn_that_must_not_leave_a_pod_still_ends_with_the_whole_time() -> None:
+    assert ends_at(Times(300, 60.0, 120.0), plan(Stage.RECREATING, drained=False)) == (300, End.TIMED_OUT)
+
+
+@pytest.mark.parametrize("end", [End.DONE, End.PUT_OFF, End.LEFT_OUT, End.FAILED])
+def test_a_run_waits_for_nodes_before_it_ends(end: End) -> None:
+    limits, ended = Limits(Times(), 0.0), plan(Stage.PUT_OFF).ended(end, "why")
+    ended = replace(ended, awaits=NODES)
+    waiting = limits.apply(ended, RUN, 0.0)
+    assert (waiting.end, waiting.wait, waiting.phase) == (None, NODES, RunPhase.RESTARTING)
+    assert limits.apply(ended, RUN, NODE_SECONDS - 1).end is None
+    assert limits.apply(ended, RUN, NODE_SECONDS).end is end
+    assert limits.apply(replace(ended, awaits=NO_WAIT), RUN, 1.0).end is end
+
+
+def test_the_wait_for_nodes_begins_anew_after_another_pod() -> None:
+    limits = Limits(Times(), 0.0)
+    ended = replace(plan(Stage.PUT_OFF).ended(End.PUT_OFF), awaits=NODES)
+    assert limits.apply(ended, RUN, 0.0).end is None
+    assert limits.apply(plan(create=(Row("web-0", "uid-0", Stage.WAITING),)), RUN, 30.0).end is None
+    assert limits.apply(ended, RUN, NODE_SECONDS).end is None
+    assert limits.apply(ended, RUN, 2 * NODE_SECONDS).end is End.PUT_OFF
+
+
+def test_a_run_that_is_done_is_not_timed_out_while_it_waits_for_pods() -> None:
+    done = replace(plan(Stage.DONE).ended(End.DONE), awaits=Wait("waiting for new pods"))
+    assert ends_at(Times(10), done) == (10, End.DONE)
+    away = replace(plan(Stage.PUT_OFF).ended(End.PUT_OFF), awaits=NODES)
+    assert ends_at(Times(10), away) == (10, End.TIMED_OUT)
+
+
+def test_while_the_state_may_be_out_of_date_nothing_begins_and_nothing_ends() -> None:
+    limits, row = Limits(Times(), 0.0), Row("web-0", "uid-0", Stage.WAITING)
+    found = limits.apply(plan(create=(row,), steps=FileSteps(((row, "t"),))), RUN, 0.0, trouble="no answer")
+    assert (found.create, found.steps, found.wait.why) == ((), NO_STEPS, "no answer")
+    done = limits.apply(plan(Stage.DONE).ended(End.DONE), RUN, 1.0, trouble="no answer")
+    assert (done.end, done.wait.why, done.phase) == (None, "no answer", RunPhase.RESTARTING)
+    assert limits.apply(plan().ended(End.ABORTED), RUN, 2.0, trouble="no answer").end is End.ABORTED
+
+
+def test_a_request_that_cannot_be_created_is_shown_while_the_run_goes_on() -> None:
+    limits = Limits(Times(), 0.0)
+    assert limits.apply(plan(), RUN, 0.0, problem="a webhook is down").wait.why == "a webhook is down"
+    assert not limits.apply(plan().ended(End.FAILED), RUN, 0.0, problem="a webhook is down").wait.why
+
+
+def test_the_next_plan_follows_within_a_second_or_when_the_time_is_over() -> None:
+    limits = Limits(Times(10), 0.0)
+    assert (limits.seconds_left(0.0), limits.seconds_left(9.75)) == (TICK_SECONDS, 0.25)
