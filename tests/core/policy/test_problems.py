@@ -49,6 +49,7 @@ def problems_of(chosen: Policy, seen: Observed) -> tuple[Problem, ...]:
 
 
 AGE = {"maxAge": "10m"}
+FOLLOW: dict[str, Any] = {"configChange": {}, "templateImage": {}}
 RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}]
 
 
@@ -72,6 +73,9 @@ RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "
         (policy({"configChange": {"secrets": True}}), pod(SECRET), [], ""),
         (policy({"configChange": {}, "maxAge": "72h"}), pod(SECRET), [(PolicyReason.SECRETS, False)], "Secrets"),
         (policy(), pod({}), [(PolicyReason.NO_CONFIG, True)], "use no ConfigMap or Secret in env, envFrom or a volume"),
+        (policy(FOLLOW), pod({}), [(PolicyReason.NO_CONFIG, False)], "remove the trigger configChange"),
+        (policy(FOLLOW), pod(SECRET), [(PolicyReason.SECRETS, False)], ""),
+        (policy(FOLLOW), pod({}, CONFIG_MAP), [(PolicyReason.UNREACHED, False)], ""),
         (
             policy({"configChange": {"ignore": ["web"]}}),
             pod(CONFIG_MAP),

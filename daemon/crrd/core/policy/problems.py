@@ -188,7 +188,7 @@ def _of_configuration(look: Look) -> Iterator[Problem]:
     if policy.config is None or not found.running:
         return
     nothing = not any(each.uses for each in found.running)
-    alone = nothing and policy.schedule is None and policy.max_age is None
+    alone = nothing and policy.schedule is None and policy.max_age is None and not policy.template_image
     for each in found.unreached:
         yield _problem(PolicyReason.UNREACHED, blocking=alone, what=each)
     if not nothing:
