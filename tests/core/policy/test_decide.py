@@ -11,10 +11,10 @@ from crrd.core.config.kept import NodeUse
 from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.config import due
+from crrd.core.policy.course import ended, make_run
 from crrd.core.policy.decide import Decision, decide
 from crrd.core.policy.observed import Data, Look, Observed, Running, UseKey, read_pod, used_parts
-from crrd.core.policy.problems import PolicyReason
-from crrd.core.policy.runs import ended, make_run
+from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.types import (
     Budget,
     ConfigChange,

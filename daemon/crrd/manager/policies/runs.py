@@ -9,7 +9,7 @@ from functools import partial
 
 import structlog
 
-from crrd.core.policy.runs import ended, make_run
+from crrd.core.policy.course import ended, make_run
 from crrd.core.policy.types import API_VERSION, KIND, Policy, RunRecord
 from crrd.core.rollout.plan import End, Plan
 from crrd.core.rollout.pull import PullMemory
