@@ -8,6 +8,7 @@ from crrd.core.api.time import rfc3339
 from crrd.core.policy.observed import Look
 from crrd.core.policy.problems import Problem
 from crrd.core.policy.reasons import PolicyReason
+from crrd.core.policy.triggers import READ_ROLE, triggers_of
 from crrd.core.policy.types import Policy
 
 _BEFORE_READING = (PolicyReason.INVALID, PolicyReason.SUSPENDED, PolicyReason.TARGET)
@@ -24,6 +25,7 @@ def make_conditions(look: Look, known: Sequence[Problem], reason: PolicyReason, 
         if policy.config is not None:
             why = PolicyReason.UNREADABLE if unreadable else PolicyReason.READABLE
             rows.append(("ConfigReadable", not unreadable, why, why.message(what=unreadable)))
+        if any(each.role == READ_ROLE for each in triggers_of(policy)):  # its runs have files refreshed
             before = (str(each.get("message")) for each in policy.conditions if each.get("type") == "FilesRefreshed")
             if old_files := next(before, "") if found.old_files is None else found.old_files:
                 why = PolicyReason.OLD_FILES
