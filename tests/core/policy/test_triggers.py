@@ -115,7 +115,9 @@ def test_a_failed_run_says_what_to_do(trigger: Trigger) -> None:
     history.end(210, failed=True, message="web-0 does not start")
     stopped = case.then.by(history, 211)
     assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
-    until = trigger.resumed_by.format(run=stopped.status.run and stopped.status.run.name, namespace="shop")
+    assert stopped.status.run is not None
+    resume = f"`kubectl recreate resume {stopped.status.run.name} --retry-failed -n shop`"
+    until = trigger.resumed_by.format(resume=resume)
     assert message(stopped).endswith(f"failed: web-0 does not start; no run starts until {until}")
 
 

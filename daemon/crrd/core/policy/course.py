@@ -16,11 +16,9 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
 
     A run with an image reads configuration only if the policy does: it needs no right to it otherwise.
     """
-    budget, image = policy.budget, None
-    if record.image:
-        image = ImageChange(
-            record.image, record.before, adopt=True, template=record.template, follow=True, had=record.image
-        )
+    budget, new, image = policy.budget, record.image, None
+    if new:
+        image = ImageChange(new, record.before, adopt=True, template=record.template, follow=True, had=new)
     options = Options(
         record.containers,
         max_unavailable=budget.max_unavailable,

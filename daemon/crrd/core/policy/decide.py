@@ -123,7 +123,8 @@ def _next_step(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
 
 
 def _failed(look: Look, status: PolicyStatus, last: RunRecord) -> _Step:
-    until = TRIGGERS[last.trigger].resumed_by.format(run=last.name, namespace=look.policy.namespace)
+    resume = f"`kubectl recreate resume {last.name} --retry-failed -n {look.policy.namespace}`"
+    until = TRIGGERS[last.trigger].resumed_by.format(resume=resume)
     at = look.now + FAILED_RETRY
     return _step(PolicyReason.FAILED, status, at, run=last.name, message=last.message, until=until)
 

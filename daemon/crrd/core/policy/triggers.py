@@ -20,12 +20,6 @@ from crrd.core.rollout.following import TemplateChange
 
 RETRY = timedelta(minutes=10)  # After a run, until what it has left is tried again
 READ_ROLE, UPDATE_ROLE = "crrd-read-config", "crrd-update-images"
-_RESUME = (
-    "the policy or the configuration changes, or `kubectl recreate resume {run} --retry-failed -n {namespace}` succeeds"
-)
-_SET_BACK = (
-    "the template, the policy or the configuration changes; to try again, set spec.suspend to true, and back to false"
-)
 Place = tuple[str, str]  # A pod, and its node
 
 
@@ -72,7 +66,8 @@ class Trigger:
     complete: Then = _unchanged  # It has succeeded, and has left no pod
     ended: Then = _unchanged  # In any way, except that it was replaced
     left: str = ""  # What its runs can leave
-    resumed_by: str = _RESUME  # Until when no run starts after one that has failed
+    resumed_by: str = "the policy or the configuration changes, or {resume} succeeds"
+    """Until when no run starts after one that has failed. `resume` stands for the command."""
 
 
 def make_record(
@@ -227,7 +222,9 @@ TEMPLATE_IMAGE = Trigger(
     read=lambda triggers: triggers.optional_section("templateImage") is not None,
     wants=_outdated, goes_first=True, role=UPDATE_ROLE,
     put_off=lambda look: (place for each in look.changes for place in each.lacking if place[1] in look.found.down),
-    noted=_note_tried, ended=_add_tried, left="pods lack the image of the template", resumed_by=_SET_BACK)
+    noted=_note_tried, ended=_add_tried, left="pods lack the image of the template",
+    resumed_by="the template, the policy or the configuration changes; to try again, set spec.suspend to true, and "
+    "back to false")  # there may be no request that `resume` could find
 CONFIG_CHANGE = Trigger(
     name="configChange", attribute="config", read=_read_change, wants=_changed, goes_first=True,
     works=lambda look: any(each.uses for each in look.found.running), put_off=_changed_but_down,
