@@ -10,7 +10,7 @@ import pytest
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import API_VERSION, KIND, LABEL_READINESS_GATE, READINESS_GATE
 from crrd.core.lifecycle.steps import Steps, next_steps
-from crrd.core.policy.runs import make_run
+from crrd.core.policy.course import make_run
 from crrd.core.policy.types import RunRecord
 from crrd.core.policy.v1alpha1 import read_policy
 from crrd.core.rollout.phases import End

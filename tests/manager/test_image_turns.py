@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from crrd.core.api.types import ANNOTATION_STOPPED, LABEL_POD_UID
-from crrd.core.policy.runs import make_run
+from crrd.core.policy.course import make_run
 from crrd.core.policy.types import Policy, RunRecord
 from crrd.core.policy.v1alpha1 import read_policy
 from crrd.core.rollout.image.pull import LABEL_PULL, LABEL_PULL_POLICY

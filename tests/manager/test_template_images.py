@@ -17,8 +17,8 @@ from crrd.core.rollout.image.pull import LABEL_PULL, LABEL_PULL_POLICY
 from crrd.core.rollout.state import read_member
 from crrd.kube.discovery import kind_of
 from crrd.kube.resources import POLICIES, REPLICA_SETS
-from crrd.manager.policies import template
-from crrd.manager.policies.template import TemplateObserver
+from crrd.manager.policies import template_images
+from crrd.manager.policies.template_images import TemplateObserver
 from crrd.rollout.target import find_workload
 from crrd_localnode.api.admission import AdmissionRequest, Operation, User
 from crrd_localnode.api.errors import Cause, invalid
@@ -266,7 +266,7 @@ async def test_what_keeps_pods_from_following_is_said_before_a_run_begins(
         cluster.api.admission.mutating.pop()
         await shop.set("i:2", paused=False)
         assert "is not held" in (await settled()).problem
-        monkeypatch.setattr(template, "missing_rights", lacks)
+        monkeypatch.setattr(template_images, "missing_rights", lacks)
         assert (await observed(shop)).problem == (
             "the manager may not patch pods, list controllerrevisions.apps in this namespace; to allow it: kubectl "
             "create rolebinding crrd-update-images -n default --clusterrole=crrd-update-images "

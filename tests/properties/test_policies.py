@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference, Use
+from crrd.core.policy.course import ended
 from crrd.core.policy.decide import decide
 from crrd.core.policy.observed import Data, Observed, Running
-from crrd.core.policy.runs import ended
 from crrd.core.policy.types import ConfigChange, Policy, TargetRef
 from tests.support.worlds import BUDGET
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crrd.core.api.time import rfc3339
+from crrd.core.policy.course import ended
 from crrd.core.policy.decide import decide
 from crrd.core.policy.observed import Observed, Running
-from crrd.core.policy.runs import ended
 from crrd.core.policy.types import Policy, Schedule, TargetRef
 from tests.support.worlds import BUDGET
 

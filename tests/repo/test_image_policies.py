@@ -9,7 +9,7 @@ import pytest
 from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.image.pull import pull_pod
 from crrd.core.rollout.run import Options, Run, Target
-from crrd.manager.policies.template import UPDATE_RIGHTS
+from crrd.manager.policies.template_images import UPDATE_RIGHTS
 from tests.repo.test_manager_policies import both, finalized, in_meta, owned, refreshed, unchanged
 from tests.repo.test_policies import ROBOT, ROOT, USER, labelled, manager, node, rules_of
 from tests.support.manifests import needs_kubectl, one, rendered

@@ -14,8 +14,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from crrd.core.policy.conditions import READY
-from crrd.core.policy.problems import PolicyReason
+from crrd.core.policy.reasons import PolicyReason
 from crrd.lib.metrics import new_registry
 from crrd.manager.metrics import ManagerMetrics
 from crrd.node.metrics import NodeMetrics
@@ -198,9 +197,8 @@ def test_every_metric_of_ours_is_shown_or_alerted_on(exposed: set[str]) -> None:
 def test_every_reason_for_which_a_policy_is_not_ready_is_alerted_on() -> None:
     (alert,) = (each for each in ALERTS if each["alert"] == "CrrdPolicyStopped")
     named = {reason for group in re.findall(r'reason=~"([^"]+)"', alert["expr"]) for reason in group.split("|")}
-    of_others = {PolicyReason.READABLE, PolicyReason.EFFECTIVE, PolicyReason.SUSPENDED, PolicyReason.OLD_FILES}
-    of_others |= {PolicyReason.NO_PODS}  # it makes no policy unready, because pods may come later
-    assert named == {reason.value for reason in set(PolicyReason) - {*READY} - of_others}
+    unready = {reason for reason in PolicyReason if reason.ready is False}
+    assert named == {reason.value for reason in unready - {PolicyReason.SUSPENDED}}, "a user has suspended it"
 
 
 def test_the_folder_renders() -> None:

@@ -14,6 +14,7 @@ from crrd.cli.main import COMMANDS, build_parser
 from crrd.core.api.reasons import Reason
 from crrd.core.doctor import findings as doctor
 from crrd.core.explain import findings as explain
+from crrd.core.policy.reasons import PolicyReason
 from tests.tools.manifest_texts import HEADS, ROOT, Sentence, manifest_sentences
 
 PRODUCT = ROOT / "daemon" / "crrd"
@@ -33,7 +34,7 @@ _ELSEWHERE = {"description", "epilog", "usage", "COMMANDS", "DESCRIPTION", "_BAS
 _FLAGS = {"add_argument", "add_flag", "flag", "add", "name", "file"}
 _TABLES = (
     *("core/api/reasons.py", "core/explain/findings.py", "core/doctor/findings.py", "core/api/schema.py"),
-    *("core/policy/schema.py", "kubelet/hash/go_dump.py"),
+    *("core/policy/reasons.py", "core/policy/schema.py", "kubelet/hash/go_dump.py"),
 )
 """Modules whose sentences are taken from their tables, and one whose texts are for hashing."""
 _ROOMS = {
@@ -58,7 +59,8 @@ def _tables() -> Iterator[Sentence]:
     for reason in filter(None, Reason):
         yield Sentence(STATUS, reason, reason.sentence)
         yield from (Sentence(REMEDY, reason, each) for each in reason.remedy)
-    for table, group, steps in ((explain.Topic, EXPLAIN, STEP), (doctor.Topic, DOCTOR, DOCTOR)):
+    found = (explain.Topic, EXPLAIN, STEP), (doctor.Topic, DOCTOR, DOCTOR), (PolicyReason, CONDITION, CONDITION)
+    for table, group, steps in found:
         for topic in table:
             yield Sentence(group, topic, topic.sentence)
             yield from (Sentence(steps, topic, each) for each in topic.remedy)

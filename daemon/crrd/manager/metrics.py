@@ -10,8 +10,8 @@ from prometheus_client.metrics_core import Metric
 
 from crrd.core.admission.rules import DenialReason
 from crrd.core.lifecycle import steps as lc
-from crrd.core.policy.problems import PolicyReason
-from crrd.core.policy.runs import Trigger
+from crrd.core.policy.reasons import PolicyReason
+from crrd.core.policy.triggers import TRIGGERS
 from crrd.core.recreate.actions import EmitEvent
 from crrd.lib.connections import CROWDED, SILENT, CloseObserver
 from crrd.lib.metrics import (
@@ -73,7 +73,7 @@ class ManagerMetrics:
         text = "Finished runs of ContainerRecreatePolicies, by trigger and result."
         policy_runs = counter("crrd_policy_runs", text, ["trigger", "result"])
         self.policy_run_ended = partial(_count, policy_runs)  # For the policies: `on_run`
-        start_at_zero(policy_runs, Trigger, ("succeeded", "incomplete", "failed"))
+        start_at_zero(policy_runs, TRIGGERS, ("succeeded", "incomplete", "failed"))
         start_at_zero(closed, (CROWDED, SILENT))
         start_at_zero(self._reviews, WEBHOOKS, ("allowed",), (NONE,))
         start_at_zero(self._reviews, ("mutate",), ("denied",), DenialReason)

@@ -11,10 +11,10 @@ from crrd.core.config.kept import NodeUse
 from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.config import due
+from crrd.core.policy.course import ended, make_run
 from crrd.core.policy.decide import Decision, decide
 from crrd.core.policy.observed import Data, Look, Observed, Running, UseKey, read_pod, used_parts
-from crrd.core.policy.problems import PolicyReason
-from crrd.core.policy.runs import ended, make_run
+from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.types import (
     Budget,
     ConfigChange,
@@ -1080,13 +1080,22 @@ def test_without_the_trigger_no_change_is_due() -> None:
     assert due(Look(replace(PLAIN, config=None), Observed(), at(1)), ()) == ([], [])
 
 
-def test_why_files_may_be_old_is_a_condition_until_a_run_knows_more() -> None:
-    def condition(decision: Decision) -> list[tuple[object, object]]:
-        return [(each["status"], each["message"]) for each in decision.conditions if each["type"] == "FilesRefreshed"]
+def files_refreshed(decision: Decision) -> list[tuple[object, object]]:
+    return [(each["status"], each["message"]) for each in decision.conditions if each["type"] == "FilesRefreshed"]
 
-    history = History()
-    assert condition(history.look(1, data("a"))) == []
-    assert condition(history.look(2, data("a"), old_files="pods is forbidden")) == [("False", "pods is forbidden")]
-    assert condition(history.look(3, data("a"))) == [("False", "pods is forbidden")], "another manager leads"
+
+@pytest.mark.parametrize(
+    "policy", [PLAIN, replace(PLAIN, config=None, max_age=7200), replace(PLAIN, template_image=True)]
+)
+def test_why_files_may_be_old_is_a_condition_until_a_run_knows_more(policy: Policy) -> None:
+    """Runs of all triggers have files refreshed, except for those for images alone."""
+    history = History(policy)
+    assert files_refreshed(history.look(1, data("a"))) == []
+    old = [("False", "pods is forbidden")]
+    assert files_refreshed(history.look(2, data("a"), old_files="pods is forbidden")) == old
+    assert files_refreshed(history.look(3, data("a"))) == old, "another manager leads"
     assert reason(history.look(4, data("a"))) == PolicyReason.IDLE
-    assert condition(history.look(5, data("a"), old_files="")) == []
+    history.policy = replace(history.policy, config=None, max_age=None, template_image=True)
+    assert files_refreshed(history.look(5, data("a"))) == [], "its runs read no configuration"
+    history.policy = policy
+    assert files_refreshed(history.look(6, data("a"), old_files="")) == []

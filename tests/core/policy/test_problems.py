@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from crrd.core.config.references import Kind
+from crrd.core.policy.course import is_repaired
 from crrd.core.policy.observed import Look, Observed, observe, read_pod
-from crrd.core.policy.problems import PolicyReason, Problem, problems
-from crrd.core.policy.runs import Trigger, is_repaired, make_record
-from crrd.core.policy.triggers import find_wanted
+from crrd.core.policy.problems import Problem, problems
+from crrd.core.policy.reasons import PolicyReason
+from crrd.core.policy.triggers import MAX_AGE, find_wanted, make_record
 from crrd.core.policy.types import Policy, PolicyStatus, UsedObject
 from crrd.core.policy.v1alpha1 import read_policy
 from crrd.core.rollout.waits import Skip
@@ -49,6 +50,7 @@ def problems_of(chosen: Policy, seen: Observed) -> tuple[Problem, ...]:
 
 
 AGE = {"maxAge": "10m"}
+FOLLOW: dict[str, Any] = {"configChange": {}, "templateImage": {}}
 RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}]
 
 
@@ -72,6 +74,9 @@ RULES = [{"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "
         (policy({"configChange": {"secrets": True}}), pod(SECRET), [], ""),
         (policy({"configChange": {}, "maxAge": "72h"}), pod(SECRET), [(PolicyReason.SECRETS, False)], "Secrets"),
         (policy(), pod({}), [(PolicyReason.NO_CONFIG, True)], "use no ConfigMap or Secret in env, envFrom or a volume"),
+        (policy(FOLLOW), pod({}), [(PolicyReason.NO_CONFIG, False)], "remove the trigger configChange"),
+        (policy(FOLLOW), pod(SECRET), [(PolicyReason.SECRETS, False)], ""),
+        (policy(FOLLOW), pod({}, CONFIG_MAP), [(PolicyReason.UNREACHED, False)], ""),
         (
             policy({"configChange": {"ignore": ["web"]}}),
             pod(CONFIG_MAP),
@@ -199,7 +204,7 @@ def test_containers_that_cannot_be_restarted_in_place(spec: dict[str, Any], fiel
         wanted = find_wanted(look).runs
         assert [run.trigger for run in wanted] == ["configChange"] * runs
         assert len(find_wanted(replace(look, policy=replace(chosen, config=None))).runs) == runs
-        assert not is_repaired(look, make_record(look, Trigger.AGE, ("app",), NOW)), "the kubelet may be unknown"
+        assert not is_repaired(look, make_record(look, MAX_AGE, ("app",), NOW)), "the kubelet may be unknown"
 
 
 def test_what_blocks_comes_first() -> None:

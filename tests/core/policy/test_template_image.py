@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from crrd.core.policy.course import make_run
 from crrd.core.policy.observed import Look, Observed
-from crrd.core.policy.problems import PolicyReason, problems
-from crrd.core.policy.runs import make_run
+from crrd.core.policy.problems import problems
+from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.types import Policy, RunRecord
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.image.following import TemplateChange, TemplateImages

@@ -1,5 +1,6 @@
 """Policies are read as they stand, and what is wrong with one is said in a sentence."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.decide import decide
 from crrd.core.policy.observed import Observed
+from crrd.core.policy.triggers import TRIGGERS
 from crrd.core.policy.types import (
     Budget,
     ConfigChange,
@@ -91,7 +93,7 @@ def test_the_defaults() -> None:
         ({"targetRef": None}, "spec must have either targetRef or a selector that is not empty"),
         ({"selector": {"matchLabels": {"a": "b"}}}, "spec must have either targetRef or a selector that is not empty"),
         ({"targetRef": {"kind": "Deployment"}}, "spec.targetRef.apiVersion must be a string that is not empty"),
-        ({"triggers": {}}, "spec.triggers must have configChange, schedule, maxAge or templateImage"),
+        ({"triggers": {}}, f"spec.triggers must have {' or '.join(sorted(TRIGGERS))}"),
         ({"triggers": {"maxAge": "599s"}}, "spec.triggers.maxAge must be a time like 30s, 5m or 72h, at least 10m"),
         (
             {"triggers": {"configChange": {"settle": "soon"}}},
@@ -199,6 +201,14 @@ def test_a_status_is_read_as_it_was_written(status: PolicyStatus) -> None:
 def test_a_status_that_cannot_be_read_is_empty() -> None:
     junk = {"config": [7, {"kind": "Pod"}], "run": 7, "conditions": [7]}
     assert read_policy({"metadata": META, "spec": FULL, "status": junk}).status == PolicyStatus()
+
+
+def test_a_run_of_a_trigger_that_is_unknown_counts_as_absent() -> None:
+    """A newer manager has started it."""
+    run = RunRecord("web-1", "newer", ("app",), "t1", "t2", 3)
+    known = replace(run, trigger="templateImage")
+    written = write_status(PolicyStatus(run=run, tried=(run, known)))
+    assert read_policy({"metadata": META, "spec": FULL, "status": written}).status == PolicyStatus(tried=(known,))
 
 
 @pytest.mark.parametrize("kind", [[], {}, None, 7, "Pod"])

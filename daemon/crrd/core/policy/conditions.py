@@ -1,66 +1,52 @@
 """The conditions of a policy, with the times of their last transitions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from crrd.core.api.time import rfc3339
 from crrd.core.policy.observed import Look
-from crrd.core.policy.problems import PolicyReason, Problem
+from crrd.core.policy.problems import Problem
+from crrd.core.policy.reasons import PolicyReason
+from crrd.core.policy.triggers import READ_ROLE, triggers_of
 from crrd.core.policy.types import Policy
 
 _BEFORE_READING = (PolicyReason.INVALID, PolicyReason.SUSPENDED, PolicyReason.TARGET)
 """With these reasons it is unknown whether configuration can be read."""
-READY = (
-    PolicyReason.RUNNING,
-    PolicyReason.WINDOW,
-    PolicyReason.INTERVAL,
-    PolicyReason.SETTLING,
-    PolicyReason.RETRY,
-    PolicyReason.CONTROLLER,
-    PolicyReason.IDLE,
-)
 _CHARACTERS = 2000  # Length limit for the message of the condition Effective
-_Row = tuple[str, bool, PolicyReason, str]
-"""Type, status, reason and message of a condition."""
+Condition = Mapping[str, Any]
 
 
-def make_conditions(
-    look: Look, problems: Sequence[Problem], reason: PolicyReason, message: str
-) -> tuple[Mapping[str, Any], ...]:
+def make_conditions(look: Look, known: Sequence[Problem], reason: PolicyReason, message: str) -> tuple[Condition, ...]:
     """Return the conditions of a policy that does or waits for something, with this reason and message."""
-    return tuple(_make(look.policy, row, look.now) for row in _rows(look, problems, reason, message))
+    policy, found, unreadable = look.policy, look.found, look.found.unreadable
+    rows = [("Ready", bool(reason.ready), reason, message)]
+    if reason not in _BEFORE_READING:
+        if policy.config is not None:
+            why = PolicyReason.UNREADABLE if unreadable else PolicyReason.READABLE
+            rows.append(("ConfigReadable", not unreadable, why, why.message(what=unreadable)))
+        if any(each.role == READ_ROLE for each in triggers_of(policy)):  # its runs have files refreshed
+            before = (str(each.get("message")) for each in policy.conditions if each.get("type") == "FilesRefreshed")
+            if old_files := next(before, "") if found.old_files is None else found.old_files:
+                why = PolicyReason.OLD_FILES
+                rows.append(("FilesRefreshed", False, why, why.message(what=old_files)))
+        why, detail = PolicyReason.EFFECTIVE, "; ".join(each.message for each in known)[:_CHARACTERS]
+        rows.append(("Effective", not known, known[0].reason if known else why, detail or why.message()))
+    return tuple(_make(policy, look.now, row) for row in rows)
 
 
-def look_failed(policy: Policy, error: str, now: datetime) -> tuple[Mapping[str, Any], ...]:
+def look_failed(policy: Policy, error: str, now: datetime) -> tuple[Condition, ...]:
     """Return the conditions of a policy at which the manager could not look. All but Ready stay as they are."""
     why = PolicyReason.LOOK_FAILING
-    message = ": ".join([why.say(error=error), *why.advise()])
     others = (each for each in policy.conditions if each.get("type") != "Ready")
-    return _make(policy, ("Ready", False, why, message), now), *others
+    return _make(policy, now, ("Ready", bool(why.ready), why, why.message(error=error))), *others
 
 
-def _make(policy: Policy, row: _Row, now: datetime) -> Mapping[str, Any]:
+def _make(policy: Policy, now: datetime, row: tuple[str, bool, PolicyReason, str]) -> Condition:
     """Return a condition. It keeps the time of its last transition."""
-    kind, holds, why, detail = row
+    kind, holds, reason, message = row
     status = "True" if holds else "False"
     same = (each for each in policy.conditions if (each.get("type"), each.get("status")) == (kind, status))
     since = next(same, {}).get("lastTransitionTime") or rfc3339(now)
     times = {"observedGeneration": policy.generation, "lastTransitionTime": since}
-    return {"type": kind, "status": status, "reason": why.value, "message": detail, **times}
-
-
-def _rows(look: Look, problems: Sequence[Problem], reason: PolicyReason, message: str) -> Iterator[_Row]:
-    policy, found = look.policy, look.found
-    yield "Ready", reason in READY, reason, message
-    if reason in _BEFORE_READING:
-        return
-    if policy.config is not None:
-        why = PolicyReason.UNREADABLE if found.unreadable else PolicyReason.READABLE
-        yield "ConfigReadable", not found.unreadable, why, found.unreadable or "the configuration can be read"
-        known = (str(each.get("message")) for each in policy.conditions if each.get("type") == "FilesRefreshed")
-        if old_files := next(known, "") if found.old_files is None else found.old_files:
-            yield "FilesRefreshed", False, PolicyReason.OLD_FILES, old_files
-    first = problems[0].reason if problems else PolicyReason.EFFECTIVE
-    detail = "; ".join(each.message for each in problems)[:_CHARACTERS]
-    yield "Effective", not problems, first, detail or first.say()
+    return {"type": kind, "status": status, "reason": reason.value, "message": message, **times}

@@ -16,7 +16,7 @@ from crrd.core.config.kept import NodeUse, kept_nodes, ran_before
 from crrd.core.config.objects import START_MARGIN
 from crrd.core.config.parts import PartChange
 from crrd.core.policy.observed import Data, Look, Running, UseKey
-from crrd.core.policy.types import Policy, RunRecord, UsedObject
+from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, UsedObject
 
 _MARGIN = timedelta(seconds=START_MARGIN)
 _LAG = timedelta(minutes=1)
@@ -201,8 +201,8 @@ def _open_change(policy: Policy, record: UsedObject) -> PartChange | None:
     return PartChange(record.part, _limit(policy, since), left - _MARGIN if reverted and left is not None else None)
 
 
-def covered(policy: Policy, run: RunRecord, *, done: bool) -> tuple[UsedObject, ...]:
-    """Return the records after a run has started, or is done. It covers all changes that had settled at its start."""
+def covered(policy: Policy, run: RunRecord, *, done: bool) -> PolicyStatus:
+    """Return the status after a run has started, or is done. It covers all changes that had settled at its start."""
     limit, parts = parse_time(run.since), {each.part for each in run.changes}
     found = []
     for each in policy.status.config:
@@ -211,4 +211,4 @@ def covered(policy: Policy, run: RunRecord, *, done: bool) -> tuple[UsedObject, 
         meant = settled and each.container in run.containers and each.part in parts and not each.is_kept
         meant = meant and (each.hash != each.done or bool(each.left))
         found.append(replace(each, done=each.hash if done else "", left="") if meant else each)
-    return tuple(found)
+    return replace(policy.status, config=tuple(found))

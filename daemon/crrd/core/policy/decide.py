@@ -3,15 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from crrd.core.api.time import format_duration, parse_time, rfc3339
 from crrd.core.policy.conditions import make_conditions
-from crrd.core.policy.config import Due, remember
+from crrd.core.policy.course import begun, ended, is_repaired, next_run
 from crrd.core.policy.observed import Look, Observed, UseKey
-from crrd.core.policy.problems import PolicyReason, Problem, problems
-from crrd.core.policy.runs import begun, ended, is_repaired, last_try, next_run, stops
-from crrd.core.policy.triggers import Wanted, find_wanted, forget_schedule, note_schedule, window_at
+from crrd.core.policy.problems import Problem, problems
+from crrd.core.policy.reasons import PolicyReason
+from crrd.core.policy.schedule import forget_schedule, window_at
+from crrd.core.policy.triggers import TRIGGERS, Wanted, find_wanted, last_try, stops
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
 
 FAILED_RETRY = timedelta(seconds=15)
@@ -34,43 +35,47 @@ class Decision:
     unsettled: Mapping[UseKey, datetime] = field(default_factory=dict)  # As in Observed, for the next look
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """What a policy does or waits for."""
 
     reason: PolicyReason
     message: str
     status: PolicyStatus
-    wakes: tuple[datetime | None, ...] = ()
+    wakes: tuple[datetime | None, ...] = ()  # Beside those of its triggers
     run: RunRecord | None = None
     run_until: datetime | None = None
-    settling: tuple[Due, ...] = ()
+
+
+def _step(reason: PolicyReason, status: PolicyStatus, *wakes: datetime | None, **values: object) -> _Step:
+    return _Step(reason, reason.message(**values), status, wakes)
 
 
 def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
     """Decide the next step; `now` is the API server's time."""
-    look, obstacle = Look(policy, found, now), _obstacle(policy, found)
+    look, obstacle, wanted = Look(policy, found, now), _obstacle(policy, found), Wanted()
     status = _stopped(policy) if obstacle else _remembered(look)
     look = replace(look, policy=replace(policy, status=status))
     known = problems(look)
-    step = _Step(*obstacle, status) if obstacle else _next_step(look, known)
+    if obstacle:
+        step = _step(obstacle[0], status, what=obstacle[1])
+    elif found.dropped:
+        step = _step(PolicyReason.DROPPED, status, fields=", ".join(found.dropped))
+    elif found.missing:
+        step = _step(PolicyReason.MISSING, status, what=found.missing[0])
+    else:
+        wanted = find_wanted(look)
+        step = _next_step(look, known, wanted)
     conditions = make_conditions(look, known, step.reason, step.message)
-    wake_at = min(filter(None, step.wakes), default=None)
-    unsettled = {key: each.unsettled or now for each in step.settling for key in each.keys}
+    wake_at = min(filter(None, (*wanted.wakes, *step.wakes)), default=None)
+    unsettled = {key: each.unsettled or now for each in wanted.settling for key in each.keys}
     return Decision(step.status, conditions, step.run, step.run_until, wake_at, unsettled)
 
 
-def _obstacle(policy: Policy, found: Observed) -> tuple[PolicyReason, str] | None:
+def _obstacle(policy: Policy, found: Observed) -> tuple[PolicyReason, object] | None:
     """Return why the policy does nothing, and notes nothing of what was observed; None if it works."""
-    for reason, message in (
-        (PolicyReason.INVALID, policy.error),
-        (PolicyReason.SUSPENDED, "spec.suspend is true" if policy.suspended else ""),
-        (PolicyReason.TARGET, found.problem),
-        (PolicyReason.UNREADABLE, found.unreadable),
-    ):
-        if message:
-            return reason, message
-    return None
+    whys = {PolicyReason.INVALID: policy.error, PolicyReason.SUSPENDED: policy.suspended}
+    whys |= {PolicyReason.TARGET: found.problem, PolicyReason.UNREADABLE: found.unreadable}
+    return next((why for why in whys.items() if why[1]), None)
 
 
 def _stopped(policy: Policy) -> PolicyStatus:
@@ -78,104 +83,69 @@ def _stopped(policy: Policy) -> PolicyStatus:
 
 
 def _remembered(look: Look) -> PolicyStatus:
-    """Return the status with what was observed: records of configuration, the schedule, and a repair by the user."""
-    status = replace(note_schedule(look), config=remember(look), tried=_tried(look))
-    look, run = replace(look, policy=replace(look.policy, status=status)), status.run
+    """Return the status with what was observed, and with a repair by the user."""
+    for each in TRIGGERS.values():
+        look = replace(look, policy=replace(look.policy, status=each.noted(look)))
+    run = look.status.run
     if run is not None and run.failed and is_repaired(look, run):
         what = "the pods have the images of the template" if run.image else "all containers of the run were restarted"
         message = f"{run.message}; after that, {what} and are ready"
         return ended(look.policy, run, failed=False, message=message, now=look.now)
-    return status
+    return look.status
 
 
-def _tried(look: Look) -> tuple[RunRecord, ...]:
-    """Return the last runs for images, without failures of a template that was set back."""
-    template, lacking = look.found.template, {each.container for each in look.changes}
-    if template is None or template.wait or template.problem:
-        return look.status.tried
-    return tuple(each for each in look.status.tried if not each.failed or lacking.intersection(each.containers))
-
-
-def _next_step(look: Look, known: Sequence[Problem]) -> _Step:
-    """Return what the policy does or waits for, with up-to-date records."""
-    found = look.found
-    if found.dropped:
-        why = PolicyReason.DROPPED.say(fields=", ".join(found.dropped))
-        return _Step(PolicyReason.DROPPED, ": ".join([why, *PolicyReason.DROPPED.advise()]), look.status)
-    if found.missing:
-        why = f"{found.missing[0]}; not restarting containers, because they could not start again"
-        return _Step(PolicyReason.MISSING, why, look.status)
-    wanted = find_wanted(look)
-    return replace(_step_for(look, known, wanted), settling=wanted.settling)
-
-
-def _step_for(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
-    """Return what the policy does or waits for, if nothing stops it."""
-    now = look.now
+def _next_step(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
+    """Return what the policy does or waits for, if nothing stops it. Its records are up to date."""
+    now, last = look.now, look.status.run
+    interval = timedelta(seconds=look.policy.budget.min_interval)
+    next_at = now if last is None else (parse_time(last.started) or now) + interval
     opens, closes = window_at(look.policy.window, now)
-    next_at = _start_after(look.policy, look.status.run, now)
     status, run = next_run(look, wanted.runs, may_start=opens is None and next_at <= now)
-    policy, last = replace(look.policy, status=status), status.run
-    if run is None and last is not None and stops(policy, last):
+    last = status.run
+    if run is None and last is not None and stops(look.policy, last):
         newer = next((each for each in known if each.reason is PolicyReason.TEMPLATE), None)
         is_same = any(each.container in last.containers for each in look.changes)
         if last.image and newer is not None and not is_same:  # it is another template than that of the run
-            return _Step(newer.reason, newer.message, policy.status, wanted.wakes)
-        return _failed(policy, last, wanted, now)
+            return _Step(newer.reason, newer.message, status)
+        return _failed(look, status, last)
     if run is None:
-        return _idle(look, policy.status, wanted, known)
-    wakes = (*wanted.wakes, opens, closes, next_at if next_at > now else None)
+        return _idle(look, status, wanted, known)
+    wakes = opens, closes, next_at if next_at > now else None
     if opens is not None:
-        return _Step(PolicyReason.WINDOW, f"the window opens at {rfc3339(opens)}", policy.status, wakes)
+        return _step(PolicyReason.WINDOW, status, *wakes, time=rfc3339(opens))
     if run is not last and next_at > now:
-        why = f"the next run may start at {rfc3339(next_at)}"
-        return _Step(PolicyReason.INTERVAL, why, policy.status, wakes)
-    status = policy.status if run is last else begun(policy, run)
-    why = f"run {run.name}: {look.found.progress or run.reason}"
-    if look.found.idle_for < BLOCKED_SECONDS + look.min_ready:
-        return _Step(PolicyReason.RUNNING, why, status, wakes, run, closes)
-    why = f"{why}; {PolicyReason.BLOCKED.say(time=format_duration(look.found.idle_for // 60 * 60))}"
-    return _Step(PolicyReason.BLOCKED, why, status, wakes, run, closes)
+        return _step(PolicyReason.INTERVAL, status, *wakes, time=rfc3339(next_at))
+    idle_for, progress = look.found.idle_for, look.found.progress or run.reason
+    why = PolicyReason.RUNNING if idle_for < BLOCKED_SECONDS + look.min_ready else PolicyReason.BLOCKED
+    message = why.message(run=run.name, progress=progress, time=format_duration(idle_for // 60 * 60))
+    status = status if run is last else begun(replace(look.policy, status=status), run)
+    return _Step(why, message, status, wakes, run, closes)
 
 
-def _start_after(policy: Policy, last: RunRecord | None, now: datetime) -> datetime:
-    """Return when a run may start after the last one."""
-    began = parse_time(last.started) if last is not None else None
-    return (began or now) + timedelta(seconds=policy.budget.min_interval if last is not None else 0)
-
-
-def _failed(policy: Policy, last: RunRecord, wanted: Wanted, now: datetime) -> _Step:
-    command = f"`kubectl recreate resume {last.name} --retry-failed -n {policy.namespace}`"
-    until = f"no run starts until the policy or the configuration changes, or {command} succeeds"
-    if last.image:  # it may have created no request that `resume` could find
-        until = "no run starts until the template, the policy or the configuration changes"
-        until += "; to try again, set spec.suspend to true, and back to false"
-    why = f"run {last.name} failed: {last.message}; {until}"
-    return _Step(PolicyReason.FAILED, why, policy.status, (*wanted.wakes, now + FAILED_RETRY))
+def _failed(look: Look, status: PolicyStatus, last: RunRecord) -> _Step:
+    resume = f"`kubectl recreate resume {last.name} --retry-failed -n {look.policy.namespace}`"
+    until = TRIGGERS[last.trigger].resumed_by.format(resume=resume)
+    at = look.now + FAILED_RETRY
+    return _step(PolicyReason.FAILED, status, at, run=last.name, message=last.message, until=until)
 
 
 def _idle(look: Look, status: PolicyStatus, wanted: Wanted, known: Sequence[Problem]) -> _Step:
-    now, settle = look.now, look.policy.settle
-    patience = max(timedelta(seconds=10 * settle), UNSETTLED)
+    now, patience = look.now, max(timedelta(seconds=10 * look.policy.settle), UNSETTLED)
     for each in sorted(wanted.settling, key=lambda each: each.unsettled or now)[:1]:
         if each.unsettled is not None and each.unsettled + patience <= now:
-            values = {"objects": each.objects, "since": rfc3339(each.unsettled)}
-            why = ": ".join([PolicyReason.UNSETTLED.say(**values), *PolicyReason.UNSETTLED.advise()])
-            return _Step(PolicyReason.UNSETTLED, why, status, wanted.wakes)
+            return _step(PolicyReason.UNSETTLED, status, objects=each.objects, since=rfc3339(each.unsettled))
     for each in wanted.settling[:1]:
-        why = f"{each.objects} changed; waiting until {rfc3339(each.limit)} for more changes"
-        return _Step(PolicyReason.SETTLING, why, status, wanted.wakes)
+        return _step(PolicyReason.SETTLING, status, objects=each.objects, time=rfc3339(each.limit))
     if (blocking := next((each for each in known if each.blocking), None)) is not None:
-        return _Step(blocking.reason, blocking.message, status, wanted.wakes)
+        return _Step(blocking.reason, blocking.message, status)
     if look.found.template is not None and look.found.template.wait:
-        return _Step(PolicyReason.CONTROLLER, look.found.template.wait, status, wanted.wakes)
+        return _step(PolicyReason.CONTROLLER, status, what=look.found.template.wait)
     tries = filter(None, (last_try(look, each) for each in look.changes))
     if (failed := next((each for each in tries if stops(look.policy, each)), None)) is not None:
-        return _failed(replace(look.policy, status=status), failed, wanted, now)
-    if wanted.retry_at is not None and (last := wanted.left_by) is not None:
-        left = "pods lack the image of the template" if last.image else "containers are older than maxAge"
-        why = f"Trying again at {rfc3339(wanted.retry_at)}, because {left}"
-        return _Step(PolicyReason.RETRY, f"run {last.name}: {last.message}. {why}", status, wanted.wakes)
+        return _failed(look, status, failed)
+    for at, last, _ in wanted.left[:1]:
+        left = TRIGGERS[last.trigger].left
+        return _step(PolicyReason.RETRY, status, run=last.name, message=last.message, time=rfc3339(at), left=left)
     skipped = f"; skipped {status.skipped}" if status.skipped else ""
     more = "; see condition Effective" if known else ""
-    return _Step(PolicyReason.IDLE, f"no container has to be restarted{skipped}{more}", status, wanted.wakes)
+    return _step(PolicyReason.IDLE, status, more=f"{skipped}{more}")

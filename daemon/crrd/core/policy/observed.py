@@ -121,6 +121,11 @@ class Look:
         return tuple(each for each in self.restartable if each.node not in self.found.down)
 
     @property
+    def unserved(self) -> tuple[Running, ...]:
+        """The running containers that wait until their nodes can restart them."""
+        return tuple(each for each in self.restartable if each.node in self.found.down)
+
+    @property
     def restartable(self) -> tuple[Running, ...]:
         """The running containers that can be restarted in place, once their nodes can do it."""
         return tuple(each for each in self.found.running if each.barred is None)
@@ -156,26 +161,16 @@ class TargetPod:
 def read_pod(pod: Mapping[str, Any], now: datetime) -> TargetPod:
     """Parse a pod. A container that does not run counts, too, so that the policy keeps its records of it."""
     member = read_member(pod)
-    found = member.pod
+    found, node, uses = member.pod, member.pod.node_name, member.config
     if found.deleting or found.ended:
         return TargetPod(member)
     there = {name: each for name, each in found.containers.items() if each.kind.recreatable}
     started = {name: parse_time(each.started_at) for name, each in there.items()}
-    uses = member.config
     newest = max((at for at in started.values() if at is not None), default=None)
     ready = member.ready_since if member.ready and None not in started.values() else None
     ready_after = None if ready is None or newest is None else max(0.0, (ready - newest).total_seconds())
     running = (
-        Running(
-            found.name,
-            name,
-            at or now,
-            uses[name],
-            there[name].ready,
-            ready_after,
-            found.node_name,
-            member.mounted(name),
-        )
+        Running(found.name, name, at or now, uses[name], there[name].ready, ready_after, node, member.mounted(name))
         for name, at in started.items()
     )
     return TargetPod(member, tuple(running), member.unreached)

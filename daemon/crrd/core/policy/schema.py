@@ -32,6 +32,7 @@ def _record(path: str, kind: type, description: str) -> Iterator[Field]:
 _object, _string, _boolean, _duration = (
     partial(Field, type_) for type_ in (Type.OBJECT, Type.STRING, Type.BOOLEAN, Type.DURATION)
 )
+_strings = partial(Field, Type.STRINGS, high=64)
 _TARGET, _TRIGGERS, _WINDOW, _BUDGET = "spec.targetRef", "spec.triggers", "spec.window", "spec.budget"
 _CHANGE, _SCHEDULE = f"{_TRIGGERS}.configChange", f"{_TRIGGERS}.schedule"
 _ZONE = "A name of the IANA time zone database, for example Europe/Berlin."
@@ -44,31 +45,20 @@ _TABLE = (
     _string(f"{_TARGET}.kind", "For example Deployment.", required=True, low=1, high=63),
     _string(f"{_TARGET}.name", "Name of the workload.", required=True, low=1, high=253),
     Field(Type.SELECTOR, "spec.selector", "Label selector of the pods, instead of a workload."),
-    Field(
-        Type.STRINGS,
-        "spec.containers",
-        "Names of the containers to recreate. By default, the trigger configChange recreates the containers that use "
-        "the changed data, and the other triggers recreate all containers.",
-        high=64,
-        high_each=63,
+    _strings(
+        "spec.containers", "Only these containers are recreated. By default, all that a trigger concerns.", high_each=63
     ),
     _object(_TRIGGERS, "When containers are recreated. At least one is required.", required=True, low=1),
     _object(_CHANGE, "Recreate containers after the data of a ConfigMap that they use has changed."),
-    _duration(
-        f"{_CHANGE}.settle",
-        "How long to wait for more changes before a run starts.",
-        default="10s",
-    ),
+    _duration(f"{_CHANGE}.settle", "How long to wait for more changes before a run starts.", default="10s"),
     _boolean(
         f"{_CHANGE}.secrets",
         "Whether changed Secrets count, too. The manager then needs the right to read them.",
         default=False,
     ),
-    Field(
-        Type.STRINGS,
+    _strings(
         f"{_CHANGE}.ignore",
         "Names of ConfigMaps and Secrets whose changes do not count, for example a bundle of CAs in every namespace.",
-        high=64,
         high_each=253,
     ),
     _object(_SCHEDULE, "Recreate containers at fixed times. After an edit or a suspension, only later times count."),

@@ -1,58 +1,130 @@
-"""Which runs the triggers of a policy ask for now, and when they can ask for others."""
+"""The table of triggers: when each wants a run, what its runs record, what it needs, and whether it can work.
 
-from collections.abc import Sequence
+Whatever depends on the triggers of a policy asks the rows. Those come first whose runs go first.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
+from typing import NamedTuple
 
-from crrd.core.api.time import format_duration, parse_time, rfc3339
-from crrd.core.policy.config import Due, due
-from crrd.core.policy.observed import Look
-from crrd.core.policy.runs import Trigger, last_try, make_image_record, make_record, stops
-from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, Window
+from crrd.core.api.fields import Section
+from crrd.core.api.time import parse_time, rfc3339
+from crrd.core.policy.config import Due, covered, due, remember
+from crrd.core.policy.observed import Look, Running
+from crrd.core.policy.schedule import note_schedule, read_schedule
+from crrd.core.policy.types import ConfigChange, Policy, PolicyStatus, RunRecord, Schedule
+from crrd.core.rollout.image.following import TemplateChange
 
-RETRY = timedelta(minutes=10)
-"""After a run for maxAge or for the image of the template, until what it has left is tried again."""
+RETRY = timedelta(minutes=10)  # After a run, until what it has left is tried again
+READ_ROLE, UPDATE_ROLE = "crrd-read-config", "crrd-update-images"
+Place = tuple[str, str]  # A pod, and its node
+
+
+class Left(NamedTuple):
+    """What a run has left, and when that is tried again."""
+
+    at: datetime
+    by: RunRecord
+    run: RunRecord | None = None  # The run that then starts, unless a trigger wants another one
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the triggers ask for."""
+    """What triggers ask for."""
 
     runs: tuple[RunRecord, ...] = ()  # That should start, those for the earliest changes first
     wakes: tuple[datetime, ...] = ()  # When there can be others
     settling: tuple[Due, ...] = ()  # Changed configuration that settles, what does so first at the beginning
-    retry_at: datetime | None = None
-    """When what a run has left is tried again; None for nothing."""
-    left_by: RunRecord | None = None  # That run
+    left: tuple[Left, ...] = ()  # The earliest first
 
 
-def find_wanted(look: Look) -> Wanted:
-    """Return what the triggers of a policy with up-to-date records ask for."""
-    changes, settling = due(look, look.served)
-    image = _of_template(look, changes, settling)
-    first = image.runs if image.retry_at is None else ()  # what is tried again comes after all else
-    given = {name for run in first for name in run.containers}  # that run brings them the changed data, too
-    left = [replace(each, containers=tuple(name for name in each.containers if name not in given)) for each in changes]
-    runs = [make_record(look, Trigger.CONFIG, each.containers, each.limit, each) for each in left if each.containers]
-    wakes = (*(each.limit for each in settling[:1]), *image.wakes)
-    if first or runs:
-        return Wanted((*first, *runs), wakes, tuple(settling))
-    names = look.policy.containers or tuple(sorted({each.name for each in look.restartable}))
-    timed = _scheduled(look, names) if names else Wanted()
-    aged = _aged(look, names) if not timed.runs else Wanted()
-    runs_then, retried = timed.runs or aged.runs or image.runs, aged if aged.retry_at is not None else image
-    wakes = (*wakes, *timed.wakes, *aged.wakes)
-    return Wanted(runs_then, wakes, tuple(settling), retried.retry_at, retried.left_by)
+Then = Callable[[Policy, RunRecord], PolicyStatus]  # Returns the status after something has happened to a run
 
 
-def _of_template(look: Look, changes: Sequence[Due], settling: Sequence[Due]) -> Wanted:
+def _unchanged(policy: Policy, _: RunRecord) -> PolicyStatus:
+    return policy.status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """A row of the table."""
+
+    name: str  # Of its field in `spec.triggers`
+    attribute: str  # Of `Policy`, with the value of the field; None or False if the policy does not have the trigger
+    read: Callable[[Section], object]  # Reads the value from `spec.triggers`
+    wants: Callable[[Look], Wanted]
+    goes_first: bool = False  # Whether its runs bring something new: it is asked even if a row above wants a run
+    role: str = READ_ROLE  # The ClusterRole that it needs in the policy's namespace
+    works: Callable[[Look], bool] = lambda _: True  # Whether it can concern any of the containers that are there
+    put_off: Callable[[Look], Iterable[Place]] = lambda _: ()  # The pods to restart now, on nodes that cannot do it
+    noted: Callable[[Look], PolicyStatus] = lambda look: look.status  # What each look records, also without the trigger
+    begun: Then = _unchanged
+    replaced: Then = _unchanged  # By a run for something newer
+    complete: Then = _unchanged  # It has succeeded, and has left no pod
+    ended: Then = _unchanged  # In any way, except that it was replaced
+    left: str = ""  # What its runs can leave
+    resumed_by: str = "the policy or the configuration changes, or {resume} succeeds"
+    """Until when no run starts after one that has failed. `resume` stands for the command."""
+
+
+def make_record(
+    look: Look, trigger: Trigger, containers: tuple[str, ...], since: datetime, change: Due | None = None
+) -> RunRecord:
+    """Return the record of a run that could start now. Containers that started after `since` are not recreated."""
+    policy, at, started = look.policy, rfc3339(since), rfc3339(look.now)
+    why, changes = (trigger.name, ()) if change is None else (f"{change.objects} changed", change.changes)
+    objects, message = tuple(map(str, changes)), f"policy {policy.name}: {why}"
+    run = RunRecord("", trigger.name, containers, at, started, policy.generation, message, objects)
+    return replace(run, name=name_of(policy, run))
+
+
+def make_image_record(look: Look, change: TemplateChange, data: Due | None = None) -> RunRecord:
+    """Return the record of a run that gives pods the image of their template.
+
+    `data` is changed configuration of the container, which it gets at the same time.
+    """
+    since, names = data.limit if data is not None else look.now, (change.container,)
+    run = make_record(look, TEMPLATE_IMAGE, names, since, data)
+    reason = f"policy {look.policy.name}: the template has {change.image} for {change.container}"
+    more = f", and {data.objects} changed" if data is not None else ""
+    before, last = {*change.before}, look.status.run
+    if last is not None and not last.finished and last.containers == names:  # a pod may still get its image
+        before |= {last.image} - {change.image, ""}
+    run = replace(run, image=change.image, before=tuple(sorted(before)), template=change.rest, reason=f"{reason}{more}")
+    return replace(run, name=name_of(look.policy, run))
+
+
+def name_of(policy: Policy, run: RunRecord) -> str:
+    """Return the name of a run. Every process computes the same name, and another one for another target."""
+    identity = [policy.uid, str(run.generation), run.trigger, run.since, *run.containers]
+    identity += [run.image, run.template] if run.image else []
+    digest = hashlib.sha256("|".join([*identity, str(policy.target), policy.selector]).encode()).hexdigest()
+    return f"{policy.name.replace('.', '-')[:28].rstrip('-')}-{digest[:10]}"
+
+
+def last_try(look: Look, change: TemplateChange) -> RunRecord | None:
+    """Return the last run that gave pods the image of this template, and that has ended by itself; None for none."""
+    what, last = ((change.container,), change.image, change.rest), look.status.run
+    known = (*look.status.tried, *([last] if last is not None and last.finished else []))  # an older CRD has no `tried`
+    return next((each for each in known if each.gives == what), None)
+
+
+def stops(policy: Policy, last: RunRecord) -> bool:
+    """Whether a failed run stops the policy until the policy, the configuration or the template changes."""
+    return last.failed and last.generation == policy.generation
+
+
+def _outdated(look: Look) -> Wanted:
     """Return a run for the first container that lacks the image of the template. The others follow one by one.
 
     It waits until changed configuration of the container has settled, so that one restart brings both. A run that has
     ended and left something, for example a pod that could not start, is repeated after RETRY. One that failed
     is not, and stops the others, until the template, the policy or data of its container changes.
     """
-    again, active = Wanted(), look.status.run
+    (changes, settling), active, left = due(look, look.served), look.status.run, list[Left]()
     for each in look.changes:
         data, last = next((due for due in changes if each.container in due.containers), None), last_try(look, each)
         if last is not None and stops(look.policy, last) and (data is None or rfc3339(data.limit) <= last.since):
@@ -62,88 +134,135 @@ def _of_template(look: Look, changes: Sequence[Due], settling: Sequence[Due]) ->
             continue
         run = make_image_record(look, each, data)
         goes_on = active is not None and not active.finished and active.gives == run.gives
-        ended = parse_time(last.finished) if last is not None and not last.failed else None
-        if ended is None or goes_on:
+        if goes_on or last is None or last.failed or (ended := parse_time(last.finished)) is None:
             return Wanted((run,))
-        at = ended + RETRY
-        if again.retry_at is None or at < again.retry_at:
-            again = Wanted((run,) if at <= look.now else (), (at,) if at > look.now else (), retry_at=at, left_by=last)
-    return again
+        left.append(Left(ended + RETRY, last, run))
+    return Wanted(left=tuple(left))
 
 
-def _scheduled(look: Look, names: tuple[str, ...]) -> Wanted:
+def _note_tried(look: Look) -> PolicyStatus:
+    """Keep the last runs for images, without failures of a template that was set back."""
+    status, template, lacking = look.status, look.found.template, {each.container for each in look.changes}
+    if template is None or template.wait or template.problem:
+        return status
+    kept = (each for each in status.tried if not each.failed or lacking.intersection(each.containers))
+    return replace(status, tried=tuple(kept))
+
+
+def _add_tried(policy: Policy, run: RunRecord) -> PolicyStatus:
+    others = (each for each in policy.status.tried if each.containers != run.containers)
+    return replace(policy.status, tried=(*others, run))
+
+
+def _read_change(triggers: Section) -> ConfigChange | None:
+    section = triggers.optional_section("configChange")
+    if section is None:
+        return None
+    return ConfigChange(section.integer("settle"), section.flag("secrets"), section.texts("ignore"))
+
+
+def _changed(look: Look) -> Wanted:
+    """Return runs for changes that have settled. A container that gets an image has them from that run."""
+    changes, settling = due(look, look.served)
+    given = {name for run in _outdated(look).runs for name in run.containers}
+    left = [replace(each, containers=tuple(name for name in each.containers if name not in given)) for each in changes]
+    runs = (make_record(look, CONFIG_CHANGE, each.containers, each.limit, each) for each in left if each.containers)
+    return Wanted(tuple(runs), tuple(each.limit for each in settling[:1]), tuple(settling))
+
+
+def _changed_but_down(look: Look) -> Iterable[Place]:
+    changes, _ = due(look, look.unserved)
+    return ((each.pod, each.node) for each in look.unserved if any(change.concerns(each) for change in changes))
+
+
+def _read_schedule(triggers: Section) -> Schedule | None:
+    section = triggers.optional_section("schedule")
+    return None if section is None else read_schedule(section, section.integer("startingDeadline"))
+
+
+def _scheduled(look: Look) -> Wanted:
     """Return a run for the latest time of the schedule. Late ones were skipped before (`note_schedule`)."""
     schedule, now = look.policy.schedule, look.now
-    if schedule is None:
+    names = look.policy.containers or tuple(sorted({each.name for each in look.restartable}))
+    if schedule is None or not names:
         return Wanted()
     if (time := schedule.latest(parse_time(look.status.scheduled) or now, now)) is not None:
-        return Wanted((make_record(look, Trigger.SCHEDULE, names, time),))
+        return Wanted((make_record(look, SCHEDULE, names, time),))
     return Wanted(wakes=(schedule.next_after(now),))
 
 
-def _aged(look: Look, names: tuple[str, ...]) -> Wanted:
+def _schedule_again(policy: Policy, run: RunRecord) -> PolicyStatus:
+    time = parse_time(run.since)
+    return replace(policy.status, scheduled=rfc3339(time - timedelta(seconds=1)) if time else "")
+
+
+def _too_old(look: Look, running: Iterable[Running]) -> list[Running]:
+    """Return the containers that have run for maxAge, the oldest first."""
+    limit = look.now - timedelta(seconds=look.policy.max_age or 0)
+    return sorted((each for each in running if each.started <= limit), key=lambda each: (each.started, each.name))
+
+
+def _aged(look: Look) -> Wanted:
     """Return a run for the containers that are too old, except those that the last such run has just left."""
-    if look.policy.max_age is None:
-        return Wanted()
-    age, last, now = timedelta(seconds=look.policy.max_age), look.status.run, look.now
-    running = sorted((each.started, each.name) for each in look.served if each.name in names)
-    old = [each for each in running if each[0] <= now - age]
-    wakes, retry_at = [started + age for started, _ in running if started > now - age][:1], None
-    ended_at = parse_time(last.finished) if last is not None and last.trigger == Trigger.AGE else None
-    if last is not None and ended_at is not None and ended_at + RETRY > now:
-        untried = [each for each in old if rfc3339(each[0]) > last.since]
-        if len(untried) < len(old):
-            retry_at = ended_at + RETRY
-            wakes.append(retry_at)
-        old = untried
-    too_old = tuple(dict.fromkeys(name for _, name in old))
-    runs = (make_record(look, Trigger.AGE, too_old, now - age),) if old else ()
-    return Wanted(runs, tuple(wakes), retry_at=retry_at, left_by=last)
+    age, last, now = timedelta(seconds=look.policy.max_age or 0), look.status.run, look.now
+    old, left = _too_old(look, look.served), tuple[Left, ...]()
+    wakes = sorted(each.started + age for each in look.served if each.started > now - age)[:1]
+    ended = parse_time(last.finished) if last is not None and last.trigger == MAX_AGE.name else None
+    if last is not None and ended is not None and ended + RETRY > now:
+        untried = [each for each in old if rfc3339(each.started) > last.since]
+        left, old = (Left(ended + RETRY, last),) if len(untried) < len(old) else (), untried
+    names = tuple(dict.fromkeys(each.name for each in old))
+    return Wanted((make_record(look, MAX_AGE, names, now - age),) if old else (), tuple(wakes), left=left)
 
 
-def forget_schedule(policy: Policy) -> PolicyStatus:
-    """Return the status during a suspension, after which the schedule counts as new."""
-    scheduled = policy.status.scheduled or (policy.created if policy.schedule is not None else "")
-    return replace(policy.status, schedule="", scheduled=scheduled)
+# The table. Above are the functions of each row.
+# fmt: off
+TEMPLATE_IMAGE = Trigger(
+    name="templateImage", attribute="template_image",
+    read=lambda triggers: triggers.optional_section("templateImage") is not None,
+    wants=_outdated, goes_first=True, role=UPDATE_ROLE,
+    put_off=lambda look: (place for each in look.changes for place in each.lacking if place[1] in look.found.down),
+    noted=_note_tried, ended=_add_tried, left="pods lack the image of the template",
+    resumed_by="the template, the policy or the configuration changes; to try again, set spec.suspend to true, and "
+    "back to false")  # there may be no request that `resume` could find
+CONFIG_CHANGE = Trigger(
+    name="configChange", attribute="config", read=_read_change, wants=_changed, goes_first=True,
+    works=lambda look: any(each.uses for each in look.found.running), put_off=_changed_but_down,
+    noted=lambda look: replace(look.status, config=remember(look)),
+    begun=partial(covered, done=False),  # from then on, containers may have the new data
+    complete=partial(covered, done=True))
+SCHEDULE = Trigger(
+    name="schedule", attribute="schedule", read=_read_schedule, wants=_scheduled, noted=note_schedule,
+    begun=lambda policy, run: replace(policy.status, scheduled=run.since, skipped=""), replaced=_schedule_again)
+MAX_AGE = Trigger(
+    name="maxAge", attribute="max_age", read=lambda triggers: triggers.optional_integer("maxAge"), wants=_aged,
+    put_off=lambda look: ((each.pod, each.node) for each in _too_old(look, look.unserved)),
+    left="containers are older than maxAge")
+# fmt: on
+TRIGGERS = {each.name: each for each in (TEMPLATE_IMAGE, CONFIG_CHANGE, SCHEDULE, MAX_AGE)}
 
 
-def note_schedule(look: Look) -> PolicyStatus:
-    """Return the status for the policy's current schedule. A time for which no run can start any more is skipped.
+def triggers_of(policy: Policy) -> list[Trigger]:
+    """Return the triggers that a policy has."""
+    return [each for each in TRIGGERS.values() if getattr(policy, each.attribute)]
 
-    Times before an edit of the schedule, or before the end of a suspension, do not count. The times of a new policy
-    count from its creation.
+
+def role_for(policy: Policy) -> str:
+    """Return the ClusterRole that a policy needs before all others. The one for images cannot read configuration."""
+    roles = [each.role for each in triggers_of(policy)]
+    return READ_ROLE if READ_ROLE in roles else roles[0]
+
+
+def find_wanted(look: Look) -> Wanted:
+    """Return what the triggers of a policy with up-to-date records ask for.
+
+    One that does not go first is asked only if those above it want no run. What runs have left comes after all.
     """
-    policy, status, schedule, now = look.policy, look.status, look.policy.schedule, look.now
-    if schedule is None:
-        return replace(status, schedule="", scheduled="", skipped="")
-    if str(schedule) != status.schedule:
-        skipped = ""
-        if not status.schedule and (before := parse_time(status.scheduled)) is not None:  # it was suspended
-            missed = schedule.latest(before, now)
-            skipped = status.skipped if missed is None else f"{rfc3339(missed)}: the policy was suspended"
-        scheduled = rfc3339(now) if policy.conditions else policy.created
-        status = replace(status, schedule=str(schedule), scheduled=scheduled, skipped=skipped)
-    time = schedule.latest(parse_time(status.scheduled) or now, now) if look.found.running else None
-    if time is None or schedule.deadline is None or not _is_late(policy, time, schedule.deadline, now):
-        return status
-    skipped = f"{rfc3339(time)}: no run could start within {format_duration(schedule.deadline)}"
-    return replace(status, scheduled=rfc3339(time), skipped=skipped)
-
-
-def _is_late(policy: Policy, time: datetime, deadline: int, now: datetime) -> bool:
-    """Whether the deadline of a scheduled time is over. It begins when window and minInterval allow a run."""
-    last, start, patience = policy.status.run, time, timedelta(seconds=deadline)
-    began = None if last is None else parse_time(last.started)
-    if began is not None and began <= time + patience:
-        start = max(time, began + timedelta(seconds=policy.budget.min_interval))
-    opens, _ = window_at(policy.window, start)
-    return now > (opens or start) + patience
-
-
-def window_at(window: Window | None, moment: datetime) -> tuple[datetime | None, datetime | None]:
-    """Return when the window opens (None: it is open or there is none), and when it closes (None: never)."""
-    if window is None:
-        return None, None
-    length = timedelta(seconds=window.duration)
-    opened = window.opens.latest(moment - length, moment)
-    return (window.opens.next_after(moment), None) if opened is None else (None, opened + length)
+    asked: list[Wanted] = []
+    for each in triggers_of(look.policy):
+        if each.goes_first or not any(one.runs for one in asked):
+            asked.append(each.wants(look))
+    left = sorted((each for one in asked for each in one.left), key=lambda each: each.at)
+    runs = [run for one in asked for run in one.runs] or [each.run for each in left if each.run and each.at <= look.now]
+    wakes = (*(at for one in asked for at in one.wakes), *(each.at for each in left if each.at > look.now))
+    return Wanted(tuple(runs), wakes, tuple(due for one in asked for due in one.settling), tuple(left))

@@ -62,7 +62,7 @@ class Schedule:
         return f"{self.cron} {self.zone}"
 
     def next_after(self, moment: datetime) -> datetime:
-        """Return the first time after `moment`. It exists, because `read_policy` rejects expressions without any."""
+        """Return the first time after `moment`. It exists, because `read_schedule` rejects expressions without any."""
         return next(time for time in map(_in_utc, self.times(moment)) if time > moment)
 
     def latest(self, after: datetime, until: datetime) -> datetime | None:
@@ -150,7 +150,7 @@ class RunRecord:
     """The active or last run of a policy."""
 
     name: Annotated[str, "Name of the run."]
-    trigger: Annotated[str, "configChange, schedule, maxAge or templateImage."]
+    trigger: Annotated[str, "Its name in spec.triggers."]
     containers: Annotated[tuple[str, ...], "Names of the containers."]
     since: Annotated[str, "Containers that started after this time are not recreated."]
     started: Annotated[str, "When the run was started."]

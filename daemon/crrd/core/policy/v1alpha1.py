@@ -2,27 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from typing import Any, TypeVar
-from zoneinfo import ZoneInfo
-
-from cronsim import CronSimError
 
 from crrd.core.api.fields import Section, Type
 from crrd.core.config.references import Kind
+from crrd.core.policy.schedule import read_schedule
 from crrd.core.policy.schema import FIELDS
-from crrd.core.policy.types import (
-    CRON_NAMES,
-    Budget,
-    ConfigChange,
-    Policy,
-    PolicyStatus,
-    RunRecord,
-    Schedule,
-    TargetRef,
-    UsedObject,
-    Window,
-)
+from crrd.core.policy.triggers import TRIGGERS
+from crrd.core.policy.types import Budget, Policy, PolicyStatus, RunRecord, TargetRef, UsedObject, Window
 from crrd.core.rollout.labels import read_selector
 from crrd.core.rollout.run import Amount, read_amount
 from crrd.lib.jsonfields import Reader, items, mapping, number, text
@@ -46,13 +33,12 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
     query = selector.query if selector is not None else ""
     if (target is None) is not bool(query):
         reader.reject("spec", "must have either targetRef or a selector that is not empty")
-    change, schedule = map(triggers.optional_section, ("configChange", "schedule"))
-    template_image = triggers.optional_section("templateImage") is not None
-    if change is None and schedule is None and triggers.value("maxAge") is None and not template_image:
-        triggers.reject("must have configChange, schedule, maxAge or templateImage")
-    if template_image and target is None:
+    given: dict[str, Any] = {each.attribute: each.read(triggers) for each in TRIGGERS.values()}
+    if not any(given.values()):
+        triggers.reject(f"must have {' or '.join(sorted(TRIGGERS))}")
+    if given["template_image"] and target is None:
         triggers.reject("needs spec.targetRef", "templateImage")
-    budget, max_age = _budget(spec.section("budget")), triggers.optional_integer("maxAge")
+    budget, max_age = _budget(spec.section("budget")), given["max_age"]
     if max_age is not None and budget.min_ready is not None and max_age <= budget.min_ready:
         triggers.reject("must be longer than spec.budget.minReady", "maxAge")
     window = spec.optional_section("window")
@@ -67,10 +53,7 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
         target=None if target is None else TargetRef(*map(target.text, ("apiVersion", "kind", "name"))),
         selector=query,
         containers=tuple(dict.fromkeys(spec.texts("containers"))),  # a request must not name one twice
-        config=None if change is None else _config_change(change),
-        schedule=None if schedule is None else _schedule(schedule, schedule.integer("startingDeadline")),
-        max_age=max_age,
-        template_image=template_image,
+        **given,
         window=None if window is None else _window(window),
         budget=budget,
         suspended=spec.flag("suspend"),
@@ -80,40 +63,8 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
     )
 
 
-def _config_change(section: Section) -> ConfigChange:
-    return ConfigChange(section.integer("settle"), section.flag("secrets"), section.texts("ignore"))
-
-
-def _schedule(section: Section, deadline: int | None = None) -> Schedule | None:
-    schedule = Schedule(section.text("cron"), section.text("timeZone"), deadline)
-    if wrong := _wrong_schedule(schedule):
-        section.reject(f"must be valid: {wrong}")
-        return None
-    return schedule
-
-
-def _wrong_schedule(schedule: Schedule) -> str:
-    """Return what is wrong with a schedule, "" for nothing."""
-    cron, zone = schedule.cron, schedule.zone
-    try:
-        ZoneInfo(zone)
-    except (KeyError, ValueError, OSError):
-        return f"time zone {zone!r} not found"
-    if len(cron.split()) != 5 and cron not in CRON_NAMES:
-        fields, names = "five fields (minute, hour, day of the month, month, weekday)", ", ".join(CRON_NAMES)
-        return f"cron {cron!r} must have {fields} or be one of {names}"
-    try:
-        for reverse in (False, True):
-            next(schedule.times(datetime(2026, 1, 1, tzinfo=UTC), reverse=reverse))
-    except CronSimError as error:
-        return f"cron {cron!r}: {str(error).lower()}"
-    except StopIteration:
-        return f"cron {cron!r} matches no time"
-    return ""
-
-
 def _window(section: Section) -> Window | None:
-    opens, duration = _schedule(section), section.integer("duration")
+    opens, duration = read_schedule(section), section.integer("duration")
     return None if opens is None else Window(opens, duration)
 
 
@@ -139,8 +90,9 @@ def _status(status: Mapping[str, Any]) -> PolicyStatus:
     config = tuple(replace(_record(UsedObject, "status.config[]", each), kind=Kind(each["kind"])) for each in used)
     run = _record(RunRecord, "status.run", mapping(status.get("run")))
     schedule, scheduled, skipped = (text(status.get(key)) for key in ("schedule", "lastScheduleTime", "lastSkipped"))
-    tried = tuple(_record(RunRecord, "status.tried[]", mapping(each)) for each in items(status.get("tried")))
-    return PolicyStatus(config, run if run.name else None, schedule, scheduled, skipped, tried)
+    tried = (_record(RunRecord, "status.tried[]", mapping(each)) for each in items(status.get("tried")))
+    known = tuple(each for each in tried if each.trigger in TRIGGERS)
+    return PolicyStatus(config, run if run.trigger in TRIGGERS else None, schedule, scheduled, skipped, known)
 
 
 def write_status(status: PolicyStatus) -> dict[str, Any]:

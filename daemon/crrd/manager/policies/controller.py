@@ -13,6 +13,7 @@ import structlog
 from crrd.core.config.references import ObjectName
 from crrd.core.policy.conditions import look_failed
 from crrd.core.policy.decide import decide
+from crrd.core.policy.triggers import READ_ROLE
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.waits import WaitReason, unserved
 from crrd.kube.client import KubeClient
@@ -195,8 +196,8 @@ class PolicyController(Controller):
 
     def _refreshed(self, policy: Policy, problem: str, lacks_right: bool) -> None:
         """Record whether the run of a policy could have files refreshed."""
-        role = "crrd-read-config"
-        remedy = f"; to allow it, bind the present ClusterRole {role}: {self._observer.grant(policy.namespace, role)}"
+        grant = self._observer.grant(policy.namespace, READ_ROLE)
+        remedy = f"; to allow it, bind the present ClusterRole {READ_ROLE}: {grant}"
         message = f"{FILES_NOT_REFRESHED}: {problem}{remedy if lacks_right else ''}" if problem else ""
         memory = self._memories.get(policy.key)
         if memory is not None and memory.old_files != message:

@@ -13,6 +13,7 @@ from crrd.core.config.objects import data_hash, missing, read_object
 from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference
 from crrd.core.policy.observed import Data, Look, Observed, TargetPod, UseKey, observe, read_pod, used_parts
+from crrd.core.policy.triggers import role_for
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.run import Target
 from crrd.core.rollout.skips import kubelet_matters
@@ -21,7 +22,7 @@ from crrd.kube.discovery import kind_of
 from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.resources import CONFIG_MAPS, CONFIGURATION, PODS, SECRETS, Resource
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
-from crrd.manager.policies.template import UPDATE_ROLE, TemplateObserver, grant
+from crrd.manager.policies.template_images import TemplateObserver, grant
 from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd.rollout.owners import Owners
 from crrd.rollout.target import Aim, find_workload
@@ -105,7 +106,7 @@ class TargetObserver:
         """
         if policy.error or policy.suspended:
             return None, Observed()
-        namespace, role = policy.namespace, _role(policy)
+        namespace, role = policy.namespace, role_for(policy)
         found = Observed()
         try:
             aim = await self._find(policy, memory)
@@ -139,7 +140,7 @@ class TargetObserver:
             if policy.config.secrets:
                 role = "crrd-read-secrets"
                 listed &= await self._watches.watch(namespace, SECRETS)
-                role = _role(policy)
+                role = role_for(policy)
             return aim, await self._with_data(policy, memory, found) if listed else None
         except ConfigurationError as error:
             return None, Observed(problem=str(error))
@@ -225,9 +226,3 @@ class TargetObserver:
     def grant(self, namespace: str, role: str) -> str:
         """Return the command that gives the rights of a ClusterRole to the manager."""
         return grant(namespace, role, self._account)
-
-
-def _role(policy: Policy) -> str:
-    """Return the ClusterRole that the runs of a policy need. The one for images has no right to configuration."""
-    other = policy.config is not None or policy.schedule is not None or policy.max_age is not None
-    return UPDATE_ROLE if policy.template_image and not other else "crrd-read-config"

@@ -9,7 +9,7 @@ from functools import partial
 
 import structlog
 
-from crrd.core.policy.runs import ended, make_run
+from crrd.core.policy.course import ended, make_run
 from crrd.core.policy.types import API_VERSION, KIND, Policy, RunRecord
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.limits import Times

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from crrd.core.policy.problems import PolicyReason
+from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.types import Policy, PolicyStatus
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.kube.client import KubeClient

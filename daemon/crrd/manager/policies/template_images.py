@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
+from crrd.core.policy.course import make_run
 from crrd.core.policy.observed import Look, Observed
-from crrd.core.policy.runs import last_try, make_image_record, make_run, stops
+from crrd.core.policy.triggers import UPDATE_ROLE, last_try, make_image_record, stops
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.following import TemplateChange, TemplateImages
@@ -28,7 +29,6 @@ from crrd.rollout.image.follow import Held, read_held
 from crrd.rollout.image.trial import try_adoption, try_pods
 from crrd.rollout.target import Aim
 
-UPDATE_ROLE = "crrd-update-images"
 UPDATE_RIGHTS = (
     *("patch,create,delete pods", "patch,delete replicasets.apps", "list controllerrevisions.apps"),
     f"create,update-images {REQUESTS.full_name}",

@@ -1,0 +1,116 @@
+"""The course of a policy's run: whether it still fits, when it gives way to another one, how it begins and ends."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from crrd.core.api.time import parse_time, rfc3339
+from crrd.core.policy.observed import Look, Running
+from crrd.core.policy.triggers import TRIGGERS, name_of, stops, triggers_of
+from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
+from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.run import Options, Run, Target
+
+
+def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
+    """Return the run in the form of `kubectl recreate`.
+
+    A run with an image reads configuration only if the policy does: it needs no right to it otherwise.
+    """
+    budget, new, image = policy.budget, record.image, None
+    if new:
+        image = ImageChange(new, record.before, adopt=True, template=record.template, follow=True, had=new)
+    options = Options(
+        record.containers,
+        max_unavailable=budget.max_unavailable,
+        max_per_node=budget.max_per_node,
+        min_ready=budget.min_ready,
+        preflight=image is None or policy.config is not None,
+        since=record.since,
+        objects=record.objects,
+        reason=record.reason,
+        policy=policy.uid,
+        image=image,
+    )
+    return Run(policy.namespace, record.name, target, options, record.started)
+
+
+def begun(policy: Policy, run: RunRecord) -> PolicyStatus:
+    """Return the status at the start of a run."""
+    return replace(TRIGGERS[run.trigger].begun(policy, run), run=run)
+
+
+def ended(
+    policy: Policy, run: RunRecord, *, failed: bool, message: str, now: datetime, complete: bool = True
+) -> PolicyStatus:
+    """Return the status after the end of a run. It is not `complete` if pods are left whose nodes are down."""
+    trigger, over = TRIGGERS[run.trigger], replace(run, finished=rfc3339(now), failed=failed, message=message)
+    status = trigger.ended(policy, over)
+    if complete and not failed and trigger in triggers_of(policy):
+        status = trigger.complete(replace(policy, status=status), over)
+    return replace(status, run=over)
+
+
+def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> tuple[PolicyStatus, RunRecord | None]:
+    """Return the status with the policy's last run as it is from now on, and the run to carry out.
+
+    The latter is the last run if that goes on, or a wanted one. It is None if nothing is to be done, or if a failed run
+    stops the policy. A run that another one replaces goes on until that one `may_start`: it brings the newest data.
+    """
+    policy, last, first = look.policy, look.status.run, next(iter(wanted), None)
+    if last is None:
+        return look.status, first
+    changes = [each for each in wanted if each.objects and each.since > last.since]
+    images = [each for each in wanted if each.image and each.gives != last.gives]
+    if last.finished:
+        return look.status, next(iter((*images, *reversed(changes))), None) if stops(policy, last) else first
+    if why := _misfit(policy, last):
+        return _over(look.status, last, f"ended because {why}", look.now), first
+    concerned = [each for each in look.found.running if _concerns(last, each)]
+    for kind, newer in (("template", images), ("change", changes[::-1])):
+        found = next((each for each in newer if any(_concerns(each, one) for one in concerned)), None)
+        starts = bool(last.image) or (may_start and bool(last.objects)) if kind == "template" else may_start
+        if found is not None and starts:
+            status = TRIGGERS[last.trigger].replaced(policy, last)
+            return _over(status, last, f"replaced by a run for a newer {kind}", look.now), found
+    return look.status, last
+
+
+def _over(status: PolicyStatus, run: RunRecord, message: str, now: datetime) -> PolicyStatus:
+    return replace(status, run=replace(run, finished=rfc3339(now), message=message))
+
+
+def _concerns(run: RunRecord, container: Running) -> bool:
+    """Whether a run may restart a container."""
+    parts = {each.part for each in run.changes}
+    uses_changed = not run.objects or bool(run.image) or any(part in parts for _, part in container.keys)
+    return container.name in run.containers and uses_changed
+
+
+def is_repaired(look: Look, run: RunRecord) -> bool:
+    """Whether all containers of a run have started since its time, and are ready for long enough.
+
+    After a run for an image, they have the image of the template instead, and so has what new pods are made of.
+    """
+    if run.image:
+        ready = all(each.ready for each in look.found.running if each.name in run.containers)
+        return ready and look.follows and not any(each.container in run.containers for each in look.changes)
+    concerned = [each.barred for each in look.found.running if _concerns(run, each)]
+    if concerned and None not in concerned:
+        return False  # maybe only while the versions of kubelet are unknown
+    since, available = parse_time(run.since) or look.now, look.now - timedelta(seconds=look.min_ready)
+    for each in look.restartable:
+        own = [change.until for change in run.changes if (each.name, change.part) in each.keys]
+        if _concerns(run, each) and not (each.ready and max(own, default=since) < each.started <= available):
+            return False
+    return True
+
+
+def _misfit(policy: Policy, active: RunRecord) -> str:
+    """Return why an active run does not fit the policy after an edit, "" if it fits."""
+    if active.generation == policy.generation:
+        return ""
+    if TRIGGERS[active.trigger] not in triggers_of(policy):
+        return f"the policy no longer has the trigger {active.trigger}"
+    if policy.containers and not {*active.containers} <= {*policy.containers}:
+        return "the policy no longer has all of its containers"
+    return "" if active.name == name_of(policy, active) else "the policy has another target"
