@@ -21,6 +21,7 @@ import yaml
 
 from crrd.core.api import types as model
 from tests.repo import test_image_policies as images
+from tests.repo import test_image_requests as image_requests
 from tests.repo.test_hints import HINTS, policy
 from tests.repo.test_manager_policies import (
     POD_STATUS,
@@ -215,6 +216,52 @@ def test_who_may_write_what_of_a_request(server: Server, what: str) -> None:
         if code == 0:
             may.add(name)
     assert may == allowed(server.world, what)
+
+
+@pytest.fixture
+def with_users(server: Server) -> Iterator[Server]:
+    """The users of the table have their roles in the tests' namespace, as RBAC itself says."""
+    made = [{**each, "apiVersion": "rbac.authorization.k8s.io/v1"} for each in image_requests.OWN_ROLES]
+    server.done("apply", "--server-side", "-f", "-", given=yaml.safe_dump_all(made))
+    rules, ends, names = image_requests.rules_with_roles(server.world), time.monotonic() + PATIENCE, []
+    try:
+        for name, (roles, _) in image_requests.USERS.items():
+            for role in roles:
+                names.append(f"{name}-{role}")
+                binding = ("rolebinding", names[-1], "-n", server.namespace)
+                server.done("create", *binding, f"--clusterrole={role}", f"--user={name}")
+        for name, (roles, _) in image_requests.USERS.items():
+            who = Who(name, bound=roles)
+            for verb, kind in (("patch", "pods"), ("update", "pods"), ("update-images", model.PLURAL)):
+                has = rules.grants(who, verb, "" if kind == "pods" else model.GROUP, kind, namespaced=True)
+                question = ("can-i", verb, kind if kind == "pods" else f"{kind}.{model.GROUP}", "-n", server.namespace)
+                while has is not (server.kubectl("auth", *question, who=who)[0] == 0):
+                    assert time.monotonic() < ends, f"{name}: {verb} {kind}"
+                    time.sleep(0.5)
+        yield server
+    finally:
+        server.kubectl("delete", "rolebinding", "-n", server.namespace, *names)
+        server.kubectl("delete", "-f", "-", "--ignore-not-found", given=yaml.safe_dump_all(made))
+
+
+@pytest.mark.parametrize("server", WITH_MANAGER[:1], indirect=True)
+@pytest.mark.parametrize("what", image_requests.WRITES)
+def test_who_may_write_requests_with_an_image(with_users: Server, what: str) -> None:
+    server, may = with_users, set()
+    server.settle(model.PLURAL, image_requests.write_of("own annotation", USER).old or {})
+    for name, (roles, _) in image_requests.USERS.items():
+        who = Who(name, bound=roles)
+        write = image_requests.write_of(what, who)
+        if write.old is not None:
+            code, output = server.put(model.PLURAL, write.new, who=who)
+        else:
+            body = {**write.new, "metadata": {**write.new["metadata"], "name": "new", "namespace": server.namespace}}
+            path = server.path(model.PLURAL) + "?dryRun=All"
+            code, output = server.kubectl("create", "--raw", path, "-f", "-", given=json.dumps(body), who=who)
+        assert code == 0 or "only users who may update pods, or have the ClusterRole" in output, output
+        may |= {name} if code == 0 else set()
+    table = image_requests.USERS.items()
+    assert may == {name for name, (_, by_roles) in table if image_requests.is_allowed(what, by_roles)}
 
 
 @pytest.mark.parametrize("server", WITH_MANAGER, indirect=True)

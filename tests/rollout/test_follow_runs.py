@@ -176,8 +176,9 @@ async def test_a_webhook_that_sets_another_image_is_named(cluster: PlayedCluster
 async def test_no_right_to_change_the_workload_is_needed(
     cluster: PlayedCluster, images: Images, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def lacks(_client: object, wanted: list[str], _namespace: str) -> tuple[str, ...]:
-        assert wanted == ["patch pods", "create,delete pods", "patch,delete replicasets.apps"]
+    async def lacks(_client: object, wanted: tuple[str, ...], _namespace: str) -> tuple[str, ...]:
+        rights = ("patch pods", "create,delete pods", "patch,delete replicasets.apps")
+        assert wanted == (*rights, "update pods", "update-images containerrecreaterequests.apps.kruise.io")
         return ("delete pods",)
 
     monkeypatch.setattr("crrd.rollout.image.start.missing_rights", lacks)

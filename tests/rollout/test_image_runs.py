@@ -35,6 +35,7 @@ from tests.support.sessions import command, recreated
 Json = dict[str, Any]
 TO = ("-c", "app", "--image", "i:2", "--min-ready", "0")
 DEPLOYMENTS = RESOURCES["Deployment"]
+MAY_REQUEST = ("update pods", "update-images containerrecreaterequests.apps.kruise.io")
 
 
 async def deployment(cluster: PlayedCluster) -> Json:
@@ -512,11 +513,9 @@ async def test_what_is_refused_of_pods(cluster: PlayedCluster, images: Images) -
 async def test_a_missing_right_is_named_before_anything_is_written(
     cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def lacks(_client: object, wanted: list[str], namespace: str) -> tuple[str, ...]:
-        assert (wanted, namespace) == (
-            ["patch pods", "create,delete pods", "patch deployments.apps", "patch,delete replicasets.apps"],
-            NAMESPACE,
-        )
+    async def lacks(_client: object, wanted: tuple[str, ...], namespace: str) -> tuple[str, ...]:
+        rights = ("patch pods", "create,delete pods", "patch deployments.apps", "patch,delete replicasets.apps")
+        assert (wanted, namespace) == ((*rights, *MAY_REQUEST), NAMESPACE)
         return ("patch pods", "delete replicasets.apps")
 
     monkeypatch.setattr("crrd.rollout.image.start.missing_rights", lacks)
@@ -531,6 +530,24 @@ async def test_a_missing_right_is_named_before_anything_is_written(
     await cluster.client.create(REQUESTS, NAMESPACE, begun)
     with pytest.raises(ConfigurationError, match=message):
         await recreated(cluster, "resume", "begun")
+
+
+@pytest.mark.parametrize("missing", [*((each,) for each in MAY_REQUEST), MAY_REQUEST])
+async def test_requests_with_an_image_need_one_of_two_rights(
+    cluster: PlayedCluster, images: Images, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
+) -> None:
+    async def lacks(*_: object) -> tuple[str, ...]:
+        return missing
+
+    monkeypatch.setattr(image_start, "missing_rights", lacks)
+    await cluster.workload("Deployment", "web", 1)
+    words = ("deployment/web", *TO, "--template", "keep")
+    if missing != MAY_REQUEST:
+        assert await recreated(cluster, *words) == 0
+        return
+    message = "you may not update pods in namespace default; bind the ClusterRole crrd-recreate-image"
+    with pytest.raises(ConfigurationError, match=message):
+        await recreated(cluster, *words)
 
 
 @pytest.mark.parametrize(

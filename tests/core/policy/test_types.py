@@ -94,6 +94,14 @@ def test_the_defaults() -> None:
         ({"selector": {"matchLabels": {"a": "b"}}}, "spec must have either targetRef or a selector that is not empty"),
         ({"targetRef": {"kind": "Deployment"}}, "spec.targetRef.apiVersion must be a string that is not empty"),
         ({"triggers": {}}, f"spec.triggers must have {' or '.join(sorted(TRIGGERS))}"),
+        *(
+            (
+                {"targetRef": {"apiVersion": "v1", "kind": kind, "name": "web"}},
+                "spec.targetRef.kind must name a kind with spec.selector, such as Deployment of apps/v1",
+            )
+            for kind in ("Secret", "ConfigMap", "Pod")
+        ),
+        ({"targetRef": {"apiVersion": "v1", "kind": "ReplicationController", "name": "web"}}, ""),
         ({"triggers": {"maxAge": "599s"}}, "spec.triggers.maxAge must be a time like 30s, 5m or 72h, at least 10m"),
         (
             {"triggers": {"configChange": {"settle": "soon"}}},

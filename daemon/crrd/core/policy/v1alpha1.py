@@ -15,6 +15,9 @@ from crrd.core.rollout.run import Amount, read_amount
 from crrd.lib.jsonfields import Reader, items, mapping, number, text
 
 _Record = TypeVar("_Record", UsedObject, RunRecord)
+_SELECTING = ("ReplicationController", "Service")
+"""The kinds of the core group with spec.selector. The manager looks for no others: an author of policies, who may not
+read Secrets, would learn from the status whether a Secret of a name exists."""
 _READ: Mapping[Type, Callable[[Section, str], Any]] = {
     Type.STRING: Section.text,
     Type.STRINGS: Section.texts,
@@ -33,6 +36,8 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
     query = selector.query if selector is not None else ""
     if (target is None) is not bool(query):
         reader.reject("spec", "must have either targetRef or a selector that is not empty")
+    if target is not None and target.text("apiVersion") == "v1" and target.text("kind") not in _SELECTING:
+        target.reject("must name a kind with spec.selector, such as Deployment of apps/v1", "kind")
     given: dict[str, Any] = {each.attribute: each.read(triggers) for each in TRIGGERS.values()}
     if not any(given.values()):
         triggers.reject(f"must have {' or '.join(sorted(TRIGGERS))}")

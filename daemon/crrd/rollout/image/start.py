@@ -39,6 +39,8 @@ Json = Mapping[str, Any]
 ROLE = "crrd-recreate-image"
 FOLLOW_ROLE = "crrd-recreate-from-template"  # It has no right on workloads
 _KRUISE = "apps.kruise.io"
+_ANY_OF = ("update pods", f"update-images {REQUESTS.full_name}")
+"""Rights of which the policy crrd-admission asks for one, for requests with an image."""
 _GITOPS = {
     "argocd.argoproj.io/": "Argo CD",
     "argocd": "Argo CD",
@@ -149,7 +151,9 @@ async def check_rights(session: Session, target: Target, change: ImageChange) ->
         wanted.append("list controllerrevisions.apps" if by_labels else "patch,delete replicasets.apps")
     missing: tuple[str, ...] = ()
     with suppress(ResourceMissingError):  # the local API server has no access reviews, and no rights
-        missing = await missing_rights(session.client, wanted, session.namespace)
+        missing = await missing_rights(session.client, (*wanted, *_ANY_OF), session.namespace)
+    satisfied = _ANY_OF[1:] if set(_ANY_OF) <= set(missing) else _ANY_OF
+    missing = tuple(each for each in missing if each not in satisfied)
     if missing:
         rights, role = ", ".join(missing), FOLLOW_ROLE if change.follow else ROLE
         raise ConfigurationError(f"you may not {rights} in namespace {session.namespace}; bind the ClusterRole {role}")
