@@ -65,7 +65,7 @@ async def read_kubeconfig(paths: str, overrides: Overrides = NO_OVERRIDES) -> Lo
         ApiUnavailableError: the plugin failed, or the system has no free file descriptor or memory; retry later.
     """
     merged = merged_files(paths)
-    names, cluster, user = _selected(merged, overrides)
+    (context, cluster_name, user_name), cluster, user = _selected(merged, overrides)
     reader = Reader()
     server = reader.text(cluster.get("server"), "the cluster's server").rstrip("/")
     proxy = reader.text(cluster.get("proxy-url"), "the cluster's proxy-url")
@@ -82,9 +82,11 @@ async def read_kubeconfig(paths: str, overrides: Overrides = NO_OVERRIDES) -> Lo
         insecure=insecure,
         tls_server_name=tls_server_name,
         proxy=proxy,
-        namespace=text(mapping(merged["contexts"].get(names["context"])).get("namespace")) or overrides.namespace,
+        namespace=text(mapping(merged["contexts"].get(context)).get("namespace")) or overrides.namespace,
         impersonation=_impersonation(user),
-        **names,
+        context=context,
+        cluster=cluster_name,
+        user=user_name,
         cluster_info={**cluster, "certificate-authority-data": _base64(ca)},
         is_only_context=len(merged["contexts"]) < 2,
     )
@@ -135,8 +137,8 @@ async def _with_credentials(login: Login, user: Mapping[str, Any]) -> Login:
     return replace(login, authorization=authorization, certificate=certificate, key=key, expiry=expiry)
 
 
-def _selected(merged: Mapping[str, Any], overrides: Overrides) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
-    """Return the names of the entries that exist, and the sections of the context's cluster and user.
+def _selected(merged: Mapping[str, Any], overrides: Overrides) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
+    """Return the names of context, cluster and user, "" for one without an entry, and the sections of the last two.
 
     A user without a section has no credentials.
     """
@@ -151,9 +153,9 @@ def _selected(merged: Mapping[str, Any], overrides: Overrides) -> tuple[dict[str
     require(known, f"it has no cluster named {cluster!r}, which {cause}")
     user = overrides.user or text(context.get("user"))
     require(user in merged["users"] or not overrides.user, f"it has no user named {user!r}, which --user needs")
-    names = {"context": name, "cluster": cluster, "user": user}
+    names = {"contexts": name, "clusters": cluster, "users": user}
     return (
-        {key: each if each in merged[f"{key}s"] else "" for key, each in names.items()},
+        [each if each in merged[listed] else "" for listed, each in names.items()],
         _with_cluster_fields(merged["clusters"].get(cluster, {}), overrides.cluster_fields),
         _with_user_fields(merged["users"].get(user, {}), overrides.user_fields),
     )
