@@ -81,7 +81,7 @@ async def refreshed(api: Api, display: Lines, plan: Plan = PLAN) -> list[tuple[s
 async def test_one_annotation_is_written() -> None:
     api, display = Api(), Lines()
     assert await refreshed(api, display) == [("uid-web-0", TOKEN, "")]
-    assert api.written == [{"metadata": {"annotations": {ANNOTATION_REFRESH: TOKEN}}}]
+    assert api.written == [{"metadata": {"uid": "uid-web-0", "annotations": {ANNOTATION_REFRESH: TOKEN}}}]
     assert display.lines == []
 
 

@@ -97,9 +97,13 @@ class ImageWriter:
         change, rows = run.options.image, (row for row in plan.rows if row.node == node and row.member is not None)
         if change is None:
             return
-        begun = (row.pod for row in rows if row.containers and not has_image(row, change))
+        begun = ((row.pod, row.uid) for row in rows if row.containers and not has_image(row, change))
+        name, uid = next(begun, ("", ""))
         try:
-            like = await self._client.get(PODS, run.namespace, next(begun, ""))
+            like = await self._client.get(PODS, run.namespace, name)
+            if _name_and_uid(like) != (name, uid):  # another pod has its name, which the watch will say
+                await asyncio.sleep(_PAUSE_SECONDS)
+                return
             made = await self._client.create(PODS, run.namespace, pull_pod(run, node, change.image, like))
         except (ConflictError, GoneError):  # it exists, or that pod does not: the watches say so
             await asyncio.sleep(_PAUSE_SECONDS)
@@ -137,13 +141,13 @@ class ImageWriter:
             self._chosen = {}
             if error.status == 401 or lacks_right(error):
                 raise ConfigurationError(str(error)) from error
-            known = await self._cluster.look_again(row.pod)
+            known = await self._cluster.look_again(row.pod, row.uid)
             if error.status != _INVALID or known == row.member:  # else a test has failed, and the next plan decides
                 self._cluster.refused(row.uid, str(error))
             return False
         except ApiUnavailableError:
             with suppress(ApiUnavailableError):  # else the watch says whether the pod has it
-                await self._cluster.look_again(row.pod)
+                await self._cluster.look_again(row.pod, row.uid)
             return False
         self._cluster.pod_written(made)
         return True
@@ -153,7 +157,7 @@ class ImageWriter:
         if row.request is None or run.options.image is None:
             return
         with suppress(GoneError, ConflictError):
-            present = replace(row, member=await self._cluster.look_again(row.pod))
+            present = replace(row, member=await self._cluster.look_again(row.pod, row.uid))
             if not has_image(present, run.options.image):
                 body = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
                 name = row.request.request.name
@@ -180,7 +184,7 @@ class ImageWriter:
             # A test has failed, or a policy refuses it. Then the next plan is the same, because it knows the object.
             with suppress(GoneError, ApiUnavailableError):
                 if resource == PODS:
-                    await self._cluster.look_again(name)  # another one may have its name by now
+                    await self._cluster.look_again(name, write.uid)  # another one may have its name by now
                 else:
                     self._record(run, resource, await self._client.get(resource, run.namespace, name))
                 await self._known.read_revisions()

@@ -48,16 +48,17 @@ class FileRefresher:
         except GoneError:
             pass  # deleted meanwhile, which the plan sees before it creates a request
         except (ApiRefusedError, ApiUnavailableError) as error:
-            problem, no_right = str(error), isinstance(error, ApiRefusedError) and lacks_right(error)
+            if "metadata.uid" not in str(error):  # else it is gone, and another pod has its name
+                problem, no_right = str(error), isinstance(error, ApiRefusedError) and lacks_right(error)
         self._cluster.refreshed(row.uid, token, problem)
         self._display.files_refreshed(problem, lacks_right=no_right)
 
     async def _patch(self, row: Row, token: str) -> None:
-        body = {"metadata": {"annotations": {ANNOTATION_REFRESH: token}}}
+        meta = {"uid": row.uid, "annotations": {ANNOTATION_REFRESH: token}}  # another UID is refused
         namespace = row.member.pod.namespace if row.member is not None else ""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                await self._client.merge_patch(PODS, namespace, row.pod, body)
+                await self._client.merge_patch(PODS, namespace, row.pod, {"metadata": meta})
             except ApiUnavailableError as error:
                 if attempt == _ATTEMPTS:
                     raise
