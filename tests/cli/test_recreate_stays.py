@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from crrd.kube.resources import REQUESTS
+from crrd.lib.errors import ApiRefusedError
 from tests.support.command import Begun, crrd
-from tests.support.played_cluster import PlayedCluster, played
+from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 from tests.support.warm import begun
 
 pytestmark = pytest.mark.timeout(120)
@@ -124,3 +126,17 @@ async def test_no_context_is_named_where_there_is_only_one(two: Two) -> None:
     two.write("a", b="")
     code, _, err = await crrd("recreate", "resume", "mine", KUBECONFIG=str(two.kubeconfig))
     assert (code, err.rpartition("to list runs: ")[2]) == (2, "crrd recreate status -n default\n")
+
+
+async def test_copies_of_requests_are_no_run_in_another_cluster(two: Two) -> None:
+    """As from a backup, or with `kubectl get -o yaml` and `kubectl apply`."""
+    words = ("-l", "app=db", "-c", "app", "--run", "mine", "--partition", "1")
+    assert (await crrd("recreate", *words, KUBECONFIG=str(two.kubeconfig))).code == 0
+    (request,) = await two.a.requests()
+    meta = {key: request["metadata"][key] for key in ("name", "labels", "annotations")}
+    with pytest.raises(ApiRefusedError, match="statusContext must be left out: admission takes it from the pod"):
+        await two.b.client.create(REQUESTS, NAMESPACE, {**request, "metadata": meta})
+    for verb in ("resume", "undo", "abort"):
+        code, out, err = await two.b.recreate(verb, "mine")
+        assert (code, out) == (2, "")
+        assert err.startswith("crrd recreate: run 'mine' not found in namespace 'default'; ")

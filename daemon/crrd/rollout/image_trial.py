@@ -45,12 +45,14 @@ async def try_pods(client: KubeClient, world: World, run: Run, rows: Sequence[Ro
         if change.follow and image not in ("", change.image):
             why = f"a webhook sets {image} in the pods of {run.target.words} instead of {change.image}"
             raise ConfigurationError(f"{why}, which its template has: write {image} in the template")
-        run = replace(run, options=replace(run.options, image=replace(change, image=image or change.image)))
+        if image not in ("", change.image):
+            change = replace(change, image=image, given=change.image)
+            run = replace(run, options=replace(run.options, image=change))
         if change.pulls:
-            body = pull_pod(run, row.node, image or change.image, like)
+            body = pull_pod(run, row.node, change.image, like)
             with suppress(ConflictError):  # this run has been here before
                 made = await client.create(PODS, run.namespace, body, dry_run=True)
-                _check_pulled(run, made, image or change.image, rows)
+                _check_pulled(run, made, change.image, rows)
     except ApiRefusedError as error:
         raise ConfigurationError(
             f"the API server rejects the image for pod {row.pod}, nothing was changed: {error}"

@@ -32,6 +32,7 @@ class ImageChange:
     """Whether the template of a held workload has the image already (`following`). Then the run does not write the
     workload; what new pods are made of gets the image in the end, as with `adopt`, which is true, too."""
     had: str = ""  # The image in the workload's template when the run started; "" also in runs of older versions
+    given: str = ""  # The image as the user gave it, if a webhook has replaced it
 
     def is_foreign(self, image: str) -> bool:
         """Whether somebody has given the container an image since the run began. It may be a newer one."""
@@ -43,7 +44,8 @@ class ImageChange:
 
     def to_json(self) -> dict[str, Any]:
         """Return it for the annotation with the run's options."""
-        return {**asdict(self), "before": list(self.before)}
+        shape = {**asdict(self), "before": list(self.before)}
+        return shape if self.given else {key: value for key, value in shape.items() if key != "given"}
 
 
 def read_image_change(found: object) -> ImageChange | None:
@@ -52,7 +54,7 @@ def read_image_change(found: object) -> ImageChange | None:
         return None
     raw = dict(mapping(found))
     read = ImageChange(**{**raw, "before": tuple(map(text, items(raw.get("before"))))})
-    texts, flags = (read.image, read.template, read.undoes, read.had), (read.adopt, read.pulls, read.follow)
+    texts, flags = (read.image, read.template, read.undoes, read.had, read.given), (read.adopt, read.pulls, read.follow)
     sound = all(isinstance(each, str) for each in texts) and all(isinstance(each, bool) for each in flags)
     if not read.image or not sound:
         raise ValueError("an image change has other types")

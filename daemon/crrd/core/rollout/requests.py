@@ -81,7 +81,8 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     if image is not None and len(options.containers) != 1:
         return None
     options = replace(options, image=image)
-    run = Run(text(meta.get("namespace")), name, target, options, started, number(shape.get("revision")))
+    parts = text(meta.get("namespace")), name, target, options, started
+    run = Run(*parts, number(shape.get("revision")), text(shape.get("partition")))
     progress, request = _read_progress(text(annotations.get(ANNOTATION_PROGRESS))), parse_request(obj)
     if any(each.image != (image.image if image is not None else "") for each in request.containers):
         return None
