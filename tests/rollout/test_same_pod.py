@@ -1,5 +1,6 @@
 """A pod is what its UID says: another pod may have its name at any time, as those of StatefulSets do."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -98,8 +99,23 @@ async def test_the_next_pod_gets_no_annotation(cluster: PlayedCluster, capsys: p
     known, row = await seen(cluster)
     refresher = FileRefresher(cluster.client, known, TextLines())
     refresher.begin(Plan((), refresh=((row, "0123456789abcdef"),)))
-    await known.changed.wait()
-    refresher.begin(Plan(()))
+    while row.uid not in known.world().refreshes:
+        await asyncio.sleep(0.01)
     (pod,) = await cluster.pods()
     assert ANNOTATION_REFRESH not in pod["metadata"].get("annotations", {})
     assert capsys.readouterr().out == "", "it is no problem"
+
+
+async def test_a_policy_that_refuses_the_annotation_is_said(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The API server refuses it with the same status as for another pod of that name."""
+    member = read_member(await cluster.pod("db-0", {"app": "db"}))
+    cluster.api.fail_next(1, 422, match=lambda call: (call.verb, call.resource) == ("patch", "pods"))
+    known = Cluster(cluster.client, NAMESPACE, Aim(RUN.target), RUN.options)
+    row = Row("db-0", member.pod.uid, Stage.WAITING, node="node-a", member=member, containers=("app",))
+    refresher = FileRefresher(cluster.client, known, TextLines())
+    refresher.begin(Plan((), refresh=((row, "0123456789abcdef"),)))
+    while not (out := capsys.readouterr().out):
+        await asyncio.sleep(0.01)
+    assert out.startswith("restarted containers can read a file that is up to a minute old")

@@ -1,6 +1,7 @@
 """Sets the annotation of a pod for which kubelet refreshes the pod's files. `core.rollout.refresh` says when."""
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 
 from crrd.core.rollout.plan import Plan
@@ -16,6 +17,7 @@ from crrd.rollout.side_by_side import SideBySide
 
 _ATTEMPTS = 5
 """Most attempts while the API server fails. A webhook for pods that is down must not keep the run from its work."""
+_INVALID = 422  # Also what a patch gets that names another UID than the pod's
 
 
 def lacks_right(error: ApiRefusedError) -> bool:
@@ -48,10 +50,17 @@ class FileRefresher:
         except GoneError:
             pass  # deleted meanwhile, which the plan sees before it creates a request
         except (ApiRefusedError, ApiUnavailableError) as error:
-            if "metadata.uid" not in str(error):  # else it is gone, and another pod has its name
-                problem, no_right = str(error), isinstance(error, ApiRefusedError) and lacks_right(error)
+            problem, no_right = str(error), isinstance(error, ApiRefusedError) and lacks_right(error)
+            if isinstance(error, ApiRefusedError) and error.status == _INVALID and await self._is_gone(row):
+                problem = ""
         self._cluster.refreshed(row.uid, token, problem)
         self._display.files_refreshed(problem, lacks_right=no_right)
+
+    async def _is_gone(self, row: Row) -> bool:
+        """Whether a pod is gone, also if another one has its name by now."""
+        with suppress(ApiRefusedError, ApiUnavailableError):
+            return await self._cluster.look_again(row.pod, row.uid) is None
+        return False
 
     async def _patch(self, row: Row, token: str) -> None:
         meta = {"uid": row.uid, "annotations": {ANNOTATION_REFRESH: token}}  # another UID is refused
