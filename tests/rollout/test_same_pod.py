@@ -99,7 +99,7 @@ async def test_the_next_pod_gets_no_annotation(cluster: PlayedCluster, capsys: p
     known, row = await seen(cluster)
     refresher = FileRefresher(cluster.client, known, TextLines())
     refresher.begin(Plan((), refresh=((row, "0123456789abcdef"),)))
-    while row.uid not in known.world().refreshes:
+    while row.uid not in (known.world().refreshes or {}):
         await asyncio.sleep(0.01)
     (pod,) = await cluster.pods()
     assert ANNOTATION_REFRESH not in pod["metadata"].get("annotations", {})
