@@ -25,10 +25,10 @@ from crrd.core.rollout.run import ANNOTATION_TARGET, LABEL_RUN, Options, Run, Ta
 from crrd.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, REQUESTS, Resource
 from crrd_localnode.api.admission import AdmissionRequest
 from crrd_localnode.api.errors import Cause, invalid
-from tests.support.command import crrd
+from tests.support.command import Begun, crrd
 from tests.support.faulty_api import Call, Match
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
-from tests.support.warm import Started, begun
+from tests.support.warm import begun
 
 CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 pytestmark = pytest.mark.timeout(300)  # many processes, one after the other
@@ -50,27 +50,6 @@ def on(verb: str, resource: str) -> Match:
     return lambda call: (call.verb, call.resource) == (verb, resource)
 
 
-class Begun:
-    """A run in a process of its own, read line by line."""
-
-    def __init__(self, process: Started) -> None:
-        self.process = process
-        self.lines: list[str] = []
-
-    async def until(self, words: str) -> str:
-        """The next line that has these words in it."""
-        async for line in self.process.stdout:
-            self.lines.append(line.decode())
-            if words in self.lines[-1]:
-                return self.lines[-1]
-        raise AssertionError(f"it ended without {words!r}: {self.lines}")
-
-    async def end(self) -> tuple[int, str]:
-        """Its exit code, and all that it said."""
-        code, out = await self.process.ended()
-        return code, "".join(self.lines) + out
-
-
 async def begin(cluster: PlayedCluster, *words: str, ignores: tuple[signal.Signals, ...] = ()) -> Begun:
     environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
     return Begun(await _begun.enter_async_context(begun(["recreate", *words], environment, ignores=ignores)))
@@ -90,7 +69,8 @@ async def test_a_deployment_pod_by_pod(cluster: PlayedCluster) -> None:
     assert cluster.stops == [(pod, "app") for pod in pods]
     name = await the_run(cluster)
     head, *told = out.splitlines()
-    assert head == f"run {name}: app of deployment.apps/web, 3 pods, at most 1 unready (log level)"
+    what = "app of deployment.apps/web, 3 pods, at most 1 unready (log level)"
+    assert head == f"run {name}: {what}; namespace default, context local"
     for at, pod in enumerate(pods):
         (line,) = [line for line in told if pod in line and "  done  " in line]
         assert re.search(rf"containerd://\w{{12}} -> containerd://\w{{12}}  in \d+\.\d s  \({at + 1} of 3\)$", line)

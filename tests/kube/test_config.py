@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -599,7 +600,9 @@ async def test_the_namespace_that_is_meant(write: Write) -> None:
 def test_what_a_kubeconfig_comes_to(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://everybodys.example")
     plain = resolve(write(kubeconfig("http://127.0.0.1:8080/", {"token": "t"})))
-    assert plain == Login("http://127.0.0.1:8080", "Bearer t")
+    assert (plain.context, plain.cluster, plain.user) == ("here", "c", "u")
+    unnamed = replace(plain, context="", cluster="", user="", cluster_info={})
+    assert unnamed == Login("http://127.0.0.1:8080", "Bearer t")
     elsewhere = resolve(write(kubeconfig("http://x", {"username": "u", "password": "p"})), "elsewhere")
     assert elsewhere.server == "http://elsewhere.example/prefix"
     assert elsewhere.authorization == f"Basic {b64('u:p')}"

@@ -539,7 +539,7 @@ async def test_requests_with_an_image_need_one_of_two_rights(
     async def lacks(*_: object) -> tuple[str, ...]:
         return missing
 
-    monkeypatch.setattr(image_start, "missing_rights", lacks)
+    monkeypatch.setattr("crrd.rollout.image.start.missing_rights", lacks)
     await cluster.workload("Deployment", "web", 1)
     words = ("deployment/web", *TO, "--template", "keep")
     if missing != MAY_REQUEST:

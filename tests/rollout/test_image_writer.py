@@ -58,8 +58,9 @@ class World:
     def pod_written(self, name: str) -> None:
         self.done.append(name)
 
-    async def look_again(self, name: str) -> Member | None:
-        return self.members.get(name)
+    async def look_again(self, name: str, uid: str) -> Member | None:
+        found = self.members.get(name)
+        return found if found is not None and found.pod.uid == uid else None
 
     def refused(self, uid: str, message: str) -> None:
         self.refusals[uid] = message
@@ -160,7 +161,7 @@ class Refusing:
     def workload_written(self, _: object) -> None:
         self.calls.append("workload")
 
-    async def look_again(self, _: object) -> None:
+    async def look_again(self, *_: object) -> None:
         self.calls.append("look again")
 
     async def adopt(self, *writes: Write) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,6 +17,7 @@ from crrd.core.rollout.run import ANNOTATION_REFRESH
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import CONFIG_MAPS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
+from crrd.rollout.cluster import Cluster
 from crrd.rollout.refresher import FileObjects, FileRefresher
 from crrd.rollout.text import TextLines
 from crrd_localnode.api.admission import AdmissionRequest
@@ -63,8 +65,8 @@ class Lines(TextLines):
 async def refreshed(api: Api, display: Lines, plan: Plan = PLAN) -> list[tuple[str, str, str]]:
     """Carry out a plan. Return the refreshes that are known then: pod, token, and problem."""
     changed = asyncio.Event()
-    known = FileObjects(changed.set)
-    await FileRefresher(cast("KubeClient", api), known, display, changed.set).carry_out(run(), plan)
+    known, cluster = FileObjects(changed.set), cast("Cluster", SimpleNamespace(changed=changed))
+    await FileRefresher(cast("KubeClient", api), cluster, known, display).carry_out(run(), plan)
     await changed.wait()
     return [(uid, each.token, each.problem) for uid, each in known.state().refreshes.items()]
 
@@ -72,7 +74,7 @@ async def refreshed(api: Api, display: Lines, plan: Plan = PLAN) -> list[tuple[s
 async def test_one_annotation_is_written() -> None:
     api, display = Api(), Lines()
     assert await refreshed(api, display) == [("uid-web-0", TOKEN, "")]
-    assert api.written == [{"metadata": {"annotations": {ANNOTATION_REFRESH: TOKEN}}}]
+    assert api.written == [{"metadata": {"uid": "uid-web-0", "annotations": {ANNOTATION_REFRESH: TOKEN}}}]
     assert display.lines == []
 
 

@@ -102,7 +102,7 @@ class _Lines(TextLines):
         return False
 
 
-async def _unexplained(client: KubeClient, clock: ServerClock, request: Mapping[str, Any]) -> str:
+async def _unexplained(client: KubeClient, clock: ServerClock, request: Mapping[str, Any], flags: str) -> str:
     return ""
 
 

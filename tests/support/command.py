@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from tests.support import warm
 from tests.support.cluster import Cluster
+from tests.support.warm import Started
 
 
 class Ended(NamedTuple):
@@ -27,6 +28,27 @@ async def crrd(*arguments: str, stdin: str = "", **environment: str) -> Ended:
     code, out, err = await warm.run(list(arguments), given, stdin.encode())
     assert b"Traceback" not in err, err.decode()
     return Ended(code, out.decode(), err.decode())
+
+
+class Begun:
+    """A run in a process of its own, read line by line."""
+
+    def __init__(self, process: Started) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    async def until(self, words: str) -> str:
+        """The next line that has these words in it."""
+        async for line in self.process.stdout:
+            self.lines.append(line.decode())
+            if words in self.lines[-1]:
+                return self.lines[-1]
+        raise AssertionError(f"it ended without {words!r}: {self.lines}")
+
+    async def end(self) -> tuple[int, str]:
+        """Its exit code, and all that it said."""
+        code, out = await self.process.ended()
+        return code, "".join(self.lines) + out
 
 
 async def explained(cluster: Cluster, name: str, *flags: str) -> str:

@@ -32,5 +32,5 @@ async def recreated(cluster: PlayedCluster, *words: str, display: Display | None
     return code
 
 
-async def _unexplained(client: KubeClient, clock: ServerClock, request: object) -> str:
+async def _unexplained(client: KubeClient, clock: ServerClock, request: object, flags: str) -> str:
     return "explained"

@@ -9,7 +9,7 @@ from functools import partial
 
 from crrd.cli.options import add_daemon_flags, add_flag, add_kubeconfig_flag, from_flags, label, number, subdomain
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS
-from crrd.kube.kubeconfig import is_file
+from crrd.kube.kubeconfig_files import is_file
 from crrd.lib.descriptors import raise_limit
 from crrd.lib.errors import ConfigurationError
 from crrd.lib.memory import tune_allocator

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -17,12 +17,11 @@ from crrd.core.rollout.phases import End
 from crrd.core.rollout.run import Options
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
+from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 from crrd.lib.log import configure as configure_log
 from crrd.lib.output import complain
-from crrd.lib.plain import plain, with_flags
+from crrd.lib.plain import plain
 from crrd.rollout.abort import abort
-from crrd.rollout.refusals import describe
 from crrd.rollout.session import Command, execute
 from crrd.rollout.start import resume, start, undo
 from crrd.rollout.status import status
@@ -91,19 +90,18 @@ VERBS = tuple(filter(None, _VERBS))
 def run(args: argparse.Namespace) -> int:
     """Carry out the command. Return the exit code. Raises ConfigurationError if it cannot be done."""
     configure_log("console", "error")
-    flags = access_flags(args)
     try:
-        return asyncio.run(execute(args.work, requested(args), partial(_explanation, flags)))
+        return asyncio.run(execute(args.work, requested(args), _explanation))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return End.INTERRUPTED.exit_code
-    except (ConfigurationError, ApiRefusedError) as error:
-        raise ConfigurationError(with_flags(describe(error), flags)) from error
+    except ConfigurationError as error:
+        raise ConfigurationError(plain(str(error))) from error
     except ApiUnavailableError as error:
         complain(f"{args.called}: cannot reach the API server: {plain(str(error))}")
         return End.FAILED.exit_code
 
 
-async def _explanation(flags: str, client: KubeClient, clock: ServerClock, request: Mapping[str, Any]) -> str:
+async def _explanation(client: KubeClient, clock: ServerClock, request: Mapping[str, Any], flags: str) -> str:
     return render(await explained(client, clock, request), flags)
 
 

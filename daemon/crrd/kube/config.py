@@ -16,7 +16,8 @@ from typing import Protocol
 
 from multidict import CIMultiDict
 
-from crrd.kube.kubeconfig import NO_OVERRIDES, Overrides, is_file, read_kubeconfig
+from crrd.kube.kubeconfig import NO_OVERRIDES, EntryChangedError, Login, Overrides, read_kubeconfig, renew_credentials
+from crrd.kube.kubeconfig_files import is_file
 from crrd.kube.proxy import proxy_for
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 
@@ -38,6 +39,8 @@ class Access:
     proxy: str | None = None
     namespace: str = ""  # The default namespace: of the kubeconfig's context, or the pod's own; "" for neither
     impersonation: tuple[tuple[str, str], ...] = ()  # Impersonation headers; a name may occur more than once
+    context: str = ""  # The name of the kubeconfig's context, "" for none
+    is_only_context: bool = False  # Whether the kubeconfig has no other context
 
     @property
     def headers(self) -> CIMultiDict[str]:
@@ -150,16 +153,20 @@ class ServiceAccountAccess:
 
 
 class KubeconfigAccess:
-    """Access from a kubeconfig, read again if the credentials expire or are refused (exec plugins issue new ones)."""
+    """Access from a kubeconfig, to the cluster that it names at first, whatever happens to the kubeconfig later.
+
+    The credentials are read again if they expire or are refused (exec plugins issue new ones).
+    """
 
     def __init__(self, path: str, overrides: Overrides = NO_OVERRIDES) -> None:
         self.description = f"the kubeconfig {path}" if path else "the given flags"
         self._path = path
         self._overrides = overrides
         self._lock = asyncio.Lock()  # Held during a renewal. All calls wait for it, because none can succeed before
+        self._login: Login | None = None
         self._access: Access | None = None
-        self._expiry = 0.0
         self._renewed = float("-inf")
+        self._problem = ""  # Why the last renewal has failed
 
     async def current(self) -> Access:
         """See AccessSource."""
@@ -173,32 +180,48 @@ class KubeconfigAccess:
             access, now = self._access, time.monotonic()
             if access is None:
                 return await self._read()
-            is_good = access is not refused and not self._expired()
-            if is_good or now - self._renewed < _RENEWAL_SECONDS:
+            if access is not refused and not self._expired():
                 return access
-            self._renewed = now
+            if now - self._renewed < _RENEWAL_SECONDS:
+                if access is refused and self._problem:
+                    raise ApiUnavailableError(self._problem)
+                return access
+            self._renewed, before, self._problem = now, self._problem, ""
             try:
                 return await self._read()
-            except ConfigurationError as error:
-                raise ApiUnavailableError(str(error)) from error  # it was valid before, so it may be mid-edit: retry
+            except (ConfigurationError, ApiUnavailableError) as error:
+                self._problem = str(error)
+                if isinstance(error, EntryChangedError) and self._problem == before:
+                    raise
+                raise ApiUnavailableError(self._problem) from error  # it was valid before, so it may be mid-edit: retry
 
     def _expired(self) -> bool:
         """Whether the credentials have expired or are about to. Their expiry is a wall-clock time."""
-        return bool(self._expiry) and time.time() > self._expiry - _EXPIRY_MARGIN_SECONDS
+        expiry = self._login.expiry if self._login is not None else 0.0
+        return bool(expiry) and time.time() > expiry - _EXPIRY_MARGIN_SECONDS
 
     async def _read(self) -> Access:
-        where, tls = self.description, None
+        where, tls, source = self.description, None, (self._path, self._overrides)
         try:
-            login = await read_kubeconfig(self._path, self._overrides)
+            first = self._login
+            login = await read_kubeconfig(*source) if first is None else await renew_credentials(first, *source)
             proxy = login.proxy or proxy_for(login.server, os.environ)
         except (ConfigurationError, ApiUnavailableError) as error:
             raise type(error)(f"{where}: {error}") from error
         if login.server.startswith("https://"):
             tls = tls_context(login.ca, login.certificate, login.key, insecure=login.insecure, where=where)
-        name = login.tls_server_name or None
-        self._expiry = login.expiry
-        route = tls, name, proxy or None
-        self._access = Access(login.server, login.authorization, *route, login.namespace, login.impersonation)
+        self._login = login
+        self._access = Access(
+            login.server,
+            login.authorization,
+            tls,
+            login.tls_server_name or None,
+            proxy or None,
+            login.namespace,
+            login.impersonation,
+            login.context,
+            login.is_only_context,
+        )
         return self._access
 
 

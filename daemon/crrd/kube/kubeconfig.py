@@ -1,28 +1,23 @@
 """Reads a kubeconfig as kubectl does: merges several files, and takes a context's cluster and user.
 
-PyYAML is imported only here and only when a file is read, so a daemon in a cluster never loads it.
+The first read decides about cluster, namespace and user for good. Only the user's credentials are read again.
 """
 
 import base64
-import errno
-import importlib
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from crrd.kube.execplugin import run_plugin
-from crrd.lib.errors import ApiUnavailableError, ConfigurationError
-from crrd.lib.jsonfields import Reader, items, mapping, text, value_at
+from crrd.kube.kubeconfig_files import merged_files, read_text, require
+from crrd.lib.errors import ConfigurationError
+from crrd.lib.jsonfields import Reader, mapping, text, value_at
 
-_LISTED = {"clusters": "cluster", "contexts": "context", "users": "user"}
-"""The lists of a kubeconfig, and the key of an entry's content."""
-_PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-"""Fields whose paths are relative to their file, as is a plugin's command (client-go's tools/clientcmd/loader.go)."""
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # Temporary errors of opening a file
+
+class EntryChangedError(ConfigurationError):
+    """The kubeconfig no longer has an entry that a login was read from, or has another server there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +35,11 @@ class Login:
     namespace: str = ""
     impersonation: tuple[tuple[str, str], ...] = ()  # Header names and values
     expiry: float = 0.0  # When the credentials expire, in seconds since the epoch; 0 for never
+    context: str = ""  # Its name; with `cluster` and `user` the entries that were read
+    cluster: str = ""
+    user: str = ""
+    cluster_info: Mapping[str, Any] = field(default_factory=dict, repr=False)  # The cluster's section, for plugins
+    is_only_context: bool = False  # Whether the kubeconfig has no other context
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,110 +64,98 @@ async def read_kubeconfig(paths: str, overrides: Overrides = NO_OVERRIDES) -> Lo
         ConfigurationError: the files cannot be used, and waiting does not help.
         ApiUnavailableError: the plugin failed, or the system has no free file descriptor or memory; retry later.
     """
-    chosen, cluster, user = _selected(_merged(paths), overrides)
+    merged = merged_files(paths)
+    (context, cluster_name, user_name), cluster, user = _selected(merged, overrides)
     reader = Reader()
     server = reader.text(cluster.get("server"), "the cluster's server").rstrip("/")
     proxy = reader.text(cluster.get("proxy-url"), "the cluster's proxy-url")
     insecure = reader.flag(cluster.get("insecure-skip-tls-verify"), "the cluster's insecure-skip-tls-verify")
     tls_server_name = reader.text(cluster.get("tls-server-name"), "the cluster's tls-server-name")
-    _require(not reader.error, reader.error)
+    require(not reader.error, reader.error)
     _check_url("server", server)
     if proxy:
         _check_url("proxy-url", proxy)
-    ca = certificate = key = ""
-    if server.startswith("https://"):
-        ca = _pem(cluster, "certificate-authority")
+    ca = _pem(cluster, "certificate-authority") if server.startswith("https://") else ""
+    login = Login(
+        server,
+        ca=ca,
+        insecure=insecure,
+        tls_server_name=tls_server_name,
+        proxy=proxy,
+        namespace=text(mapping(merged["contexts"].get(context)).get("namespace")) or overrides.namespace,
+        impersonation=_impersonation(user),
+        context=context,
+        cluster=cluster_name,
+        user=user_name,
+        cluster_info={**cluster, "certificate-authority-data": _base64(ca)},
+        is_only_context=len(merged["contexts"]) < 2,
+    )
+    return await _with_credentials(login, user)
+
+
+async def renew_credentials(login: Login, paths: str, overrides: Overrides = NO_OVERRIDES) -> Login:
+    """Return the login with the credentials that its user's entry gives now. All else stays as it was.
+
+    Raises EntryChangedError if that entry is gone, or its cluster has another server, and the errors of
+    `read_kubeconfig`.
+    """
+    merged = merged_files(paths)
+    if "server" not in overrides.cluster_fields:
+        renamed = {} if overrides.cluster else mapping(merged["contexts"].get(login.context))
+        for name in filter(None, dict.fromkeys([login.cluster, text(renamed.get("cluster"))])):
+            server = text(mapping(merged["clusters"].get(name)).get("server")).rstrip("/")
+            _require_same(name in merged["clusters"], login, f"it no longer has the cluster {name!r}")
+            why = f"its cluster {name!r} now has the server {_shown(server)}"
+            _require_same(server == login.server, login, why)
+    _require_same(not login.user or login.user in merged["users"], login, f"it no longer has the user {login.user!r}")
+    return await _with_credentials(login, _with_user_fields(merged["users"].get(login.user, {}), overrides.user_fields))
+
+
+def _require_same(condition: bool, login: Login, change: str) -> None:
+    if not condition:
+        began = f"this command began with the server {_shown(login.server)}, and works with no other"
+        raise EntryChangedError(f"{change}, but {began}: put the entry back, or start the command again")
+
+
+def _shown(server: str) -> str:
+    """Return a server's address for messages, without a password."""
+    parts = urlsplit(server)
+    return parts.netloc.rpartition("@")[2] + parts.path or "none"
+
+
+async def _with_credentials(login: Login, user: Mapping[str, Any]) -> Login:
+    """Return the login with the credentials of a user's section."""
+    certificate = key = ""
+    if login.server.startswith("https://"):
         certificate, key = _pem(user, "client-certificate"), _pem(user, "client-key")
-    impersonation, authorization, expiry = _impersonation(user), _authorization(user), 0.0
+    authorization, expiry = _authorization(user), 0.0
     if not authorization and "exec" in user:
-        issued = await run_plugin(user["exec"], {**cluster, "certificate-authority-data": _base64(ca)})
+        issued = await run_plugin(user["exec"], login.cluster_info)
         authorization = f"Bearer {issued.token}" if issued.token else ""
         certificate, key, expiry = issued.certificate or certificate, issued.key or key, issued.expiry
-    _require(authorization.isprintable(), "the user's token has a character that cannot be sent")
-    namespace = text(chosen.get("namespace")) or overrides.namespace
-    return Login(
-        server, authorization, ca, certificate, key, insecure, tls_server_name, proxy, namespace, impersonation, expiry
-    )
+    require(authorization.isprintable(), "the user's token has a character that cannot be sent")
+    return replace(login, authorization=authorization, certificate=certificate, key=key, expiry=expiry)
 
 
-def is_file(path: str | Path) -> bool:
-    """Whether the file exists and can be found. Unlike Path.is_file, this never raises OSError."""
-    return os.path.isfile(path)  # noqa: PTH113 - see above
+def _selected(merged: Mapping[str, Any], overrides: Overrides) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
+    """Return the names of context, cluster and user, "" for one without an entry, and the sections of the last two.
 
-
-def _is_missing(path: str) -> bool:
-    """Whether there is no such file. A pipe is a file, and one that cannot be opened fails when it is read."""
-    try:
-        Path(path).stat()
-    except OSError as error:
-        return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-    return False
-
-
-def _merged(paths: str) -> dict[str, Any]:
-    """Merge the files as kubectl does: the first file that defines a name or a current context wins."""
-    files = [Path(path) for path in paths.split(":") if path and not _is_missing(path)]
-    _require(bool(files) or not paths, "file not found: check --kubeconfig")
-    merged: dict[str, Any] = {"current-context": "", **{listed: {} for listed in _LISTED}}
-    for file in files:
-        content = _parsed(file)
-        merged["current-context"] = merged["current-context"] or content.get("current-context")
-        for listed, key in _LISTED.items():
-            own: dict[str, Any] = {}
-            for entry in items(content.get(listed)):
-                name = mapping(entry).get("name") or ""
-                _require(isinstance(name, str), f"{file}: each name in {listed} must be a string")
-                _require(name not in own, f"{file} names {name!r} twice in its {listed}")
-                own[name] = _with_absolute_paths(_given(mapping(entry).get(key)), file.absolute().parent)
-            merged[listed] = own | merged[listed]
-    return merged
-
-
-def _parsed(file: Path) -> Mapping[str, Any]:
-    yaml: Any = importlib.import_module("yaml")
-    resolvers = yaml.SafeLoader.yaml_implicit_resolvers.items()
-    plain = {first: [each for each in some if "timestamp" not in each[0]] for first, some in resolvers}
-    loader: Any = type("Loader", (yaml.SafeLoader,), {"yaml_implicit_resolvers": plain})  # a date is text to kubectl
-    try:
-        content = next(yaml.load_all(_read(file), loader), None)  # kubectl ignores further documents, too
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: an invalid number
-        raise ConfigurationError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
-    _require(content is None or isinstance(content, dict), f"{file} is not a kubeconfig")
-    return mapping(content)
-
-
-def _given(value: Any) -> dict[str, Any]:
-    """Return a section without null and empty values, which kubectl treats as missing."""
-    kept = {key: given for key, given in mapping(value).items() if given not in (None, "")}
-    return {key: _given(given) if isinstance(given, dict) else given for key, given in kept.items()}
-
-
-def _with_absolute_paths(section: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a section with absolute paths. A plugin's command without a slash stays, to be looked up in PATH."""
-    located: dict[str, Any] = {key: str(folder / section[key]) for key in _PATHS if text(section.get(key))}
-    plugin = mapping(section.get("exec"))
-    if "/" in text(plugin.get("command")):
-        located["exec"] = {**plugin, "command": str(folder / plugin["command"])}
-    return {**section, **located}
-
-
-def _selected(
-    merged: Mapping[str, Any], overrides: Overrides
-) -> tuple[Mapping[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the sections of the context, its cluster and its user. A user without a section has no credentials."""
+    A user without a section has no credentials.
+    """
     name = overrides.context or text(merged["current-context"])
     knows_server = bool(overrides.cluster or overrides.cluster_fields.get("server"))
-    _require(bool(name) or knows_server, "it has no current-context: set one with kubectl config use-context")
-    _require(not name or name in merged["contexts"], f"it has no context named {name!r}")
+    require(bool(name) or knows_server, "it has no current-context: set one with kubectl config use-context")
+    require(not name or name in merged["contexts"], f"it has no context named {name!r}")
     context: Mapping[str, Any] = merged["contexts"].get(name, {})
     cluster = overrides.cluster or text(context.get("cluster"))
     cause = "--cluster needs" if overrides.cluster else f"the context {name!r} needs"
     known = cluster in merged["clusters"] or (knows_server and not overrides.cluster)
-    _require(known, f"it has no cluster named {cluster!r}, which {cause}")
+    require(known, f"it has no cluster named {cluster!r}, which {cause}")
     user = overrides.user or text(context.get("user"))
-    _require(user in merged["users"] or not overrides.user, f"it has no user named {user!r}, which --user needs")
+    require(user in merged["users"] or not overrides.user, f"it has no user named {user!r}, which --user needs")
+    names = {"contexts": name, "clusters": cluster, "users": user}
     return (
-        context,
+        [each if each in merged[listed] else "" for listed, each in names.items()],
         _with_cluster_fields(merged["clusters"].get(cluster, {}), overrides.cluster_fields),
         _with_user_fields(merged["users"].get(user, {}), overrides.user_fields),
     )
@@ -179,7 +167,7 @@ def _with_cluster_fields(cluster: Mapping[str, Any], given: Mapping[str, Any]) -
     What is given about trust replaces all that the cluster has about it, and another server has another name.
     """
     trust = {"certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify"}
-    _require(len(trust & given.keys()) < 2, "--certificate-authority and --insecure-skip-tls-verify exclude each other")
+    require(len(trust & given.keys()) < 2, "--certificate-authority and --insecure-skip-tls-verify exclude each other")
     dropped = trust if trust & given.keys() else set()
     dropped |= {"tls-server-name"} if "server" in given else set()
     return {key: value for key, value in cluster.items() if key not in dropped} | dict(given)
@@ -199,12 +187,12 @@ def _authorization(user: Mapping[str, Any]) -> str:
     token, file, username, password = (
         reader.text(user.get(key), f"the user's {key}") for key in ("token", "tokenFile", "username", "password")
     )
-    _require(not reader.error, reader.error)
+    require(not reader.error, reader.error)
     if not token and file:
-        token = _read(Path(file))
+        token = read_text(Path(file))
     if not token and "auth-provider" in user:
         token = text(value_at(user, "auth-provider.config.id-token"))
-        _require(bool(token), "the user's auth-provider has no id-token: use an exec plugin instead")
+        require(bool(token), "the user's auth-provider has no id-token: use an exec plugin instead")
     if token:
         return f"Bearer {token.strip()}"
     return f"Basic {_base64(f'{username}:{password}')}" if username and password and "exec" not in user else ""
@@ -217,21 +205,21 @@ def _impersonation(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """
     given = {name: user[name] for name in ("as", "as-uid", "as-groups", "as-user-extra") if user.get(name)}
     missing_as = "the user has as-uid, as-groups or as-user-extra, but as is missing"
-    _require(not given or "as" in given, missing_as)  # client-go's validateAuthInfo
+    require(not given or "as" in given, missing_as)  # client-go's validateAuthInfo
     groups, extra = given.get("as-groups", []), given.get("as-user-extra", {})
     extra_is_valid = isinstance(extra, dict) and all(isinstance(key, str) and _are_texts(extra[key]) for key in extra)
-    _require(extra_is_valid, "the user's as-user-extra must hold lists of strings")
-    _require(_are_texts(groups), "the user's as-groups must be a list of strings")
+    require(extra_is_valid, "the user's as-user-extra must hold lists of strings")
+    require(_are_texts(groups), "the user's as-groups must be a list of strings")
     headers = []
     for name, header in (("as", "Impersonate-User"), ("as-uid", "Impersonate-Uid")):
         if name in given:
-            _require(isinstance(given[name], str), f"the user's {name} must be a string")
+            require(isinstance(given[name], str), f"the user's {name} must be a string")
             headers.append((name, header, given[name]))
     headers += [("as-groups", "Impersonate-Group", group) for group in groups]
     for key, values in extra.items():
         headers += [("as-user-extra", f"Impersonate-Extra-{_escaped(key)}", value) for value in values]
     for name, _, value in headers:
-        _require(value.isprintable(), f"the user's {name} has a character that cannot be sent")
+        require(value.isprintable(), f"the user's {name} has a character that cannot be sent")
     return tuple((header, value) for _, header, value in headers)
 
 
@@ -250,7 +238,7 @@ def _escaped(key: str) -> str:
 def _check_url(field_name: str, url: str) -> None:
     """Reject a URL that no client could call. The error does not repeat it, because it may hold a password."""
     is_http = url.startswith(("http://", "https://"))
-    _require(is_http, f"the cluster's {field_name} must be a URL that begins with https:// or http://")
+    require(is_http, f"the cluster's {field_name} must be a URL that begins with https:// or http://")
     wrong = ""
     try:
         parts = urlsplit(url)
@@ -260,39 +248,19 @@ def _check_url(field_name: str, url: str) -> None:
         wrong = str(error)
     if not (url.isascii() and url.isprintable() and " " not in url):
         wrong = "it has a character that is not allowed in a URL"
-    _require(not wrong, f"the cluster's {field_name} cannot be used: {wrong}")
+    require(not wrong, f"the cluster's {field_name} cannot be used: {wrong}")
 
 
 def _pem(section: Mapping[str, Any], name: str) -> str:
     """Return the PEM text from a section's base64 data, or from the file that it names; "" for neither."""
     data = section.get(f"{name}-data")
     if not data:
-        return _read(Path(section[name]), errors="surrogateescape") if text(section.get(name)) else ""
+        return read_text(Path(section[name]), errors="surrogateescape") if text(section.get(name)) else ""
     try:
         return base64.b64decode(data).decode(errors="surrogateescape")
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{name}-data cannot be read: {error}") from error
 
 
-@cache
-def _read_pipe(file: Path) -> str:
-    """Return what a pipe gives. It gives that once, but a kubeconfig is read again when its credentials expire."""
-    return file.read_text(encoding="utf-8")
-
-
 def _base64(value: str) -> str:
     return base64.b64encode(value.encode("utf-8", "surrogateescape")).decode()
-
-
-def _read(file: Path, errors: str = "strict") -> str:
-    try:
-        return _read_pipe(file) if file.is_fifo() else file.read_text(encoding="utf-8", errors=errors)
-    except (OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
-            raise ApiUnavailableError(f"{file} temporarily cannot be read: {error}") from error
-        raise ConfigurationError(f"{file} cannot be read: {error}") from error
-
-
-def _require(condition: bool, sentence: str) -> None:
-    if not condition:
-        raise ConfigurationError(sentence)

@@ -121,7 +121,8 @@ async def _print_failures(session: Session, plan: Plan) -> None:
         if row.request is not None:
             with suppress(CrrdError):  # deleted or not readable; the failure itself is known
                 request = await session.client.get(REQUESTS, session.namespace, row.request.request.name)
-                explanation = await session.explainer(session.client, session.clock, request)
+                parts = session.client, session.clock, request, session.command.access_flags
+                explanation = await session.explainer(*parts)
         session.display.print_line(f"{row.pod} failed: {row.wait.with_command}", explanation.splitlines())
 
 

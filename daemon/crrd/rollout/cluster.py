@@ -193,22 +193,22 @@ class Cluster:
         """Record a pod that the API server has just returned to this process."""
         self._pods.put(self._pods.parse(obj))
 
-    async def look_again(self, name: str) -> Member | None:
+    async def look_again(self, name: str, uid: str) -> Member | None:
         """Read one pod, because the watch may lag, and the version of its kubelet, which may have changed.
 
-        Return the pod, or None if there is none.
+        Return the pod, or None if it is gone. Another pod may have its name by now, which is recorded.
         """
-        uid, member = "", None
+        there = ""
         with suppress(GoneError):
             found = self._pods.parse(await self._client.get(PODS, self.namespace, name))
             self._pods.put(found)
-            uid, member = found.uid, found.value
+            there = found.uid
             await self._nodes.look_again(found.value)
             if self._config is not None:
                 await self._config.learn([found.value], max_age=0.0)
-        for known in [each for each in self._pods.of(name) if each.uid != uid]:
+        for known in [each for each in self._pods.of(name) if each.uid != there]:
             self._pods.delete(known)
-        return member
+        return found.value if there == uid else None
 
     def is_as_in(self, world: World, member: Member | None) -> bool:
         """Whether a pod, its node and its configuration are as in this world, in which the pod is `member`."""

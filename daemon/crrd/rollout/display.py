@@ -47,11 +47,12 @@ class RunDisplay(ABC):
 class Display(RunDisplay):
     """Shows a run from its begin to its end, or prints one page.
 
-    `access_flags` are those that select the cluster: every command in its output has them.
+    `access_flags` are those that select the cluster: every command in its output has them. `context` is the name of the
+    kubeconfig's context, "" for none.
     """
 
-    def __init__(self, access_flags: str = "") -> None:
-        self.access_flags = access_flags
+    def __init__(self, access_flags: str = "", context: str = "") -> None:
+        self.access_flags, self.context = access_flags, context
         self._has_warned_of_files = False
 
     def files_refreshed(self, problem: str, *, lacks_right: bool) -> None:

@@ -19,8 +19,8 @@ from crrd.rollout.display import Changes, Display, left_out, new_ids, old_ids, s
 class JsonLines(Display):
     """`now` returns the API server's time."""
 
-    def __init__(self, now: Callable[[], datetime], access_flags: str = "") -> None:
-        super().__init__(access_flags)
+    def __init__(self, now: Callable[[], datetime], access_flags: str = "", context: str = "") -> None:
+        super().__init__(access_flags, context)
         self._now = now
         self._changes = Changes()
         self._run = ""
@@ -37,7 +37,8 @@ class JsonLines(Display):
     def begin(self, run: Run, message: str) -> None:
         """See Display."""
         self._changes, self._run = Changes(), run.name
-        self._line("begin", target=run.target.words, containers=list(run.options.containers), message=message)
+        aim = {"target": run.target.words, "containers": list(run.options.containers)}
+        self._line("begin", **aim, namespace=run.namespace, context=self.context, message=message)
 
     def print_line(self, message: str, details: Sequence[str] = ()) -> None:
         """See Display."""

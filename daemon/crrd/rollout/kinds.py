@@ -59,4 +59,4 @@ def make_writer(client: KubeClient, cluster: Cluster, run: Run, display: RunDisp
     if isinstance(cluster.own, ImageObjects):
         return ImageWriter(client, cluster, cluster.own, run, display)
     assert isinstance(cluster.own, FileObjects)  # noqa: S101 - there is no other kind
-    return FileRefresher(client, cluster.own, display, cluster.changed.set)
+    return FileRefresher(client, cluster, cluster.own, display)

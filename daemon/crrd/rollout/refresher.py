@@ -5,6 +5,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -17,6 +18,7 @@ from crrd.kube.resources import PODS
 from crrd.lib.backoff import retry_delay
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.lib.looptime import loop_time
+from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
 from crrd.rollout.kind import KindObjects, KindWriter
 from crrd.rollout.refusals import lacks_right
@@ -24,6 +26,7 @@ from crrd.rollout.side_by_side import SideBySide
 
 _ATTEMPTS = 5
 """Most attempts while the API server fails. A webhook for pods that is down must not keep the run from its work."""
+_INVALID = 422  # Also what a patch gets that names another UID than the pod's
 
 
 class FileObjects(KindObjects):
@@ -47,12 +50,10 @@ class FileObjects(KindObjects):
 class FileRefresher(KindWriter):
     """Sets the annotations for one run. A pod whose annotation cannot be set is restarted without."""
 
-    def __init__(
-        self, client: KubeClient, known: FileObjects, display: RunDisplay, changed: Callable[[], None]
-    ) -> None:
-        """`changed` is called after the work for each pod."""
-        self._client, self._known, self._display = client, known, display
-        self._work = SideBySide(changed)
+    def __init__(self, client: KubeClient, cluster: Cluster, known: FileObjects, display: RunDisplay) -> None:
+        """`known` are the cluster's objects for files."""
+        self._client, self._cluster, self._known, self._display = client, cluster, known, display
+        self._work = SideBySide(cluster.changed.set)
 
     async def carry_out(self, run: Run, plan: Plan) -> None:
         """Begin to set the annotations of a plan's pods. Raises the error that has ended this for one of them."""
@@ -73,15 +74,23 @@ class FileRefresher(KindWriter):
             pass  # deleted meanwhile, which the plan sees before it creates a request
         except (ApiRefusedError, ApiUnavailableError) as error:
             problem, no_right = str(error), isinstance(error, ApiRefusedError) and lacks_right(error)
+            if isinstance(error, ApiRefusedError) and error.status == _INVALID and await self._is_gone(row):
+                problem = ""
         self._known.refreshed(row.uid, token, problem)
         self._display.files_refreshed(problem, lacks_right=no_right)
 
+    async def _is_gone(self, row: Row) -> bool:
+        """Whether a pod is gone, also if another one has its name by now."""
+        with suppress(ApiRefusedError, ApiUnavailableError):
+            return await self._cluster.look_again(row.pod, row.uid) is None
+        return False
+
     async def _patch(self, row: Row, token: str) -> None:
-        body = {"metadata": {"annotations": {ANNOTATION_REFRESH: token}}}
+        meta = {"uid": row.uid, "annotations": {ANNOTATION_REFRESH: token}}  # another UID is refused
         namespace = row.member.pod.namespace if row.member is not None else ""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                await self._client.merge_patch(PODS, namespace, row.pod, body)
+                await self._client.merge_patch(PODS, namespace, row.pod, {"metadata": meta})
             except ApiUnavailableError as error:
                 if attempt == _ATTEMPTS:
                     raise

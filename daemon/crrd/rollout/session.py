@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,16 +18,18 @@ from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.run import LABEL_RUN, Amount, Options
 from crrd.kube.client import Deadlines, KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.config import find_access
+from crrd.kube.config import Access, find_access
 from crrd.kube.kubeconfig import Overrides
 from crrd.kube.resources import REQUESTS, Where
-from crrd.lib.errors import ConfigurationError
+from crrd.lib.errors import ApiRefusedError, ConfigurationError
+from crrd.lib.plain import with_flags
 from crrd.rollout.display import Display
 from crrd.rollout.jsonlines import JsonLines
+from crrd.rollout.refusals import describe
 from crrd.rollout.text import TextLines
 
-Explainer = Callable[[KubeClient, ServerClock, Mapping[str, Any]], Awaitable[str]]
-"""Explains the state of a request in a few lines."""
+Explainer = Callable[[KubeClient, ServerClock, Mapping[str, Any], str], Awaitable[str]]
+"""Explains the state of a request in a few lines. The last argument are flags for the commands in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Command:
     namespace: str
     kubeconfig: str
     overrides: Overrides  # What the flags for the connection replace in the kubeconfig
-    access_flags: str  # The given flags that select the cluster, for the commands in the output
+    access_flags: str  # The flags that select the cluster, for the commands in the output
     resume_flags: tuple[str, ...]  # Those of the process that `resume` accepts, for the same purpose
     options: Options
     changed_options: Mapping[str, Any] = field(default_factory=dict)  # Options that replace those of a resumed run
@@ -95,7 +97,7 @@ class Session:
 async def execute(verb: Callable[[Session], Awaitable[int]], command: Command, explainer: Explainer) -> int:
     """Connect to the API server and carry out the verb. Return the exit code.
 
-    Raises ConfigurationError if it cannot be done and nothing was started, ApiUnavailableError, ApiRefusedError.
+    Raises ConfigurationError if it cannot be done and nothing was started, or was refused, and ApiUnavailableError.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -105,18 +107,31 @@ async def execute(verb: Callable[[Session], Awaitable[int]], command: Command, e
     access = find_access(command.kubeconfig, os.environ, command.overrides)
     deadlines = Deadlines().limited(command.request_timeout)
     async with KubeClient(access, deadlines=deadlines, on_date=clock.observe) as client:
-        namespace = command.namespace or (await access.current()).namespace or "default"
-        display = _make_display(clock.now, command.access_flags, as_json=command.output == "json")
-        return await verb(Session(client, clock, namespace, display, command, explainer))
+        first = await access.current()
+        flags = _with_context(command, first)
+        display = _make_display(clock.now, flags, first.context, as_json=command.output == "json")
+        command = replace(command, access_flags=flags)
+        namespace = command.namespace or first.namespace or "default"
+        try:
+            return await verb(Session(client, clock, namespace, display, command, explainer))
+        except (ConfigurationError, ApiRefusedError) as error:
+            raise ConfigurationError(with_flags(describe(error), flags)) from error
 
 
-def _make_display(now: Callable[[], datetime], access_flags: str, *, as_json: bool) -> Display:
+def _with_context(command: Command, access: Access) -> str:
+    """Return the flags that select the cluster, also after another context has become the current one."""
+    if command.overrides.context or not access.context or access.is_only_context:
+        return command.access_flags
+    return f"--context {shlex.quote(access.context)} {command.access_flags}".rstrip()
+
+
+def _make_display(now: Callable[[], datetime], access_flags: str, context: str, *, as_json: bool) -> Display:
     if as_json:
-        return JsonLines(now, access_flags)
+        return JsonLines(now, access_flags, context)
     if sys.stdout.isatty():
         with suppress(ImportError):
             from crrd.rollout.table import Terminal  # noqa: PLC0415 - without rich, plain lines are shown
 
-            if not (terminal := Terminal(access_flags)).is_dumb:
+            if not (terminal := Terminal(access_flags, context)).is_dumb:
                 return terminal
-    return TextLines(access_flags)
+    return TextLines(access_flags, context)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain
 
-from crrd.core.api.time import rfc3339
+from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import unfinished
@@ -26,6 +26,7 @@ from crrd.rollout.image.follow import following
 from crrd.rollout.image.start import undone
 from crrd.rollout.kinds import check_resumed, cluster_of, make_cluster, prepare
 from crrd.rollout.remedies import FLAGS
+from crrd.rollout.same_run import another_run, check_same, template_differs
 from crrd.rollout.session import Session
 from crrd.rollout.starts import CHECK_ADMISSION, NOT_ADMITTED, was_admitted
 from crrd.rollout.target import Aim, check_run, find_again, find_target, split_targets
@@ -36,7 +37,9 @@ _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # The letters of Kubernetes' generated
 async def start(session: Session) -> int:
     """Start a run for each target, one after the other, or resume an existing run of the given name."""
     command = session.command
-    if command.run_name and await session.requests(f"{LABEL_RUN}={command.run_name}"):
+    if command.run_name and (made := await session.requests(f"{LABEL_RUN}={command.run_name}")):
+        run = newest_run(made)
+        await check_same(session, run, _since(command.since, parse_time(run.started) or session.clock.now()))
         return await resume(session)
     targets = split_targets(command.targets)
     aims = [await find_target(session.client, session.namespace, each, command.selector) for each in targets]
@@ -75,10 +78,11 @@ async def resume(session: Session) -> int:
     """Continue the run of this name, or show what is left of it."""
     command, name = session.command, session.command.run_name
     run = newest_run(await session.requests_of(name))
-    await _check_same(session, run)
     run = run.changed(**command.changed_options)
     async with await cluster_of(session, run) as cluster:
         world, now = cluster.world(), session.clock.now()
+        if command.follows_template and (differs := template_differs(world, run)):
+            raise another_run(session, run, differs)
         if name in world.aborted:
             raise ConfigurationError(f"run {name} was aborted: start a new one")
         if command.retry_failed:
@@ -114,7 +118,7 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
             return _nothing_to_do(session, run, plan), True
         if command.partition is not None and waiting:
             first_part = min(waiting, command.partition.of(waiting))
-            run = replace(run, options=replace(run.options, first=first_part))
+            run = replace(run, options=replace(run.options, first=first_part), partition=str(command.partition))
         if command.dry_run:
             code = await _preview(session, world, run)
             return code, not code
@@ -185,22 +189,6 @@ async def _record_options(session: Session, run: Run, cluster: Cluster) -> None:
         patch = {"metadata": {"annotations": run.annotations()}}
         name = own[-1].request.name
         cluster.written(await session.client.merge_patch(REQUESTS, session.namespace, name, patch))
-
-
-async def _check_same(session: Session, run: Run) -> None:
-    """Raise ConfigurationError if the command has other pods or containers than the run to resume."""
-    command, differs = session.command, ""
-    if command.targets or command.selector:
-        (arguments,) = split_targets(command.targets)
-        aim = await find_target(session.client, session.namespace, arguments, command.selector)
-        if aim.target.identity != run.target.identity:
-            differs = f"is on {run.target.words}, not on {aim.target.words}"
-    given = command.options.containers
-    if not differs and given and given != run.options.containers:
-        differs = f"recreates {run.options.what}, not {', '.join(given)}"
-    if differs:
-        again = session.command_line("resume", run.name)
-        raise ConfigurationError(f"run {run.name} {differs}: use another --run NAME, or resume it: {again}")
 
 
 def _since(given: datetime | timedelta | None, now: datetime) -> str:

@@ -120,7 +120,7 @@ class Starts:
         try:
             if (found := self._chosen(uid)) is None:
                 return
-            await self._cluster.look_again(found[1].pod)
+            await self._cluster.look_again(found[1].pod, uid)
             if (found := self._chosen(uid)) is not None and self._cluster.is_as_in(found[0].world, found[1].member):
                 await self._create(*found)
             self._failures.pop(uid, None)
@@ -163,7 +163,8 @@ class Starts:
         else:
             choice.created()
             await self._check_admission_labels(run, made)
-            self._cluster.written(made)
+            if await self._is_for(row, made):
+                self._cluster.written(made)
 
     async def _end(self, old: Request) -> None:
         """End an open request of another run. One with an image is not deleted, so that its run can still be undone."""
@@ -193,12 +194,21 @@ class Starts:
         self._choice = None  # the rejection may end the run
         if error.status in (401, 404) or lacks_right(error):
             raise error
-        await self._cluster.look_again(row.pod)
+        await self._cluster.look_again(row.pod, row.uid)
         self._cluster.claims.pop(row.uid)
         again = make_rows(kind_of(self._cluster.world(), run), self._clock.now())
         asks_same = (each for each in again if (each.uid, each.containers) == (row.uid, row.containers))
         if any(each.stage is Stage.WAITING for each in asks_same):
             self._cluster.refused(row.uid, str(error))
+
+    async def _is_for(self, row: Row, made: object) -> bool:
+        """Whether a request is for this pod. One for another pod, which has its name by now, is deleted again."""
+        request = parse_request(mapping(made))
+        if request.pod_uid == row.uid:
+            return True
+        with suppress(GoneError, ConflictError):
+            await self._client.delete(REQUESTS, request.namespace, request.name, uid=request.uid)
+        return False
 
     async def _check_admission_labels(self, run: Run, made: object) -> None:
         """Check that admission has set its labels. Without them no daemon would serve the request."""

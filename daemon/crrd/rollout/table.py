@@ -40,8 +40,8 @@ _OTHER_LINES = 9 + _COMMANDS  # Lines of the terminal for title, head, bar, wait
 class Terminal(TextDisplay):
     """A display for an interactive terminal."""
 
-    def __init__(self, access_flags: str = "") -> None:
-        super().__init__(access_flags)
+    def __init__(self, access_flags: str = "", context: str = "") -> None:
+        super().__init__(access_flags, context)
         self._console = Console(highlight=False)
         self.is_dumb = self._console.is_dumb_terminal  # Whether it cannot show a live table (TERM=dumb)
         self._live = Live(console=self._console, auto_refresh=False)

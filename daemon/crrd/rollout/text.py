@@ -19,8 +19,8 @@ from crrd.rollout.display import Changes, Display, left_out, new_ids, old_ids, s
 class TextDisplay(Display):
     """A display for people. It is complete with `print_line` and `show`."""
 
-    def __init__(self, access_flags: str = "") -> None:
-        super().__init__(access_flags)
+    def __init__(self, access_flags: str = "", context: str = "") -> None:
+        super().__init__(access_flags, context)
         self._changes = Changes()
 
     def _plain(self, text: str) -> str:
@@ -33,7 +33,8 @@ class TextDisplay(Display):
     def begin(self, run: Run, message: str) -> None:
         """See Display."""
         self._changes = Changes()
-        self.print_line(f"run {run.name}: {message}")
+        where = f"namespace {run.namespace}" + (f", context {self.context}" if self.context else "")
+        self.print_line(f"run {run.name}: {message}; {where}")
 
     async def ask(self, question: str) -> bool:
         """See Display."""

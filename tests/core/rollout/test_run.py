@@ -248,3 +248,15 @@ def test_the_image_of_a_run_is_that_of_the_spec(image: str) -> None:
     assert read_run_request(body) is not None
     body["spec"]["containers"][0]["image"] = image
     assert read_run_request(body) is None
+
+
+def test_what_was_given_is_stored_beside_what_the_run_does() -> None:
+    """Requests of runs without it are as those of older versions, which have no such fields."""
+    pinned = ImageChange("i@sha256:2", given="i:2")
+    of = replace(run(image=pinned, first=1), partition="20%")
+    body = of.request("web-0", "u", ("app",))
+    found = read_run_request(body)
+    assert found is not None
+    assert (found.run.partition, found.run.options.image) == ("20%", pinned)
+    plain = json.loads(run(image=ImageChange("i:2")).to_json())
+    assert ("partition" in plain, "given" in plain["options"]["image"]) == (False, False)

@@ -59,6 +59,7 @@ class ImageChange(Change):
     """Whether the template of a held workload has the image already (`following`). Then the run does not write the
     workload; what new pods are made of gets the image in the end, as with `adopt`, which is true, too."""
     had: str = ""  # The image in the workload's template when the run started; "" also in runs of older versions
+    given: str = ""  # The image as the user gave it, if a webhook has replaced it
 
     def is_foreign(self, image: str) -> bool:
         """Whether somebody has given the container an image since the run began. It may be a newer one."""
@@ -80,7 +81,8 @@ class ImageChange(Change):
 
     def stored(self) -> Mapping[str, Any]:
         """See Change."""
-        return {"image": {**asdict(self), "before": list(self.before)}}
+        shape = {**asdict(self), "before": list(self.before)}
+        return {"image": shape if self.given else {key: value for key, value in shape.items() if key != "given"}}
 
 
 def read_image_change(found: object) -> ImageChange | None:
@@ -89,7 +91,7 @@ def read_image_change(found: object) -> ImageChange | None:
         return None
     raw = dict(mapping(found))
     read = ImageChange(**{**raw, "before": tuple(map(text, items(raw.get("before"))))})
-    texts, flags = (read.image, read.template, read.undoes, read.had), (read.adopt, read.pulls, read.follow)
+    texts, flags = (read.image, read.template, read.undoes, read.had, read.given), (read.adopt, read.pulls, read.follow)
     sound = all(isinstance(each, str) for each in texts) and all(isinstance(each, bool) for each in flags)
     if not read.image or not sound:
         raise ValueError("an image change has other types")

@@ -77,7 +77,8 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     if image is not None and len(options.containers) != 1:
         return None
     options = replace(options, image=image)
-    run = Run(text(meta.get("namespace")), name, target, options, started, number(shape.get("revision")))
+    parts = text(meta.get("namespace")), name, target, options, started
+    run = Run(*parts, number(shape.get("revision")), text(shape.get("partition")))
     progress, request = read_progress(text(annotations.get(ANNOTATION_PROGRESS))), parse_request(obj)
     if any(each.image != options.change.fields.get("image", "") for each in request.containers):
         return None

@@ -131,6 +131,7 @@ class Run:
     options: Options
     started: str  # RFC 3339, the API server's clock
     revision: int = 0  # How often its options have changed
+    partition: str = ""  # As it was given, of which `Options.first` is the number
 
     @property
     def aim(self) -> tuple[object, ...]:
@@ -196,6 +197,6 @@ class Run:
         del options["image"]  # processes of older versions cannot continue a run with an option that they do not know
         options |= self.options.change.stored()
         shape: dict[str, Any] = {"started": self.started, "target": asdict(self.target), "options": options}
-        if self.revision:
-            shape["revision"] = self.revision
+        shape |= {"revision": self.revision} if self.revision else {}
+        shape |= {"partition": self.partition} if self.partition else {}
         return json.dumps(shape, sort_keys=True, separators=(",", ":"))

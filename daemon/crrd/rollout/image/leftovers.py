@@ -18,7 +18,7 @@ from crrd.rollout.side_by_side import each_of
 async def delete_pull_pods(client: KubeClient, namespace: str, run: str) -> int:
     """Delete all pull pods of a run. Return how many there were."""
     where = Where(namespace=namespace, label_selector=f"{LABEL_PULL}={run}")
-    found = await client.list_all(PODS, _name_and_uid, **where)
+    found = await client.list_all(PODS, name_and_uid, **where)
     await each_of(_delete(client, namespace, name, uid) for name, uid in found.items)
     return len(found.items)
 
@@ -72,6 +72,7 @@ async def _delete(client: KubeClient, namespace: str, name: str, uid: str) -> No
         await client.delete(PODS, namespace, name, uid=uid, grace_seconds=0)
 
 
-def _name_and_uid(obj: object) -> tuple[str, str]:
+def name_and_uid(obj: object) -> tuple[str, str]:
+    """Return name and UID of an object."""
     meta = mapping(mapping(obj).get("metadata"))
     return text(meta.get("name")), text(meta.get("uid"))

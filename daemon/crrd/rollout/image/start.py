@@ -256,4 +256,4 @@ def undone(run: Run) -> ImageChange:
     if len(change.before) != 1:
         had = ", ".join(change.before) or "no other image"
         raise ConfigurationError(f"the pods of run {run.name} had {had} before: set one with --image")
-    return replace(change, image=change.before[0], before=(change.image,), undoes=run.name)
+    return replace(change, image=change.before[0], before=(change.image,), undoes=run.name, given="")

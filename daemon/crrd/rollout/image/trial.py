@@ -44,8 +44,9 @@ async def try_pods(client: KubeClient, facts: ImageRun, rows: Sequence[Row]) -> 
         if change.follow and image != change.image:
             why = f"a webhook sets {image} in the pods of {facts.target} instead of {change.image}"
             raise ConfigurationError(f"{why}, which its template has: write {image} in the template")
-        change = replace(change, image=image)
-        facts = replace(facts, change=change, run=replace(run, options=replace(run.options, image=change)))
+        if image != change.image:
+            change = replace(change, image=image, given=change.image)
+            facts = replace(facts, change=change, run=replace(run, options=replace(run.options, image=change)))
         if change.pulls:
             body = pull_pod(facts.run, row.node, image, like)
             with suppress(ConflictError):  # this run has been here before

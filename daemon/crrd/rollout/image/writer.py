@@ -31,7 +31,7 @@ from crrd.rollout.attempt import attempt
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
 from crrd.rollout.image.clean_up import CleanUp, unknown_holder
-from crrd.rollout.image.leftovers import delete_pull_pod
+from crrd.rollout.image.leftovers import delete_pull_pod, name_and_uid
 from crrd.rollout.image.objects import ImageObjects
 from crrd.rollout.kind import KindWriter
 from crrd.rollout.refusals import lacks_right
@@ -125,9 +125,13 @@ class ImageWriter(KindWriter):
     async def _pull(self, run: Run, node: str, plan: Plan) -> None:
         """Create the pull pod of a node, like a pod of the run there."""
         facts, rows = _without_world(run), (row for row in plan.rows if row.node == node and row.member is not None)
-        begun = (row.pod for row in rows if row.containers and not facts.has_image(row))
+        begun = ((row.pod, row.uid) for row in rows if row.containers and not facts.has_image(row))
+        name, uid = next(begun, ("", ""))
         try:
-            like = await self._client.get(PODS, run.namespace, next(begun, ""))
+            like = await self._client.get(PODS, run.namespace, name)
+            if name_and_uid(like) != (name, uid):  # another pod has its name, which the watch will say
+                await asyncio.sleep(_PAUSE_SECONDS)
+                return
             made = await self._client.create(PODS, run.namespace, pull_pod(run, node, facts.image, like))
         except (ConflictError, GoneError):  # it exists, or that pod does not: the watches say so
             await asyncio.sleep(_PAUSE_SECONDS)
@@ -165,13 +169,13 @@ class ImageWriter(KindWriter):
             self._chosen = {}
             if error.status == 401 or lacks_right(error):
                 raise ConfigurationError(str(error)) from error
-            known = await self._cluster.look_again(row.pod)
+            known = await self._cluster.look_again(row.pod, row.uid)
             if error.status != _INVALID or known == row.member:  # else a test has failed, and the next plan decides
                 self._cluster.refused(row.uid, str(error))
             return False
         except ApiUnavailableError:
             with suppress(ApiUnavailableError):  # else the watch says whether the pod has it
-                await self._cluster.look_again(row.pod)
+                await self._cluster.look_again(row.pod, row.uid)
             return False
         self._cluster.pod_written(made)
         return True
@@ -181,7 +185,7 @@ class ImageWriter(KindWriter):
         if row.request is None:
             return
         with suppress(GoneError, ConflictError):
-            present = replace(row, member=await self._cluster.look_again(row.pod))
+            present = replace(row, member=await self._cluster.look_again(row.pod, row.uid))
             if not _without_world(run).has_image(present):
                 body = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
                 name = row.request.request.name
@@ -208,7 +212,7 @@ class ImageWriter(KindWriter):
             # A test has failed, or a policy refuses it. Then the next plan is the same, because it knows the object.
             with suppress(GoneError, ApiUnavailableError):
                 if resource == PODS:
-                    await self._cluster.look_again(name)  # another one may have its name by now
+                    await self._cluster.look_again(name, write.uid)  # another one may have its name by now
                 else:
                     self._record(run, resource, await self._client.get(resource, run.namespace, name))
                 await self._known.read_revisions()

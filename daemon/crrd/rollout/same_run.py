@@ -1,0 +1,75 @@
+"""Compares a command with the existing run of the name that it gives: it continues that run, or is another one."""
+
+from dataclasses import replace
+
+from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.run import Options, Run
+from crrd.core.rollout.state import World
+from crrd.lib.errors import ConfigurationError
+from crrd.rollout.session import Session
+from crrd.rollout.target import find_target, split_targets
+
+
+async def check_same(session: Session, run: Run, since: str) -> None:
+    """Raise ConfigurationError if the command asks for something that this run does not do.
+
+    Limits may differ, because `resume` changes them. `since` is what --since would be for this run.
+    """
+    command, differs = session.command, ""
+    if command.targets or command.selector:
+        (arguments,) = split_targets(command.targets)
+        aim = await find_target(session.client, session.namespace, arguments, command.selector)
+        if aim.target.identity != run.target.identity:
+            differs = f"is on {run.target.words}, not on {aim.target.words}"
+    given = command.options.containers
+    if not differs and given and given != run.options.containers:
+        differs = f"recreates {run.options.what}, not {', '.join(given)}"
+    if not differs:
+        parts = (run.partition or str(run.options.first or "")) if command.partition is not None else ""
+        own = _flags(run.options, parts, command.template)
+        asked = _flags(replace(command.options, since=since), str(command.partition or ""), command.template)
+        if command.template:
+            asked["--template"] = f"--template {command.template}"
+        flag = next((flag for flag in own if own[flag] != asked[flag]), "")
+        if flag:
+            began = f"with {own[flag]}" if own[flag] else f"without {flag}"
+            differs = f"was started {began}, but this command has {asked[flag] or f'no {flag}'}"
+    if differs:
+        raise another_run(session, run, differs)
+
+
+def template_differs(world: World, run: Run) -> str:
+    """Return how a run from a template differs from what the template has by now, or ""."""
+    if run.options.image is None:
+        return ""
+    facts = ImageRun.of(world, run)
+    if not facts.template.uid or facts.template.content.image == facts.image:
+        return ""
+    return f"gives the pods {facts.image}, but the template has {facts.template.content.image} by now"
+
+
+def another_run(session: Session, run: Run, differs: str) -> ConfigurationError:
+    """Return the error for a command that differs from the existing run of its name."""
+    again = session.command_line("resume", run.name)
+    return ConfigurationError(f"run {run.name} {differs}: use another --run NAME, or resume it: {again}")
+
+
+def _flags(options: Options, partition: str, template: str) -> dict[str, str]:
+    """Return the flags of a run that cannot be changed, "" for those that it does not have.
+
+    A command without --template or --partition accepts each. `template` is that of the command.
+    """
+    change = options.image
+    values = {
+        "--image": "",
+        "--image-from-template": change is not None and change.follow,
+        "--template": "",
+        "--pull": "never" if change is not None and not change.pulls else "",
+        "--stale": options.stale,
+        "--since": options.since,
+        "--partition": partition,
+    }
+    if change is not None and not change.follow:
+        values["--image"] = change.given or change.image
+        values["--template"] = template and ("adopt" if change.adopt else "keep")
+    return {flag: flag if value is True else f"{flag} {value}" if value else "" for flag, value in values.items()}
