@@ -204,9 +204,9 @@ class ImageWriter:
 async def delete_pull_pods(client: KubeClient, namespace: str, run: str) -> int:
     """Delete all pull pods of a run. Return how many there were."""
     where = Where(namespace=namespace, label_selector=f"{LABEL_PULL}={run}")
-    found = await client.list_all(PODS, _name_and_uid, **where)
-    await _each(_delete(client, namespace, name, uid) for name, uid in found.items)
-    return len(found.items)
+    found = [each for each in (await client.list_all(PODS, read_pull_pod, **where)).items if each.run == run]
+    await _each(_delete(client, namespace, each.name, each.uid) for each in found)
+    return len(found)
 
 
 async def release_runs(client: KubeClient, namespace: str, policy: str, keep: str) -> None:
@@ -222,7 +222,7 @@ async def release_runs(client: KubeClient, namespace: str, policy: str, keep: st
     await stop_requests(client, (each for each in own if each.run.name != keep), set())
     pods = Where(namespace=namespace, label_selector=f"{LABEL_PULL_POLICY}={policy}")
     pulls = (await client.list_all(PODS, read_pull_pod, **pods)).items
-    await _each(_delete(client, namespace, each.name, each.uid) for each in pulls if each.run != keep)
+    await _each(_delete(client, namespace, each.name, each.uid) for each in pulls if each.run not in ("", keep))
 
 
 async def stop_requests(client: KubeClient, requests: Iterable[RunRequest], ended: set[str]) -> None:
@@ -255,11 +255,6 @@ async def _delete_pull_pod(client: KubeClient, namespace: str, pull: PullPod) ->
 async def _delete(client: KubeClient, namespace: str, name: str, uid: str) -> None:
     with suppress(GoneError, ConflictError):
         await client.delete(PODS, namespace, name, uid=uid, grace_seconds=0)
-
-
-def _name_and_uid(obj: object) -> tuple[str, str]:
-    meta = mapping(mapping(obj).get("metadata"))
-    return text(meta.get("name")), text(meta.get("uid"))
 
 
 async def _each(calls: Iterable[Awaitable[object]]) -> None:

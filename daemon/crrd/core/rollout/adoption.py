@@ -75,6 +75,9 @@ def next_adoption(world: World, run: Run) -> Adoption:
             return Adoption(problem=kept)
         wait = (world.workload.rolling if world.workload is not None else "") or starting(world, run, change)
         return Adoption(wait=wait, done=not wait)
+    if aborted and not has_image:  # the hold writes both, so this is not what the run has held
+        why = f"the template of {run.target.words} has {template.content.image}, not {change.image}"
+        return Adoption(problem=f"{why}; {release_command(run, template)}")
     if state.revisions is None:
         return Adoption(wait=f"reading the revisions of {run.target.words}")
     if state.released:
