@@ -9,12 +9,13 @@ from crrd.core.api.types import ANNOTATION_ABORTED
 from crrd.core.rollout.adoption import is_held
 from crrd.core.rollout.image_report import image_report
 from crrd.core.rollout.plan import End, make_plan
-from crrd.core.rollout.requests import RunRequest, newest_run
+from crrd.core.rollout.requests import RunRequest, creator_of, newest_run
 from crrd.core.rollout.run import Run
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, GoneError
 from crrd.rollout.clean_up import CleanUp, unknown_holder
 from crrd.rollout.cluster import Cluster
+from crrd.rollout.creator import line_about
 from crrd.rollout.image_writer import ImageWriter, delete_pull_pods
 from crrd.rollout.session import EXIT_FAILED, Session
 from crrd.rollout.status import status_of
@@ -39,6 +40,9 @@ async def abort(session: Session) -> int:
         session.display.print_line(f"run {name} has started no pod, so only its pull pods were deleted")
         return 0
     run = newest_run(requests)
+    with suppress(ApiUnavailableError):  # then it is not known whose run it is
+        if line := await line_about(session.client, creator_of(requests), name, run):
+            session.display.print_line(line)
     of_image = run.options.image is not None
     open_requests = [each for each in requests if not (each.request.completed or each.request.stopped)]
     if (end := await _end_of(session, run, open_requests)) is not None:

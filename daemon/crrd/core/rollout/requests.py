@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crrd.core.api.time import parse_time
-from crrd.core.api.types import Request, RequestPhase
+from crrd.core.api.types import ANNOTATION_REQUESTED_BY, Request, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.image_change import read_image_change
+from crrd.core.rollout.limits import ANNOTATION_LIMITS, fits, with_limits
 from crrd.core.rollout.run import (
     ANNOTATION_PROGRESS,
     ANNOTATION_RUN,
@@ -30,6 +31,7 @@ class RunRequest:
     request: Request
     run: Run
     progress: Progress | None = None  # None if it was not written here
+    creator: str = ""  # The user who has created the request; "" if admission has not said so
 
     @property
     def first_name(self) -> str:
@@ -75,17 +77,19 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
         target, options = Target(**mapping(shape.get("target"))), Options(**raw)
     except (ValueError, TypeError, RecursionError):
         return None
-    sound = _fits(target, Target("")) and _fits(options, Options(())) and parse_time(started) is not None
+    sound = fits(target, Target("")) and fits(options, Options(())) and parse_time(started) is not None
     if not sound or not (options.containers or options.stale) or not RUN_NAME.fullmatch(name):
         return None
     if image is not None and len(options.containers) != 1:
         return None
     options = replace(options, image=image)
     run = Run(text(meta.get("namespace")), name, target, options, started, number(shape.get("revision")))
+    if limits := text(annotations.get(ANNOTATION_LIMITS)):
+        run = with_limits(run, limits)
     progress, request = _read_progress(text(annotations.get(ANNOTATION_PROGRESS))), parse_request(obj)
     if any(each.image != (image.image if image is not None else "") for each in request.containers):
         return None
-    return RunRequest(request, run, progress)
+    return RunRequest(request, run, progress, text(annotations.get(ANNOTATION_REQUESTED_BY)))
 
 
 def _read_progress(annotation: str) -> Progress | None:
@@ -93,17 +97,12 @@ def _read_progress(annotation: str) -> Progress | None:
         found = Progress(**mapping(json.loads(annotation)))
     except (ValueError, TypeError, RecursionError):
         return None
-    return found if _fits(found, Progress("", "", "", 0, 0)) and parse_time(found.at) is not None else None
+    return found if fits(found, Progress("", "", "", 0, 0)) and parse_time(found.at) is not None else None
 
 
-def _fits(found: Target | Options | Progress, plain: Target | Options | Progress) -> bool:
-    """Whether each field has the same type as in a default value of the class."""
-    for name in plain.__slots__:
-        value, like = getattr(found, name), getattr(plain, name)
-        allowed = (int, type(None)) if like is None else type(like)
-        if not isinstance(value, allowed) or (isinstance(value, bool) and not isinstance(like, bool)):
-            return False
-    return True
+def creator_of(requests: Iterable[RunRequest]) -> str:
+    """Return the user who has written what the run of `newest_run` does."""
+    return min(requests, key=lambda each: each.age).creator
 
 
 def newest_run(requests: Iterable[RunRequest]) -> Run:
