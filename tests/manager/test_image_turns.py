@@ -166,7 +166,9 @@ async def test_requests_are_released_also_without_the_right_to_delete_pull_pods(
     spec = {"containers": [{"name": "app", "image": "i:1"}]}
     api.put(PODS, {"metadata": {"name": "web-1", "namespace": "n", "uid": "u1"}, "spec": spec})
     labels = {LABEL_PULL: run.name, LABEL_PULL_POLICY: "p"}
-    api.put(PODS, {"metadata": {"name": "pull", "namespace": "n", "uid": "u2", "labels": labels}})
+    pulls = {"containers": [{"name": "pull", "command": ["/crrd-pulls-only-the-image"]}]}
+    api.put(PODS, {"metadata": {"name": "pull", "namespace": "n", "uid": "u2", "labels": labels}, "spec": pulls})
+    api.put(PODS, {"metadata": {"name": "other", "namespace": "n", "uid": "u3", "labels": labels}, "spec": spec})
     request = run.request("web-1", "u1", ("app",))
     request["metadata"] |= {"resourceVersion": "1", "labels": {**request["metadata"]["labels"], LABEL_POD_UID: "u1"}}
     api.put(REQUESTS, request)
@@ -182,6 +184,7 @@ async def test_requests_are_released_also_without_the_right_to_delete_pull_pods(
     annotations = api.objects[REQUESTS.plural][name]["metadata"]["annotations"]
     assert annotations[ANNOTATION_STOPPED] == "true"
     assert ("pull" in api.objects["pods"]) is bool(forbidden)
+    assert "other" in api.objects["pods"], "somebody has given it the labels"
     api.forbidden = set()
     await asyncio.sleep(LATE_SECONDS + 1)
     await shop.runs.release("n/p")

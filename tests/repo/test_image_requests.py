@@ -9,6 +9,7 @@ import pytest
 
 from crrd.core.api import types as model
 from crrd.core.rollout.run import ANNOTATION_RUN, LABEL_RUN
+from crrd.core.rollout.run_limits import ANNOTATION_LIMITS
 from tests.repo.test_image_policies import APP, KRUISE_ADMIN, pod
 from tests.repo.test_policies import BY, FOR_IMAGE, ROOT, WORLDS, manager, rules_of, with_label
 from tests.support.manifests import needs_kubectl, rendered
@@ -41,8 +42,7 @@ USERS: dict[str, tuple[tuple[str, ...], bool]] = {
 """A user -> the ClusterRoles that are bound in the namespace, and whether the user may write requests with an image."""
 WRITES: dict[str, Change | None] = {
     "create": None,
-    "run-options": annotated(ANNOTATION_RUN),
-    "run": with_label(LABEL_RUN, "other"),
+    "limits": annotated(ANNOTATION_LIMITS),
     "own annotation": annotated("team"),
 }
 """What is written -> the change of a request that is there."""
@@ -103,12 +103,25 @@ def test_an_administrator_may_write_them() -> None:
         assert rules_with_roles().refused(ROOT, write_of(what, ROOT)) == ""
 
 
+@pytest.mark.parametrize("change", [annotated(ANNOTATION_RUN), with_label(LABEL_RUN, "other")])
+@pytest.mark.parametrize("has_image", [True, False])
+def test_nobody_changes_what_a_run_does(change: Change, *, has_image: bool) -> None:
+    """So the user of requested-by has written it."""
+    old = copy.deepcopy(FOR_IMAGE)
+    if not has_image:
+        del old["spec"]["containers"][0]["image"]
+    new = copy.deepcopy(old)
+    change(new)
+    for who in (ROOT, manager("default"), *(Who(name, bound=roles) for name, (roles, _) in USERS.items())):
+        refused = rules_with_roles().refused(who, Write(old, new))
+        assert refused == "the label run and the annotation run-options cannot be changed after creation"
+
+
 def test_a_request_without_an_image_needs_no_right_on_pods() -> None:
     old = copy.deepcopy(FOR_IMAGE)
     del old["spec"]["containers"][0]["image"]
     new = copy.deepcopy(old)
-    annotated(ANNOTATION_RUN)(new)
-    new["metadata"]["labels"][LABEL_RUN] = "other"
+    annotated(ANNOTATION_LIMITS)(new)
     assert rules_with_roles().refused(Who("ann", bound=(RESTARTS,)), Write(old, new)) == ""
 
 

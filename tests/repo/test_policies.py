@@ -7,6 +7,7 @@ import pytest
 
 from crrd.core.api import types as model
 from crrd.core.rollout.run import ANNOTATION_RUN, LABEL_RUN
+from crrd.core.rollout.run_limits import ANNOTATION_LIMITS
 from tests.support.manifests import needs_kubectl, one, rendered
 from tests.support.policies import (
     Change,
@@ -176,6 +177,8 @@ WRITES: dict[str, tuple[Write, str]] = {
     "run": (updated(annotated(ANNOTATION_RUN)), "manager user robot root"),
     "run of an image": (updated(annotated(ANNOTATION_RUN), old=FOR_IMAGE), "manager user robot root"),
     "image of another run": (updated(with_label(LABEL_RUN, "b"), old=FOR_IMAGE), "manager user robot root"),
+    "limits": (updated(annotated(ANNOTATION_LIMITS)), "manager user robot root"),
+    "limits of an image": (updated(annotated(ANNOTATION_LIMITS), old=FOR_IMAGE), "manager user robot root"),
     "own annotation of an image": (updated(annotated("team"), old=FOR_IMAGE), "manager user robot root"),
     "create with an image": (created(with_image("image")), "manager user root"),
     "create with an image, by who may patch pods": (created(by_patcher(with_image("image"))), "manager patcher root"),
@@ -194,8 +197,10 @@ BY_OURS = {
     "active set again": "",
     "active changed for older daemons": "",
     "create": "user",
-    "run of an image": "patcher root",
-    "image of another run": "patcher root",
+    "run": "",
+    "run of an image": "",
+    "image of another run": "",
+    "limits of an image": "patcher root",
     "create with an image": "",
     "create with an image, by who may patch pods": "patcher",
     "create with an image, for older daemons": "",

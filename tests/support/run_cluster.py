@@ -15,6 +15,7 @@ from crrd.core.rollout.limits import Times
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Options, Run, Target
 from crrd.kube.client import KubeClient
+from crrd.kube.errors import ResourceMissingError
 from crrd.kube.lanes import Lane
 from crrd.kube.resources import NODES, PODS, REQUESTS, Listing, Resource
 from crrd.lib.errors import ApiUnavailableError, ConflictError
@@ -138,6 +139,8 @@ class RunCluster(LanedApi):
             await super()._answer(verb, resource)
 
     async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if resource != REQUESTS:  # it tells nobody who they are, as the local API server
+            raise ResourceMissingError("not served", status=404)
         pod, name = body["spec"]["podName"], body["metadata"]["name"]
         async with self._place(Lane.WRITE, "create", resource, namespace, pod):
             if (refusal := self.refuse(pod)) is not None:

@@ -26,7 +26,8 @@ from tests.support.cluster import VARIABLES, foreign
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "support.md"
 HEADER = "| Kubernetes | runtime | architecture | date | commit | result |\n|---|---|---|---|---|---|\n"
-TESTS = ("tests/e2e", "tests/repo/test_policies_on_cluster.py", "tests/repo/test_uninstall_on_cluster.py")
+_ON_CLUSTER = ("policies", "runs_of_others", "uninstall")
+TESTS = ("tests/e2e", *(f"tests/repo/test_{each}_on_cluster.py" for each in _ON_CLUSTER))
 LONGER = ("test_three_nodes.py", "test_thousand.py", "test_upgrades.py", "test_image_trouble.py")
 """Those of tests/e2e that need several nodes or kubelets, or half an hour. They have commands of their own."""
 

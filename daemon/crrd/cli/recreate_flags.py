@@ -151,7 +151,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     flag("--reason", "reason for the restart, shown in events and status", metavar="WORDS")
     limit = "time limit of the run; 0 waits without any limit"
     time("--timeout", limit, shown=f"the run ends after {format_duration(PATIENCE_SECONDS)} without progress")
-    switch("-y", "--yes", text="continue after the first part (--partition) without asking")
+    switch("-y", "--yes", text="continue after the first part (--partition), or a run of another user, without asking")
     switch("--retry-failed", text="restart pods again whose requests have failed; needs a run that exists")
     dry = partial(parser.add_argument, dest="dry_run", action="store_const", default="")
     dry("--dry-run", "--dry-run=client", const="client", help="print the batches and change nothing")

@@ -6,9 +6,10 @@ from crrd.core.api.time import rfc3339
 from crrd.core.api.types import ANNOTATION_ABORTED
 from crrd.core.rollout.overview import run_status
 from crrd.core.rollout.phases import End
-from crrd.core.rollout.requests import newest_run
+from crrd.core.rollout.requests import creator_of, newest_run
 from crrd.kube.resources import REQUESTS
-from crrd.lib.errors import ConfigurationError, GoneError
+from crrd.lib.errors import ApiUnavailableError, ConfigurationError, GoneError
+from crrd.rollout.creator import line_about
 from crrd.rollout.image.abort import abort_image, abort_pulls
 from crrd.rollout.session import Session
 from crrd.rollout.status import is_gone
@@ -28,6 +29,9 @@ async def abort(session: Session) -> int:
             raise
         return 0
     run, open_requests = newest_run(requests), [each for each in requests if each.is_open]
+    with suppress(ApiUnavailableError):  # then it is not known whose run it is
+        if line := await line_about(session.client, creator_of(requests), name, run):
+            session.display.print_line(line)
     end = run_status(run, requests, session.clock.now(), is_gone).end
     ended = end if end in (End.DONE, End.ABORTED) and not open_requests else None
     if run.options.image is not None:

@@ -13,14 +13,16 @@ from crrd.core.rollout.overview import unfinished
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.preview import Preview, make_preview, out_of_reach
-from crrd.core.rollout.requests import newest_run
+from crrd.core.rollout.requests import creator_of, newest_run
 from crrd.core.rollout.rows import tally
 from crrd.core.rollout.run import LABEL_RUN, Run
+from crrd.core.rollout.run_limits import limits_annotation
 from crrd.core.rollout.state import World
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, OutputError
 from crrd.rollout.carry_out import carry_out
 from crrd.rollout.cluster import Cluster
+from crrd.rollout.creator import check_creator
 from crrd.rollout.display import failures, summary
 from crrd.rollout.image.follow import following
 from crrd.rollout.image.start import undone
@@ -66,9 +68,11 @@ async def start(session: Session) -> int:
 async def undo(session: Session) -> int:
     """Start a run that gives the pods of another run the image back that they had before."""
     command = session.command
-    run = newest_run(await session.requests_of(command.run_name))
+    requests = await session.requests_of(command.run_name)
+    run = newest_run(requests)
     aim, change = await find_again(session.client, session.namespace, run.target), undone(run)
     options = replace(run.options, image=change, first=0, since="", **command.changed_options)
+    await check_creator(session, creator_of(requests), run.name, replace(run, options=options))
     template = "adopt" if change.adopt else "keep"
     again = replace(command, run_name="", options=options, template=template, allow_mutable_tag=True)
     return (await _start(replace(session, command=again), aim))[0]
@@ -77,7 +81,9 @@ async def undo(session: Session) -> int:
 async def resume(session: Session) -> int:
     """Continue the run of this name, or show what is left of it."""
     command, name = session.command, session.command.run_name
-    run = newest_run(await session.requests_of(name))
+    requests = await session.requests_of(name)
+    run = newest_run(requests)
+    await check_creator(session, creator_of(requests), name, run)
     run = run.changed(**command.changed_options)
     async with await cluster_of(session, run) as cluster:
         world, now = cluster.world(), session.clock.now()
@@ -183,10 +189,10 @@ async def _refusals(session: Session, run: Run, preview: Preview) -> dict[str, s
 
 
 async def _record_options(session: Session, run: Run, cluster: Cluster) -> None:
-    """Write changed options to the newest request, which lives longest."""
+    """Write changed limits to the newest request, which lives longest."""
     own = cluster.world().requests_of(run)
     if own and newest_run(own).revision < run.revision:
-        patch = {"metadata": {"annotations": run.annotations()}}
+        patch = {"metadata": {"annotations": limits_annotation(run)}}
         name = own[-1].request.name
         cluster.written(await session.client.merge_patch(REQUESTS, session.namespace, name, patch))
 

@@ -423,6 +423,24 @@ def test_the_pull_pod_is_like_the_targets_pods_and_runs_nothing() -> None:
     name = body["metadata"]["name"]
     assert read_pull_pod(body) == PullPod(name, "", "run", "node-a", PullState.PULLING, source=source)
     assert read_pull_pod(pull_pod(of_image(), "node-a", NEW, always)).always
+    body["spec"]["containers"].insert(0, {"name": "mesh"})
+    assert read_pull_pod(body).run == "run", "a webhook has added a container"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spec": {"containers": [{"name": "pull", "image": NEW}]}},
+        {"spec": {"containers": [{"name": "pull", "command": ["sh"]}]}},
+        {"spec": {}},
+        {"owner": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u"}]},
+    ],
+)
+def test_a_pod_with_the_labels_alone_is_no_pull_pod(changes: dict[str, Any]) -> None:
+    """So a run does not delete it."""
+    body = pull_pod(of_image(), "node-a", NEW, {})
+    meta = {**body["metadata"], "ownerReferences": changes.get("owner", [])}
+    assert read_pull_pod({**body, "metadata": meta, "spec": changes.get("spec", body["spec"])}).run == ""
 
 
 def of_state(state: dict[str, Any]) -> dict[str, Any]:
@@ -658,6 +676,23 @@ def test_an_abort_in_the_middle_of_an_adoption_finishes_it() -> None:
     assert labelled.message == (
         "the run was aborted; pod web-1 has app:1, and its controller is held; "
         "to roll it out with new pods, set its spec.updateStrategy.rollingUpdate.partition back to 0"
+    )
+
+
+def test_an_abort_writes_no_image_into_a_template() -> None:
+    """Another user may have written the run anew, and knows the label that it has left."""
+    of = of_image(adopt=True)
+    change = replace(of.options.image or ImageChange(NEW), template="")
+    of = replace(of, options=replace(of.options, image=change))
+    found = template(OLD, kind="DaemonSet", holder="run", strategy="OnDelete", held="RollingUpdate")
+    (pod,) = (replace(each, labels={"controller-revision-hash": "a"}) for each in pods(NEW))
+    known = world((pod,), template=found, revisions=(revision("a"),))
+    assert [each.name for each in next_adoption(ImageRun.of(known, of)).writes] == ["web"]
+    plan = planned(replace(known, aborted=frozenset({"run"})), of)
+    assert (image_steps(plan).adoption, plan.end) == (None, End.ABORTED)
+    assert plan.message == (
+        "the run was aborted; the template of deployment.apps/web has app:1, not app:2; "
+        "to roll it out with new pods, set its spec.updateStrategy.type back to RollingUpdate"
     )
 
 

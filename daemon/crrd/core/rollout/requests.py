@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crrd.core.api.time import parse_time
-from crrd.core.api.types import Request, RequestPhase
+from crrd.core.api.types import ANNOTATION_REQUESTED_BY, Request, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.change import read_image_change
 from crrd.core.rollout.progress import ANNOTATION_PROGRESS, Progress, read_progress
 from crrd.core.rollout.run import ANNOTATION_RUN, LABEL_RUN, RUN_NAME, Options, Run, Target, read_amount
+from crrd.core.rollout.run_limits import ANNOTATION_LIMITS, fits, with_limits
 from crrd.lib.jsonfields import items, mapping, number, text
 
 
@@ -21,6 +22,7 @@ class RunRequest:
     request: Request
     run: Run
     progress: Progress | None = None  # None if it was not written here
+    creator: str = ""  # The user who has created the request; "" if admission has not said so
 
     @property
     def first_name(self) -> str:
@@ -71,7 +73,7 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
         target, options = Target(**mapping(shape.get("target"))), Options(**raw)
     except (ValueError, TypeError, RecursionError):
         return None
-    sound = _fits(target, Target("")) and _fits(options, Options(())) and parse_time(started) is not None
+    sound = fits(target, Target("")) and fits(options, Options(())) and parse_time(started) is not None
     if not sound or not (options.containers or options.stale) or not RUN_NAME.fullmatch(name):
         return None
     if image is not None and len(options.containers) != 1:
@@ -79,20 +81,17 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     options = replace(options, image=image)
     parts = text(meta.get("namespace")), name, target, options, started
     run = Run(*parts, number(shape.get("revision")), text(shape.get("partition")))
+    if limits := text(annotations.get(ANNOTATION_LIMITS)):
+        run = with_limits(run, limits)
     progress, request = read_progress(text(annotations.get(ANNOTATION_PROGRESS))), parse_request(obj)
     if any(each.image != options.change.fields.get("image", "") for each in request.containers):
         return None
-    return RunRequest(request, run, progress)
+    return RunRequest(request, run, progress, text(annotations.get(ANNOTATION_REQUESTED_BY)))
 
 
-def _fits(found: Target | Options, plain: Target | Options) -> bool:
-    """Whether each field has the same type as in a default value of the class."""
-    for name in plain.__slots__:
-        value, like = getattr(found, name), getattr(plain, name)
-        allowed = (int, type(None)) if like is None else type(like)
-        if not isinstance(value, allowed) or (isinstance(value, bool) and not isinstance(like, bool)):
-            return False
-    return True
+def creator_of(requests: Iterable[RunRequest]) -> str:
+    """Return the user who has written what the run of `newest_run` does."""
+    return min(requests, key=lambda each: each.age).creator
 
 
 def newest_run(requests: Iterable[RunRequest]) -> Run:

@@ -155,6 +155,17 @@ class Run:
         found = replace(self.options, **options)
         return self if found == self.options else replace(self, options=found, revision=self.revision + 1)
 
+    @property
+    def purpose(self) -> str:
+        """What the run does, for a user who has not started it. The names are those that it uses."""
+        target, change = self.target, self.options.image
+        kind = ".".join(filter(None, (target.kind.lower(), target.api_version.rpartition("/")[0])))
+        pods = f"{kind}/{target.name}" if kind else f"pods {target.selector}" if target.selector else "all pods"
+        if change is None:
+            return f"restarts {self.options.what} of {pods}"
+        template = ", and its template, too" if change.adopt and not change.follow else ""
+        return f"gives container {self.options.containers[0]} of {pods} the image {change.image}{template}"
+
     def describe(self, pods: int) -> str:
         """Return a sentence about the run, for this number of pods."""
         reason = f" ({self.options.reason})" if self.options.reason else ""

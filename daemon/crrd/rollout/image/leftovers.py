@@ -18,9 +18,9 @@ from crrd.rollout.side_by_side import each_of
 async def delete_pull_pods(client: KubeClient, namespace: str, run: str) -> int:
     """Delete all pull pods of a run. Return how many there were."""
     where = Where(namespace=namespace, label_selector=f"{LABEL_PULL}={run}")
-    found = await client.list_all(PODS, name_and_uid, **where)
-    await each_of(_delete(client, namespace, name, uid) for name, uid in found.items)
-    return len(found.items)
+    found = [each for each in (await client.list_all(PODS, read_pull_pod, **where)).items if each.run == run]
+    await each_of(_delete(client, namespace, each.name, each.uid) for each in found)
+    return len(found)
 
 
 async def release_runs(client: KubeClient, namespace: str, policy: str, keep: str) -> None:
@@ -36,7 +36,7 @@ async def release_runs(client: KubeClient, namespace: str, policy: str, keep: st
     await stop_requests(client, (each for each in own if each.run.name != keep), set())
     pods = Where(namespace=namespace, label_selector=f"{LABEL_PULL_POLICY}={policy}")
     pulls = (await client.list_all(PODS, read_pull_pod, **pods)).items
-    await each_of(_delete(client, namespace, each.name, each.uid) for each in pulls if each.run != keep)
+    await each_of(_delete(client, namespace, each.name, each.uid) for each in pulls if each.run not in ("", keep))
 
 
 async def stop_requests(client: KubeClient, requests: Iterable[RunRequest], ended: set[str]) -> None:

@@ -76,6 +76,9 @@ def next_adoption(facts: ImageRun) -> Adoption:
             return Adoption(problem=kept)
         wait = (facts.world.workload.rolling if facts.world.workload is not None else "") or facts.starting
         return Adoption(wait=wait, done=not wait, phase=RunPhase.RELEASING)
+    if facts.is_aborted and not has_image:  # the hold writes both, so this is not what the run has held
+        why = f"the template of {facts.target} has {template.content.image}, not {facts.image}"
+        return Adoption(problem=f"{why}; {release_command(facts)}")
     if state.revisions is None:
         return Adoption(wait=f"reading the revisions of {facts.target}")
     if state.released:

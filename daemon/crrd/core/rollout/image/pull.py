@@ -53,7 +53,7 @@ class PullPod:
 
     name: str
     uid: str
-    run: str
+    run: str  # "" if it is no pull pod
     node: str
     state: PullState
     message: str = ""  # Kubelet's, if the image could not be pulled
@@ -76,10 +76,12 @@ class PullPod:
 
 
 def read_pull_pod(obj: Mapping[str, Any]) -> PullPod:
-    """Parse a pull pod."""
+    """Parse a pull pod. Its run is "" if it has only the labels of one: somebody else has given them to that pod."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     name, uid, created = (text(meta.get(key)) for key in ("name", "uid", "creationTimestamp"))
-    run, node = text(mapping(meta.get("labels")).get(LABEL_PULL)), text(spec.get("nodeName"))
+    commands = [each.get("command") for each in map(mapping, items(spec.get("containers")))]  # webhooks may add some
+    is_own = [_COMMAND] in commands and not items(meta.get("ownerReferences"))
+    run, node = text(mapping(meta.get("labels")).get(LABEL_PULL)) if is_own else "", text(spec.get("nodeName"))
     deleting = meta.get("deletionTimestamp") is not None
     state, at, source, always = _state(status), parse_time(created), pull_source(obj), asks_always(obj, PULL_CONTAINER)
     return PullPod(name, uid, run, node, *state, created=at, deleting=deleting, source=source, always=always)
