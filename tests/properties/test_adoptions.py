@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crrd.core.rollout.image.adoption import ADOPTED_BY, Write
+from crrd.core.rollout.image.adoption import ADOPTED_BY
+from crrd.core.rollout.image.controllers import Write
 from tests.support.adoptions import NEW, OLD, Model, image_of, pod_template
 
 KINDS = st.sampled_from(ADOPTED_BY)

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from crrd.core.rollout.image.adoption import ADOPTED_BY, Adoption
+from crrd.core.rollout.change import TemplateMode
+from crrd.core.rollout.image.adoption import ADOPTED_BY, next_adoption
+from crrd.core.rollout.image.controllers import Adoption
 from crrd.core.rollout.image.facts import ImageRun
-from crrd.core.rollout.image.following import next_following
 from crrd.core.rollout.run import Run
 from tests.properties.test_adoptions import HAPPENINGS, KINDS, MOVES
 from tests.support.adoptions import NEW, OLD, Model, image_of, pod_template
@@ -49,7 +50,7 @@ class Held(Model):
         run = super().run
         change = run.options.image
         assert change is not None
-        change = replace(change, follow=True)
+        change = replace(change, mode=TemplateMode.FOLLOW)
         if self.back:
             change = replace(change, image=OLD, before=(NEW,), undoes="run")
         return replace(run, options=replace(run.options, image=change))
@@ -59,7 +60,7 @@ class Held(Model):
         return OLD if self.back else NEW
 
     def next_step(self) -> Adoption:
-        return next_following(ImageRun.of(self.world(), self.run))
+        return next_adoption(ImageRun.of(self.world(), self.run))
 
 
 @settings(max_examples=40)

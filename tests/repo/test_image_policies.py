@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.image.pull import pull_pod
 from crrd.core.rollout.run import Options, Run, Target
 from crrd.manager.policies.template_images import UPDATE_RIGHTS
@@ -157,7 +157,7 @@ REFUSED_BEFORE = (
 
 def pull(image_name: str = "none.invalid/app:2") -> Json:
     """As the manager creates it."""
-    change = ImageChange(image_name, ("none.invalid/app:1",), adopt=True, follow=True)
+    change = ImageChange(image_name, ("none.invalid/app:1",), mode=TemplateMode.FOLLOW)
     options = Options(("app",), image=change, policy="0dd2c1a8-6f55-4c50-a5a7-2f0b8b7a3f11")
     target = Target("deployment.apps/web", "apps/v1", "Deployment", "web", "uid")
     like = {"spec": {**containers(), "serviceAccountName": "default", "imagePullSecrets": [{"name": "registry"}]}}

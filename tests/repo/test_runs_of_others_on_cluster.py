@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from crrd.core.api import types as model
-from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.run import ANNOTATION_RUN, LABEL_RUN, Options, Run, Target
 from crrd.core.rollout.run_limits import ANNOTATION_LIMITS
 from tests.repo import test_policies_on_cluster as tables
@@ -57,7 +57,7 @@ def workload(shop: tables.Server) -> Json:
 
 def create(shop: tables.Server, who: Who) -> tuple[int, str]:
     """Create a request of the run `one`, with another image also for the template, completed as admission does it."""
-    change = ImageChange("none.invalid/app:2", ("none.invalid/app:0",), adopt=True)
+    change = ImageChange("none.invalid/app:2", ("none.invalid/app:0",), mode=TemplateMode.ADOPT)
     target = Target("deployment.apps/web", "apps/v1", "Deployment", "web", workload(shop)["metadata"]["uid"])
     made = Run(shop.namespace, "one", target, Options(("app",), image=change), "2026-01-01T00:00:00Z")
     body = made.request("web", "u1", ("app",))

@@ -13,7 +13,7 @@ from crrd.core.api.types import PLURAL
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.lifecycle.steps import Complete, next_steps
 from crrd.core.rollout.change import ImageChange
-from crrd.core.rollout.image.adoption import Adoption, set_label
+from crrd.core.rollout.image.controllers import Adoption, set_label
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.steps import ImageSteps
 from crrd.core.rollout.image.template import LABEL_ADOPTING, LABEL_REVISION

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from crrd.core.api.types import ANNOTATION_STOPPED as STOPPED
-from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.image.pull import LABEL_PULL, PullPod, PullState, pull_pod
 from crrd.core.rollout.image.steps import ImageSteps
 from crrd.core.rollout.phases import Stage
@@ -255,7 +255,7 @@ async def test_an_abort_that_leaves_a_controller_held_says_so_each_time(
     held = {"metadata": {"labels": {"crr.apps.kruise.io/adopting-run": "begun"}}, "spec": {"paused": True}}
     found = await cluster.client.merge_patch(DEPLOYMENTS, NAMESPACE, "web", held)
     web = Target("deployment.apps/web", "apps/v1", "Deployment", "web", found["metadata"]["uid"])
-    change = ImageChange("i:2", ("i:1",), adopt=True, template="what it was")
+    change = ImageChange("i:2", ("i:1",), mode=TemplateMode.ADOPT, template="what it was")
     uid = (await cluster.client.get(PODS, NAMESPACE, name))["metadata"]["uid"]
     await cluster.client.create(
         REQUESTS, NAMESPACE, run(image=change, name="begun", target=web).request(name, uid, ("app",))
@@ -524,7 +524,10 @@ async def test_a_missing_right_is_named_before_anything_is_written(
     with pytest.raises(ConfigurationError, match=message):
         await recreated(cluster, "deployment/web", *TO, "--template", "adopt")
     uid = (await deployment(cluster))["metadata"]["uid"]
-    change, web = ImageChange("i:2", ("i:1",), adopt=True), Target("web", "apps/v1", "Deployment", "web", uid)
+    change, web = (
+        ImageChange("i:2", ("i:1",), mode=TemplateMode.ADOPT),
+        Target("web", "apps/v1", "Deployment", "web", uid),
+    )
     uid = (await cluster.client.get(PODS, NAMESPACE, name))["metadata"]["uid"]
     begun = run(image=change, name="begun", target=web).request(name, uid, ("app",))
     await cluster.client.create(REQUESTS, NAMESPACE, begun)

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from crrd.core.rollout.change import ImageChange
-from crrd.core.rollout.image.adoption import Adoption, Write
+from crrd.core.rollout.image.controllers import Adoption, Write
 from crrd.core.rollout.image.steps import ImageSteps
 from crrd.core.rollout.kind import NO_STEPS
 from crrd.core.rollout.phases import Stage

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 
 import jsonpatch
 
-from crrd.core.rollout.change import ImageChange
-from crrd.core.rollout.image.adoption import Adoption, Write, next_adoption
+from crrd.core.rollout.change import ImageChange, TemplateMode
+from crrd.core.rollout.image.adoption import next_adoption
+from crrd.core.rollout.image.controllers import Adoption, Write
 from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.image.invariant import replaces_pods
 from crrd.core.rollout.image.state import ImageState
 from crrd.core.rollout.image.template import read_content, read_revision, read_template
 from crrd.core.rollout.run import Options, Run, Target
@@ -87,7 +89,7 @@ class Model(Controllers):
     def run(self) -> Run:
         rest = read_content(pod_template(OLD), "proxy").rest
         target = Target(f"{self.kind.lower()}.apps/web", "apps/v1", self.kind, "web", "uid-web")
-        change = ImageChange(NEW, (OLD,), adopt=True, template=rest)
+        change = ImageChange(NEW, (OLD,), mode=TemplateMode.ADOPT, template=rest)
         return Run("default", "run", target, Options(("proxy",), image=change), "2026-01-01T12:00:00Z")
 
     def look(self) -> None:
@@ -115,8 +117,9 @@ class Model(Controllers):
             if real is not None and image_of(pod) != self.wanted and real["metadata"]["uid"] == pod["metadata"]["uid"]:
                 real["spec"]["containers"][1]["image"] = self.wanted
                 return Adoption(wait="a pod gets the image")
-        adoption = self.next_step()
+        adoption, facts = self.next_step(), ImageRun.of(self.world(), self.run)
         for write in adoption.writes:
+            assert not replaces_pods(facts, write), write
             self.write(write)
         return adoption
 

@@ -12,7 +12,7 @@ from crrd.cli.connection import access_flags, overrides_of
 from crrd.cli.explain import explained, render
 from crrd.cli.options import as_flag, as_flags, from_flags
 from crrd.cli.recreate_flags import add_flags
-from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.phases import End
 from crrd.core.rollout.run import Options
 from crrd.kube.client import KubeClient
@@ -163,4 +163,5 @@ def _image(args: argparse.Namespace, containers: tuple[str, ...]) -> ImageChange
         raise ConfigurationError(f"{flag} cannot be used with --{other}")
     if len(containers) != 1 and (containers or not follows):
         raise ConfigurationError(f"{flag} needs one container: -c NAME")
-    return ImageChange(name, adopt=args.template == "adopt", pulls=args.pull == "kubelet", follow=follows)
+    mode = TemplateMode.FOLLOW if follows else TemplateMode(args.template or TemplateMode.KEEP)
+    return ImageChange(name, mode=mode, pulls=args.pull == "kubelet")

@@ -27,7 +27,7 @@ from crrd.core.explain.facts import (
 )
 from crrd.core.explain.findings import Explanation, Topic, Verdict
 from crrd.core.explain.request import explain_request
-from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.run import LABEL_RUN, Options, Run, Target
 from crrd.core.rollout.waits import read_probe_failure
@@ -1596,7 +1596,10 @@ def for_image(written: float, reason: str = "", *, run: bool = True, adopt: bool
     obj = request("web-abc-1", phase="Recreating", states=states, managedFields=writes)
     obj["spec"]["containers"][0]["image"] = "app:2"
     obj["metadata"]["labels"] |= {"crr.apps.kruise.io/active": "image"} | ({LABEL_RUN: "web-abc"} if run else {})
-    change, target = ImageChange("app:2", ("app:1",), adopt=adopt), Target("deployment.apps/web", "apps/v1", uid="u")
+    change, target = (
+        ImageChange("app:2", ("app:1",), mode=TemplateMode.ADOPT if adopt else TemplateMode.KEEP),
+        Target("deployment.apps/web", "apps/v1", uid="u"),
+    )
     of = Run("shop", "web-abc", target, Options(("app",), image=change), ago(60))
     obj["metadata"]["annotations"] = of.annotations() if run else {}
     return obj

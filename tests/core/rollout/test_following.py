@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.change import ImageChange, TemplateMode
+from crrd.core.rollout.image.adoption import trial_writes
 from crrd.core.rollout.image.facts import ImageRun
-from crrd.core.rollout.image.following import planned_writes, record_writes, released_meanwhile, template_images
+from crrd.core.rollout.image.following import planned_writes, released_meanwhile, template_images
 from crrd.core.rollout.image.state import ImageState
 from crrd.core.rollout.image.template import Revision, Template, read_content
 from crrd.core.rollout.kinds import kind_of
@@ -21,7 +22,7 @@ from tests.support.adoptions import NEW, OLD, pod_template
 from tests.support.rollouts import NOW, container, image_steps, member, planned, run, with_template, workload
 
 LABEL = "controller-revision-hash"
-FOLLOW = ImageChange(NEW, (OLD,), adopt=True, follow=True, template=read_content(pod_template(OLD), "proxy").rest)
+FOLLOW = ImageChange(NEW, (OLD,), mode=TemplateMode.FOLLOW, template=read_content(pod_template(OLD), "proxy").rest)
 OF: dict[str, dict[str, Any]] = {
     "Deployment": {"paused": True},
     "StatefulSet": {"partition": 9},
@@ -192,7 +193,8 @@ def test_the_replicaset_follows_after_the_last_pod() -> None:
 
 def test_an_older_replicaset_with_the_template_is_deleted_first() -> None:
     assert writes(after(template(), ACTIVE, NEWEST, pods=BOTH)) == [("new", None)]
-    assert record_writes(ImageRun.of(world(template(), ACTIVE, NEWEST, pods=BOTH), of_run())) == ()
+    (tried,) = trial_writes(ImageRun.of(world(template(), ACTIVE, NEWEST, pods=BOTH), of_run()))
+    assert (tried.plural, tried.name) == ("replicasets", "old"), "a deletion is not tried"
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet"])
@@ -310,10 +312,10 @@ def test_pods_that_end_get_no_label() -> None:
 
 def test_only_the_writes_of_a_replicaset_can_be_tried_first() -> None:
     of = of_run()
-    assert [each.name for each in record_writes(ImageRun.of(world(template(), ACTIVE, pods=BOTH), of))] == ["old"]
+    assert [each.name for each in trial_writes(ImageRun.of(world(template(), ACTIVE, pods=BOTH), of))] == ["old"]
     for found in (world(template("DaemonSet"), pods=BOTH), World(BOTH, extra=ImageState((), template())), World(BOTH)):
-        assert record_writes(ImageRun.of(found, of)) == ()
-    assert record_writes(ImageRun.of(world(template(), ACTIVE, pods=BOTH), of_run(follow=False))) == ()
+        assert trial_writes(ImageRun.of(found, of)) == ()
+    assert trial_writes(ImageRun.of(world(template(), ACTIVE, pods=BOTH), of_run(mode=TemplateMode.ADOPT))) == ()
 
 
 def test_a_run_that_does_not_know_the_template_is_not_carried_out() -> None:

@@ -10,15 +10,10 @@ import pytest
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RecreateState, RequestPhase
-from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.change import ImageChange, TemplateMode, read_image_change
 from crrd.core.rollout.daemons import NodeDaemon
-from crrd.core.rollout.image.adoption import (
-    Adoption,
-    changed_by_others,
-    next_adoption,
-    release_command,
-    trial_writes,
-)
+from crrd.core.rollout.image.adoption import changed_by_others, next_adoption, trial_writes
+from crrd.core.rollout.image.controllers import Adoption, release_command
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.names import image_ids, is_mutable
 from crrd.core.rollout.image.pull import RETRY_SECONDS, PullMemory, PullPod, PullState, pull_pod, read_pull_pod
@@ -60,7 +55,14 @@ HELD = (
 
 
 def of_image(*, adopt: bool = False, pulls: bool = True, undoes: str = "", **options: Any) -> Run:
-    change = ImageChange(NEW, (OLD,), adopt=adopt, pulls=pulls, template="rest", undoes=undoes)
+    change = ImageChange(
+        NEW,
+        (OLD,),
+        mode=TemplateMode.ADOPT if adopt else TemplateMode.KEEP,
+        pulls=pulls,
+        template="rest",
+        undoes=undoes,
+    )
     return run(image=change, **options)
 
 
@@ -487,6 +489,15 @@ def test_a_request_says_all_of_the_change() -> None:
     assert (found.run, found.request.for_image, found.run.options.what) == (of, True, "app (app:2)")
 
 
+def test_the_first_form_of_what_becomes_of_the_template_is_read() -> None:
+    for first, mode in (
+        ({}, TemplateMode.KEEP),
+        ({"adopt": True}, TemplateMode.ADOPT),
+        ({"adopt": True, "follow": True}, TemplateMode.FOLLOW),
+    ):
+        assert read_image_change({"image": NEW, **first}) == ImageChange(NEW, mode=mode)
+
+
 @pytest.mark.parametrize(
     "broken", [{"image": 1}, {"image": ""}, {"image": NEW, "adopt": "yes"}, {"image": NEW, "more": 1}, "app:2"]
 )
@@ -767,7 +778,7 @@ def test_a_canary_gives_way_to_a_later_rollout(found: Template) -> None:
 
 def test_a_template_with_an_image_that_only_pods_had_is_of_somebody_else() -> None:
     """The pods of the run had two images. The template is not set to the new one again."""
-    change = ImageChange(NEW, ("app:0", OLD), adopt=True, template="rest", had=OLD)
+    change = ImageChange(NEW, ("app:0", OLD), mode=TemplateMode.ADOPT, template="rest", had=OLD)
     for image, foreign in ((OLD, False), (NEW, False), ("app:0", True)):
         message = changed_by_others(with_template(run(image=change), template(image)))
         assert message == "the image of deployment.apps/web was set to app:0 meanwhile" * foreign

@@ -9,7 +9,7 @@ import pytest
 from crrd.cli.options import as_flag
 from crrd.cli.recreate import flags_of
 from crrd.core.api.types import ANNOTATION_REQUESTED_BY
-from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.requests import RunRequest, creator_of, newest_run, read_run_request
 from crrd.core.rollout.run import Amount, Options, Run, Target
 from crrd.core.rollout.run_limits import ANNOTATION_LIMITS, LIMITS, limits_annotation
@@ -114,12 +114,12 @@ def test_the_creator_is_that_of_the_request_whose_run_counts() -> None:
     [
         (
             Target("a lie", "apps/v1", "Deployment", "web", "uid"),
-            Options(("app",), image=ImageChange("i:2", adopt=True)),
+            Options(("app",), image=ImageChange("i:2", mode=TemplateMode.ADOPT)),
             "gives container app of deployment.apps/web the image i:2, and its template, too",
         ),
         (
             Target("a lie", "apps/v1", "StatefulSet", "db", "uid"),
-            Options(("app",), image=ImageChange("i:2", adopt=True, follow=True)),
+            Options(("app",), image=ImageChange("i:2", mode=TemplateMode.FOLLOW)),
             "gives container app of statefulset.apps/db the image i:2",
         ),
         (Target("a lie", "v1", "Pod", "a"), Options(("app", "side")), "restarts app, side of pod/a"),

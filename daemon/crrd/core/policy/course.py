@@ -7,7 +7,7 @@ from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.policy.observed import Look, Running
 from crrd.core.policy.triggers import TRIGGERS, name_of, stops, triggers_of
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
-from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.run import Options, Run, Target
 
 
@@ -18,7 +18,7 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
     """
     budget, new, image = policy.budget, record.image, None
     if new:
-        image = ImageChange(new, record.before, adopt=True, template=record.template, follow=True, had=new)
+        image = ImageChange(new, record.before, TemplateMode.FOLLOW, template=record.template, had=new)
     options = Options(
         record.containers,
         max_unavailable=budget.max_unavailable,

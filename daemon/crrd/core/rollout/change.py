@@ -6,6 +6,7 @@ decisions in a folder of its own (`core.rollout.kind`).
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
 
 from crrd.lib.jsonfields import items, mapping, text
@@ -39,6 +40,15 @@ class Change:
 RESTART = Change()
 
 
+class TemplateMode(StrEnum):
+    """What becomes of the workload's template in the end."""
+
+    KEEP = "keep"  # It stays as it is, and new pods get its image
+    ADOPT = "adopt"  # The run writes the image into it
+    FOLLOW = "follow"
+    """It has the image already, and the workload is held. What new pods are made of gets the image (`following`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class ImageChange(Change):
     """Another image for the run's only container, in the pods that exist.
@@ -49,17 +59,24 @@ class ImageChange(Change):
 
     image: str
     before: tuple[str, ...] = ()  # The container's images when the run started
-    adopt: bool = False  # Whether the workload's template gets the image in the end
+    mode: TemplateMode = TemplateMode.KEEP
     pulls: bool = True  # Whether pods of the run pull the image to each node, before a container there is replaced
     template: str = ""
     """Digest of the workload's template without this image (`template.Content.rest`) when the run started; "" if the
     template does not have the container."""
     undoes: str = ""
-    follow: bool = False
-    """Whether the template of a held workload has the image already (`following`). Then the run does not write the
-    workload; what new pods are made of gets the image in the end, as with `adopt`, which is true, too."""
     had: str = ""  # The image in the workload's template when the run started; "" also in runs of older versions
     given: str = ""  # The image as the user gave it, if a webhook has replaced it
+
+    @property
+    def adopt(self) -> bool:
+        """Whether new pods get the image in the end."""
+        return self.mode is not TemplateMode.KEEP
+
+    @property
+    def follow(self) -> bool:
+        """Whether the template has the image already."""
+        return self.mode is TemplateMode.FOLLOW
 
     def is_foreign(self, image: str) -> bool:
         """Whether somebody has given the container an image since the run began. It may be a newer one."""
@@ -85,14 +102,23 @@ class ImageChange(Change):
         return {"image": shape if self.given else {key: value for key, value in shape.items() if key != "given"}}
 
 
+_FIRST_FORM = {
+    (False, False): TemplateMode.KEEP,
+    (True, False): TemplateMode.ADOPT,
+    (True, True): TemplateMode.FOLLOW,
+}
+"""What `adopt` and `follow` mean, which were recorded before there was `mode`."""
+
+
 def read_image_change(found: object) -> ImageChange | None:
     """Parse it; None if there is none. Raises TypeError or ValueError if it is malformed."""
     if found is None:
         return None
     raw = dict(mapping(found))
-    read = ImageChange(**{**raw, "before": tuple(map(text, items(raw.get("before"))))})
-    texts, flags = (read.image, read.template, read.undoes, read.had, read.given), (read.adopt, read.pulls, read.follow)
-    sound = all(isinstance(each, str) for each in texts) and all(isinstance(each, bool) for each in flags)
-    if not read.image or not sound:
+    first_form = raw.pop("adopt", False), raw.pop("follow", False)  # in place of `mode`
+    mode = TemplateMode(raw.get("mode") or _FIRST_FORM[first_form])
+    read = ImageChange(**{**raw, "mode": mode, "before": tuple(map(text, items(raw.get("before"))))})
+    texts = (read.image, read.template, read.undoes, read.had, read.given)
+    if not read.image or not all(isinstance(each, str) for each in texts) or not isinstance(read.pulls, bool):
         raise ValueError("an image change has other types")
     return read

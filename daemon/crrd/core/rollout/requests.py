@@ -71,7 +71,7 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
         raw["max_unavailable"] = read_amount(text(raw.get("max_unavailable")))
         image = read_image_change(raw.pop("image", None))
         target, options = Target(**mapping(shape.get("target"))), Options(**raw)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return None
     sound = fits(target, Target("")) and fits(options, Options(())) and parse_time(started) is not None
     if not sound or not (options.containers or options.stale) or not RUN_NAME.fullmatch(name):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.image.adoption import ADOPTED_BY
 from crrd.core.rollout.image.following import TemplateChange, TemplateImages, template_images
 from crrd.core.rollout.image.state import ImageState
@@ -86,7 +86,7 @@ async def following(session: Session, aim: Aim) -> Session:
         if not found.wait:
             break
     container, image = _choose(aim, found, command.options)
-    change = replace(command.options.image or ImageChange(""), image=image, follow=True)
+    change = replace(command.options.image or ImageChange(""), image=image, mode=TemplateMode.FOLLOW)
     options = replace(command.options, containers=(container,), image=change)
     return replace(session, command=replace(command, options=options))
 

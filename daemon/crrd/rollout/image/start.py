@@ -10,8 +10,9 @@ from typing import Any
 
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import ANNOTATION_ABORTED
-from crrd.core.rollout.change import ImageChange
-from crrd.core.rollout.image.adoption import ADOPTED_BY, held_by_user, mixed_revisions
+from crrd.core.rollout.change import ImageChange, TemplateMode
+from crrd.core.rollout.image.adoption import ADOPTED_BY, held_by_user
+from crrd.core.rollout.image.controllers import mixed_revisions
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.following import records_of, template_images
 from crrd.core.rollout.image.names import is_mutable
@@ -56,11 +57,13 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
     """Return the run with all that it must know of the image. Raises ConfigurationError if it must not begin."""
     command, facts = session.command, ImageRun.of(cluster.world(), run)
     _check_target(session, aim, facts)
-    change = replace(facts.change, adopt=facts.change.follow or command.template == "adopt")
+    change = facts.change
     await check_rights(session, run.target, change)
     workload = await session.client.get(aim.resource, run.namespace, aim.target.name) if aim.resource else {}
     _check_undone(facts)
-    change = replace(change, adopt=change.follow or _wants_adoption(session, aim, facts, workload))
+    if not change.follow:
+        adopts = _wants_adoption(session, aim, facts, workload)
+        change = replace(change, mode=TemplateMode.ADOPT if adopts else TemplateMode.KEEP)
     if change.adopt and facts.template.content.image and isinstance(cluster.own, ImageObjects):
         await cluster.own.read_revisions()
         facts = ImageRun.of(cluster.world(), run, change)

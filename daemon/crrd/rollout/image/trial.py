@@ -11,7 +11,6 @@ from typing import Any
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.image.adoption import trial_writes
 from crrd.core.rollout.image.facts import ImageRun
-from crrd.core.rollout.image.following import record_writes
 from crrd.core.rollout.image.pull import PULL_CONTAINER, lacking, pull_pod, read_pull_pod
 from crrd.core.rollout.image.steps import patch_of
 from crrd.core.rollout.image.template import read_content
@@ -71,7 +70,7 @@ async def try_adoption(client: KubeClient, facts: ImageRun) -> None:
         template.uid: template.content.rest
     }
     instead = "" if follows else ": use --template keep"
-    for write in (record_writes if follows else trial_writes)(facts):
+    for write in trial_writes(facts):
         what, resource = f"{write.plural} {write.name}", Resource(write.plural, "apps")
         try:
             made = await client.json_patch(resource, facts.run.namespace, write.name, write.operations, dry_run=True)

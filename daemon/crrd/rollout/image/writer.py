@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from crrd.core.api.types import ANNOTATION_STOPPED
-from crrd.core.rollout.image.adoption import Write
+from crrd.core.rollout.image.controllers import Write
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.pull import PullPod, PullState, pull_pod
 from crrd.core.rollout.image.steps import ImageSteps, patch_of

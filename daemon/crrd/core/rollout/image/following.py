@@ -11,7 +11,7 @@ A run back (`ImageChange.undoes`) lets the records follow the pods, too, and the
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from crrd.core.rollout.image.adoption import ADOPTED_BY, Adoption, Steps, Write, follow_template, hindered, set_label
+from crrd.core.rollout.image.adoption import ADOPTED_BY
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.state import ImageState
 from crrd.core.rollout.image.template import LABEL_REVISION, Revision, Template
@@ -116,17 +116,6 @@ def _changes(
         yield from recorded
 
 
-def next_following(facts: ImageRun) -> Adoption:
-    """Return the next step after the last pod. All pods have the image, or will get it from this run."""
-    if not facts.template.uid:
-        return Adoption(wait=f"waiting for {facts.target}")
-    if facts.state.revisions is None:
-        return Adoption(wait=f"reading the revisions of {facts.target}")
-    if (obstacle := hindered(facts)) is not None:
-        return obstacle
-    return (_ReplicaSet(facts) if facts.template.kind == "Deployment" else _PodLabels(facts)).next()
-
-
 def planned_writes(facts: ImageRun) -> tuple[str, ...]:
     """Return sentences about what a run writes after the last pod, for a preview."""
     if not facts.change.follow or not facts.template.uid:
@@ -135,77 +124,6 @@ def planned_writes(facts: ImageRun) -> tuple[str, ...]:
     if facts.template.kind != "Deployment":
         return (f"the pods get the label {LABEL_REVISION} of the revision with {facts.image}{unchanged}",)
     return tuple(f"ReplicaSet {each.name} gets {facts.image} in its template{unchanged}" for each in facts.state.active)
-
-
-def record_writes(facts: ImageRun) -> tuple[Write, ...]:
-    """Return the writes of ReplicaSets that follow the last pod, so that they can be tried as a dry run."""
-    if facts.state.revisions is None or not facts.change.follow or facts.template.kind != "Deployment":
-        return ()
-    return tuple(each for each in _ReplicaSet(facts).next().writes if each.operations)
-
-
-class _ReplicaSet(Steps):
-    """The ReplicaSet of a paused Deployment."""
-
-    def next(self) -> Adoption:
-        target, active = self.facts.target, self.facts.state.active
-        if len(active) != 1:
-            why = f"the rollout of {target} is not finished: it has {len(active)} active ReplicaSets"
-            return Adoption(problem=why)
-        (own,), template = active, self.template.content
-        complete = (template.rest, template.image) == (own.content.rest, self.facts.image)
-        same = [each for each in self.facts.state.own_revisions if complete and self.is_target(each.content)]
-        twins = [each for each in same if each is not own]
-        if twins:
-            # The controller would take the older one for the newest, and scale it up once it is released.
-            return Adoption(tuple(Write("replicasets", each.name, each.uid, version=each.version) for each in twins))
-        if own.content.image != self.facts.image:
-            if own.content.shape != template.shape:
-                return Adoption(problem=f"ReplicaSet {own.name} differs from {target} in more than images")
-            return follow_template(self.facts, own)
-        if complete and self.template.replicas and self.template.updated != self.template.replicas:
-            why = f"waiting until the controller of {target} has seen the new template of its ReplicaSet"
-            return Adoption(wait=why)
-        return Adoption(done=True)
-
-
-class _PodLabels(Steps):
-    """The labels of the pods of a StatefulSet or DaemonSet."""
-
-    def next(self) -> Adoption:
-        target, by_label = self.facts.target, {each.label: each for each in self.facts.state.own_revisions}
-        newest, writes, labels = next(iter(self.facts.state.own_revisions), None), [], set()
-        for member in sorted(self.facts.members, key=lambda each: (-each.ordinal, each.pod.name)):
-            label = member.labels.get(LABEL_REVISION, "")
-            if (before := by_label.get(label)) is None:
-                return Adoption(wait=f"reading the revision of pod {member.pod.name}")
-            after = self._revision_of(member, before)
-            if after is None and before is newest and before.content.image != self.facts.image:
-                why = f"no revision of {target} has {self.facts.image} any more: set the image in its template"
-                return Adoption(problem=why)
-            labels.add(after.label if after is not None else label)
-            if after is not None and after.label != label:
-                writes.append(set_label(self.facts, member, label, after.label))
-        if writes:
-            return Adoption(tuple(writes))
-        all_newest = newest is not None and labels == {newest.label} and self.is_target(newest.content)
-        if all_newest and self.template.updated != self.template.replicas:
-            return Adoption(wait=f"waiting until the controller of {target} has seen the labels of its pods")
-        return Adoption(done=True)
-
-    def _revision_of(self, member: Member, before: Revision) -> Revision | None:
-        """Return the revision that a pod has with its present images, None if there is none.
-
-        Only images that differ from those of its earlier revision are compared, because a webhook may have changed
-        others when the pod was created.
-        """
-        images, had = member.pod.containers, set(before.content.images)
-        for each in self.facts.state.own_revisions:
-            other = [(name, image) for name, image in each.content.images if (name, image) not in had]
-            fits = all(name in images and images[name].image == image for name, image in other)
-            if fits and (each.content.shape, each.content.image) == (before.content.shape, self.facts.image):
-                return each
-        return None
 
 
 def released_meanwhile(facts: ImageRun) -> str:

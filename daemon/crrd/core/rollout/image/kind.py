@@ -7,10 +7,12 @@ from functools import cached_property
 from typing import ClassVar
 
 from crrd.core.api.pod import ContainerKind, PodContainer
-from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.image.adoption import changed_by_others, next_adoption
+from crrd.core.rollout.image.controllers import release_command
 from crrd.core.rollout.image.facts import ImageRun
-from crrd.core.rollout.image.following import next_following, planned_writes, released_meanwhile
+from crrd.core.rollout.image.following import planned_writes, released_meanwhile
+from crrd.core.rollout.image.invariant import replaces_pods
 from crrd.core.rollout.image.report import image_report
 from crrd.core.rollout.image.rows import image_rows
 from crrd.core.rollout.image.steps import ImageSteps, given_up, late_pods, left_behind, sort_by_image
@@ -100,9 +102,13 @@ class NewImage(Kind):
         begins = end is End.DONE and not tally(rows)[Stage.FAILED]
         if not self.change.adopt or not (begins or (end is End.ABORTED and self.facts.is_held)):
             return None
-        adoption = (next_following if self.change.follow else next_adoption)(self.facts)
+        adoption = next_adoption(self.facts)
         if adoption.done:
             return None
+        why = next(filter(None, (replaces_pods(self.facts, write) for write in adoption.writes)), "")
+        if why:  # a mistake of crrd
+            problem = f"a write was not sent, because a controller would have replaced pods after it: {why}"
+            return LastStep(problem=f"{problem}; report this, and finish by hand: {release_command(self.facts)}")
         steps = ImageSteps(adoption=adoption) if not adoption.problem else NO_STEPS
         return LastStep(adoption.phase, steps, adoption.wait, adoption.problem)
 
@@ -141,7 +147,7 @@ class NewImage(Kind):
 
     def shown(self) -> tuple[World, Run]:
         """See Kind."""
-        change = replace(self.change, pulls=False, adopt=False)
+        change = replace(self.change, pulls=False, mode=TemplateMode.KEEP)
         return self.world, replace(self.run, options=replace(self.run.options, image=change))
 
     def planned_writes(self) -> tuple[str, ...]:

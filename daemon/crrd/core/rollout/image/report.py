@@ -1,6 +1,6 @@
 """The last line of a run with an image: which pods have the image, and which one new pods get."""
 
-from crrd.core.rollout.image.adoption import release_command
+from crrd.core.rollout.image.controllers import release_command
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.names import image_ids
 from crrd.core.rollout.kind import Kind

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
-from crrd.core.rollout.image.adoption import Adoption
+from crrd.core.rollout.image.controllers import Adoption
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.names import image_operations
 from crrd.core.rollout.image.pull import PullPod, PullState
