@@ -24,9 +24,10 @@ RUN pip install --no-cache-dir --require-hashes -r locks/build.txt \
 COPY pyproject.toml README.md LICENSE ./
 COPY daemon daemon
 COPY cri_stubs cri_stubs
-RUN pip wheel --no-build-isolation --no-deps --no-index --wheel-dir /wheels . \
+COPY forecast forecast
+RUN pip wheel --no-build-isolation --no-deps --no-index --wheel-dir /wheels . ./forecast \
     && pip install --no-compile --no-deps --no-index --prefix /install /wheels/*.whl \
-    && python -m compileall -q -o 2 --invalidation-mode unchecked-hash /install/lib/python*/site-packages/crrd
+    && python -m compileall -q -o 2 --invalidation-mode unchecked-hash /install/lib/python*/site-packages/crrd*
 # A read-only root takes no .pyc, and to compile at each start would cost the daemons 2 to 4 MB for good. So all that they
 # import is compiled here, of Python's own modules too (the base has no .pyc). -B: no second .pyc for another -O.
 RUN python -B -c "import sys; sys.path[:0] = sys.argv[2:]; import importlib.util, pathlib, py_compile, sysconfig; \

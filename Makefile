@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PURE := daemon/crrd/core/*,daemon/crrd/kubelet/*,localnode/crrd_localnode/planner/*
+PURE := daemon/crrd/core/*,daemon/crrd/kubelet/*,forecast/crrd_forecast/hash/*,localnode/crrd_localnode/planner/*
 
 .DEFAULT_GOAL := help
 FAST := tests/core tests/kubelet tests/lib tests/node tests/kube tests/cri tests/manager
@@ -13,20 +13,21 @@ FAST := tests/core tests/kubelet tests/lib tests/node tests/kube tests/cri tests
 help: ## Show what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
 
+PROJECTS := pyproject.toml forecast/pyproject.toml localnode/pyproject.toml
 $(BIN)/python:
 	@echo "setting up: a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
 # uv installs in seconds what takes pip a minute; pip does it where uv cannot reach the index.
+OWN := --editable ./localnode --editable ./forecast
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
-install = $(PIP) uv && $(BIN)/uv pip install --quiet --python $(BIN)/python --editable ./localnode --editable $(1) \
-	|| $(PIP) --editable ./localnode --editable $(1)
-$(READY): pyproject.toml localnode/pyproject.toml | $(BIN)/python
+install = $(PIP) uv && $(BIN)/uv pip install --quiet --python $(BIN)/python $(OWN) --editable $(1) || $(PIP) $(OWN) --editable $(1)
+$(READY): $(PROJECTS) | $(BIN)/python
 	@echo "setting up: installing crrd and its tools into $(VENV) (up to a minute)"
 	@$(call install,'.[dev]')
 	@touch $@ $(VENV)/.demo
 
-$(VENV)/.demo: pyproject.toml localnode/pyproject.toml | $(BIN)/python
+$(VENV)/.demo: $(PROJECTS) | $(BIN)/python
 	@echo "setting up: installing crrd and its local node into $(VENV) (half a minute)"
 	@$(call install,.)
 	@touch $@
@@ -73,8 +74,8 @@ pictures: $(READY) runtime ## Draw docs/recreate.svg, and docs/monitoring.png fr
 # What the image is built from, for every Python and machine: exact versions, each file by its hash.
 LOCKED := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
-# What `kubectl recreate` does not import.
-NOT_IN_CLI := cffi cryptography grpcio prometheus-client protobuf pycparser cronsim tzdata
+# What `kubectl recreate` does not import, and crrd itself, which is not on the index.
+NOT_IN_CLI := crrd crrd-forecast cffi cryptography grpcio prometheus-client protobuf pycparser cronsim tzdata
 lock: $(READY) ## Renew locks: the versions of what image and kubectl-recreate are built from, with hashes
 	@mkdir -p locks
 	$(LOCKED) pyproject.toml --output-file locks/image.txt

@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from crrd.forecast.render import summary
-from crrd.forecast.report import ForecastInput, make_report
-from crrd.kubelet.hash.container_hash import container_hash
+from crrd_forecast.hash.container_hash import container_hash
+from crrd_forecast.render import summary
+from crrd_forecast.report import ForecastInput, make_report
 
 MOST_SECONDS = 5.0
 MOST_MIB = 150.0

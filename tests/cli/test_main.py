@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from crrd.cli.main import DAEMONS, main
 from crrd.lib.errors import OutputError
 from crrd.lib.output import Output
+
+ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
@@ -101,3 +104,31 @@ def test_a_daemon_that_still_imports_ends_at_sigterm(daemon: str) -> None:
     sent = "m.build_parser = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM); "
     ended = subprocess.run([sys.executable, "-c", f"{early}{sent}m.main(['{daemon}'])"], check=False)
     assert ended.returncode == 0
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> dict[str, str]:
+    """The environment of a Python that has crrd and what it depends on, but none of its other distributions."""
+    packages = Path(sysconfig.get_path("purelib"))
+    for each in packages.iterdir():
+        if not each.name.startswith(("crrd_forecast", "crrd_localnode")):
+            (tmp_path / each.name).symlink_to(each)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "daemon", ROOT, tmp_path)))}
+
+
+@pytest.mark.parametrize(
+    ("words", "package"),
+    [
+        (["demo"], "crrd-localnode"),
+        (["forecast", "--to", "1.31"], "crrd-forecast"),
+        (["node", "--spec-dir", "/x"], "crrd-forecast"),
+        (["node", "--serve-forecast"], "crrd-forecast"),
+    ],
+)
+def test_what_another_distribution_has(words: list[str], package: str, alone: dict[str, str]) -> None:
+    environment = {**alone, "NODE_NAME": "a", "KUBECONFIG": "/nonexistent"}
+    command = [sys.executable, "-S", "-m", "crrd", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    said = f"crrd {words[0]}: {package} is not installed: run pip install {package}\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", said)
+    assert subprocess.run([*command[:4], "--help"], capture_output=True, env=environment, check=False).returncode == 0

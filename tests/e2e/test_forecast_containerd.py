@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from crrd.kube.resources import NODES
-from crrd.kubelet.version import parse_minor, reported_version
+from crrd.kubelet.version import reported_version
+from crrd_forecast.hash.version import parse_minor
 from tests.support.cluster import Cluster, container
 from tests.support.command import crrd
 

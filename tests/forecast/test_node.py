@@ -10,18 +10,7 @@ import pytest
 
 from cri_stubs import api_pb2
 from crrd.cri.runtime import NodeRuntime
-from crrd.forecast.node import (
-    LEAST_SECONDS,
-    LOOK_LIMIT_SECONDS,
-    LOOK_SECONDS,
-    NodeForecast,
-    node_report,
-    pods_of_node,
-)
-from crrd.forecast.report import Report
-from crrd.forecast.spec_store import SpecStore
 from crrd.kube.client import KubeClient
-from crrd.kubelet.hash.container_hash import container_hash
 from crrd.kubelet.labels import (
     ANNOTATION_HASH,
     LABEL_CONTAINER_NAME,
@@ -30,6 +19,17 @@ from crrd.kubelet.labels import (
     LABEL_POD_UID,
 )
 from crrd.lib.errors import RuntimeUnavailableError
+from crrd_forecast.hash.container_hash import container_hash
+from crrd_forecast.node import (
+    LEAST_SECONDS,
+    LOOK_LIMIT_SECONDS,
+    LOOK_SECONDS,
+    NodeForecast,
+    node_report,
+    pods_of_node,
+)
+from crrd_forecast.report import Report
+from crrd_forecast.spec_store import SpecStore
 from tests.support.scripted_api import FixedAccess, listing, scripted_api
 
 pytestmark = pytest.mark.virtual_time

@@ -7,12 +7,12 @@ import pytest
 import yaml
 
 from crrd.core.api.pod import ContainerKind
-from crrd.forecast.inputs import Join
-from crrd.forecast.render import draw, report_from, shape, to_text
-from crrd.forecast.report import Change, ForecastInput, Outcome, Report, make_report, parse_stored
-from crrd.kubelet.hash.container_hash import container_hash
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
-from crrd.kubelet.version import NEWEST_MINOR
+from crrd_forecast.hash.container_hash import container_hash
+from crrd_forecast.hash.version import NEWEST_MINOR
+from crrd_forecast.inputs import Join
+from crrd_forecast.render import draw, report_from, shape, to_text
+from crrd_forecast.report import Change, ForecastInput, Outcome, Report, make_report, parse_stored
 
 Json = dict[str, Any]
 SPEC: Json = {"name": "app", "image": "nginx:1.25", "resources": {}, "terminationMessagePath": "/dev/termination-log"}

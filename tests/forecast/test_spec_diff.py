@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crrd.forecast.spec_diff import diff
+from crrd_forecast.spec_diff import diff
 
 Json = dict[str, Any]
 CONTAINERS: list[Json] = [
     vector["container"]
-    for vector in json.loads(
-        (Path(__file__).parents[1] / "kubelet" / "data" / "kubelet-container-hash.json").read_text()
-    )
+    for vector in json.loads((Path(__file__).parent / "hash" / "data" / "kubelet-container-hash.json").read_text())
 ]
 BASE: Json = {"name": "app", "image": "nginx:1.25"}
 

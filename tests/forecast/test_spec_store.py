@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from crrd.forecast.spec_store import SpecStore
+from crrd_forecast.spec_store import SpecStore
 
 
 def spec(size: int = 0) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_the_newer_spec_wins(tmp_path: Path) -> None:
 
 
 def test_the_oldest_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crrd.forecast.spec_store.MAX_FILES", 3)
+    monkeypatch.setattr("crrd_forecast.spec_store.MAX_FILES", 3)
     store = SpecStore(tmp_path)
     for number, when in enumerate((300, 100, 200)):
         store.put(f"c{number}", spec())
@@ -54,7 +54,7 @@ def test_the_oldest_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_folder_never_has_more_than_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crrd.forecast.spec_store.MAX_BYTES", 3000)
+    monkeypatch.setattr("crrd_forecast.spec_store.MAX_BYTES", 3000)
     store = SpecStore(tmp_path)
     for number in range(8):
         assert store.put(f"c{number}", spec(1000))
@@ -64,7 +64,7 @@ def test_the_folder_never_has_more_than_its_bytes(tmp_path: Path, monkeypatch: p
 
 
 def test_writing_one_again_makes_no_room_at_the_cost_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crrd.forecast.spec_store.MAX_FILES", 2)
+    monkeypatch.setattr("crrd_forecast.spec_store.MAX_FILES", 2)
     store = SpecStore(tmp_path)
     for container_id in ("c1", "c2", "c2", "c1"):
         store.put(container_id, spec())
@@ -72,7 +72,7 @@ def test_writing_one_again_makes_no_room_at_the_cost_of_others(tmp_path: Path, m
 
 
 def test_one_that_is_too_large_is_not_kept_and_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crrd.forecast.spec_store.MAX_BYTES", 1000)
+    monkeypatch.setattr("crrd_forecast.spec_store.MAX_BYTES", 1000)
     store = SpecStore(tmp_path)
     store.put("c1", spec())
     assert not store.put("c2", spec(2000))

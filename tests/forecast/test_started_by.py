@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from crrd.core.api.pod import ContainerKind
-from crrd.forecast.node import HASHERS, StoredHash, differing, running_minor, stored_hash
-from crrd.forecast.report import ForecastInput
-from crrd.kubelet.hash.container_hash import container_hash
-from crrd.kubelet.version import NEWEST_MINOR, OLDEST_MINOR
+from crrd_forecast.hash.container_hash import container_hash
+from crrd_forecast.hash.version import NEWEST_MINOR, OLDEST_MINOR
+from crrd_forecast.node import HASHERS, StoredHash, differing, running_minor, stored_hash
+from crrd_forecast.report import ForecastInput
 
 SPEC: dict[str, Any] = {
     "name": "app",

@@ -19,8 +19,9 @@ from crrd.lib.errors import RuntimeUnavailableError
 from crrd.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
 from crrd.node import daemon as node_daemon
 from crrd.node.controller import NodeController
-from crrd.node.daemon import CODE_TIMES, TIDY_SECONDS, NodeConfig, NodeDaemon
+from crrd.node.daemon import CODE_TIMES, TIDY_SECONDS, Forecaster, NodeConfig, NodeDaemon
 from crrd.node.pods import Pods
+from crrd_forecast.node import NodeForecast
 from tests.support.health_pages import Watched, end, page
 from tests.support.silent_api import SilentApi
 from tests.support.standins import MemoryNode
@@ -169,6 +170,9 @@ def test_loop_and_page_have_one_forecaster(kept: bool, tmp_path: Path) -> None:
     edges = (cast("NodeRuntime", None), cast("KubeClient", None))
     forecaster = daemon._forecaster(*edges)
     assert forecaster is daemon._forecaster(*edges)
+    made: type[Forecaster] = NodeForecast
+    assert isinstance(forecaster, made)
+    assert isinstance(forecaster, NodeForecast)
     assert (forecaster._store is not None) is kept
 
 

@@ -24,7 +24,7 @@ def test_kube_imports_no_heavy_package() -> None:
     assert loaded & HEAVY == set()
 
 
-FOREIGN_TO_NODES = {"manager", "forecast", "localnode", "cli"}
+FOREIGN_TO_NODES = {"manager", "cli"}
 """Rooms of other commands."""
 FOR_OTHER_SERVERS = {"twisted", "django", "bridge", "multiprocess"}
 """Modules of prometheus_client that the page does without."""
@@ -41,7 +41,7 @@ def test_the_whole_daemon_imports_no_more_than_it_needs() -> None:
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60).stdout
     names = set(json.loads(out))
     assert {"crrd.node.metrics", "prometheus_client.exposition", "grpc.aio"} <= names
-    heavy = (HEAVY - {"grpc", "google"}) | {"rich", "oauthlib", "twisted", "django"}
+    heavy = (HEAVY - {"grpc", "google"}) | {"rich", "oauthlib", "twisted", "django", "crrd_forecast", "crrd_localnode"}
     assert {name.partition(".")[0] for name in names} & heavy == set()
     assert {name for name in names if name.startswith("crrd.") and name.split(".")[1] in FOREIGN_TO_NODES} == set()
     assert names & {f"prometheus_client.{name}" for name in FOR_OTHER_SERVERS} == set()

@@ -9,7 +9,7 @@ from tests.tools.phase_diagram import RECREATE, diagram, drawn_in
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = ROOT / "docs" / "contract.md"
-SEARCHED = ("daemon", "localnode", "tests", "docs", "manifests")
+SEARCHED = ("daemon", "forecast", "localnode", "tests", "docs", "manifests")
 TEXTS = {".py", ".md", ".yaml"}
 STEP = re.compile(
     r"""\bsteps?\s+(?P<first>\d+)                            # one, as in a sentence or a docstring

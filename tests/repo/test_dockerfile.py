@@ -110,6 +110,7 @@ def test_the_daemons_are_copied_and_the_local_node_is_not() -> None:
         "locks/image.txt",
         "daemon/crrd/node/daemon.py",
         "daemon/crrd/cli/main.py",
+        "forecast/crrd_forecast/node.py",
         "cri_stubs/api_pb2.py",
     } <= files
     assert not [file for file in files if "localnode" in file or "crd.yaml" in file or "__pycache__" in file]
@@ -127,10 +128,14 @@ def built(source: Path, target: Path) -> Path:
 
 
 @pytest.mark.timeout(300)
-def test_the_wheels_of_product_and_local_node(tmp_path: Path) -> None:
+def test_the_wheels_of_product_forecast_and_local_node(tmp_path: Path) -> None:
     with ZipFile(built(ROOT / "localnode", tmp_path / "localnode")) as wheel:
         assert wheel.read("crrd_localnode/crd.yaml") == (ROOT / "manifests" / "base" / "crd.yaml").read_bytes()
         assert "crrd_localnode/apiserver.py" in wheel.namelist()
+    with ZipFile(built(ROOT / "forecast", tmp_path / "forecast")) as wheel:
+        names = wheel.namelist()
+    assert "crrd_forecast/hash/container_hash.py" in names
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"crrd_forecast"}
     with ZipFile(built(ROOT, tmp_path / "product")) as wheel:
         names = wheel.namelist()
     assert {"crrd/node/daemon.py", "cri_stubs/api_pb2.py"} <= set(names)
@@ -166,8 +171,8 @@ def test_what_the_image_gets_is_small_and_runs(tmp_path: Path) -> None:
             subprocess.run(command, shell=True, check=True, env=CLEAN | settings, cwd=tmp_path / "src", timeout=300)
     sizes = [file.lstat().st_size for file in (tmp_path / "install").rglob("*") if file.is_file()]
     assert sum(sizes) <= 60 * 10**6
-    (wheel,) = (tmp_path / "wheels").iterdir()
-    assert not [name for name in ZipFile(wheel).namelist() if "localnode" in name or "crd.yaml" in name]
+    names = [name for wheel in (tmp_path / "wheels").iterdir() for name in ZipFile(wheel).namelist()]
+    assert not [name for name in names if "localnode" in name or "crd.yaml" in name]
     shutil.copytree(tmp_path / "install", last, dirs_exist_ok=True)
     python = str(last / "bin" / "python")
 
@@ -182,7 +187,7 @@ def test_what_the_image_gets_is_small_and_runs(tmp_path: Path) -> None:
     subprocess.run([python, "-c", f"import {modules}"], check=True, env=as_in_image, cwd=tmp_path)
     compiled = {file.name.partition(".")[0] for file in (tmp_path / "install").rglob("asyncio/**/*.opt-2.pyc")}
     assert {"base_events", "sslproto"} <= compiled
-    for command in ("node", "manager"):
+    for command in ("node", "manager", "forecast"):
         assert "--kubeconfig" in crrd(command, "--help").stdout
     demo = crrd("demo")
     assert demo.returncode == 2

@@ -9,7 +9,7 @@ from tests.support.markdown import anchors
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-ROOMS = ("daemon", "localnode", "tests", "manifests", "docs", "proto")
+ROOMS = ("daemon", "forecast", "localnode", "tests", "manifests", "docs", "proto")
 
 
 def text_of(page: Path) -> str:

@@ -11,7 +11,7 @@ from crrd.cli.manager import manager_config
 from crrd.core.api import types as model
 from crrd.kube.leader import LEASE_NAME
 from crrd.kube.resources import PODS, POLICIES, REQUESTS
-from crrd.kubelet.quantity import parse as parse_quantity
+from crrd_forecast.hash.quantity import parse as parse_quantity
 from tests.support import manifests
 from tests.support.manifests import MANIFESTS, needs_kubectl, rendered
 

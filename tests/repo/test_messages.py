@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-PRODUCT = Path(__file__).parents[2] / "daemon" / "crrd"
+ROOT = Path(__file__).parents[2]
+PRODUCT = (ROOT / "daemon" / "crrd", ROOT / "forecast")
 MESSAGES = {
     *("message", "messages", "waiting_message", "sentence", "what", "why", "words", "text", "said", "note", "notes"),
     *("reason", "details", "limit", "advice", "answer", "problem", "description", "line", "lines"),
@@ -101,8 +102,9 @@ def searches(source: str) -> Iterator[str]:
 
 def test_no_message_is_searched() -> None:
     found = {
-        f"{path.relative_to(PRODUCT)}: {expression}"
-        for path in sorted(PRODUCT.rglob("*.py"))
+        f"{path.relative_to(folder)}: {expression}"
+        for folder in PRODUCT
+        for path in sorted(folder.rglob("*.py"))
         for expression in searches(path.read_text(encoding="utf-8"))
     }
     assert found == ALLOWED.keys()

@@ -54,7 +54,7 @@ def test_two_runs_give_the_same_bytes_and_they_work(tmp_path: Path) -> None:
     plugin = f"kubectl-recreate-{__version__}-linux-amd64.tar.gz"
     assert names == {
         *(f"{each}.yaml" if each.startswith("monitoring") else f"install-{each}.yaml" for each in overlays),
-        *(f"{each}-{__version__}-py3-none-any.whl" for each in ("crrd", "crrd_localnode")),
+        *(f"{each}-{__version__}-py3-none-any.whl" for each in ("crrd", "crrd_forecast", "crrd_localnode")),
         *(
             "install.yaml",
             "uninstall.sh",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cri_stubs import api_pb2
 from crrd.kubelet import labels as on_cri
-from crrd.kubelet.hash.name_and_image import hash_of_name_and_image
+from crrd.kubelet.image_hash import hash_of_name_and_image
 from tests.simulation.schedule import ContainerShape
 
 if TYPE_CHECKING:

@@ -34,13 +34,13 @@ _ELSEWHERE = {"description", "epilog", "usage", "COMMANDS", "DESCRIPTION", "_BAS
 _FLAGS = {"add_argument", "add_flag", "flag", "add", "name", "file"}
 _TABLES = (
     *("core/api/reasons.py", "core/explain/findings.py", "core/doctor/findings.py", "core/api/schema.py"),
-    *("core/policy/reasons.py", "core/policy/schema.py", "kubelet/hash/go_dump.py"),
+    *("core/policy/reasons.py", "core/policy/schema.py", "crrd_forecast/hash/go_dump.py"),
 )
 """Modules whose sentences are taken from their tables, and one whose texts are for hashing."""
 _ROOMS = {
     **dict.fromkeys(("core/admission", "manager/webhook"), ADMISSION),
     **dict.fromkeys(("core/rollout", "rollout"), RECREATE),
-    **dict.fromkeys(("forecast", "cli/forecast.py", "kubelet/hash"), FORECAST),
+    "crrd_forecast": FORECAST,
     **dict.fromkeys(("core/doctor", "cli/doctor.py"), DOCTOR),
     **dict.fromkeys(("core/policy", "core/config", "manager/policies"), CONDITION),
     **dict.fromkeys(("core/explain", "cli/explain.py"), EXPLAIN),
@@ -95,9 +95,12 @@ def _help_below(parser: argparse.ArgumentParser, called: str) -> Iterator[Senten
 
 
 def _source() -> Iterator[Sentence]:
-    demo = ROOT / "localnode" / "crrd_localnode"
-    for path in (*sorted(PRODUCT.rglob("*.py")), demo / "demo.py", demo / "demo_view.py"):
-        where = str(path.relative_to(PRODUCT if path.is_relative_to(PRODUCT) else demo.parent))
+    files = [(PRODUCT, each) for each in sorted(PRODUCT.rglob("*.py"))]
+    files += [(ROOT / "forecast", each) for each in sorted((ROOT / "forecast").rglob("*.py"))]
+    local = ROOT / "localnode"
+    files += [(local, local / "crrd_localnode" / name) for name in ("demo.py", "demo_view.py")]
+    for folder, path in files:
+        where = str(path.relative_to(folder))
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node, parents in _texts(tree, ()):
             text = _text(node)
@@ -168,7 +171,7 @@ def _group(node: ast.expr, parents: tuple[ast.AST, ...], where: str) -> str:
 def _of_call(name: str, where: str) -> str | None:
     """Which kind of text an argument of a function is; "" for one to leave out, None where the function tells "
     "nothing."""
-    if name in _NOT_READ or (name in _FLAGS and where.startswith("cli/")):
+    if name in _NOT_READ or (name in _FLAGS and where.startswith(("cli/", "crrd_forecast/command.py"))):
         return ""
     if name in _METRICS:
         return METRIC

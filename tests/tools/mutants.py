@@ -40,8 +40,8 @@ TESTS = {
     "daemon/crrd/core/rollout": ("tests/core/rollout", "tests/properties/test_rollouts.py", "tests/rollout"),
     "daemon/crrd/core/explain": ("tests/core/explain", "tests/cli/test_explain.py"),
     "daemon/crrd/node": ("tests/node/test_controller.py", "tests/node/test_hooks.py", *SCHEDULES, "tests/node",
-                    "tests/lib/test_metrics.py", "tests/cli/test_node.py", "tests/cli/test_forecast_all_nodes.py",
-                    "tests/cli/test_forecast.py"),
+                    "tests/lib/test_metrics.py", "tests/cli/test_node.py", "tests/forecast/test_all_nodes.py",
+                    "tests/forecast/test_command.py"),
 }  # fmt: skip
 """The tests for each package, one after the other, the quick ones first."""
 EQUIVALENT: dict[str, str] = {
@@ -94,7 +94,6 @@ EQUIVALENT: dict[str, str] = {
         "one instant, which nobody hits",
     "node/kubelet_health.py: 30.0 -> 31.0: STALE_SECONDS = 30.0": "nobody is promised a second of it",
     "node/kubelet_health.py: 1 -> 2: answered = await reader.read(1)": "only asked whether there is any byte",
-    "node/daemon.py: condition false: if TYPE_CHECKING:": "it is false whenever the program runs",
     "node/daemon.py: statement left out: asking.cancel()": "asyncio.run cancels what is left, right after it",
     "node/metrics.py: 64 -> 65: self._metrics.stages[stage].observe(seconds, {'request_uid':":
         "a UID has 36 characters",
@@ -293,14 +292,13 @@ class Worker:
 def _run(folder: Path, tests: tuple[str, ...]) -> int:
     """Run tests of a copy, in this process. Returns pytest's exit code."""
     os.chdir(folder)
-    own = ("daemon", "localnode", "")
+    own = ("daemon", "forecast", "localnode", "")
     sys.path[:] = [str(folder / each) for each in own] + [
         entry for entry in sys.path if entry not in ("", *(str(ROOT / each) for each in own))
     ]
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[: len(own)])
-    for name in [
-        name for name in sys.modules if name.split(".")[0] in ("tests", "crrd", "crrd_localnode", "cri_stubs")
-    ]:
+    ours = ("tests", "crrd", "crrd_forecast", "crrd_localnode", "cri_stubs")
+    for name in [name for name in sys.modules if name.split(".")[0] in ours]:
         del sys.modules[name]
     with (folder / "said.txt").open("w", encoding="utf-8") as said:
         os.dup2(said.fileno(), 1)

@@ -80,7 +80,7 @@ def _with_less_context(lines: list[tuple[str, str]]) -> list[list[tuple[str, str
 
 def find(folder: Path, *command: str) -> str:
     """What a command says of the bug in this copy, "" if it notices nothing."""
-    path = os.pathsep.join(str(folder / each) for each in ("daemon", "localnode", ""))
+    path = os.pathsep.join(str(folder / each) for each in ("daemon", "forecast", "localnode", ""))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(

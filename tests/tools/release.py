@@ -58,10 +58,10 @@ def export(commit: str, target: Path) -> None:
 
 
 def wheels(source: Path, dist: Path, epoch: int) -> Path:
-    """Build the wheels of crrd and its local node; returns the first."""
+    """Build the wheels of crrd, its forecast and its local node; returns the first."""
     build = (_UV, "build", "--quiet", "--wheel", "--out-dir", str(dist))
     locked = ("--build-constraints", str(source / "locks" / "build.txt"), "--require-hashes")
-    for folder in (source, source / "localnode"):
+    for folder in (source, source / "forecast", source / "localnode"):
         run(*build, *locked, str(folder), SOURCE_DATE_EPOCH=str(epoch))
     (dist / ".gitignore").unlink(missing_ok=True)
     (wheel,) = dist.glob("crrd-*.whl")

@@ -13,11 +13,11 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from functools import partial
-from importlib.metadata import entry_points
 from types import ModuleType
 from typing import NoReturn, TextIO, cast
 
 from crrd import __version__
+from crrd.lib.distributions import ELSEWHERE, find
 from crrd.lib.errors import ConfigurationError, OutputError
 from crrd.lib.output import Output, complain
 
@@ -35,10 +35,8 @@ COMMANDS = {
     "demo": "restart a container on a local demo node",
     "completion": "print a shell completion script for `crrd recreate`",
 }
-"""Each is a module of this package, except those of other distributions."""
+"""Each is a module of this package, or of another distribution, which has it in the group `crrd.commands`."""
 DAEMONS = ("node", "manager")
-ELSEWHERE = {"demo": "crrd-localnode"}
-"""Commands of other distributions. Those name their module in an entry point of the group `crrd.commands`."""
 DESCRIPTION = """\
 crrd restarts single containers of running Kubernetes pods in place: the pod, its IP and its volumes stay.
 To restart a container, create a ContainerRecreateRequest (kubectl get crr)."""
@@ -65,11 +63,8 @@ def module_of(command: str) -> ModuleType:
     """Return the module of a command. Raises ConfigurationError if its distribution is not installed."""
     if command not in ELSEWHERE:
         return importlib.import_module(f"crrd.cli.{command}")
-    for entry in entry_points(group="crrd.commands", name=command):
-        module: ModuleType = entry.load()
-        return module
-    package = ELSEWHERE[command]
-    raise ConfigurationError(f"{package} is not installed: run pip install {package}")
+    module: ModuleType = find("crrd.commands", command).load()
+    return module
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> NoReturn:

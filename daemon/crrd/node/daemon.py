@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import structlog
 from aiohttp import web
@@ -19,6 +19,7 @@ from crrd.kube.events import FLUSH_SECONDS, KubeEventSink
 from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.reflector import Reflector
 from crrd.kube.writer import RequestWriter
+from crrd.lib.distributions import find
 from crrd.lib.health import Health, StatusServer
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.log import LogFormat, configure, toggle_debug_on_signal
@@ -34,9 +35,6 @@ from crrd.node.pods import Pods
 from crrd.node.watches import PodWatches, find_pod, request_source
 from crrd.ports import Edges
 
-if TYPE_CHECKING:
-    from crrd.forecast.node import NodeForecast
-
 log = structlog.get_logger(__name__)
 
 TIDY_SECONDS = 3.0
@@ -44,6 +42,7 @@ TIDY_SECONDS = 3.0
 CODE_TIMES = 2
 """How often code is dropped from memory: first the code that only the start needs, then the code that only the first
 request needs. Code that every request needs must stay, because mapping it again would delay a stop by almost 1 ms."""
+FORECAST = ("crrd.node", "forecast")  # Entry point of what makes a `Forecaster`, in crrd-forecast
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +66,19 @@ def run_node(config: NodeConfig) -> int:
     configure(config.log_format, config.log_level, node=config.node_name)
     small_tls_buffers()
     return asyncio.run(NodeDaemon(config).run())
+
+
+class Forecaster(Protocol):
+    """What crrd-forecast adds to the daemon. It takes a client, a runtime, the node's name, and a folder or None."""
+
+    heartbeat: Heartbeat
+    differing: int | None  # Containers whose hash differs from the one that kubelet computes; None while unknown
+
+    async def run(self, active: asyncio.Event, idle: asyncio.Event) -> NoReturn:
+        """Count them and keep the specs of new containers, at the start and periodically, while requests are `idle`."""
+
+    async def page(self, request: web.Request) -> web.StreamResponse:
+        """Answer `/forecast`."""
 
 
 async def _tidy(pods: Pods, heartbeat: Heartbeat) -> NoReturn:
@@ -95,11 +107,13 @@ class NodeDaemon:
         self._metrics = NodeMetrics(self._registry)
         self._runtime: NodeRuntime | None = None
         self._client: KubeClient | None = None
-        self._forecast: NodeForecast | None = None
+        self._forecast: Forecaster | None = None
 
     async def run(self) -> int:
         """Serve until a signal arrives, then drain."""
         config = self._config
+        if config.spec_dir or config.serve_forecast:
+            find(*FORECAST)
         stop = stop_on_signals()
         toggle_debug_on_signal()
         log.info("starting", version=__version__)
@@ -199,11 +213,10 @@ class NodeDaemon:
             return web.Response(status=503, text="no runtime has answered yet\n")
         return await self._forecaster(self._runtime, self._client).page(request)
 
-    def _forecaster(self, runtime: NodeRuntime, client: KubeClient) -> "NodeForecast":
+    def _forecaster(self, runtime: NodeRuntime, client: KubeClient) -> Forecaster:
         """Return the only forecaster, which is created at the first use."""
         if self._forecast is None:
-            from crrd.forecast.node import NodeForecast  # noqa: PLC0415 - takes memory, and many nodes never use it
-
             folder = Path(self._config.spec_dir) if self._config.spec_dir else None
-            self._forecast = NodeForecast(client, runtime, self._config.node_name, folder)
+            made: Forecaster = find(*FORECAST).load()(client, runtime, self._config.node_name, folder)
+            self._forecast = made
         return self._forecast

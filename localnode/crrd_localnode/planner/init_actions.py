@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
-from crrd.kubelet.hash.container_hash import hash_of
 from crrd.kubelet.restart_rules import SIDECAR_HASH_SINCE
 from crrd.kubelet.runtime_status import ContainerState
+from crrd_forecast.hash.container_hash import hash_of
 from crrd_localnode.planner.restarts import Spec, is_sidecar, restarts, restarts_on_failure
 from crrd_localnode.planner.values import ContainerStatus, Kill, PodRuntimeStatus
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
-from crrd.kubelet.version import parse_minor
+from crrd_forecast.hash.version import parse_minor
 from crrd_localnode.planner.init_actions import InitPlanner
 from crrd_localnode.planner.restarts import Spec, is_sidecar, restarts, restarts_all, restarts_on_failure, runs_once
 from crrd_localnode.planner.values import ContainerStatus, Kill, NetworkMode, PodActions, PodRuntimeStatus, Remove

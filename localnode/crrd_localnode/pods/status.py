@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from crrd.core.api.time import rfc3339
-from crrd.kubelet.version import parse_minor
 from crrd.lib.plain import one_line
+from crrd_forecast.hash.version import parse_minor
 from crrd_localnode.planner.restarts import restarts
 from crrd_localnode.pods import spec as podspec
 from crrd_localnode.pods.kuberuntime import RuntimeContainer, RuntimePod

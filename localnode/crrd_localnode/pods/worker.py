@@ -14,7 +14,6 @@ import structlog
 
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
-from crrd.kubelet.hash.container_hash import container_hash
 from crrd.lib.errors import (
     ApiRefusedError,
     ApiUnavailableError,
@@ -23,6 +22,7 @@ from crrd.lib.errors import (
     RuntimeCallError,
     RuntimeUnavailableError,
 )
+from crrd_forecast.hash.container_hash import container_hash
 from crrd_localnode.planner.pod_actions import end_pod, pod_actions
 from crrd_localnode.planner.values import PodActions, PodRuntimeStatus
 from crrd_localnode.pods import spec as podspec

@@ -22,7 +22,7 @@ from crrd.core.recreate.actions import Decision, EmitEvent, PinContainers, RunHo
 from crrd.core.recreate.image import SHOWN_SECONDS, STOP_SPARE
 from crrd.core.recreate.invariants import Rule, check
 from crrd.core.recreate.observation import Hook, HookKind, Instance, Observation
-from crrd.kubelet.hash.name_and_image import hash_of_name_and_image
+from crrd.kubelet.image_hash import hash_of_name_and_image
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from tests.support.worlds import decided, exited, instance, observed, pin, pod, request

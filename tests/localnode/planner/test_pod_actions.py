@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from crrd.kubelet.hash.container_hash import container_hash
 from crrd.kubelet.runtime_status import ContainerState
+from crrd_forecast.hash.container_hash import container_hash
 from crrd_localnode.planner.pod_actions import end_pod, pod_actions
 from crrd_localnode.planner.values import (
     ContainerStatus,

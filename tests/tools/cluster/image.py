@@ -20,7 +20,7 @@ NAME = "docker.io/library/crrd:0.1.0"
 """The image of manifests/default."""
 ROOT = Path(__file__).parents[3]
 _HOME = "usr/local"
-_OWN = (ROOT / "daemon" / "crrd", ROOT / "cri_stubs")
+_OWN = (ROOT / "daemon" / "crrd", ROOT / "forecast" / "crrd_forecast", ROOT / "cri_stubs")
 _UNUSED = {
     "test",
     "tests",
@@ -59,7 +59,7 @@ def _files() -> Iterator[tuple[str, Path]]:
     found = {f"{_HOME}/bin/python3": program}
     stdlib = Path(sysconfig.get_path("stdlib"))
     found |= {f"{library}/{each.relative_to(stdlib)}": each for each in _below(stdlib, _UNUSED)}
-    for each in _distributions("crrd", set()):
+    for each in _distributions("crrd-forecast", set()):
         for file in each.files or ():
             if (
                 not str(file).startswith(("..", "/", "_editable", "__editable"))

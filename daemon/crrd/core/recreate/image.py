@@ -12,7 +12,7 @@ from crrd.core.recreate.observation import Instance
 from crrd.core.recreate.outcome import await_next
 from crrd.core.recreate.step import Step, fail, recreating, resting, with_message
 from crrd.core.recreate.view import ContainerView
-from crrd.kubelet.hash.name_and_image import SINCE, hash_of_name_and_image
+from crrd.kubelet.image_hash import SINCE, hash_of_name_and_image
 from crrd.kubelet.runtime_status import ContainerState
 
 STOP_SPARE = 10.0  # Seconds that a stop may take in addition to its grace period

@@ -10,13 +10,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from crrd.cli.forecast import read_pods, run
 from crrd.cli.main import build_parser
 from crrd.cri.runtime import connect
-from crrd.forecast.node import NodeForecast
-from crrd.forecast.spec_store import SpecStore
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ConfigurationError
+from crrd_forecast.command import read_pods, run
+from crrd_forecast.node import NodeForecast
+from crrd_forecast.spec_store import SpecStore
 from tests.support.cluster import Cluster, container, local_cluster
 from tests.support.command import crrd
 from tests.support.daemons import NodeDaemon

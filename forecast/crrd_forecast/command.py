@@ -1,4 +1,7 @@
-"""`crrd forecast`: what a kubelet upgrade will do to the containers of this node, or of all nodes. Only reads."""
+"""`crrd forecast`: what a kubelet upgrade will do to the containers of this node, or of all nodes. Only reads.
+
+`crrd` finds this module through the entry point `forecast` in the group `crrd.commands`.
+"""
 
 import argparse
 import asyncio
@@ -16,19 +19,20 @@ from crrd.cli.connection import add_connection_flags, overrides_of
 from crrd.cli.options import add_cri_flag, add_flag, add_switch, cri_endpoints, from_flags
 from crrd.core.api.types import NODE_DAEMONS
 from crrd.cri.runtime import connect
-from crrd.forecast.node import kubelet_version, node_report, pods_of_node
-from crrd.forecast.render import FORMATS, draw, report_from, to_text
-from crrd.forecast.report import Outcome, Report
-from crrd.forecast.spec_store import SpecStore
 from crrd.kube.client import Deadlines, KubeClient
 from crrd.kube.config import find_access
 from crrd.kube.kubeconfig import NO_OVERRIDES, Overrides
 from crrd.kube.lanes import PLACES
 from crrd.kube.resources import NODES, PODS
-from crrd.kubelet.version import NEWEST_MINOR, OLDEST_MINOR, parse_minor, reported_version
+from crrd.kubelet.version import reported_version
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError, GoneError
 from crrd.lib.jsonfields import items, mapping, name_of, text, value_at
 from crrd.lib.log import configure as configure_log
+from crrd_forecast.hash.version import NEWEST_MINOR, OLDEST_MINOR, parse_minor
+from crrd_forecast.node import kubelet_version, node_report, pods_of_node
+from crrd_forecast.render import FORMATS, draw, report_from, to_text
+from crrd_forecast.report import Outcome, Report
+from crrd_forecast.spec_store import SpecStore
 
 EXIT_UNKNOWN = 4  # No container would be restarted, but some could not be checked, or the version is unknown
 EXIT_RESTART = 3  # At least one container would be restarted
@@ -154,7 +158,7 @@ def _plot(reports: Sequence[Report], path: str) -> None:
     try:
         draw(reports, path)
     except ImportError as error:
-        raise ConfigurationError("--plot needs matplotlib: pip install 'crrd[plot]'") from error
+        raise ConfigurationError("--plot needs matplotlib: pip install 'crrd-forecast[plot]'") from error
     except OSError as error:
         raise ConfigurationError(f"--plot {path}: {error.strerror or error}") from error
     print(f"drew {path}", file=sys.stderr)

@@ -17,18 +17,19 @@ from aiohttp import web
 
 from cri_stubs import api_pb2
 from crrd.cri.runtime import NodeRuntime
-from crrd.forecast.inputs import Join, running_by_status
-from crrd.forecast.render import shape
-from crrd.forecast.report import Forecast, ForecastInput, Report, is_compared, make_report, parse_stored
-from crrd.forecast.spec_store import SpecStore
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import NODES, PODS
 from crrd.kubelet import labels
-from crrd.kubelet.hash.container_hash import ERAS, hash_of
-from crrd.kubelet.version import NEWEST_MINOR, parse_minor, reported_version
+from crrd.kubelet.version import reported_version
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, CrrdError, RuntimeCallError, RuntimeUnavailableError
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.memory import give_back
+from crrd_forecast.hash.container_hash import ERAS, hash_of
+from crrd_forecast.hash.version import NEWEST_MINOR, parse_minor
+from crrd_forecast.inputs import Join, running_by_status
+from crrd_forecast.render import shape
+from crrd_forecast.report import Forecast, ForecastInput, Report, is_compared, make_report, parse_stored
+from crrd_forecast.spec_store import SpecStore
 
 LOOK_SECONDS = 6 * 3600.0  # Interval of the daemon's periodic checks; long, so that an idle daemon costs little
 LEAST_SECONDS = 600.0  # Least time between two checks, so that many requests do not make the daemon list pods often

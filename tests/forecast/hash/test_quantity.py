@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crrd.kubelet.quantity import NOTHING, parse
+from crrd_forecast.hash.quantity import NOTHING, parse
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from crrd.kubelet import quantity
-from crrd.kubelet.hash.container_types import INT_BITS, Field, InexpressibleError, Kind
+from crrd_forecast.hash import quantity
+from crrd_forecast.hash.container_types import INT_BITS, Field, InexpressibleError, Kind
 
 _MOST_KEPT = 4096  # Most cached texts, of some hundred bytes each; then the cache is cleared
 _UNCACHED_STRUCTS = frozenset({"EnvVar"})  # Structs that are not cached, because they seldom occur twice

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crrd.kubelet.hash import go_dump, go_values
-from crrd.kubelet.hash.container_types import InexpressibleError
-from crrd.kubelet.hash.fnv import fnv32a, fnv32a_of_printed_bytes
-from crrd.kubelet.hash.go_json import Writer
-from crrd.kubelet.hash.name_and_image import SINCE as NAME_AND_IMAGE_SINCE
-from crrd.kubelet.version import OLDEST_MINOR, parse_minor
+from crrd.kubelet.image_hash import SINCE as NAME_AND_IMAGE_SINCE
+from crrd_forecast.hash import go_dump, go_values
+from crrd_forecast.hash.container_types import InexpressibleError
+from crrd_forecast.hash.fnv import fnv32a, fnv32a_of_printed_bytes
+from crrd_forecast.hash.go_json import Writer
+from crrd_forecast.hash.version import OLDEST_MINOR, parse_minor
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from crrd.kubelet.hash import go_values
-from crrd.kubelet.hash.container_types import Field, InexpressibleError, Kind, fields, require_known
-from crrd.kubelet.quantity import NOTHING, Quantity
+from crrd_forecast.hash import go_values
+from crrd_forecast.hash.container_types import Field, InexpressibleError, Kind, fields, require_known
+from crrd_forecast.hash.quantity import NOTHING, Quantity
 
 _WORD = 64
 _texts = go_values.Texts()

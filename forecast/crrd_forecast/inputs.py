@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from crrd.core.api.pod import STATUSES, ContainerKind, pod_containers
-from crrd.forecast.report import ForecastInput
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from crrd.lib.jsonfields import items, mapping, name_of, text, value_at
+from crrd_forecast.report import ForecastInput
 
 
 class Join:

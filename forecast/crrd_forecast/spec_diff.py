@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crrd.kubelet.hash.container_types import Field, Kind, flat_fields, keys
-from crrd.kubelet.quantity import parse
 from crrd.lib.jsonfields import items, mapping
+from crrd_forecast.hash.container_types import Field, Kind, flat_fields, keys
+from crrd_forecast.hash.quantity import parse
 
 _NEWEST_STRUCTS = 30
 _REFERENCE = re.compile(r"(?<!\$)(?:\$\$)*\$\(([^()]*)\)")  # `$(NAME)` in a variable; `$$(NAME)` is not one

@@ -7,9 +7,9 @@ from enum import StrEnum
 from typing import Any
 
 from crrd.core.api.pod import ContainerKind
-from crrd.forecast.report import Change, Forecast, Outcome, Report
 from crrd.lib.jsonfields import text
 from crrd.lib.plain import columns
+from crrd_forecast.report import Change, Forecast, Outcome, Report
 
 FORMATS = ("table", "json", "yaml")
 _UNCHANGED = "the spec has not changed since its start"

@@ -12,12 +12,12 @@ from enum import StrEnum
 from typing import Any
 
 from crrd.core.api.pod import ContainerKind
-from crrd.forecast.spec_diff import diff, restarting_resources
-from crrd.kubelet.hash.container_hash import Hash, era_of, hash_of
-from crrd.kubelet.hash.container_types import added_fields
 from crrd.kubelet.restart_rules import RESIZE_SINCE, SIDECAR_HASH_SINCE, SIDECARS_SINCE, STATIC_UIDS_DIFFER_SINCE
-from crrd.kubelet.version import NEWEST_MINOR, parse_minor
 from crrd.lib.jsonfields import mapping
+from crrd_forecast.hash.container_hash import Hash, era_of, hash_of
+from crrd_forecast.hash.container_types import added_fields
+from crrd_forecast.hash.version import NEWEST_MINOR, parse_minor
+from crrd_forecast.spec_diff import diff, restarting_resources
 
 _DERIVED_UID = re.compile("[0-9a-f]{32}")
 """The UID of a static pod whose manifest has none (MD5). All others have dashes."""

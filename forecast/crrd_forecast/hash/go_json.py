@@ -5,9 +5,9 @@ import re
 from functools import cache
 from typing import Any
 
-from crrd.kubelet.hash import go_values
-from crrd.kubelet.hash.container_types import Field, InexpressibleError, Kind, flat_fields, require_known
-from crrd.kubelet.quantity import Quantity
+from crrd_forecast.hash import go_values
+from crrd_forecast.hash.container_types import Field, InexpressibleError, Kind, flat_fields, require_known
+from crrd_forecast.hash.quantity import Quantity
 
 _ESCAPED = re.compile(r"""[<>&\u2028\u2029"\\\x00-\x1f]""")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crrd.kubelet.hash import go_dump
-from crrd.kubelet.hash.container_hash import container_hash, era_of, hash_of
-from crrd.kubelet.hash.fnv import fnv32a, fnv32a_of_printed_bytes
-from crrd.kubelet.hash.go_json import Writer
-from crrd.kubelet.hash.go_values import Texts
-from crrd.kubelet.hash.name_and_image import SINCE, hash_of_name_and_image
-from crrd.kubelet.version import NEWEST_MINOR
+from crrd.kubelet.image_hash import SINCE, hash_of_name_and_image
+from crrd_forecast.hash import go_dump
+from crrd_forecast.hash.container_hash import container_hash, era_of, hash_of
+from crrd_forecast.hash.fnv import fnv32a, fnv32a_of_printed_bytes
+from crrd_forecast.hash.go_json import Writer
+from crrd_forecast.hash.go_values import Texts
+from crrd_forecast.hash.version import NEWEST_MINOR
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "kubelet-container-hash.json").read_text())
 REPORTED: dict[str, Any] = {
@@ -279,13 +279,13 @@ def test_the_short_ways_to_the_hash(data: bytes) -> None:
 
 
 def test_the_hash_when_no_more_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crrd.kubelet.hash.fnv._MOST_KEPT", 0)
+    monkeypatch.setattr("crrd_forecast.hash.fnv._MOST_KEPT", 0)
     data = b"never before seen: " * 3
     assert fnv32a(data) == plain(data)
 
 
 def test_texts_begin_anew_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crrd.kubelet.hash.go_values._MOST_KEPT", 2)
+    monkeypatch.setattr("crrd_forecast.hash.go_values._MOST_KEPT", 2)
     texts, written = Texts(), []
 
     def text(port: int) -> str:

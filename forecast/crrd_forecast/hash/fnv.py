@@ -5,8 +5,8 @@ on a hash is a multiplication, plus a number that depends only on the piece and 
 consist of the same pieces again and again. These numbers are cached, so a known piece takes one step.
 """
 
-OFFSET = 0x811C9DC5
-PRIME = 0x01000193
+from crrd.kubelet.image_hash import PRIME, fnv1a
+
 _MASK = 0xFFFFFFFF
 _MOST_KEPT = 32_768  # Most cached steps, about 8 MiB
 _PRINTED = tuple(str(byte).encode() for byte in range(256))
@@ -14,21 +14,14 @@ _QUOTE = b" 34"  # The quotation mark as printed; it separates the pieces of JSO
 _steps: dict[tuple[bytes, int], tuple[int, int]] = {}
 
 
-def _update_hash(value: int, data: bytes) -> int:
-    """Continue a hash with more bytes."""
-    for byte in data:
-        value = ((value ^ byte) * PRIME) & _MASK
-    return value
-
-
 def fnv32a(data: bytes, separator: bytes = b" ") -> int:
     """Return the hash of the bytes (http://www.isthe.com/chongo/tech/comp/fnv/). Pieces begin with the separator."""
     first, *rest = data.split(separator)
-    value = _update_hash(OFFSET, first)
+    value = fnv1a(first)
     for piece in rest:
         key = (separator + piece, value & 0xFF)
         if (step := _steps.get(key)) is None:
-            factor, after = pow(PRIME, len(key[0]), 1 << 32), _update_hash(value, key[0])
+            factor, after = pow(PRIME, len(key[0]), 1 << 32), fnv1a(key[0], value)
             step = (factor, (after - value * factor) & _MASK)
             if len(_steps) < _MOST_KEPT:
                 _steps[key] = step

@@ -11,14 +11,14 @@ import pytest
 import yaml
 from aiohttp import web
 
-from crrd.cli.forecast import EXIT_RESTART, EXIT_UNKNOWN, ForecastConfig, run_forecast
 from crrd.core.api.types import NODE_DAEMONS
-from crrd.forecast.render import shape
-from crrd.forecast.report import ForecastInput, make_report
 from crrd.kube.client import KubeClient
 from crrd.kube.lanes import PLACES
-from crrd.kubelet.hash.container_hash import container_hash
-from crrd.kubelet.version import NEWEST_MINOR
+from crrd_forecast.command import EXIT_RESTART, EXIT_UNKNOWN, ForecastConfig, run_forecast
+from crrd_forecast.hash.container_hash import container_hash
+from crrd_forecast.hash.version import NEWEST_MINOR
+from crrd_forecast.render import shape
+from crrd_forecast.report import ForecastInput, make_report
 
 Json = dict[str, Any]
 SPEC: Json = {"name": "app", "image": "i"}
