@@ -19,7 +19,7 @@ from crrd.lib.errors import RuntimeUnavailableError
 from crrd.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
 from crrd.node import daemon as node_daemon
 from crrd.node.controller import NodeController
-from crrd.node.daemon import CODE_TIMES, TIDY_SECONDS, Forecaster, NodeConfig, NodeDaemon
+from crrd.node.daemon import TIDY_SECONDS, Forecaster, NodeConfig, NodeDaemon
 from crrd.node.pods import Pods
 from crrd_forecast.node import NodeForecast
 from tests.support.health_pages import Watched, end, page
@@ -236,13 +236,12 @@ async def test_a_loop_that_does_not_hear_of_a_request(name: str, boards: list[Po
 async def test_memory_is_given_back_after_the_start_and_after_every_busy_time(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr(node_daemon, "give_back", lambda: done.append("memory"))
-    monkeypatch.setattr(node_daemon, "drop_code_pages", lambda: done.append("code"))
     cache, wanted = Pods(lambda _: None, asyncio.get_running_loop().time), []
     tidy = asyncio.create_task(node_daemon._tidy(cache, Heartbeat()))
-    for number in range(CODE_TIMES + 2):
+    for number in range(4):
         cache.requests.delete(request())
         await asyncio.sleep(TIDY_SECONDS + 1)
-        wanted += ["memory", "code"] if number < CODE_TIMES else ["memory"]
+        wanted.append("memory")
         assert done == wanted
         cache.requests.put(replace(request(), resource_version=str(20 + number)))
         await asyncio.sleep(3600)

@@ -71,7 +71,6 @@ EQUIVALENT: dict[str, str] = {
     "core/recreate/observation.py: 0.0 -> 1.0: wall: float = 0.0": "likewise",
     "core/recreate/observation.py: 0.0 -> 1.0: pod_at: float = 0.0": "read only where there is a pod, with its time",
     "node/daemon.py: 3.0 -> 4.0: TIDY_SECONDS = 3.0": "nobody is promised a second of it",
-    "node/daemon.py: 2 -> 3: CODE_TIMES = 2": "memory only",
     "node/hooks.py: 0 -> 1: while left > 0 and (chunk := (await response.content.read(le":
         "whether the last byte of an answer that nobody uses is read",
     "node/records.py: 2.0 -> 3.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0":

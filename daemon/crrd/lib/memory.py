@@ -6,13 +6,11 @@ Measured on Python 3.11, glibc 2.36: rich 3 MiB, aiohttp's default SSL contexts 
 
 import ctypes
 import gc
-import mmap
 import os
 import sys
 from asyncio import sslproto
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 _M_TRIM_THRESHOLD = -1
 _M_ARENA_MAX = -8  # Numbers of glibc's mallopt(3)
@@ -68,33 +66,6 @@ def freeze_objects() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def drop_code_pages() -> None:
-    """Drop the pages of the libraries' code and constants that were loaded so far. The kernel reloads pages on use.
-
-    Only pages that the kernel can read from files again are dropped: those of mappings that are read-only, and that
-    this process has never changed (by relocations).
-    """
-    with suppress(OSError, AttributeError):
-        madvise = ctypes.CDLL(None).madvise
-        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        for first, end in _unchanged_code():
-            madvise(first, end - first, mmap.MADV_DONTNEED)
-
-
-def _unchanged_code() -> Iterator[tuple[int, int]]:
-    """Yield the address ranges of read-only file mappings without any private copy of a page."""
-    with Path("/proc/self/smaps").open(encoding="ascii", errors="replace") as lines:
-        found: tuple[int, int] | None = None
-        for line in lines:
-            head, *fields = line.split()
-            if "-" in head:
-                readable_only = len(fields) > 4 and fields[0] in ("r-xp", "r--p") and fields[4].startswith("/")
-                first, _, end = head.partition("-")
-                found = (int(first, 16), int(end, 16)) if readable_only else None
-            elif found is not None and head == "Anonymous:" and fields[0] == "0":
-                yield found
 
 
 def give_back() -> None:

@@ -23,7 +23,7 @@ from crrd.lib.distributions import find
 from crrd.lib.health import Health, StatusServer
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.log import LogFormat, configure, toggle_debug_on_signal
-from crrd.lib.memory import drop_code_pages, freeze_objects, give_back, small_tls_buffers
+from crrd.lib.memory import freeze_objects, give_back, small_tls_buffers
 from crrd.lib.metrics import metrics_route, new_registry
 from crrd.lib.signals import stop_on_signals
 from crrd.lib.supervise import Loop, supervise
@@ -39,9 +39,6 @@ log = structlog.get_logger(__name__)
 
 TIDY_SECONDS = 3.0
 """Delay between the last request and freeing memory, because events are written and connections used until then."""
-CODE_TIMES = 2
-"""How often code is dropped from memory: first the code that only the start needs, then the code that only the first
-request needs. Code that every request needs must stay, because mapping it again would delay a stop by almost 1 ms."""
 FORECAST = ("crrd.node", "forecast")  # Entry point of what makes a `Forecaster`, in crrd-forecast
 
 
@@ -83,16 +80,12 @@ class Forecaster(Protocol):
 
 async def _tidy(pods: Pods, heartbeat: Heartbeat) -> NoReturn:
     """After the start and after every busy time, free the memory that it took."""
-    code_times = CODE_TIMES
     while True:
         heartbeat.until(pods.none_live, "waiting for all requests to end")
         await pods.none_live.wait()
         await asyncio.sleep(TIDY_SECONDS)
         if pods.none_live.is_set():
             give_back()
-            if code_times:
-                drop_code_pages()
-                code_times -= 1
         heartbeat.until(pods.any_live, "waiting for a request")
         await pods.any_live.wait()
 
