@@ -2,6 +2,9 @@
 
 Kubelets up to 1.15 hashed this text. Pointers are followed, strings are printed as they are, and elements of lists
 and maps have no type. Big numbers are printed in 64-bit words.
+
+It stays, although these kubelets are out of support: a dump has every field, also absent ones, so the recorded hashes
+of 1.7, 1.9 and 1.13 check the table of fields from which the JSON of later versions is written.
 """
 
 from collections.abc import Mapping
