@@ -6,7 +6,6 @@ import pytest
 
 from crrd.core.api.types import LABEL_READINESS_GATE, READINESS_GATE
 from crrd.kube.resources import NAMESPACES, PODS, REQUESTS
-from crrd.manager import gated as gated_module
 from crrd.manager import lifecycle as controller_module
 from tests.support.lifecycle_cluster import LifecycleCluster, Replica, entry, lifecycle_cluster
 
@@ -23,11 +22,6 @@ async def cluster() -> AsyncIterator[LifecycleCluster]:
 def pod_lists(cluster: LifecycleCluster) -> list[tuple[str, str]]:
     """Lists and watches of pods so far: the verb and the namespace, "" for all."""
     return [(one.verb, one.namespace) for one in cluster.calls if one.resource == "pods" and one.verb in LISTS]
-
-
-def watches(manager: Replica) -> set[str]:
-    """Namespaces whose pods the manager watches, "" for all."""
-    return manager.controller._gated._pods.keys
 
 
 async def labelled(cluster: LifecycleCluster, *names: str) -> None:
@@ -212,126 +206,30 @@ async def test_pods_are_listed_page_by_page(cluster: LifecycleCluster) -> None:
     await cluster.until("all pods", lambda: all(cluster.condition(name) == READY for name in names))
 
 
-class TestMany:
-    """More labelled namespaces than are watched one by one."""
+async def test_many_labelled_namespaces_have_a_watch_each(cluster: LifecycleCluster) -> None:
+    """No number of them makes the manager list pods of the whole cluster."""
+    names = [f"many-{number}" for number in range(60)]
+    await labelled(cluster, *names)
+    await settled(cluster, cluster.manager())
+    wanted = sorted((verb, namespace) for verb in LISTS for namespace in ("default", *names))
+    await cluster.until("a watch each", lambda: sorted(pod_lists(cluster)) == wanted)
 
-    @pytest.fixture(autouse=True)
-    async def three(self, cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(gated_module, "MOST_WATCHES", 2)
-        await labelled(cluster, "one", "two", "three")
-        await cluster.label_namespace(None)
-        cluster.calls.clear()
 
-    async def test_they_share_a_watch(self, cluster: LifecycleCluster) -> None:
-        await cluster.label_namespace("enabled")
-        manager = cluster.manager()
-        await settled(cluster, manager)
-        await cluster.ready_pod()
-        assert pod_lists(cluster) == [("list", ""), ("watch", "")]
-        for gone in ("two", "three"):
-            await cluster.client.delete(NAMESPACES, "", gone)
-        await cluster.until("one for each again", lambda: ("watch", "one") in pod_lists(cluster))
-        await settled(cluster, manager)
-        await cluster.ready_pod("web-1")
-
-    async def test_a_pod_elsewhere_is_left_alone(self, cluster: LifecycleCluster) -> None:
-        await cluster.pod("early")
-        manager = cluster.manager()
-        await settled(cluster, manager)
-        await cluster.pod("late")
-        await cluster.later()
-        assert (cluster.condition("early"), cluster.condition("late")) == (("", ""), ("", ""))
-        assert manager.controller._cache._pods == {}
-        assert not manager.controller._gated.covers("default")
-        assert manager.controller._gated.covers("one")
-
-    async def test_a_pod_elsewhere_is_asked_for_while_a_request_lasts(
-        self, cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(controller_module, "POD_SECONDS", 0.1)
-        manager = cluster.manager()
-        await settled(cluster, manager)
-        await cluster.request("one", await cluster.pod(), grace=5)
-        await cluster.serve("one")
-        await cluster.settle("one")
-        assert cluster.condition() == READY
-        await cluster.until("forgotten", lambda: manager.controller._cache._pods == {})
-
-    async def test_what_was_asked_for_elsewhere_outlasts_a_list(self, cluster: LifecycleCluster) -> None:
-        manager = cluster.manager()
-        await settled(cluster, manager)
-        await cluster.request("one", await cluster.pod())
-        await cluster.until("asked for", lambda: cluster.condition() == READY)
-        await cluster.later()
-        asked = [call for call in cluster.calls if call.name == "web-0"]
-        await expire(cluster)
-        await cluster.until("listed anew", lambda: pod_lists(cluster).count(("list", "")) == 2)
-        await settled(cluster, manager)
-        await cluster.later()
-        assert manager.controller._cache.pod("default/web-0") is not None
-        assert [call for call in cluster.calls if call.name == "web-0"] == asked
-
-    async def test_one_that_joins_while_all_are_listed(self, cluster: LifecycleCluster) -> None:
-        cluster.server.fail_next(1, 503, match=lambda call: call.resource == "pods" and call.verb == "list")
-        manager = cluster.manager()
-        await cluster.until("a list fails", lambda: pod_lists(cluster))
-        first = manager.controller._gated._pods.get("")
-        await label_with_a_pod(cluster)
-        await settled(cluster, manager)
-        assert watches(manager) == {""}
-        assert first is not None
-        assert manager.controller._gated._pods.get("") is first
-
-    async def test_one_that_joins_is_listed_alone(self, cluster: LifecycleCluster) -> None:
-        manager = cluster.manager()
-        await settled(cluster, manager)
-        await label_with_a_pod(cluster)
-        await cluster.ready_pod("late")
-        await settled(cluster, manager)
-        assert manager.controller._gated.covers("default")
-        assert pod_lists(cluster) == [("list", ""), ("watch", ""), ("list", "default"), ("watch", "default")]
-
-    async def test_one_that_joined_is_taken_in_by_the_next_list(self, cluster: LifecycleCluster) -> None:
-        manager = cluster.manager()
-        await settled(cluster, manager)
-        await cluster.label_namespace("enabled")
-        await cluster.ready_pod("early")
-        await expire(cluster)
-        await cluster.until("listed anew", lambda: pod_lists(cluster).count(("list", "")) == 2)
-        await cluster.until("one watch", lambda: watches(manager) == {""})
-        assert manager.controller._cache.pod("default/early") is not None
-        await settled(cluster, manager)
-        await cluster.ready_pod("late")
-
-    async def test_many_that_join_are_listed_with_the_whole_cluster(self, cluster: LifecycleCluster) -> None:
-        manager = cluster.manager()
-        await settled(cluster, manager)
-        await cluster.label_namespace("enabled")
-        await cluster.ready_pod("early")
-        await labelled(cluster, "four", "five")
-        await cluster.until("one watch", lambda: pod_lists(cluster).count(("list", "")) == 2)
-        await settled(cluster, manager)
-        assert watches(manager) == {""}
-        assert manager.controller._cache.pod("default/early") is not None
-        await cluster.ready_pod("late")
-
-    @pytest.mark.parametrize("joins", ["early", "late"])
-    async def test_one_that_leaves_is_forgotten(self, cluster: LifecycleCluster, joins: str) -> None:
-        if joins == "early":
-            await cluster.label_namespace("enabled")
-        manager = cluster.manager()
-        await settled(cluster, manager)
-        await cluster.label_namespace("enabled")
-        await cluster.ready_pod("before")
-        await cluster.label_namespace(None)
-        await cluster.until("forgotten", lambda: manager.controller._cache._pods == {})
-        assert not manager.controller._gated.covers("default")
-        await cluster.pod("after")
-        await cluster.later()
-        assert cluster.condition("after") == ("", "")
-        await cluster.label_namespace("enabled")
-        await cluster.until("the pod that was there", lambda: cluster.condition("after") == READY)
-        await cluster.until("all of it", lambda: manager.controller._cache.pod("default/before"))
+async def test_the_pods_of_a_namespace_that_leaves_are_forgotten(cluster: LifecycleCluster) -> None:
+    await labelled(cluster, "one")
+    manager = cluster.manager()
+    await settled(cluster, manager)
+    await cluster.ready_pod("before")
+    await cluster.label_namespace(None)
+    await cluster.until("forgotten", lambda: manager.controller._cache._pods == {})
+    assert not manager.controller._gated.covers("default")
+    assert manager.controller._gated.covers("one")
+    await cluster.pod("after")
+    await cluster.later()
+    assert cluster.condition("after") == ("", "")
+    await cluster.label_namespace("enabled")
+    await cluster.until("the pod that was there", lambda: cluster.condition("after") == READY)
+    await cluster.until("all of it", lambda: manager.controller._cache.pod("default/before"))
 
 
 async def test_a_pod_of_another_namespace_is_none_of_a_list(cluster: LifecycleCluster) -> None:

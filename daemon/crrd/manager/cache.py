@@ -99,11 +99,11 @@ class ManagerCache:
             if pod.key in self.requests.groups:
                 self._on_change(pod.key)
 
-    def pods_listed(self, pods: Iterable[PodMeta], _version: str, namespace: str = "") -> None:
-        """Record a whole list, of one namespace or of all. Pods that are not in it are deleted."""
+    def pods_listed(self, pods: Iterable[PodMeta], _version: str, namespace: str) -> None:
+        """Record the whole list of a namespace. Its pods that are not in the list are deleted."""
         listed = {pod.key: pod for pod in pods}
         for key, pod in tuple(self._pods.items()):
-            if key not in listed and namespace in ("", pod.namespace):
+            if key not in listed and namespace == pod.namespace:
                 self.pod_deleted(pod)
         for pod in listed.values():
             self.pod_changed(pod)
@@ -113,9 +113,9 @@ class ManagerCache:
         self._pods.pop(pod_key, None)
 
     def forget_namespace(self, namespace: str) -> None:
-        """Drop all pods of a namespace ("" for all). Pods with requests are read again."""
+        """Drop all pods of a namespace. Pods with requests are read again."""
         for key, pod in tuple(self._pods.items()):
-            if namespace in ("", pod.namespace):
+            if namespace == pod.namespace:
                 self.forget_pod(key)
                 if key in self.requests.groups:
                     self._on_change(key)
