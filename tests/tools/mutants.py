@@ -108,7 +108,7 @@ EQUIVALENT: dict[str, str] = {
     "node/observe.py: Gt -> GtE: if loop_time() > answered + WAITED_SECONDS:": "one instant, which nobody hits",
     "node/pods.py: Lt -> LtE: if loop.time() < kept_until:": "one instant, which nobody hits",
     "node/pods.py: 0.0 -> 1.0: until = 0.0": "an instant soon after the machine has started",
-    "node/reconcile.py: Add -> Sub: return (None if first is None else max(first, loop_time() + ":
+    "node/reconcile.py: Add -> Sub: return None if at is None else max(at, loop_time() + ROUND_SE":
         "whether a look that wants another one at once waits 10 ms: nobody is promised it",
     "node/execute.py: 12 -> 13: task = asyncio.create_task(run, name=f'{type(action).__name_": "a task's name",
     "node/controller.py: statement left out: self.pods_heartbeat.within(LATE_SECONDS, 'ending')":
