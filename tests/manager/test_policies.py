@@ -141,6 +141,10 @@ def is_idle(status: dict[str, Any]) -> bool:
     return ready(status).get("reason") == "Idle"
 
 
+def effective(status: dict[str, Any]) -> str:
+    return next((str(each["status"]) for each in status.get("conditions", []) if each["type"] == "Effective"), "")
+
+
 def is_done(status: dict[str, Any]) -> bool:
     return is_idle(status) and bool(status.get("run", {}).get("finished"))
 
@@ -407,8 +411,17 @@ async def test_a_replaced_immutable_object_restarts_nothing_and_is_shown(tmp_pat
         status = await managed.until(lambda status: bool(ready(status)))
         assert (ready(status)["reason"], status["config"][0]["nodes"]) == ("ImmutableReplaced", ["node-a"])
         await client.delete(PODS, NAMESPACE, "web-new", grace_seconds=0)
-        await cluster.pod("web-next", {"app": "agent"}, config={"envFrom": ENV_FROM})
         await managed.until(is_idle)
+        changed = datetime.fromisoformat(shown["config"][0]["since"])
+        while cluster.api.now() < changed + timedelta(seconds=2):  # the next one starts after `settle`
+            await asyncio.sleep(0.05)
+        spec = {"nodeName": "node-a", "containers": [{"name": "app", "image": "i:1", "envFrom": ENV_FROM}]}
+        body = {"metadata": {"name": "web-next", "labels": {"app": "agent"}}, "spec": spec}
+        pod = dict(await client.create(PODS, NAMESPACE, body))
+        await cluster.run(pod, started=rfc3339(cluster.api.now()))
+        await managed.die()
+        await managed.lead()  # no watch tells of a new pod
+        await managed.until(lambda status: is_idle(status) and effective(status) == "True")
         assert cluster.stops == []
 
 
