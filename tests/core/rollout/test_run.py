@@ -102,9 +102,14 @@ def test_another_version_goes_on_with_the_same_run() -> None:
         '"unready_grace":5},'
         '"started":"2026-01-01T12:00:00Z",'
         '"target":{"api_version":"apps/v1","kind":"Deployment","name":"web","selector":"","uid":"uid-of-web",'
-        '"words":"deployment.apps/web"}}'
+        '"words":"deployment.apps/web"}'
     )
-    assert FULL.to_json() == text
+    assert FULL.to_json() == f'{text},"version":1}}'
+    for stored, found in ((f"{text}}}", FULL), (f'{text},"version":1}}', FULL), (f'{text},"version":2}}', None)):
+        body = FULL.request("web-1", "uid-1", ("app",))
+        body["metadata"]["annotations"][ANNOTATION_RUN] = stored
+        request = read_run_request(body)
+        assert (request and request.run) == found, "the first form had no version"
 
 
 def test_options_that_a_request_does_not_know_are_off() -> None:

@@ -10,7 +10,7 @@ from crrd.core.api.types import ANNOTATION_REQUESTED_BY, Request, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.change import read_image_change
 from crrd.core.rollout.progress import ANNOTATION_PROGRESS, Progress, read_progress
-from crrd.core.rollout.run import ANNOTATION_RUN, LABEL_RUN, RUN_NAME, Options, Run, Target, read_amount
+from crrd.core.rollout.run import ANNOTATION_RUN, LABEL_RUN, RUN_NAME, STORED_VERSION, Options, Run, Target, read_amount
 from crrd.core.rollout.run_limits import ANNOTATION_LIMITS, fits, with_limits
 from crrd.lib.jsonfields import items, mapping, number, text
 
@@ -70,6 +70,8 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
         raw |= {key: tuple(map(text, items(raw.get(key)))) for key in ("containers", "objects")}
         raw["max_unavailable"] = read_amount(text(raw.get("max_unavailable")))
         image = read_image_change(raw.pop("image", None))
+        if number(shape.get("version")) > STORED_VERSION:
+            return None
         target, options = Target(**mapping(shape.get("target"))), Options(**raw)
     except (ValueError, TypeError, LookupError, RecursionError):
         return None

@@ -20,6 +20,8 @@ ANNOTATION_REASON = "crr.apps.kruise.io/run-reason"
 ANNOTATION_RUN = "crr.apps.kruise.io/run-options"  # The whole run, as JSON
 ANNOTATION_REFRESH = "crr.apps.kruise.io/config-refresh"
 """On a pod: the token of the change for which kubelet had to refresh the pod's files. See `core.rollout.restart`."""
+STORED_VERSION = 1
+"""Of the form in which a run is stored. A process does not continue a run in a later form, which it does not know."""
 KEPT_SECONDS = 86_400
 """TTL of a run's requests: for `status`, and to resume the run the next morning. A pod whose request was deleted still
 counts as done, because its containers started after the run."""
@@ -207,7 +209,8 @@ class Run:
             del options["policy"]
         del options["image"]  # processes of older versions cannot continue a run with an option that they do not know
         options |= self.options.change.stored()
-        shape: dict[str, Any] = {"started": self.started, "target": asdict(self.target), "options": options}
+        shape: dict[str, Any] = {"version": STORED_VERSION, "started": self.started, "options": options}
+        shape["target"] = asdict(self.target)
         shape |= {"revision": self.revision} if self.revision else {}
         shape |= {"partition": self.partition} if self.partition else {}
         return json.dumps(shape, sort_keys=True, separators=(",", ":"))
