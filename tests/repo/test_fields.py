@@ -81,7 +81,7 @@ def test_a_changed_row_changes_the_crd_and_the_docs(generate: ModuleType, monkey
     assert found["description"] == "Another one. At least 5m. The default is 24h."
     assert found["x-kubernetes-validations"][0]["rule"] == "duration(self) >= duration('300s')"
     assert "| `triggers.maxAge` | duration, at least 5m | 24h | Another one. |" in files["docs/policy.md"]
-    spec = {"targetRef": {"apiVersion": "v1", "kind": "x", "name": "x"}, "triggers": {"configChange": {}}}
+    spec = {"targetRef": {"apiVersion": "apps/v1", "kind": "x", "name": "x"}, "triggers": {"configChange": {}}}
     assert read_policy({"spec": spec}).max_age == 86_400
     assert read_policy({"spec": {**spec, "triggers": {"maxAge": "299s"}}}).error.endswith("at least 5m")
     assert read_policy({"spec": {**spec, "triggers": {"maxAge": "300s"}}}).max_age == 300

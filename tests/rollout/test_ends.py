@@ -13,7 +13,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiUnavailableError
 from crrd.rollout import runner
-from crrd.rollout.abort import abort as image_abort
+from crrd.rollout.image import abort as image_abort
 from crrd_localnode.api.admission import AdmissionRequest, Operation
 from crrd_localnode.api.errors import ApiError, Cause, invalid
 from crrd_localnode.workload import RESOURCES

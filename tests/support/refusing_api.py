@@ -7,8 +7,8 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from crrd.core.api.types import LABEL_ACTIVE, LABEL_NODE_NAME
-from crrd.kube.resources import EVENTS, LEASES, REQUESTS, Resource
+from crrd.core.api.types import LABEL_ACTIVE, LABEL_NODE_NAME, LABEL_POD_UID
+from crrd.kube.resources import EVENTS, LEASES, PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError
 from tests.simulation.store import merged
 from tests.support.silent_api import SilentApi
@@ -57,7 +57,9 @@ class RefusingApi(SilentApi):
     async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Also add what admission adds to a request."""
         if resource == REQUESTS:
-            name, labels = body["metadata"]["name"], {LABEL_ACTIVE: "true", LABEL_NODE_NAME: "n1"}
+            pod = self.objects[PODS.plural].get(body["spec"]["podName"], {"metadata": {"uid": ""}})
+            labels = {LABEL_ACTIVE: "true", LABEL_NODE_NAME: "n1", LABEL_POD_UID: pod["metadata"]["uid"]}
+            name = body["metadata"]["name"]
             body = merged(body, {"metadata": {"uid": name, "labels": labels}})
         return await super().create(resource, namespace, body)
 

@@ -163,8 +163,9 @@ class Starts:
         else:
             choice.created()
             await self._check_admission_labels(run, made)
-            if await self._is_for(row, made):
-                self._cluster.written(made)
+            if not await self._is_for(row, made):
+                raise ConflictError(f"pod {row.pod} was replaced by another one", status=409)
+            self._cluster.written(made)
 
     async def _end(self, old: Request) -> None:
         """End an open request of another run. One with an image is not deleted, so that its run can still be undone."""
