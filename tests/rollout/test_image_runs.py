@@ -326,6 +326,30 @@ async def test_an_abort_in_the_middle_of_an_adoption_leaves_nothing_paused(
     assert (found["spec"].get("paused"), found["metadata"].get("labels", {})) == (None, {})
 
 
+async def test_an_abort_takes_its_label_from_a_workload_that_the_user_has_released(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `kubectl rollout resume` does, which the last line names. A later pause is the user's own."""
+
+    async def refuse(asked: AdmissionRequest) -> Object | None:
+        if asked.kind.plural == "replicasets" and not asked.dry_run:
+            raise invalid("", "ReplicaSet", asked.name, [Cause("spec", "not now")])
+        return None
+
+    await cluster.workload("Deployment", "web", 1)
+    cluster.api.admission.mutating.append(refuse)
+    running = asyncio.create_task(recreated(cluster, "deployment/web", *TO, "--template", "adopt"))
+    while not (await deployment(cluster))["spec"].get("paused"):
+        await asyncio.sleep(0.02)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    name = await run_name(cluster)
+    await cluster.client.merge_patch(DEPLOYMENTS, NAMESPACE, "web", {"spec": {"paused": None}})
+    assert await recreated(cluster, "abort", name) == 0
+    assert "crr.apps.kruise.io/adopting-run" not in (await deployment(cluster))["metadata"].get("labels", {})
+
+
 async def test_an_abort_of_a_run_that_has_only_pulled_deletes_its_pull_pods(cluster: PlayedCluster) -> None:
     like = await cluster.pod("one", {"app": "solo"})
     await cluster.client.create(PODS, NAMESPACE, pull_pod(run(name="begun"), "node-a", "i:2", like))

@@ -349,7 +349,7 @@ def test_a_template_that_is_set_back_after_its_adoption_is_reported() -> None:
 
 
 def test_a_deployment_that_somebody_has_resumed_is_released() -> None:
-    plan = adopted(template(NEW, let_go=True), NEW, revisions=())
+    plan = adopted(template(NEW, left_by="earlier"), NEW, revisions=())
     (write,) = adoption_of(plan).writes
     label = {"op": "remove", "path": "/metadata/labels/crr.apps.kruise.io~1adopting-run"}
     assert write.operations[1:] == (label,)
@@ -581,7 +581,7 @@ HOLDS = template(NEW, holder="run", paused=True, replicas=1, updated=1)
         (HOLDS, (("a", NEW, 1), ("b", NEW, 0)), "", ["replicasets/b"]),
         (HOLDS, (("a", NEW, 1),), "", ["deployments/web"]),
         (replace(HOLDS, replicas=0, updated=0), (), "", ["deployments/web"]),
-        (replace(HOLDS, holder="", let_go=True, paused=False), (("a", NEW, 1),), "", ["deployments/web"]),
+        (replace(HOLDS, holder="", left_by="run", paused=False), (("a", NEW, 1),), "", ["deployments/web"]),
         (template(replicas=1), (("a", OLD, 1),), "", ["deployments/web"]),
     ],
 )
@@ -705,6 +705,18 @@ def test_an_abort_writes_no_image_into_a_template() -> None:
         "the run was aborted; the template of deployment.apps/web has app:1, not app:2; "
         "to roll it out with new pods, set its spec.updateStrategy.type back to RollingUpdate"
     )
+
+
+@pytest.mark.parametrize("image", [OLD, NEW, OTHER])
+def test_an_abort_takes_away_the_label_of_a_hold_that_a_user_has_ended(image: str) -> None:
+    """A later pause by the user would count as the hold of the run."""
+    for left_by, writes in (("run", ["deployments"]), ("other", [])):
+        plan = aborted(template(image, left_by=left_by), revision("a", image, replicas=2))
+        found = image_steps(plan).adoption
+        made = found.writes if found is not None else ()
+        assert [each.plural for each in made] == writes
+        assert (plan.end is End.ABORTED) is not bool(writes)
+        assert {each["op"] for write in made for each in write.operations} <= {"test", "remove"}
 
 
 def test_a_template_is_changed_only_as_it_was_decided_on() -> None:

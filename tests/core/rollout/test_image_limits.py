@@ -300,7 +300,7 @@ ADOPTING = {"crr.apps.kruise.io/adopting-run": "earlier"}
 def test_a_controller_that_its_user_has_released_is_not_held(kind: str, spec: dict[str, Any], held: bool) -> None:
     """The label of the run that held it is still there. Later runs would fail for it, or not wait for the rollout."""
     found = read_template({"kind": kind, "metadata": {"labels": ADOPTING}, "spec": spec}, "app")
-    assert (found.holder, found.let_go) == (("earlier", False) if held else ("", True))
+    assert (found.holder, found.left_by) == (("earlier", "") if held else ("", "earlier"))
     known = world(pods(OLD), template=replace(found, content=Content(OLD, "/containers/0", "rest")))
     known = replace(known, workload=workload(1, rolling="0 of 1 pods are updated"))
     waits = planned(known, of_image(pulls=False)).wait.why

@@ -75,7 +75,8 @@ async def _holds(session: Session, run: Run) -> bool:
     """Whether the run holds the controller of its workload. If this cannot be read, it may."""
     try:
         async with await _cluster_of(session, run) as cluster:
-            return ImageRun.of(cluster.world(), run).is_held
+            facts = ImageRun.of(cluster.world(), run)
+            return facts.is_held or facts.has_left_label
     except (ConfigurationError, ApiRefusedError):  # the target was deleted, or a right is missing
         return True
 
@@ -90,7 +91,8 @@ async def _end_adoption(session: Session, run: Run) -> tuple[bool, str]:
         return True, ""
     try:
         async with await _cluster_of(session, run) as cluster:
-            if not ImageRun.of(cluster.world(), run).is_held:
+            facts = ImageRun.of(cluster.world(), run)
+            if not (facts.is_held or facts.has_left_label):
                 return True, ""
             problem = ""
             try:

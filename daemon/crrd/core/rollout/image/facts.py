@@ -61,6 +61,11 @@ class ImageRun:
         return self.template.holder == self.run.name
 
     @property
+    def has_left_label(self) -> bool:
+        """Whether somebody else has released the controller that the run held. A later pause is not the run's hold."""
+        return self.template.left_by == self.run.name
+
+    @property
     def is_aborted(self) -> bool:
         """Whether the run was aborted."""
         return self.run.name in self.world.aborted

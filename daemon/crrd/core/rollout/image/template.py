@@ -47,7 +47,7 @@ class Template:
     observed: bool = True  # Whether its controller has seen the last change
     has_labels: bool = False
     holder: str = ""  # The run that holds its controller (LABEL_ADOPTING)
-    let_go: bool = False  # Whether it has that label, but somebody else has released it
+    left_by: str = ""  # The run in that label, if somebody else has released the controller
     held: str = ""  # See LABEL_HELD
     paused: bool = False  # A Deployment's
     strategy: str = ""  # Type of the update strategy
@@ -123,7 +123,7 @@ def read_template(obj: Mapping[str, Any], container: str) -> Template:
         observed=number(status.get("observedGeneration")) >= number(meta.get("generation")),
         has_labels=bool(labels),
         holder=holder if held else "",
-        let_go=bool(holder) and not held,
+        left_by="" if held else holder,
         held=text(labels.get(LABEL_HELD)),
         paused=paused,
         strategy=kind,
