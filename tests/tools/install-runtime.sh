@@ -17,6 +17,8 @@ fi
 echo "installing for the tests on a real runtime and Prometheus:$missing"
 # RUNLEVEL: without it, the packages would start services of their own; the tests bring theirs.
 export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
-if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; } >/tmp/crrd-apt.log 2>&1; then
+# Another apt may hold the lock, for example at the start of a new machine.
+wait="-o DPkg::Lock::Timeout=300"
+if ! { apt-get $wait update -qq && apt-get $wait install -y -qq --no-install-recommends $missing; } >/tmp/crrd-apt.log 2>&1; then
     echo "note: the tests on a real runtime or Prometheus will be skipped: installing failed, see /tmp/crrd-apt.log"
 fi

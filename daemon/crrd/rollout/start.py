@@ -14,7 +14,7 @@ from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.preview import Preview, make_preview, out_of_reach
 from crrd.core.rollout.requests import creator_of, newest_run
-from crrd.core.rollout.rows import tally
+from crrd.core.rollout.rows import failed_requests, tally
 from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.core.rollout.run_limits import limits_annotation
 from crrd.core.rollout.state import World
@@ -92,9 +92,7 @@ async def resume(session: Session) -> int:
         if name in world.aborted:
             raise ConfigurationError(f"run {name} was aborted: start a new one")
         if command.retry_failed:
-            rows = make_plan(world, run, now).rows
-            failed = (row.request.request.uid for row in rows if row.stage is Stage.FAILED and row.request)
-            cluster.retried = frozenset(failed)
+            cluster.retried = failed_requests(make_plan(world, run, now).rows)
             world = cluster.world()
         if command.dry_run:
             return await _preview(session, world, run)

@@ -78,6 +78,12 @@ def count_done(rows: tuple[Row, ...]) -> tuple[int, int]:
     return counts[Stage.DONE] + counts[Stage.FAILED], len(rows) - left_out
 
 
+def failed_requests(rows: Iterable[Row]) -> frozenset[str]:
+    """Return the requests (UID) that have failed, also those that no node daemon has answered while others go on."""
+    failed = (row.request for row in rows if row.stage is Stage.FAILED or row.has_reason(Reason.NO_ANSWER))
+    return frozenset(each.request.uid for each in failed if each is not None)
+
+
 def put_off_pods(rows: Iterable[Row]) -> str:
     """Return the pods that are put off, each with the reason, or ""."""
     return "; ".join(f"{row.pod}: {row.wait.with_command}" for row in rows if row.stage is Stage.PUT_OFF)
