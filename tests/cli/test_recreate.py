@@ -775,10 +775,6 @@ BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
     (("pod/nope", "-c", "app"), 'pod "nope" not found in namespace "default"'),
     (("-l", "app=nope", "-c", "app"), "no pods found in namespace 'default': pods app=nope not found"),
     (("-l", "app=!", "-c", "app"), "unable to parse requirement in selector"),
-    (
-        ("deployment/empty", "-c", "app"),
-        "no pods found in namespace 'default': no pod is owned by deployment.apps/empty",
-    ),
     (("deployment/jobs", "-c", "app"), "no container can be restarted: "),
     (("resume", "nope"), "run 'nope' not found in namespace 'default'"),
     (("status", "nope"), "run 'nope' not found in namespace 'default'"),
@@ -816,7 +812,6 @@ def test_what_cannot_be_meant(words: tuple[str, ...], said: str, capsys: pytest.
 
 async def test_bad_input_is_one_line(cluster: PlayedCluster) -> None:
     await cluster.workload("Deployment", "web", 1)
-    await cluster.workload("Deployment", "empty", 0)
     await cluster.workload("Deployment", "jobs", 1, "app", node="node-z")
     labels = {"app.kubernetes.io/name": "crrd", "app.kubernetes.io/component": "node"}
     await cluster.pod("crrd-node-1", labels, node="node-a")  # and none on node-z
@@ -826,6 +821,19 @@ async def test_bad_input_is_one_line(cluster: PlayedCluster) -> None:
         assert (code, out, len(err.splitlines())) == (2, "", 1), (words, out, err)
         assert err.startswith("crrd recreate: ")
         assert said in err
+
+
+async def test_a_workload_that_is_scaled_to_zero_needs_nothing(cluster: PlayedCluster) -> None:
+    """It keeps no other target from its restart."""
+    await cluster.workload("Deployment", "zero", 0)
+    await cluster.workload("Deployment", "web", 1)
+    for flags in ((), ("--dry-run",)):
+        code, out, err = await cluster.recreate("deployment/zero", "-c", "app", *flags)
+        assert (code, err) == (0, "")
+        assert "nothing to do: deployment.apps/zero has no pods" in out
+    code, out, _ = await cluster.recreate("deployment/zero", "deployment/web", "-c", "app")
+    assert (code, "done: 1 of 1 pods recreated" in out) == (0, True)
+    assert len(await cluster.requests()) == 1
 
 
 async def test_only_what_can_be_recreated_is_offered(cluster: PlayedCluster) -> None:

@@ -68,8 +68,8 @@ async def test_the_pods_and_the_replicaset_follow_and_go_back(
     assert await images_of(cluster) == dict.fromkeys(pods, "i:2")
     assert (image_of(await replica_set(cluster)), await spec_of(cluster)) == ("i:2", before["spec"])
     assert images.outages == []
-    with pytest.raises(ConfigurationError, match="nothing to do: the pods of deployment"):
-        await recreated(cluster, *FOLLOW)
+    assert await recreated(cluster, *FOLLOW) == 0
+    assert capsys.readouterr().out.startswith("nothing to do: the pods of deployment.apps/web have the image")
     name = (await cluster.requests())[0]["metadata"]["labels"]["crr.apps.kruise.io/run"]
     assert await recreated(cluster, "status", name) == 0
     assert "done" in capsys.readouterr().out
@@ -91,6 +91,27 @@ async def test_pods_that_are_made_during_the_run_have_the_image_of_the_replicase
     assert await recreated(cluster, *FOLLOW) == 0
     found = [json.loads(each["metadata"]["annotations"][ANNOTATION_RUN]) for each in await cluster.requests()]
     assert [each["options"]["image"]["before"] for each in found] == [["i:1", "i:bad"]] * 2
+
+
+async def test_a_container_that_has_its_image_needs_nothing(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await held(cluster, "i:2", pods=1)
+    assert await recreated(cluster, *FOLLOW, "-c", "side") == 0
+    assert (
+        "nothing to do: the pods of deployment.apps/web have the image of container 'side'" in capsys.readouterr().out
+    )
+    assert await cluster.requests() == []
+
+
+async def test_a_workload_without_pods_follows_before_it_is_scaled_up(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else its next pods would have the old image."""
+    await held(cluster, "i:2", pods=0)
+    assert await recreated(cluster, *FOLLOW) == 0
+    assert (image_of(await replica_set(cluster)), await cluster.requests()) == ("i:2", [])
+    assert "0 of 0 pods have i:2; so has the template" in capsys.readouterr().out
 
 
 async def test_several_containers_follow_one_after_the_other(cluster: PlayedCluster, images: Images) -> None:
@@ -136,7 +157,6 @@ async def test_a_run_that_was_interrupted_before_the_replicaset_goes_on(
     ("paused", "words", "message"),
     [
         (False, FOLLOW, "deployment.apps/web is not held"),
-        (True, (*FOLLOW, "-c", "side"), "the pods of deployment.apps/web have the image of container 'side'"),
         (True, ("pod/one", "--image-from-template"), "only the pods of a Deployment, StatefulSet, DaemonSet can"),
     ],
 )  # fmt: skip

@@ -44,20 +44,21 @@ async def start(session: Session) -> int:
         await check_same(session, run, _since(command.since, parse_time(run.started) or session.clock.now()))
         return await resume(session)
     targets = split_targets(command.targets)
-    aims = [await find_target(session.client, session.namespace, each, command.selector) for each in targets]
-    sessions = [await following(session, aim) for aim in aims]
+    found = [await find_target(session.client, session.namespace, each, command.selector) for each in targets]
+    due = [(each, aim) for aim in found if (each := await following(session, aim)) is not None]
+    aims = [aim for _, aim in due]
     if len(aims) > 1:
-        for each, aim in zip(sessions, aims, strict=True):  # check all targets before the first run
+        for each, aim in due:  # check all targets before the first run
             async with make_cluster(session.client, session.namespace, aim, each.command.options) as cluster:
                 await _make_run(each, aim, cluster)
     worst = 0
-    for done, aim in enumerate(aims, start=1):
+    for done, (each, aim) in enumerate(due, start=1):
         code, over = End.FAILED.exit_code, False
         try:
-            code, over = await _start(sessions[done - 1], aim)
+            code, over = await _start(each, aim)
             worst = max(worst, code)
         finally:
-            if not over and (left := [each.target.words for each in aims[done:]]):
+            if not over and (left := [other.target.words for other in aims[done:]]):
                 with suppress(OutputError):
                     session.display.print_line(f"not started: {', '.join(left)}")
         if not over:
@@ -136,13 +137,20 @@ def _left(plan: Plan) -> int:
     return counts[Stage.WAITING] + counts[Stage.PUT_OFF]
 
 
+def _wants_no_pods(world: World, aim: Aim) -> bool:
+    """Whether the target is a workload that is scaled to zero. Then there is nothing to do, which is no error."""
+    there = world.workload
+    return not world.members and aim.owns_pods and there is not None and there.desired == 0
+
+
 async def _make_run(session: Session, aim: Aim, cluster: Cluster) -> Run:
     """Return a run for the target. Raises ConfigurationError if it is not possible."""
     command, world, now = session.command, cluster.world(), session.clock.now()
     options = replace(command.options, since=_since(command.since, now))
     name = command.run_name or _make_name(aim.target.name)
     run = Run(session.namespace, name, aim.target, options, rfc3339(now))
-    check_run(world, run)
+    if not _wants_no_pods(world, aim):
+        check_run(world, run)
     if not command.dry_run and (first := unfinished(kind_of(world, run), now)) is not None:
         way_out = f"check it with {session.command_line('status', first.name)}, then resume or abort it"
         raise ConfigurationError(f"run {first.name} on {first.target.words} is not finished: {way_out}")
@@ -159,7 +167,8 @@ def _nothing_to_do(session: Session, run: Run, plan: Plan) -> int:
         raise ConfigurationError(f"nothing was done: {plan.message or failures(plan.rows)}")
     session.display.begin(run, run.describe(0))
     session.display.show(plan)
-    session.display.end(End.DONE.word, "nothing to do: " + summary(plan.rows))
+    why = summary(plan.rows) if plan.rows else f"{run.target.words} has no pods"
+    session.display.end(End.DONE.word, f"nothing to do: {why}")
     return 0
 
 

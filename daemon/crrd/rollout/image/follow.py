@@ -72,10 +72,10 @@ async def find_template_images(client: KubeClient, namespace: str, aim: Aim) -> 
     return (await read_held(client, namespace, aim, own)).images()
 
 
-async def following(session: Session, aim: Aim) -> Session:
-    """Return the session with the image to set, if it is that of the template.
+async def following(session: Session, aim: Aim) -> Session | None:
+    """Return the session with the image to set, if it is that of the template. None if all pods have it, and say so.
 
-    Raises ConfigurationError if there is none, or pods in place cannot follow the template.
+    Raises ConfigurationError if pods in place cannot follow the template.
     """
     command = session.command
     if not command.follows_template:
@@ -85,24 +85,27 @@ async def following(session: Session, aim: Aim) -> Session:
         found = await find_template_images(session.client, session.namespace, aim)
         if not found.wait:
             break
-    container, image = _choose(aim, found, command.options)
+    changes = _choose(aim, found, command.options)
+    if not changes:
+        of = f" of container {command.options.containers[0]!r}" if command.options.containers else ""
+        why = f"the pods of {aim.target.words} have the image{of} that its template has"
+        session.display.print_line(f"nothing to do: {why}")
+        return None
+    (container, image), *_ = changes
     change = replace(command.options.image or ImageChange(""), image=image, mode=TemplateMode.FOLLOW)
     options = replace(command.options, containers=(container,), image=change)
     return replace(session, command=replace(command, options=options))
 
 
-def _choose(aim: Aim, found: TemplateImages, options: Options) -> tuple[str, str]:
-    """Return the container and its image."""
+def _choose(aim: Aim, found: TemplateImages, options: Options) -> list[tuple[str, str]]:
+    """Return the container and its image, empty if there is none."""
     target = aim.target.words
     if found.wait or found.problem:
         raise ConfigurationError(found.problem or f"{found.wait}; try again in a moment")
     changes = [each for each in found.changes if each.container in (options.containers or (each.container,))]
-    if not changes:
-        of = f" of container {options.containers[0]!r}" if options.containers else ""
-        raise ConfigurationError(f"nothing to do: the pods of {target} have the image{of} that its template has")
     if len(changes) > 1:
         names = " and ".join(each.container for each in changes)
         raise ConfigurationError(
             f"the template of {target} has other images for {names}: use -c NAME for one at a time"
         )
-    return changes[0].container, changes[0].image
+    return [(each.container, each.image) for each in changes]
