@@ -459,6 +459,13 @@ class TestProgress:
             "web-0: container side would not be started again (restartPolicy Never)"
         ]
 
+    def test_a_node_whose_name_fits_in_no_label_is_skipped_with_a_reason(self) -> None:
+        """Admission could not write it on a request."""
+        long, longest = (member(f"web-{n}", node="n" * n) for n in (64, 63))
+        found = planned(World((long, longest)), run(max_unavailable=Amount(2)))
+        assert chosen(found) == ["web-63"]
+        assert why(found)["web-64"].startswith("the name of its node is longer than 63 characters")
+
     def test_only_what_is_left_of_a_pod_is_asked_for(self) -> None:
         pod = member("web-0", container("app", started_at=AFTER), container("side"), container("other"))
         (row,) = planned(World((pod,)), run("side", "app", "missing")).create

@@ -12,6 +12,8 @@ from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import Skip
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 
+LABEL_CHARACTERS = 63  # Most characters of a label's value (k8s.io/apimachinery, LabelValueMaxLength)
+
 
 def skips(kind: Kind, member: Member, failed: RunRequest | None) -> Iterator[tuple[Skip, str]]:
     """Yield reasons to skip a pod, each with its container or "". The first one is shown. `failed`: see `Kind.skip`."""
@@ -32,6 +34,8 @@ def skips(kind: Kind, member: Member, failed: RunRequest | None) -> Iterator[tup
     yield from (each for each in unfit if each[0] is Skip.RESTARTS_POD)
     if len(unfit) == len(chosen):
         yield from unfit
+    if len(pod.node_name) > LABEL_CHARACTERS:
+        yield Skip.LONG_NODE_NAME, ""
     if daemons is not None and pod.node_name not in daemons:
         yield Skip.NO_DAEMON, ""
 

@@ -102,6 +102,10 @@ class Skip(ReasonTable):
     )
     BEFORE = "SkippedBefore", "the run has ended without it"
     NO_DAEMON = "NoNodeDaemon", "the node has no node daemon"
+    LONG_NODE_NAME = (
+        "NodeNameTooLong",
+        "the name of its node is longer than 63 characters, and requests have it in a label",
+    )
 
     @property
     def normal(self) -> bool:
