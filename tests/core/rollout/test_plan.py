@@ -502,6 +502,17 @@ class TestProgress:
         )
         assert found.end is (End.DONE if stage == "skipped" else None)
 
+    def test_the_rest_of_a_pod_from_which_a_container_was_removed_waits_for_its_node(self) -> None:
+        of = run("app", "side")
+        pod = replace(member("web-0", container("side", started_at=AFTER, ready=False), node="node-b"), ready=False)
+        states = (
+            RecreateState("app", StatePhase.FAILED, reason=Reason.CONTAINER_NOT_FOUND),
+            RecreateState("side", StatePhase.FAILED, reason=Reason.EARLIER_FAILURE),
+        )
+        request = asked(of, pod, RequestPhase.COMPLETED, states=states)
+        for down, stage in ((frozenset[str](), "getting ready"), (frozenset({"node-b"}), "put off")):
+            assert stages(planned(World((pod,), (request,), down=down), of)) == {"web-0": stage}
+
     def test_a_container_that_is_removed_from_a_pod_hides_no_failure_of_another(self) -> None:
         pod, of = member("web-0", container("side")), run("app", "side")
         states = (

@@ -35,11 +35,6 @@ class Progress:
         at = parse_time(self.at)
         return self.end is None and at is not None and (now - at).total_seconds() <= LIVE_SECONDS
 
-    @property
-    def over(self) -> bool:
-        """Whether the run is over."""
-        return self.end is not None and self.end.over
-
     def annotation(self) -> dict[str, str]:
         """Return the annotation that stores it on a request."""
         shape = {key: value for key, value in asdict(self).items() if value not in (None, "", False)}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from crrd.core.rollout.phases import RunPhase
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.waits import NO_WAIT
 from crrd.rollout.display import RunDisplay, summary
@@ -24,7 +25,8 @@ class TurnDisplay(RunDisplay):
         """See RunDisplay. Durations are left out, because each new text is written to the status."""
         first = next((row.wait for row in plan.rows if row.stage.under_way), NO_WAIT)
         waits = (each.replace(first.why, first.topic) if first.topic else each for each in plan.waits[:1])
-        self._on_progress(": ".join([summary(plan.rows), *waits]))
+        phase = [plan.phase.value] if plan.phase is not RunPhase.RESTARTING else []
+        self._on_progress(": ".join([*phase, summary(plan.rows), *waits]))
 
     def print_line(self, message: str, details: Sequence[str] = ()) -> None:
         """See RunDisplay."""
