@@ -124,16 +124,32 @@ FIRST, SECOND = record("old"), record("new", NEW, 2)
         (facts("DaemonSet", FIRST, strategy=ON_DELETE), of_web("daemonsets", SET_IMAGE), ""),
         *(
             (
-                facts("StatefulSet", SECOND, FIRST, image=NEW, partition=partition),
+                facts("StatefulSet", SECOND, FIRST, image=NEW, labels=labels, partition=partition),
                 patch("pods", f"uid-web-{pod}", jsonpatch.replace(LABEL, label)),
                 why,
             )
-            for partition, pod, label, why in (
-                (0, 1, "new", ""),
-                (0, 1, "old", "pod web-1 would not have the newest revision"),
-                (1, 0, "old", ""),
-                (1, 1, "old", "pod web-1 would not have the newest revision"),
+            for partition, pod, labels, label, why in (
+                (0, 1, "old", "new", ""),
+                (0, 1, "new", "old", "pod web-1 would not have the newest revision"),
+                (0, 1, "oldest", "old", ""),  # the controller replaces it anyway, if it replaces any
+                (1, 0, "new", "old", ""),
+                (1, 1, "new", "old", "pod web-1 would not have the newest revision"),
             )
+        ),
+        *(  # an older controller has left a field of the template out of its revision
+            (
+                facts(
+                    "StatefulSet",
+                    record("new", NEW, 2, rest="less"),
+                    image=NEW,
+                    labels="new",
+                    partition=HOLDING_PARTITION,
+                    observed=observed,
+                ),
+                of_web("statefulsets", FREE),
+                "" if observed else "pod web-0 does not have the newest revision",
+            )
+            for observed in (True, False)
         ),
         (
             facts("DaemonSet", SECOND, FIRST, strategy=ON_DELETE),
@@ -147,6 +163,14 @@ def test_a_set(there: ImageRun, write: Write, why: str) -> None:
     assert (why in found, bool(found)) == (True, bool(why)), found
 
 
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet"])
+def test_a_write_that_takes_only_labels_away_is_allowed(kind: str) -> None:
+    """The user has released the workload, and its rollout may be in progress, or its revisions are not read."""
+    labels = of_web(f"{kind.lower()}s", jsonpatch.remove("/metadata/labels/crr.apps.kruise.io~1adopting-run"))
+    for there in (facts(kind, record("old", replicas=2), image=NEW), facts(kind, image=NEW)):
+        assert replaces_pods(there, labels) == ""
+
+
 def test_a_write_that_would_replace_pods_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run says so, and how to finish by hand."""
     there = facts("Deployment", record("old", replicas=2), image=NEW, paused=True, holder="run")
@@ -154,6 +178,6 @@ def test_a_write_that_would_replace_pods_is_not_sent(monkeypatch: pytest.MonkeyP
     found = planned(replace(there.world, workload=workload(2)), OF)
     assert found.end is End.FAILED
     assert (
-        "a controller would have replaced pods after it: ReplicaSet old has another template; report" in found.message
+        "a controller would replace pods after it: ReplicaSet old has another template; report" in found.message
     )
     assert found.message.endswith("kubectl rollout resume deployment.apps/web -n default")

@@ -116,7 +116,7 @@ def read_image_change(found: object) -> ImageChange | None:
         return None
     raw = dict(mapping(found))
     first_form = raw.pop("adopt", False), raw.pop("follow", False)  # in place of `mode`
-    mode = TemplateMode(raw.get("mode") or _FIRST_FORM[first_form])
+    mode = TemplateMode(text(raw.get("mode") or _FIRST_FORM.get(first_form, "")))
     read = ImageChange(**{**raw, "mode": mode, "before": tuple(map(text, items(raw.get("before"))))})
     texts = (read.image, read.template, read.undoes, read.had, read.given)
     if not read.image or not all(isinstance(each, str) for each in texts) or not isinstance(read.pulls, bool):

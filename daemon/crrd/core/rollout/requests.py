@@ -73,7 +73,7 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
         if number(shape.get("version")) > STORED_VERSION:
             return None
         target, options = Target(**mapping(shape.get("target"))), Options(**raw)
-    except (ValueError, TypeError, LookupError, RecursionError):
+    except (ValueError, TypeError, RecursionError):
         return None
     sound = fits(target, Target("")) and fits(options, Options(())) and parse_time(started) is not None
     if not sound or not (options.containers or options.stale) or not RUN_NAME.fullmatch(name):

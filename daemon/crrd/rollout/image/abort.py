@@ -75,10 +75,15 @@ async def _holds(session: Session, run: Run) -> bool:
     """Whether the run holds the controller of its workload. If this cannot be read, it may."""
     try:
         async with await _cluster_of(session, run) as cluster:
-            facts = ImageRun.of(cluster.world(), run)
-            return facts.is_held or facts.has_left_label
+            return _is_marked(cluster, run)
     except (ConfigurationError, ApiRefusedError):  # the target was deleted, or a right is missing
         return True
+
+
+def _is_marked(cluster: Cluster, run: Run) -> bool:
+    """Whether the workload has the label of the run: it holds the controller, or a user has released it since."""
+    facts = ImageRun.of(cluster.world(), run)
+    return facts.is_held or facts.has_left_label
 
 
 async def _end_adoption(session: Session, run: Run) -> tuple[bool, str]:
@@ -91,8 +96,7 @@ async def _end_adoption(session: Session, run: Run) -> tuple[bool, str]:
         return True, ""
     try:
         async with await _cluster_of(session, run) as cluster:
-            facts = ImageRun.of(cluster.world(), run)
-            if not (facts.is_held or facts.has_left_label):
+            if not _is_marked(cluster, run):
                 return True, ""
             problem = ""
             try:
@@ -102,7 +106,7 @@ async def _end_adoption(session: Session, run: Run) -> tuple[bool, str]:
                 problem = str(error) or f"the adoption has not ended within {_ADOPTION_SECONDS:.0f}s"
             world = cluster.world()
             sentences = filter(None, (problem, kind_of(world, run).report()))
-            return not ImageRun.of(world, run).is_held, "".join(f"; {each}" for each in sentences)
+            return not _is_marked(cluster, run), "".join(f"; {each}" for each in sentences)
     except (ConfigurationError, ApiRefusedError, ApiUnavailableError) as error:  # e.g. the target was deleted
         return False, f"; {unknown_holder(run, error)}"
 
@@ -116,6 +120,6 @@ async def _adopt(session: Session, run: Run, cluster: Cluster) -> str:
         await cluster.refresh()
         plan = make_plan(cluster.world(), run, session.clock.now())
         if plan.end is not None:
-            return plan.message if ImageRun.of(cluster.world(), run).is_held else ""
+            return plan.message if _is_marked(cluster, run) else ""
         await writer.carry_out(run, plan)
         await cluster.wait(_WAIT_SECONDS)

@@ -50,7 +50,8 @@ def _around_the_hold(facts: ImageRun) -> Adoption | None:
     """Return the step if the workload does not have to be held any more, or must not be; None if the run goes on."""
     template, releasing = facts.template, RunPhase.RELEASING
     has_image = template.content.image == facts.image
-    if template.left_by and (has_image or facts.has_left_label):  # it would count if the user held the workload later
+    if template.left_by and (has_image or (facts.is_aborted and facts.has_left_label)):
+        # its label would count if the user held the workload later
         return Adoption((controller_of(facts).let_go(),), phase=releasing)
     if problem := changed_by_others(facts):
         return Adoption(problem=problem)

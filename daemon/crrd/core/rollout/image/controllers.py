@@ -241,7 +241,8 @@ class _Set(Controller):
                 writes.append(set_label(self.facts, member, label, after.label))
         if writes:
             return Adoption(tuple(writes))
-        if labels <= {newest.label} and self.is_target(newest.content) and template.updated != template.replicas:
+        complete = not self.facts.change.follow or (labels <= {newest.label} and self.is_target(newest.content))
+        if complete and template.updated != template.replicas:
             # it watches its pods and itself separately, so order does not help
             return Adoption(wait=f"waiting until the controller of {target} has seen the labels of its pods")
         return None

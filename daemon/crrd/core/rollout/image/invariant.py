@@ -18,6 +18,8 @@ def replaces_pods(facts: ImageRun, write: Write) -> str:
         return _by_label(facts, write, str(changes.get(label_path(LABEL_REVISION), "")))
     if write.plural == "replicasets":
         return _by_replica_set(facts, write, changes)
+    if not any(path.startswith("/spec/") for path in changes):
+        return ""  # it takes only labels from the workload
     content = facts.template.content
     image = str(changes.get(f"{SPEC}{content.path}/image", content.image))
     if facts.template.kind == "Deployment":
@@ -51,7 +53,8 @@ def _by_replica_set(facts: ImageRun, write: Write, changes: dict[str, object]) -
 
 
 def _is_newest(template: Template, content: Content, image: str) -> bool:
-    return (content.rest, content.image) == (template.content.rest, image)
+    """Whether a revision is that of the template, from which an older controller may leave fields out."""
+    return content.image == image and (template.observed or content.rest == template.content.rest)
 
 
 def _of_set(facts: ImageRun, image: str, strategy: str, partition: int) -> str:
@@ -72,6 +75,8 @@ def _by_label(facts: ImageRun, write: Write, label: str) -> str:
     if template.strategy == ON_DELETE or (newest is not None and label == newest.label):
         return ""
     pod = next((each for each in facts.members if each.pod.uid == write.uid), None)
+    if pod is not None and newest is not None and pod.labels.get(LABEL_REVISION) != newest.label:
+        return ""  # its controller does not take it for a pod of the newest revision now
     if pod is not None and template.kind == "StatefulSet" and pod.ordinal < (template.partition or 0):
         return ""
     return f"pod {write.name} would not have the newest revision"

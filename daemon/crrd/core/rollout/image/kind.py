@@ -108,8 +108,9 @@ class NewImage(Kind):
             return None
         why = next(filter(None, (replaces_pods(self.facts, write) for write in adoption.writes)), "")
         if why:  # a mistake of crrd
-            problem = f"a write was not sent, because a controller would have replaced pods after it: {why}"
-            return LastStep(problem=f"{problem}; report this, and finish by hand: {release_command(self.facts)}")
+            problem = f"a write was not sent, because a controller would replace pods after it: {why}; report this"
+            by_hand = f", and finish by hand: {release_command(self.facts)}" if self.facts.is_held else ""
+            return LastStep(problem=f"{problem}{by_hand}")
         steps = ImageSteps(adoption=adoption) if not adoption.problem else NO_STEPS
         return LastStep(adoption.phase, steps, adoption.wait, adoption.problem)
 
