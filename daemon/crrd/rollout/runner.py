@@ -161,7 +161,7 @@ class Runner:
             self._write_at = loop_time() + _PROGRESS_SECONDS
 
     async def write_progress(self, run: Run, plan: Plan) -> None:
-        """Write the progress on the run's newest request, if due."""
+        """Write the progress on the request of the run that will live longest, if due."""
         progress = self._progress(plan)
         if self._written == (progress.phase, progress.blocked, progress.end) and loop_time() < self._write_at:
             return
@@ -170,11 +170,12 @@ class Runner:
             await self._write(run, plan)
 
     async def _write(self, run: Run, plan: Plan) -> None:
-        if own := self._cluster.world().requests_of(run):
-            body = {"metadata": {"annotations": self._progress(plan).annotation()}}
-            with suppress(GoneError):
-                name = own[-1].request.name
+        body = {"metadata": {"annotations": self._progress(plan).annotation()}}
+        for each in sorted(self._cluster.world().requests_of(run), key=lambda each: each.lifetime, reverse=True):
+            with suppress(GoneError):  # deleted meanwhile: the next one
+                name = each.request.name
                 self._cluster.written(await self._client.merge_patch(REQUESTS, run.namespace, name, body))
+                return
 
     async def _wait_for_next_second(self, run: Run) -> None:
         """Wait until the second of the run's start is over, because kubelet reports start times in whole seconds.

@@ -177,7 +177,5 @@ def test_a_write_that_would_replace_pods_is_not_sent(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(image_kind, "next_adoption", lambda _: Adoption((of_web("deployments", RESUME),)))
     found = planned(replace(there.world, workload=workload(2)), OF)
     assert found.end is End.FAILED
-    assert (
-        "a controller would replace pods after it: ReplicaSet old has another template; report" in found.message
-    )
+    assert "a controller would replace pods after it: ReplicaSet old has another template; report" in found.message
     assert found.message.endswith("kubectl rollout resume deployment.apps/web -n default")

@@ -123,3 +123,13 @@ def test_the_first_form_is_read(state: str, word: str) -> None:
 def test_pods_that_were_left_out_do_not_count() -> None:
     stages = (Stage.DONE, Stage.DONE, Stage.FAILED, Stage.SKIPPED, Stage.GONE, Stage.RECREATING)
     assert count_done(tuple(Row(f"web-{number}", "uid", stage) for number, stage in enumerate(stages))) == (3, 4)
+
+
+def test_an_end_counts_although_the_newest_request_was_created_in_the_same_second() -> None:
+    """The end is written on the request that lives longest; the newest has only what it was created with."""
+    first = written(succeeded(RUN, member("web-0"), completion_time=rfc3339(NOW)), progress(End.DONE))
+    second = written(succeeded(RUN, member("web-1"), completion_time=rfc3339(NOW - timedelta(seconds=9))), progress())
+    under_way = one(None)
+    assert sorted((first, under_way, second), key=lambda each: each.lifetime) == [second, first, under_way]
+    assert seen(first, second).end is End.DONE
+    assert seen(second, first).end is End.DONE

@@ -939,6 +939,17 @@ class TestRivals:
         assert unfinished(kind_of(ended, run(name="new")), NOW) is None
         assert unfinished(kind_of(World(PODS), run(name="new")), NOW) is None
 
+    def test_a_policys_run_that_another_has_replaced_stands_in_nobodys_way(self) -> None:
+        """Its process was ended by the policy, and recorded no end."""
+        options = replace(run().options, policy="config")
+        old = replace(run(name="old", started="2026-01-01T11:59:00Z"), options=options)
+        new = replace(run(name="new"), options=options)
+        end = Progress(AFTER, "manager/1", RunPhase.OVER, 1, 1, end=End.DONE)
+        world = World(PODS, (succeeded(old, ONE), replace(succeeded(new, TWO), progress=end)))
+        assert unfinished(kind_of(world, run(name="users", started=AFTER)), NOW) is None
+        alone = replace(world, requests=world.requests[:1])
+        assert unfinished(kind_of(alone, run(name="users", started=AFTER)), NOW) == old
+
     def test_a_run_is_not_its_own_rival(self) -> None:
         of = run()
         assert unfinished(kind_of(World(PODS, (succeeded(of, ONE),)), of), NOW) is None

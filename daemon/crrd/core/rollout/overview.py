@@ -70,7 +70,8 @@ def is_unfinished(requests: Collection[RunRequest], now: datetime) -> bool:
 def unfinished(kind: Kind, now: datetime) -> Run | None:
     """Return another unfinished run on the same target, with or without open requests. A new run must wait for it.
 
-    One that this run replaces is not waited for, unless it holds the controller of the workload, which it must release.
+    One that this run or another replaces is not waited for, unless it holds the controller of the workload, which it
+    must release.
     """
     world, run = kind.world, kind.run
     ending = {each.run.name for each in world.requests if run.replaces(each.run)} - {kind.holder}
@@ -78,5 +79,6 @@ def unfinished(kind: Kind, now: datetime) -> Run | None:
     if others := [each for each in with_open_requests(world, run) if each.name not in names]:
         return min(others, key=age_of)
     same = {each.run.name: each.run for each in world.requests if each.run.target.identity == run.target.identity}
-    left = (each for name, each in same.items() if name not in names)
+    replaced = {each.name for each in same.values() if any(other.replaces(each) for other in same.values())}
+    left = (each for name, each in same.items() if name not in names | (replaced - {kind.holder}))
     return next((each for each in left if is_unfinished(world.requests_of(each), now)), None)

@@ -56,6 +56,11 @@ class RunRequest:
         """Sort key, the oldest first."""
         return self.request.created, self.request.name
 
+    @property
+    def lifetime(self) -> tuple[bool, str, tuple[str, str]]:
+        """Sort key, the first to be deleted first: the TTL counts from the completion."""
+        return not self.request.completed, self.request.status.completion_time or "", self.age
+
 
 def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     """Parse a request of a run. Return None if it belongs to no run, or its annotation is invalid.
@@ -107,7 +112,7 @@ def newest_run(requests: Iterable[RunRequest]) -> Run:
 
 
 def last_progress(requests: Iterable[RunRequest]) -> Progress | None:
-    """Return the progress that was written last, None if there is none."""
+    """Return the progress that was written last, None if there is none. An end is later than others of its second."""
     newest_first = sorted(requests, key=lambda each: each.age, reverse=True)
     written = (each.progress for each in newest_first if each.progress is not None)
-    return max(written, key=lambda each: each.at, default=None)
+    return max(written, key=lambda each: (each.at, each.end is not None), default=None)

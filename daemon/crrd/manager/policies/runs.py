@@ -289,8 +289,6 @@ class PolicyRuns:
         times = Times(left, patience, MOST_SECONDS)
         runner = Runner(*parts, times=times, confirmed=True, remedies=POLICY_REMEDIES)
         plan = await runner.run(kind_of(cluster.world(), run).completed())
-        if left_behind := await runner.finish(run, plan, CHECK_SECONDS):
-            log.warning("policy run cannot clean up", policy=active.key, run=run.name, error=left_behind)
         timed_out = plan.end in (End.YIELDED, End.TIMED_OUT)
         stages = tuple(row.stage for row in plan.rows)
         if stages != active.stages:
@@ -301,7 +299,9 @@ class PolicyRuns:
         waits, now = timed_out and after_pods, loop_time()
         active.stuck_since = (active.stuck_since or now) if waits else None
         if active.stuck_since is not None and now >= active.stuck_since + STUCK_SECONDS:
-            return replace(plan, end=End.LEFT_OUT, message=plan.wait.why)
+            plan, timed_out = plan.ended(End.LEFT_OUT, plan.wait.why), False
+        if left_behind := await runner.finish(run, plan, CHECK_SECONDS):
+            log.warning("policy run cannot clean up", policy=active.key, run=run.name, error=left_behind)
         return None if timed_out else plan
 
     async def _end(self, active: ActiveRun, plan: Plan) -> None:
