@@ -39,8 +39,9 @@ async def abort(session: Session) -> int:
     if ended is not None:
         raise ConfigurationError(f"run {name} has already ended ({ended.word}), so there is nothing to abort")
     deletable = [each.request for each in open_requests if not each.started]
-    # The process of the run must see the abort before requests end. The newest request lives longest.
-    kept = next((each.request for each in reversed(requests) if each.request not in deletable), requests[0].request)
+    # The process of the run must see the abort before requests end. One request is kept.
+    left_over = [each for each in requests if each.request not in deletable]
+    kept = max(left_over, key=lambda each: each.lifetime, default=requests[0]).request
     if not kept.aborted:
         patch = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(session.clock.now())}}}
         await session.client.merge_patch(REQUESTS, session.namespace, kept.name, patch)

@@ -196,11 +196,11 @@ async def _refusals(session: Session, run: Run, preview: Preview) -> dict[str, s
 
 
 async def _record_options(session: Session, run: Run, cluster: Cluster) -> None:
-    """Write changed limits to the newest request, which lives longest."""
+    """Write changed limits to the request that will live longest."""
     own = cluster.world().requests_of(run)
     if own and newest_run(own).revision < run.revision:
         patch = {"metadata": {"annotations": limits_annotation(run)}}
-        name = own[-1].request.name
+        name = max(own, key=lambda each: each.lifetime).request.name
         cluster.written(await session.client.merge_patch(REQUESTS, session.namespace, name, patch))
 
 

@@ -1,7 +1,7 @@
-"""The progress of a run, as the process that carries it out writes it on the run's newest request.
+"""The progress of a run, as the process that carries it out writes it on a request of the run.
 
-It is the record of how a run has ended: a run is over if its process wrote so. Else it goes on, or its process has
-stopped.
+It is on the request that will be deleted last, because the TTL counts from the completion. It is the record of how a
+run has ended: a run is over if its process wrote so. Else it goes on, or its process has stopped.
 """
 
 import json
