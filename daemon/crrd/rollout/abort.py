@@ -2,11 +2,9 @@
 
 from contextlib import suppress
 
-from crrd.core.api.time import rfc3339
-from crrd.core.api.types import ANNOTATION_ABORTED
 from crrd.core.rollout.overview import run_status
 from crrd.core.rollout.phases import End
-from crrd.core.rollout.requests import creator_of, newest_run
+from crrd.core.rollout.requests import creator_of, longest_lived, newest_run
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError, GoneError
 from crrd.rollout.creator import line_about
@@ -40,11 +38,9 @@ async def abort(session: Session) -> int:
         raise ConfigurationError(f"run {name} has already ended ({ended.word}), so there is nothing to abort")
     deletable = [each.request for each in open_requests if not each.started]
     # The process of the run must see the abort before requests end. One request is kept.
-    left_over = [each for each in requests if each.request not in deletable]
-    kept = max(left_over, key=lambda each: each.lifetime, default=requests[0]).request
+    kept = longest_lived([each for each in requests if each.request not in deletable] or requests[:1]).request
     if not kept.aborted:
-        patch = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(session.clock.now())}}}
-        await session.client.merge_patch(REQUESTS, session.namespace, kept.name, patch)
+        await session.record_abort(kept)
     deleted = 0
     for request in deletable:
         if request.name != kept.name:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from crrd.core.api.time import rfc3339
+from crrd.core.api.types import ANNOTATION_ABORTED, Request
 from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.run import LABEL_RUN, Amount, Options
 from crrd.kube.client import Deadlines, KubeClient
@@ -80,6 +82,11 @@ class Session:
             where = f"namespace {self.namespace!r}"
             raise ConfigurationError(f"run {name!r} not found in {where}; to list runs: {self.command_line('status')}")
         return requests
+
+    async def record_abort(self, request: Request) -> Mapping[str, Any]:
+        """Record on a request that its run is aborted. Return the request as it is then. Raises GoneError."""
+        body = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(self.clock.now())}}}
+        return await self.client.merge_patch(REQUESTS, self.namespace, request.name, body)
 
     async def requests(self, selector: str) -> list[RunRequest]:
         """Return the requests of runs that match a label selector."""

@@ -13,7 +13,7 @@ from crrd.core.rollout.overview import unfinished
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.preview import Preview, make_preview, out_of_reach
-from crrd.core.rollout.requests import creator_of, newest_run
+from crrd.core.rollout.requests import creator_of, longest_lived, newest_run
 from crrd.core.rollout.rows import failed_requests, tally
 from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.core.rollout.run_limits import limits_annotation
@@ -200,7 +200,7 @@ async def _record_options(session: Session, run: Run, cluster: Cluster) -> None:
     own = cluster.world().requests_of(run)
     if own and newest_run(own).revision < run.revision:
         patch = {"metadata": {"annotations": limits_annotation(run)}}
-        name = max(own, key=lambda each: each.lifetime).request.name
+        name = longest_lived(own).request.name
         cluster.written(await session.client.merge_patch(REQUESTS, session.namespace, name, patch))
 
 

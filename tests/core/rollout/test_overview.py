@@ -9,7 +9,7 @@ from crrd.core.api.time import rfc3339
 from crrd.core.rollout.overview import RunStatus, run_status
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.progress import ANNOTATION_PROGRESS, Progress, read_progress
-from crrd.core.rollout.requests import RunRequest, read_run_request
+from crrd.core.rollout.requests import RunRequest, longest_lived, read_run_request
 from crrd.core.rollout.rows import Row, count_done
 from tests.support.rollouts import NOW, asked, member, run, succeeded
 
@@ -130,6 +130,7 @@ def test_an_end_counts_although_the_newest_request_was_created_in_the_same_secon
     first = written(succeeded(RUN, member("web-0"), completion_time=rfc3339(NOW)), progress(End.DONE))
     second = written(succeeded(RUN, member("web-1"), completion_time=rfc3339(NOW - timedelta(seconds=9))), progress())
     under_way = one(None)
-    assert sorted((first, under_way, second), key=lambda each: each.lifetime) == [second, first, under_way]
+    assert longest_lived((second, first)) == first
+    assert longest_lived((first, under_way, second)) == under_way
     assert seen(first, second).end is End.DONE
     assert seen(second, first).end is End.DONE

@@ -111,6 +111,11 @@ def newest_run(requests: Iterable[RunRequest]) -> Run:
     return max(own, key=lambda each: (each.run.revision, each.age)).run
 
 
+def longest_lived(requests: Iterable[RunRequest]) -> RunRequest:
+    """Return the request that will be deleted last. What a run or a user records about the run is kept there."""
+    return max(requests, key=lambda each: each.lifetime)
+
+
 def last_progress(requests: Iterable[RunRequest]) -> Progress | None:
     """Return the progress that was written last, None if there is none. An end is later than others of its second."""
     newest_first = sorted(requests, key=lambda each: each.age, reverse=True)

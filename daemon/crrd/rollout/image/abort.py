@@ -7,15 +7,12 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from crrd.core.api.time import rfc3339
-from crrd.core.api.types import ANNOTATION_ABORTED
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.phases import End
 from crrd.core.rollout.plan import make_plan
-from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.requests import RunRequest, longest_lived
 from crrd.core.rollout.run import Run
-from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.image.clean_up import CleanUp, unknown_holder
@@ -40,7 +37,7 @@ async def abort_pulls(session: Session, why: str) -> bool:
 
 
 async def abort_image(session: Session, run: Run, requests: Sequence[RunRequest], ended: End | None) -> int:
-    """Abort a run with these requests, the oldest first. Return the exit code. Whatever fails, the rest is tried.
+    """Abort a run with these requests. Return the exit code. Whatever fails, the rest is tried.
 
     `ended` is its end if it is over. It may still hold a controller.
     """
@@ -49,10 +46,9 @@ async def abort_image(session: Session, run: Run, requests: Sequence[RunRequest]
         if await abort_pulls(session, f"has already ended ({ended.word})"):
             return 0
         raise ConfigurationError(f"run {name} has already ended ({ended.word}), so there is nothing to abort")
-    newest = requests[-1].request
-    if not newest.aborted:
-        patch = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(session.clock.now())}}}
-        await session.client.merge_patch(REQUESTS, session.namespace, newest.name, patch)
+    kept = longest_lived(requests).request
+    if not kept.aborted:
+        await session.record_abort(kept)
     clean_up = CleanUp(session.client, run, session.display)
     left = await clean_up.finish(CLEAN_UP_SECONDS)
     released, adopted = await _end_adoption(session, run)
@@ -81,9 +77,7 @@ async def _holds(session: Session, run: Run) -> bool:
 
 
 def _is_marked(cluster: Cluster, run: Run) -> bool:
-    """Whether the workload has the label of the run: it holds the controller, or a user has released it since."""
-    facts = ImageRun.of(cluster.world(), run)
-    return facts.is_held or facts.has_left_label
+    return ImageRun.of(cluster.world(), run).is_marked
 
 
 async def _end_adoption(session: Session, run: Run) -> tuple[bool, str]:

@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from crrd.core.api.time import rfc3339
-from crrd.core.api.types import ANNOTATION_ABORTED
 from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.image.adoption import ADOPTED_BY, held_by_user
 from crrd.core.rollout.image.controllers import mixed_revisions
@@ -21,6 +19,7 @@ from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import is_unfinished
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import make_plan
+from crrd.core.rollout.requests import longest_lived
 from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.standing import make_rows
 from crrd.core.rollout.workload import read_owner
@@ -95,16 +94,14 @@ async def _end_undone(session: Session, run: Run, cluster: Cluster) -> None:
 
     Requests of pods that do not have the image end.
     """
-    world, now = cluster.world(), session.clock.now()
-    undone = sorted((each for each in world.requests if run.undoes(each.run)), key=lambda each: each.age)
-    if not undone or not is_unfinished(undone, now):
+    undone = [each for each in cluster.world().requests if run.undoes(each.run)]
+    if not undone or not is_unfinished(undone, session.clock.now()):
         return
-    body = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(now)}}}
+    kept = longest_lived(undone)
     for each in undone:
-        if each is undone[-1] or not each.request.completed:
+        if each is kept or not each.request.completed:
             with suppress(GoneError):
-                made = await session.client.merge_patch(REQUESTS, session.namespace, each.request.name, body)
-                cluster.written(made)
+                cluster.written(await session.record_abort(each.request))
     await stop_requests(session.client, undone, set())
 
 

@@ -66,6 +66,11 @@ class ImageRun:
         return self.template.left_by == self.run.name
 
     @property
+    def is_marked(self) -> bool:
+        """Whether the workload has the label of the run: it is held, or somebody else has released it since."""
+        return self.is_held or self.has_left_label
+
+    @property
     def is_aborted(self) -> bool:
         """Whether the run was aborted."""
         return self.run.name in self.world.aborted

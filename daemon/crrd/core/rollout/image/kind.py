@@ -100,7 +100,7 @@ class NewImage(Kind):
     def last_step(self, rows: tuple[Row, ...], end: End | None) -> LastStep | None:
         """See Kind. A run that is aborted in the middle of its adoption finishes it, because that replaces no pod."""
         begins = end is End.DONE and not tally(rows)[Stage.FAILED]
-        ends_hold = end is End.ABORTED and (self.facts.is_held or self.facts.has_left_label)
+        ends_hold = end is End.ABORTED and self.facts.is_marked
         if not self.change.adopt or not (begins or ends_hold):
             return None
         adoption = next_adoption(self.facts)
