@@ -131,7 +131,7 @@ class Runner:
         try:
             left = await self.writer.clean_up(seconds) if plan.end is not End.YIELDED else ""
         finally:
-            problem = await attempt(partial(self._write, run, plan), RECORD_SECONDS, self._display)
+            problem = await attempt(partial(self._write, run, self._progress(plan)), RECORD_SECONDS, self._display)
         unrecorded = f"the end of the run could not be recorded: {problem}" if problem else ""
         return "; ".join(filter(None, (left, unrecorded)))
 
@@ -167,10 +167,10 @@ class Runner:
             return
         self._note_written(progress)
         with suppress(ApiRefusedError, ApiUnavailableError):  # the next one says more
-            await self._write(run, plan)
+            await self._write(run, progress)
 
-    async def _write(self, run: Run, plan: Plan) -> None:
-        body = {"metadata": {"annotations": self._progress(plan).annotation()}}
+    async def _write(self, run: Run, progress: Progress) -> None:
+        body = {"metadata": {"annotations": progress.annotation()}}
         for each in sorted(self._cluster.world().requests_of(run), key=lambda each: each.lifetime, reverse=True):
             with suppress(GoneError):  # deleted meanwhile: the next one
                 name = each.request.name

@@ -80,5 +80,6 @@ def unfinished(kind: Kind, now: datetime) -> Run | None:
         return min(others, key=age_of)
     same = {each.run.name: each.run for each in world.requests if each.run.target.identity == run.target.identity}
     replaced = {each.name for each in same.values() if any(other.replaces(each) for other in same.values())}
-    left = (each for name, each in same.items() if name not in names | (replaced - {kind.holder}))
+    names |= replaced - {kind.holder}
+    left = (each for name, each in same.items() if name not in names)
     return next((each for each in left if is_unfinished(world.requests_of(each), now)), None)

@@ -67,7 +67,7 @@ def controller_of(facts: ImageRun) -> "Controller":
 def mixed_revisions(revisions: Iterable[Revision], members: Iterable[Member]) -> str:
     """Return why pods cannot get the label of one revision: theirs differ in more than the image; "" if not."""
     rests = {each.label: each.content.rest for each in revisions}
-    labels = ((each.pod.name, each.labels.get(LABEL_REVISION, "")) for each in members if each.counts)
+    labels = ((each.pod.name, label_of(each)) for each in members if each.counts)
     found = {rests[label]: name for name, label in labels if label in rests}
     names = " and ".join(sorted(found.values())[:2])
     return f"pods {names} have revisions that differ in more than the image" if len(found) > 1 else ""
@@ -136,12 +136,9 @@ class _Deployment(Controller):
 
     def before_hold(self) -> Adoption | None:
         """See Controller."""
-        target, active = self.facts.target, self.facts.state.active
-        if len(active) > 1:
-            return Adoption(problem=f"the rollout of {target} is not finished: it has {len(active)} active ReplicaSets")
-        if twins := self._twins():
-            return twins
-        paused = f"{target} is paused: resume it first, and wait for its rollout"
+        if found := self._several() or self._twins():
+            return found
+        paused = f"{self.facts.target} is paused: resume it first, and wait for its rollout"
         return Adoption(problem=paused) if self.template.paused else None
 
     def hold(self) -> Write:
@@ -152,8 +149,8 @@ class _Deployment(Controller):
         """See Controller."""
         target, template, follows = self.facts.target, self.template, self.facts.change.follow
         active = self.facts.state.active
-        if len(active) > 1:
-            return Adoption(problem=f"the rollout of {target} is not finished: it has {len(active)} active ReplicaSets")
+        if several := self._several():
+            return several
         same_rest = bool(active) and active[0].content.rest == template.content.rest
         agrees = same_rest and template.content.image == self.facts.image
         if (agrees or not follows) and (twins := self._twins()):
@@ -182,6 +179,12 @@ class _Deployment(Controller):
     def trial(self) -> tuple[Write, ...]:
         """See Controller."""
         return tuple(self._give(each) for each in self.facts.state.active if each.content.image != self.facts.image)
+
+    def _several(self) -> Adoption | None:
+        """Return the problem of a Deployment with several ReplicaSets, None if it has one at most."""
+        target, count = self.facts.target, len(self.facts.state.active)
+        several = f"the rollout of {target} is not finished: it has {count} active ReplicaSets"
+        return Adoption(problem=several) if count > 1 else None
 
     def _twins(self) -> Adoption | None:
         """Return the step that deletes ReplicaSets without pods that have the template with the image.

@@ -33,7 +33,7 @@ def replaces_pods(facts: ImageRun, write: Write) -> str:
 
 
 def _unlike(facts: ImageRun, image: str) -> str:
-    """Return whether a Deployment that goes on finds no ReplicaSet like its template, and makes another one."""
+    """Return why a Deployment that goes on makes another ReplicaSet: none is like its template; "" if one is."""
     wanted = facts.template.content.rest, image
     odd = next((each for each in facts.state.active if (each.content.rest, each.content.image) != wanted), None)
     return f"ReplicaSet {odd.name} has another template" if odd is not None else ""
@@ -58,7 +58,7 @@ def _is_newest(template: Template, content: Content, image: str) -> bool:
 
 
 def _of_set(facts: ImageRun, image: str, strategy: str, partition: int) -> str:
-    """Return whether the controller of a set replaces a pod that is not of the newest revision."""
+    """Return why the controller of a set replaces a pod: it is not of the newest revision; "" if it replaces none."""
     newest = next(iter(facts.state.own_revisions), None)
     label = newest.label if newest is not None and _is_newest(facts.template, newest.content, image) else None
     for each in facts.members if strategy != ON_DELETE else ():
@@ -70,7 +70,7 @@ def _of_set(facts: ImageRun, image: str, strategy: str, partition: int) -> str:
 
 
 def _by_label(facts: ImageRun, write: Write, label: str) -> str:
-    """Return whether the controller replaces a pod because of its new label."""
+    """Return why the controller replaces a pod because of its new label, "" if it does not."""
     newest, template = next(iter(facts.state.own_revisions), None), facts.template
     if template.strategy == ON_DELETE or (newest is not None and label == newest.label):
         return ""
