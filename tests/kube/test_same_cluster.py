@@ -138,7 +138,7 @@ async def test_an_entry_that_is_gone_or_another_ends_the_command(tmp_path: Path,
         file.write()
         with pytest.raises(ApiUnavailableError) as first:  # somebody may be writing the file
             await access.renew(before)
-        with pytest.raises(ApiUnavailableError) as again:  # and this is said instead of what the server says
+        with pytest.raises(ApiUnavailableError) as again:  # soon after: the file is not read again
             await access.renew(before)
         wait_for_renewal(access)
         with pytest.raises(ConfigurationError) as last:

@@ -1,6 +1,7 @@
-"""Runs of other users, on the API server that CRRD_TEST_KUBECONFIG names: nobody uses the rights of others for images.
+"""Runs with an image that other users have started, on the API server that CRRD_TEST_KUBECONFIG names.
 
-Users are impersonated. See test_policies_on_cluster, which also says for which clusters this is.
+Whoever continues one is asked first. Users are impersonated. See test_policies_on_cluster, which also says for which
+clusters this is.
 """
 
 import json

@@ -293,32 +293,37 @@ async def test_an_abort_leaves_the_pods_as_they_are(
     assert ["crr.apps.kruise.io/run-aborted" in each for each in kept].count(True) == 1
 
 
-async def test_an_abort_in_the_middle_of_an_adoption_leaves_nothing_paused(
-    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuses = True
+async def refuse_replica_sets(asked: AdmissionRequest) -> Object | None:
+    if asked.kind.plural == "replicasets" and not asked.dry_run:
+        raise invalid("", "ReplicaSet", asked.name, [Cause("spec", "not now")])
+    return None
 
-    async def refuse(asked: AdmissionRequest) -> Object | None:
-        if refuses and asked.kind.plural == "replicasets" and not asked.dry_run:
-            raise invalid("", "ReplicaSet", asked.name, [Cause("spec", "not now")])
-        return None
 
+async def interrupted_while_it_holds(cluster: PlayedCluster) -> str:
+    """Interrupt a run in the middle of its adoption, because no ReplicaSet can be written. Return its name."""
     await cluster.workload("Deployment", "web", 1)
-    cluster.api.admission.mutating.append(refuse)
+    cluster.api.admission.mutating.append(refuse_replica_sets)
     running = asyncio.create_task(recreated(cluster, "deployment/web", *TO, "--template", "adopt"))
     while not (await deployment(cluster))["spec"].get("paused"):
         await asyncio.sleep(0.02)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    return await run_name(cluster)
+
+
+async def test_an_abort_in_the_middle_of_an_adoption_leaves_nothing_paused(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = await interrupted_while_it_holds(cluster)
     assert "1 of 1 pods have i:2; so has the template, but its controller is still held" in output(capsys)
-    name, limit = await run_name(cluster), abort._ADOPTION_SECONDS
+    limit = abort._ADOPTION_SECONDS
     monkeypatch.setattr(abort, "_ADOPTION_SECONDS", 0.1)
     assert await recreated(cluster, "abort", name) == 1
     text = output(capsys).splitlines()[-1]
     assert "; the adoption has not ended within 0s; 1 of 1 pods have i:2; so has the template, but" in text
     assert text.endswith("kubectl rollout resume deployment.apps/web -n default")
-    refuses = False
+    cluster.api.admission.mutating.remove(refuse_replica_sets)
     monkeypatch.setattr(abort, "_ADOPTION_SECONDS", limit)
     assert await recreated(cluster, "abort", name) == 0, "a second time"
     assert output(capsys).endswith("pending requests ended: 0; 1 of 1 pods have i:2; so has the template\n")
@@ -330,21 +335,7 @@ async def test_an_abort_takes_its_label_from_a_workload_that_the_user_has_releas
     cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As `kubectl rollout resume` does, which the last line names. A later pause is the user's own."""
-
-    async def refuse(asked: AdmissionRequest) -> Object | None:
-        if asked.kind.plural == "replicasets" and not asked.dry_run:
-            raise invalid("", "ReplicaSet", asked.name, [Cause("spec", "not now")])
-        return None
-
-    await cluster.workload("Deployment", "web", 1)
-    cluster.api.admission.mutating.append(refuse)
-    running = asyncio.create_task(recreated(cluster, "deployment/web", *TO, "--template", "adopt"))
-    while not (await deployment(cluster))["spec"].get("paused"):
-        await asyncio.sleep(0.02)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    name = await run_name(cluster)
+    name = await interrupted_while_it_holds(cluster)
     await cluster.client.merge_patch(DEPLOYMENTS, NAMESPACE, "web", {"spec": {"paused": None}})
     assert await recreated(cluster, "abort", name) == 0
     assert "crr.apps.kruise.io/adopting-run" not in (await deployment(cluster))["metadata"].get("labels", {})

@@ -1,4 +1,4 @@
-"""Limits that were changed after a run began: what is written is what is read, and nothing else of a run changes so."""
+"""Limits that were changed after a run began. They are read as they were written, and change nothing else."""
 
 import json
 from dataclasses import replace
