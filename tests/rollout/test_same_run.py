@@ -31,7 +31,7 @@ def started(own: str, given: str) -> str:
 
 async def test_another_image_is_another_run(cluster: PlayedCluster, images: Images) -> None:
     await cluster.workload("Deployment", "web", 2)
-    image = (*WEB, "--image", "i:2")
+    image = (*WEB, "--image", "i:2", "--min-ready", "0")
     assert await recreated(cluster, *image, "--template", "keep", *MINE) == 0
     for words, own, given in (
         ((*WEB, "--image", "i:3"), "with --image i:2", "--image i:3"),
@@ -86,7 +86,7 @@ async def test_an_image_that_a_webhook_pins_is_the_given_one(cluster: PlayedClus
 
     cluster.api.admission.mutating.append(pin)
     await cluster.pod("web-0", {"app": "web"})
-    words = ("-l", "app=web", "-c", "app", "--image", "i:2", *MINE)
+    words = ("-l", "app=web", "-c", "app", "--image", "i:2", "--min-ready", "0", *MINE)
     assert (await recreated(cluster, *words), await recreated(cluster, *words)) == (0, 0)
     (pod,) = await cluster.pods()
     assert pod["spec"]["containers"][0]["image"] == "i@sha256:2"
