@@ -1,7 +1,7 @@
 """The trouble of one team delays no other team: many calls that hang, and thousands of routine reads."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -10,7 +10,7 @@ import pytest
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import API_VERSION, KIND, LABEL_READINESS_GATE, READINESS_GATE
 from crrd.core.lifecycle.steps import Steps, next_steps
-from crrd.core.policy.course import make_run
+from crrd.core.policy.pace import TURN_SECONDS
 from crrd.core.policy.types import RunRecord
 from crrd.core.policy.v1alpha1 import read_policy
 from crrd.core.rollout.phases import End
@@ -24,12 +24,13 @@ from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
 from crrd.manager.lifecycle import MANY, PATIENCE_SECONDS, LifecycleController
 from crrd.manager.policies.controller import PolicyController
-from crrd.manager.policies.runs import PARALLEL_RUNS, TURN_SECONDS, ActiveRun, PolicyRuns
+from crrd.manager.policies.run_task import RunTask
+from crrd.manager.policies.runs import PARALLEL_RUNS
 from crrd.manager.policies.statuses import Policies
-from crrd.rollout.daemons import NodeDaemons
 from crrd.rollout.target import Aim
 from tests.support.laned_api import LanedApi
 from tests.support.lifecycle_cluster import Events
+from tests.support.policy_runs import policy_runs
 from tests.support.virtual_time import LoopClock
 
 pytestmark = pytest.mark.virtual_time
@@ -241,10 +242,7 @@ async def test_runs_whose_objects_cannot_be_listed_let_another_one_run() -> None
     """As many as there are turns. An aggregated API server may be down."""
     hangs = ("list", "poddisruptionbudgets", "noisy")
     api, loop = LanedApi(lambda *call: 10.0 if call[:3] == hangs else 0.01), asyncio.get_running_loop()
-    client, daemons = cast("KubeClient", api), NodeDaemons(lambda: None)
-    observers: dict[str, Callable[..., None]] = dict.fromkeys(("on_run", "on_refresh", "wake_at"), lambda *_: None)
-    sink = KubeEventSink(client, "manager-1", "crrd-manager")
-    runs = PolicyRuns(client, sink, LoopClock(), Policies(client, lambda *_: None), daemons, **observers)
+    runs = policy_runs(cast("KubeClient", api), LoopClock())
     began = loop.time()
     for number in range(PARALLEL_RUNS + 1):
         meta = {"namespace": "noisy" if number < PARALLEL_RUNS else "quiet", "name": f"p-{number}"}
@@ -265,14 +263,11 @@ async def test_the_end_of_a_run_that_cannot_be_written_is_tried_again_rarely() -
     api.put(POLICIES, {"metadata": {"namespace": "n", "name": "p", "uid": "p", "resourceVersion": "1"}})
     policy = read_policy(api.objects[POLICIES.plural]["p"])
     policies.objects.put(policy)
-    sink = KubeEventSink(client, "manager-1", "crrd-manager")
-    daemons = NodeDaemons(lambda: None)
-    observers: dict[str, Callable[..., None]] = dict.fromkeys(("on_run", "on_refresh", "wake_at"), lambda *_: None)
-    runs = PolicyRuns(client, sink, clock, policies, daemons, **observers)
+    runs = policy_runs(client, clock, policies)
     record = RunRecord("run", "maxAge", ("app",), "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", 1)
     aim = Aim(Target("pods a=b", selector="a=b"))
-    active = ActiveRun(policy, record, aim, None, make_run(policy, record, aim.target))
-    ending = asyncio.create_task(runs._end(active, Plan((), end=End.DONE)))
+    task = RunTask(runs._shared, policy, record, aim, None)
+    ending = asyncio.create_task(task._end(Plan((), end=End.DONE)))
     await asyncio.sleep(300)
     tried = len(api.calls)
     assert tried <= 15

@@ -7,11 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from crrd.core.api.types import ANNOTATION_STOPPED, LABEL_POD_UID
-from crrd.core.policy.course import make_run
+from crrd.core.policy.pace import TURN_SECONDS
 from crrd.core.policy.types import Policy, RunRecord
 from crrd.core.policy.v1alpha1 import read_policy
-from crrd.core.rollout.image.pull import LABEL_PULL, LABEL_PULL_POLICY
 from crrd.core.rollout.limits import Times
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.plan import Plan
@@ -20,18 +18,17 @@ from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Wait
 from crrd.kube.client import KubeClient
 from crrd.kube.events import KubeEventSink
-from crrd.kube.resources import PODS, POLICIES, REQUESTS, Resource
+from crrd.kube.resources import POLICIES, Resource
 from crrd.lib.errors import ConfigurationError
 from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
-from crrd.manager.policies import runs as policy_runs
+from crrd.manager.policies import run_task
 from crrd.manager.policies.controller import PolicyController
-from crrd.manager.policies.runs import LATE_SECONDS, STUCK_SECONDS, TURN_SECONDS, PolicyRuns
 from crrd.manager.policies.statuses import Policies
-from crrd.rollout.daemons import NodeDaemons
 from crrd.rollout.refresher import FileObjects
 from crrd.rollout.target import Aim
 from tests.support.laned_api import LanedApi
+from tests.support.policy_runs import policy_runs
 from tests.support.virtual_time import LoopClock
 
 pytestmark = pytest.mark.virtual_time
@@ -42,7 +39,6 @@ RECORD = RunRecord("web-1", "templateImage", ("app",), AT, AT, 1, image="i:2", b
 STUCK = Plan(
     (), wait=Wait("waiting until container app of pod web-1 has started"), end=End.YIELDED, phase=RunPhase.ADOPTING
 )
-MISSING = replace(STUCK, wait=Wait("waiting for new pods"), awaits=Wait("waiting for new pods"), phase=RunPhase.PULLING)
 
 
 class NoCluster:
@@ -80,22 +76,15 @@ class Shop:
             async def finish(self, *_: object) -> str:
                 return ""
 
-        monkeypatch.setattr(policy_runs, "Runner", Runner)
-        monkeypatch.setattr(policy_runs, "make_cluster", NoCluster)
+        monkeypatch.setattr(run_task, "Runner", Runner)
+        monkeypatch.setattr(run_task, "make_cluster", NoCluster)
         self.api, self.woken = LanedApi(), list[float]()
         client, self.policies = cast("KubeClient", self.api), Policies(cast("KubeClient", self.api), lambda *_: None)
         meta = {"namespace": "n", "name": "p", "uid": "p", "resourceVersion": "1"}
         spec: dict[str, Any] = {"triggers": {"templateImage": {}}}
         self.api.put(POLICIES, {"metadata": meta, "spec": spec})
         self.policies.objects.put(self.policy)
-        sink = KubeEventSink(client, "manager-1", "crrd-manager")
-        parts = client, sink, LoopClock(), self.policies, NodeDaemons(lambda: None)
-        self.runs = PolicyRuns(
-            *parts,
-            on_run=lambda *_: None,
-            on_refresh=lambda *_: None,
-            wake_at=lambda _, at: self.woken.append(at),
-        )
+        self.runs = policy_runs(client, LoopClock(), self.policies, wake_at=lambda _, at: self.woken.append(at))
 
     @property
     def policy(self) -> Policy:
@@ -113,25 +102,6 @@ class Shop:
 @pytest.fixture
 def shop(monkeypatch: pytest.MonkeyPatch) -> Shop:
     return Shop(monkeypatch)
-
-
-@pytest.mark.parametrize("stuck", [STUCK, MISSING])
-async def test_a_run_that_only_waits_for_a_pod_to_start_lets_others_start(shop: Shop, stuck: Plan) -> None:
-    shop.turn = stuck
-    shop.follow()
-    await asyncio.sleep(STUCK_SECONDS)
-    assert shop.run == {}
-    await asyncio.sleep(TURN_SECONDS + 30)
-    assert (shop.run["failed"], shop.run["message"]) == (False, stuck.wait.why)
-    assert shop.run["finished"]
-
-
-async def test_a_run_that_waits_for_a_budget_goes_on(shop: Shop) -> None:
-    shop.turn = replace(STUCK, phase=RunPhase.RESTARTING)
-    shop.follow()
-    await asyncio.sleep(3600)
-    assert (shop.run, len(shop.begun)) == ({}, 3600 // TURN_SECONDS)
-    shop.runs.stop_all()
 
 
 async def test_a_right_that_is_taken_back_ends_a_run(shop: Shop) -> None:
@@ -155,44 +125,6 @@ async def test_a_workload_that_was_created_again_is_the_target_of_the_same_run(s
     await asyncio.sleep(1)
     assert [each.target.uid for each in shop.begun] == ["uid-1", "uid-2"]
     shop.runs.stop_all()
-
-
-@pytest.mark.parametrize(("forbidden", "failed"), [("", False), ("delete pods", False), ("", True)])
-async def test_requests_are_released_also_without_the_right_to_delete_pull_pods(
-    shop: Shop, forbidden: str, *, failed: bool
-) -> None:
-    """Also those of a failed run, because the API server may have been busy at its end."""
-    api, run = shop.api, make_run(shop.policy, RECORD, TARGET)
-    spec = {"containers": [{"name": "app", "image": "i:1"}]}
-    api.put(PODS, {"metadata": {"name": "web-1", "namespace": "n", "uid": "u1"}, "spec": spec})
-    labels = {LABEL_PULL: run.name, LABEL_PULL_POLICY: "p"}
-    pulls = {"containers": [{"name": "pull", "command": ["/crrd-pulls-only-the-image"]}]}
-    api.put(PODS, {"metadata": {"name": "pull", "namespace": "n", "uid": "u2", "labels": labels}, "spec": pulls})
-    api.put(PODS, {"metadata": {"name": "other", "namespace": "n", "uid": "u3", "labels": labels}, "spec": spec})
-    request = run.request("web-1", "u1", ("app",))
-    request["metadata"] |= {"resourceVersion": "1", "labels": {**request["metadata"]["labels"], LABEL_POD_UID: "u1"}}
-    api.put(REQUESTS, request)
-    api.forbidden = {forbidden}
-    shop.follow()
-    await shop.runs.release("n/p")
-    (name,) = api.objects[REQUESTS.plural]
-    annotations = api.objects[REQUESTS.plural][name]["metadata"]["annotations"]
-    assert ANNOTATION_STOPPED not in annotations, "the run is carried out"
-    ended = replace(shop.policy.status, run=replace(RECORD, finished=AT, failed=failed))
-    shop.runs.follow(replace(shop.policy, status=ended), None, None, None)
-    await shop.runs.release("n/p")
-    annotations = api.objects[REQUESTS.plural][name]["metadata"]["annotations"]
-    assert annotations[ANNOTATION_STOPPED] == "true"
-    assert ("pull" in api.objects["pods"]) is bool(forbidden)
-    assert "other" in api.objects["pods"], "somebody has given it the labels"
-    api.forbidden = set()
-    await asyncio.sleep(LATE_SECONDS + 1)
-    await shop.runs.release("n/p")
-    assert "pull" not in api.objects["pods"], "with the next look"
-    calls = len(api.calls)
-    if not forbidden:
-        await shop.runs.release("n/p")
-        assert len(api.calls) == calls, "twice is enough"
 
 
 class Allowing(LanedApi):

@@ -633,8 +633,8 @@ async def test_a_dead_node_stops_no_run_and_is_restarted_when_it_is_back(
 async def test_a_run_of_a_user_that_started_first_is_waited_for(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crrd.manager.policies.runs.RETRY_SECONDS", 0.2)
-    monkeypatch.setattr("crrd.manager.policies.runs.PROGRESS_SECONDS", 0.1)
+    monkeypatch.setattr("crrd.manager.policies.run_task.RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("crrd.manager.policies.run_task.PROGRESS_SECONDS", 0.1)
     cluster = managed.cluster
     await managed.policy()
     await managed.lead()
@@ -716,8 +716,10 @@ async def test_runs_that_wait_let_others_run(
     managed: Managed, monkeypatch: pytest.MonkeyPatch, window: dict[str, Any]
 ) -> None:
     """A PodDisruptionBudget that allows nothing would hold a place for ever."""
-    for name, value in {"PARALLEL_RUNS": 2, "TURN_SECONDS": 1.5, "RETRY_SECONDS": 0.2, "PROGRESS_SECONDS": 0.1}.items():
-        monkeypatch.setattr(f"crrd.manager.policies.runs.{name}", value)
+    monkeypatch.setattr("crrd.manager.policies.runs.PARALLEL_RUNS", 2)
+    monkeypatch.setattr("crrd.core.policy.pace.TURN_SECONDS", 1.5)
+    for name, value in {"RETRY_SECONDS": 0.2, "PROGRESS_SECONDS": 0.1}.items():
+        monkeypatch.setattr(f"crrd.manager.policies.run_task.{name}", value)
     cluster = managed.cluster
 
     def target(name: str) -> dict[str, Any]:

@@ -149,6 +149,34 @@ async def test_pods_and_replicaset_follow_through_typos_leaders_and_suspensions(
         assert managed.ended == [("templateImage", each) for each in ("succeeded", "failed", "succeeded")]
 
 
+async def test_nothing_is_left_of_a_policy_in_whatever_order_it_ends(tmp_path: Path) -> None:
+    """Neither a request that keeps a pod unready nor a pull pod."""
+    async with shopping(tmp_path, tokens={"m": User("crrd-manager")}) as shop:
+        managed, client = shop.managed, shop.managed.cluster.client
+        shop.images.grace = True
+        await managed.lead()
+        orders = "suspend delete", "break delete", "suspend die delete lead", "die delete lead"
+        for number, order in enumerate(orders):
+            await managed.policy(**FOLLOW)
+            await shop.set(f"i:{number + 2}")
+            await shop.requested()
+            for event in order.split():
+                match event:
+                    case "suspend":
+                        await shop.patch(suspend=True)
+                    case "break":
+                        await shop.patch(window={"cron": "61 * * * *", "duration": "1h"})  # no schema finds that
+                    case "delete":
+                        await client.delete(POLICIES, NAMESPACE, "web")
+                    case "die":
+                        await managed.die()
+                    case "lead":
+                        await managed.lead()
+            await shop.released()
+            assert {*(await shop.pods()).values()} == {"i:1"}, order
+            await shop.set("i:1")
+
+
 @needs_kubectl
 async def test_a_fix_in_git_reaches_a_pod_that_its_replicaset_makes_with_the_first_image(tmp_path: Path) -> None:
     async with shopping(tmp_path, tokens={"m": User("crrd-manager")}) as shop:

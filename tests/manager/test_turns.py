@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from crrd.core.policy.pace import CHECK_SECONDS, MOST_SECONDS, TURN_SECONDS
 from crrd.core.policy.types import RunRecord
 from crrd.core.policy.v1alpha1 import read_policy
 from crrd.core.rollout.limits import Times
@@ -18,15 +19,13 @@ from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Wait
 from crrd.kube.client import KubeClient
-from crrd.kube.events import KubeEventSink
-from crrd.manager.policies.runs import CHECK_SECONDS, MOST_SECONDS, PARALLEL_RUNS, TURN_SECONDS, PolicyRuns
-from crrd.manager.policies.statuses import Policies
+from crrd.manager.policies.runs import PARALLEL_RUNS
 from crrd.manager.policies.turns import AGED_SECONDS, Turns
-from crrd.rollout.daemons import NodeDaemons
 from crrd.rollout.display import RunDisplay
 from crrd.rollout.refresher import FileObjects
 from crrd.rollout.target import Aim
 from tests.support.laned_api import LanedApi
+from tests.support.policy_runs import policy_runs
 from tests.support.virtual_time import LoopClock
 
 pytestmark = pytest.mark.virtual_time
@@ -93,8 +92,7 @@ class Played:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, script: Callable[[str], Iterator[Turn]]) -> None:
         self.began: dict[str, list[float]] = {}
         self.displays: dict[str, list[RunDisplay]] = {}
-        self.texts: list[str] = []
-        self.patience: dict[str, list[float]] = {}
+        self.refreshed: list[str] = []
         self.listed = 0
         self.clock, client = LoopClock(), cast("KubeClient", LanedApi())
         played = self
@@ -104,13 +102,11 @@ class Played:
 
             def __init__(self, *parts: Any, times: Times, **_: Any) -> None:
                 self.display, self.most = parts[3], min(times.timeout or times.most, times.most)
-                self.patience = times.patience or 0.0
 
             async def run(self, run: Run) -> Plan:
                 """The next turn of the script, no longer than it may be."""
                 played.began.setdefault(run.name, []).append(asyncio.get_running_loop().time())
                 played.displays.setdefault(run.name, []).append(self.display)
-                played.patience.setdefault(run.name, []).append(self.patience)
                 stage, end, seconds = next(played.scripts.setdefault(run.name, script(run.name)))
                 await asyncio.sleep(min(seconds, self.most))
                 return Plan((Row("web-0", "u", stage),), end=end or End.YIELDED)
@@ -135,11 +131,10 @@ class Played:
                 return World(())
 
         self.scripts: dict[str, Iterator[Turn]] = {}
-        monkeypatch.setattr("crrd.manager.policies.runs.Runner", Runner)
-        monkeypatch.setattr("crrd.manager.policies.runs.make_cluster", Listed)
-        observers: dict[str, Callable[..., None]] = dict.fromkeys(("on_run", "on_refresh", "wake_at"), lambda *_: None)
-        sink, policies = KubeEventSink(client, "manager-1", "crrd-manager"), Policies(client, lambda *_: None)
-        self.runs = PolicyRuns(client, sink, self.clock, policies, NodeDaemons(lambda: None), **observers)
+        monkeypatch.setattr("crrd.manager.policies.run_task.Runner", Runner)
+        monkeypatch.setattr("crrd.manager.policies.run_task.make_cluster", Listed)
+        refreshed = self.refreshed.append
+        self.runs = policy_runs(client, self.clock, on_refresh=lambda _, problem, __: refreshed(problem))
 
     def follow(self, namespace: str, name: str, *, uid: str = "", until: datetime | None = None) -> None:
         """Begin a run, or go on with it."""
@@ -170,25 +165,6 @@ async def test_runs_that_make_progress_let_another_team_run_after_two_minutes(mo
     played.follow("few", "urgent")
     await asyncio.sleep(MOST_SECONDS)
     assert "urgent" in played.began
-    played.runs.stop_all()
-
-
-async def test_a_run_whose_nodes_are_down_has_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for them for a minute of one turn. A run that can still start pods has less time for that."""
-    stages = {"down": Stage.PUT_OFF, "other": Stage.WAITING}
-
-    def script(name: str) -> Iterator[Turn]:
-        while True:
-            yield stages.get(name, Stage.WAITING), None, CHECK_SECONDS
-
-    played = Played(monkeypatch, script)
-    for number in range(2 * PARALLEL_RUNS):
-        played.follow("many", f"run-{number}")
-    for name in stages:
-        played.follow(name, name)
-    await asyncio.sleep(600)
-    assert {*played.patience["down"]} == {TURN_SECONDS}
-    assert {*played.patience["other"][2:]} == {CHECK_SECONDS}
     played.runs.stop_all()
 
 
@@ -240,14 +216,12 @@ async def test_no_run_begins_or_waits_after_its_window(monkeypatch: pytest.Monke
 
 async def test_what_a_run_shows_outlives_its_turns_and_has_no_durations(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played(monkeypatch, stuck)
-    refreshed = list[str]()
-    played.runs._on_refresh = lambda _, problem, __: refreshed.append(problem)
     played.follow("team", "run")
     await asyncio.sleep(20)
     first, *later = played.displays["run"]
     first.files_refreshed("pods is forbidden", lacks_right=True)
     later[-1].files_refreshed("", lacks_right=False)
-    assert refreshed == ["pods is forbidden"], "a pod that is refreshed later does not make up for one that is not"
+    assert played.refreshed == ["pods is forbidden"], "a pod refreshed later does not make up for one that is not"
     wait = Wait("app is not ready for 35s: no answer", "kubectl logs web-0", "app is not ready: no answer")
     plan = Plan((Row("web-0", "u", Stage.SETTLING, wait),))
     first.show(plan)

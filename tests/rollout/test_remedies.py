@@ -10,7 +10,7 @@ from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.run import Amount, Run
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Remedies, Skip, WaitReason
-from crrd.manager.policies.runs import POLICY_REMEDIES
+from crrd.manager.policies.run_task import POLICY_REMEDIES
 from crrd.rollout.remedies import FLAGS
 from tests.support.rollouts import NOW, container, member, members, planned, run, why, workload
 

@@ -6,8 +6,6 @@ run has ended.
 """
 
 import asyncio
-import os
-import socket
 from contextlib import suppress
 from functools import partial
 
@@ -29,6 +27,7 @@ from crrd.rollout.attempt import attempt
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
 from crrd.rollout.kind import KindWriter
+from crrd.rollout.process import this_process
 from crrd.rollout.starts import Starts
 
 _PROGRESS_SECONDS = LIVE_SECONDS / 4  # Interval of writing the progress while the state is unchanged
@@ -149,10 +148,10 @@ class Runner:
                 self.is_unanswered = False
 
     def _progress(self, plan: Plan) -> Progress:
-        process, waits = f"{socket.gethostname()}/{os.getpid()}", "; ".join(plan.waits)[:_WAITS_CHARACTERS]
+        waits = "; ".join(plan.waits)[:_WAITS_CHARACTERS]
         phase = RunPhase.OVER if plan.end is not None and plan.end.over else plan.phase
         counts, at = count_done(plan.rows), rfc3339(self._clock.now())
-        return Progress(at, process, phase, *counts, waits, blocked=bool(plan.wait.why), end=plan.end)
+        return Progress(at, this_process(), phase, *counts, waits, blocked=bool(plan.wait.why), end=plan.end)
 
     def _note_written(self, progress: Progress | None) -> None:
         """Record that the progress was written on a request."""

@@ -25,8 +25,10 @@ from crrd.lib.errors import ConflictError, CrrdError
 from crrd.lib.health import Health
 from crrd.lib.looptime import loop_time
 from crrd.lib.supervise import Loop
+from crrd.manager.policies.leftovers import Leftovers
 from crrd.manager.policies.look import Memory, TargetObserver
-from crrd.manager.policies.runs import PolicyRuns, RunObserver
+from crrd.manager.policies.run_task import RunObserver
+from crrd.manager.policies.runs import PolicyRuns
 from crrd.manager.policies.statuses import Policies
 from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd.rollout.daemons import NodeDaemons, daemon_informer
@@ -64,7 +66,9 @@ class PolicyController(Controller):
         wake_at = self.queue.wake_at
         self._daemons = NodeDaemons(self._daemons_changed)
         parts = client, events, clock, self._policies, self._daemons
-        self._runs = PolicyRuns(*parts, on_run=on_run, on_refresh=self._refreshed, wake_at=wake_at)
+        self._left = Leftovers(client, clock, self._carried_on)
+        on_stop = self._left.wake
+        self._runs = PolicyRuns(*parts, on_run=on_run, on_refresh=self._refreshed, wake_at=wake_at, on_stop=on_stop)
         self._waiting: dict[str, set[str]] = {}  # Policy -> nodes of its pods that were down at the last look
         self._memories: dict[str, Memory] = {}
         self._watches = NamespaceWatches(client, self._object_changed, self._object_freed)
@@ -74,6 +78,7 @@ class PolicyController(Controller):
             Loop("configuration", self._watches.run, (self._watches,)),
             self._policies.informer.loop("policies"),
             daemon_informer(client, self._daemons, strict=False).loop("node daemons"),
+            Loop("policy-leftovers", self._left.run, (self._left.queue,)),
         ]
 
     async def run(self, health: Health) -> NoReturn:
@@ -93,14 +98,28 @@ class PolicyController(Controller):
             if (present := self._policies.get(policy.key)) is None:
                 self._memories.pop(policy.key, None)
                 self._waiting.pop(policy.key, None)
-                self._runs.forget(policy.key)
+                self._runs.stop(policy.key)
             elif present.suspended or present.error:
                 self._runs.stop(policy.key)  # at once: a look may take minutes
+            self._left.wake(before, after)
             self._forget_unwatched(policy.namespace)
             self.queue.wake(policy.key)
 
     def _in(self, namespace: str) -> list[Policy]:
         return [each for each in self._policies.objects if each.namespace == namespace]
+
+    def _carried_on(self, namespace: str) -> set[str] | None:
+        """Return the runs of a namespace that are carried out, or that an earlier leader has begun; None if unknown."""
+        if not self._policies.informer.listed:
+            return None
+        found = set[str]()
+        for policy in self._in(namespace):
+            memory, run = self._memories.get(policy.key, Memory()), policy.status.run
+            if (active := self._runs.active(policy.key)) is not None:
+                found.add(active.record.name)
+            elif not (memory.is_decided or policy.suspended or policy.error or run is None or run.finished):
+                found.add(run.name)
+        return found
 
     def _forget_unwatched(self, namespace: str) -> None:
         """End the watches of a namespace that no policy needs any more."""
@@ -131,8 +150,6 @@ class PolicyController(Controller):
         """Observe one policy and act."""
         policy = self._policies.get(key)
         if policy is None:
-            self._runs.forget(key)
-            await self._runs.release(key)
             return None
         memory = self._memories.setdefault(key, Memory())
         try:
@@ -184,7 +201,7 @@ class PolicyController(Controller):
             self._runs.stop(key)
             return 0.0
         self._runs.follow(policy, decision.run, aim, decision.run_until)
-        await self._runs.release(key)
+        memory.is_decided = True
         wait = OBSTACLE_SECONDS if found.unreadable or found.dropped else RESYNC_SECONDS
         if found.problem and memory.absent is None:
             wait = NO_TARGET.delay(max(1, memory.fruitless))

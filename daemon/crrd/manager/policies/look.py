@@ -57,6 +57,7 @@ class Memory:
     unsettled: Mapping[UseKey, datetime] = field(default_factory=dict)  # As in Observed
     failing_since: float | None = None  # The loop's time of the first look of a row that did not succeed
     fails: bool = False  # Whether that is so long ago that the status should say so
+    is_decided: bool = False  # Whether this process has decided if the policy's run goes on
 
     def resources(self, policy: Policy) -> set[Resource]:
         """Return the kinds that must be watched in the policy's namespace."""

@@ -26,7 +26,7 @@ class Turns:
     """
 
     def __init__(self, places: int) -> None:
-        self._free = places
+        self.places = self._free = places
         self._taken = Counter[str]()  # By namespace
         self._waiting: list[_Waiting] = []
 

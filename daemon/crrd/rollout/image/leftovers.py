@@ -1,17 +1,19 @@
 """What runs with an image leave behind: pull pods, and open requests of pods that do not get the image."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
+from datetime import datetime
 
 from crrd.core.api.pod import parse_pod
 from crrd.core.api.types import ANNOTATION_STOPPED
 from crrd.core.rollout.image.pull import LABEL_PULL, LABEL_PULL_POLICY, PullPod, read_pull_pod
-from crrd.core.rollout.requests import RunRequest, read_run_request
+from crrd.core.rollout.requests import RunRequest, last_progress, read_run_request
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REQUESTS, Where
 from crrd.lib.errors import ConflictError, GoneError
 from crrd.lib.jsonfields import mapping, text
+from crrd.rollout.process import this_process
 from crrd.rollout.side_by_side import each_of
 
 
@@ -23,20 +25,30 @@ async def delete_pull_pods(client: KubeClient, namespace: str, run: str) -> int:
     return len(found)
 
 
-async def release_runs(client: KubeClient, namespace: str, policy: str, keep: str) -> None:
-    """Clean up after the runs of a policy (UID), except the run `keep`, which is carried out.
+async def release_runs(client: KubeClient, namespace: str, keep: Collection[str], now: datetime) -> bool:
+    """Clean up after the policies' runs of a namespace that nobody carries on. Return whether any may have been left.
 
-    The requests of pods that do not get the image end, and pull pods are deleted. This needs a right that the namespace
-    may have taken back, so it is the last. A user who resumes one of the runs gets them again. Raises
-    ApiUnavailableError and ApiRefusedError.
+    `keep` are the runs that this process carries on. Others are kept while a process of a user writes their progress,
+    who has resumed them. The requests of pods that do not get the image end, and pull pods are deleted. This needs a
+    right that the namespace may have taken back, so it is the last. Raises ApiUnavailableError and ApiRefusedError.
     """
     requests = Where(namespace=namespace, label_selector=LABEL_RUN)
-    asked = (await client.list_all(REQUESTS, read_run_request, **requests)).items
-    own = (each for each in asked if each is not None and each.run.options.policy == policy)
-    await stop_requests(client, (each for each in own if each.run.name != keep), set())
-    pods = Where(namespace=namespace, label_selector=f"{LABEL_PULL_POLICY}={policy}")
+    asked = [each for each in (await client.list_all(REQUESTS, read_run_request, **requests)).items if each is not None]
+    of_policies = [each for each in asked if each.run.options.policy]
+    users = {name for name in {each.run.name for each in of_policies} if _is_live(of_policies, name, now)}
+    left, ended = [each for each in of_policies if each.run.name not in {*keep, *users}], set[str]()
+    await stop_requests(client, left, ended)
+    pods = Where(namespace=namespace, label_selector=LABEL_PULL_POLICY)
     pulls = (await client.list_all(PODS, read_pull_pod, **pods)).items
-    await each_of(_delete(client, namespace, each.name, each.uid) for each in pulls if each.run not in ("", keep))
+    own = [each for each in pulls if each.run not in {"", *keep, *users}]
+    await each_of(_delete(client, namespace, each.name, each.uid) for each in own)
+    return bool(users or ended or own)
+
+
+def _is_live(asked: Iterable[RunRequest], run: str, now: datetime) -> bool:
+    """Whether another process carries out a run."""
+    found = last_progress(each for each in asked if each.run.name == run)
+    return found is not None and found.is_live(now) and found.by != this_process()
 
 
 async def stop_requests(client: KubeClient, requests: Iterable[RunRequest], ended: set[str]) -> None:

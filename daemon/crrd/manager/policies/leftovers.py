@@ -1,0 +1,90 @@
+"""Ends what runs of policies have left, and nobody carries on: pull pods, and requests that keep pods unready.
+
+Only runs with an image leave something. It is found from the cluster's objects (requests, pull pods, policies), not
+from what this process has seen. So it does not matter in which order a policy was edited or deleted, and which manager
+led meanwhile. The end of a run's task only says when to look. A look that fails is repeated until it succeeds.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NoReturn
+
+from crrd.core.policy.types import Policy
+from crrd.core.rollout.image.pull import LABEL_PULL_POLICY
+from crrd.core.rollout.progress import LIVE_SECONDS
+from crrd.core.rollout.requests import read_run_request
+from crrd.core.rollout.run import LABEL_RUN
+from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.resources import PODS, REQUESTS
+from crrd.lib.jsonfields import mapping, text
+from crrd.lib.looptime import loop_time
+from crrd.lib.workqueue import WorkQueue
+from crrd.rollout.image.leftovers import release_runs
+
+LATE_SECONDS = 15.0
+"""When to look once more, because a write of a stopped run may arrive late. Its response was not awaited."""
+LOOK_SECONDS = 300.0  # Longest time between two answers while a namespace is cleaned up
+_CLUSTER = ""  # The key of the look for namespaces
+
+
+class Leftovers:
+    """Cleans up namespaces. The constructor starts nothing.
+
+    `carried_on` returns the names of the runs of a namespace that are carried out, or will be; None if that is not
+    known yet.
+    """
+
+    def __init__(
+        self, client: KubeClient, clock: ServerClock, carried_on: Callable[[str], Collection[str] | None]
+    ) -> None:
+        self._client, self._clock, self._carried_on = client, clock, carried_on
+        self._until: dict[str, float] = {}  # By namespace: the loop's time until which writes may arrive late
+        self.queue = WorkQueue(self._handle, "policy-leftovers", round_seconds=LOOK_SECONDS)
+
+    async def run(self) -> NoReturn:
+        """Look through the cluster once, because earlier leaders may have left something, and then where woken."""
+        self.queue.wake(_CLUSTER)
+        await self.queue.run()
+
+    def wake(self, before: Policy | None, after: Policy | None = None) -> None:
+        """Look at the namespace of a policy that has changed or was deleted, or of whose run was stopped."""
+        for policy in filter(None, (before, after)):
+            runs = policy.status.run, *policy.status.tried
+            if policy.template_image or any(each is not None and each.image for each in runs):
+                self._wake(policy.namespace)
+
+    def _wake(self, namespace: str) -> None:
+        self._until[namespace] = loop_time() + LATE_SECONDS
+        self.queue.wake(namespace)
+
+    async def _handle(self, namespace: str) -> float | None:
+        if namespace == _CLUSTER:
+            for each in await self._namespaces():
+                self._wake(each)
+            return None
+        carried_on = self._carried_on(namespace)
+        if carried_on is None:
+            return loop_time() + 1.0
+        left = await release_runs(self._client, namespace, carried_on, self._clock.now())
+        late = self._until[namespace]
+        if left or loop_time() < late:
+            return max(late, loop_time() + (LIVE_SECONDS if left else 0.0))
+        del self._until[namespace]
+        return None
+
+    async def _namespaces(self) -> set[str]:
+        """Return the namespaces where a policy's run with an image may have left something."""
+        requests = await self._client.list_all(REQUESTS, _of_policy, label_selector=LABEL_RUN)
+        pods = await self._client.list_all(PODS, _namespace, label_selector=LABEL_PULL_POLICY)
+        return {each for each in (*requests.items, *pods.items) if each}
+
+
+def _of_policy(obj: Mapping[str, Any]) -> str:
+    """Return the namespace of an open request of a policy's run with an image, "" for any other."""
+    found = read_run_request(obj)
+    own = found is not None and found.is_open and found.run.options.policy and found.run.options.image is not None
+    return _namespace(obj) if own else ""
+
+
+def _namespace(obj: Mapping[str, Any]) -> str:
+    return text(mapping(obj.get("metadata")).get("namespace"))

@@ -1,0 +1,252 @@
+"""One run of a policy, from its first turn to the record of its end. Its state is in its requests and in the status."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+
+import structlog
+
+from crrd.core.policy.course import ended, make_run
+from crrd.core.policy.pace import CHECK_SECONDS, TURN_SECONDS, Pace
+from crrd.core.policy.types import API_VERSION, KIND, Policy, RunRecord
+from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.plan import Plan, make_plan
+from crrd.core.rollout.rows import tally
+from crrd.core.rollout.run import Target
+from crrd.core.rollout.skips import barred_containers
+from crrd.core.rollout.state import World
+from crrd.core.rollout.waits import Remedies, Skip, WaitReason
+from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.events import KubeEventSink
+from crrd.lib.backoff import retry_delay
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError
+from crrd.lib.looptime import loop_time
+from crrd.manager.policies.statuses import Policies
+from crrd.manager.policies.turn_display import TurnDisplay
+from crrd.manager.policies.turns import Turns
+from crrd.rollout.cluster import Cluster
+from crrd.rollout.daemons import NodeDaemons
+from crrd.rollout.display import failures, summary
+from crrd.rollout.events import BEGUN, workload_event
+from crrd.rollout.kinds import make_cluster, make_writer
+from crrd.rollout.runner import Runner
+from crrd.rollout.target import Aim
+
+RETRY_SECONDS = 5.0  # Pause of a run that waits for another one, or for its next turn
+PROGRESS_SECONDS = 5.0  # Interval of status writes about what a run waits for
+
+POLICY_REMEDIES: Remedies = {
+    WaitReason.UNREADY_IN_ORDER: "restart pod {pod} first, or set spec.budget.maxUnavailable to {enough}",
+    WaitReason.NODE_LIMIT: "to change the limit: spec.budget.maxPerNode",
+    Skip.RESTARTS_POD:
+        "a policy does not allow this; to restart it: "
+        "kubectl recreate pod/{pod} -n {namespace} -c {container} --allow-pod-restart",
+}  # fmt: skip
+"""What a user of a policy can do about a wait or a skipped pod: its fields, or a command."""
+
+log = structlog.get_logger(__name__)
+RunObserver = Callable[[str, str], None]
+"""Called for each ended run, with its trigger, and `succeeded`, `failed` or `incomplete`."""
+RefreshObserver = Callable[[Policy, str, bool], None]
+"""Called after refreshes of files, with why one failed ("" if none has), and whether the right to patch is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the runs of a process share."""
+
+    client: KubeClient
+    events: KubeEventSink
+    clock: ServerClock
+    policies: Policies
+    daemons: NodeDaemons
+    turns: Turns
+    on_run: RunObserver
+    on_refresh: RefreshObserver
+    wake_at: Callable[[str, float], None]
+    """Called with a policy's key, and the loop's time at which its round is due at the latest."""
+    clusters: list[Cluster] = field(default_factory=list)  # Of all turns that are under way
+
+
+class TaskPhase(StrEnum):
+    """What the task of a run does."""
+
+    QUEUED = "queued"  # It waits for a turn
+    LISTING = "listing"  # Its turn has begun, and the objects that it needs are listed
+    WORKING = "working"  # Its pods are restarted, as far as its budgets allow it
+    BEHIND = "behind"  # Another run on the same pods is first
+    PAUSING = "pausing"  # After an error, or before the next turn
+    ENDING = "ending"  # Its end is recorded
+
+
+class RunTask:
+    """Carries out one run. The constructor starts nothing."""
+
+    def __init__(self, shared: Shared, policy: Policy, record: RunRecord, aim: Aim, until: datetime | None) -> None:
+        """`until` is the end of the policy's window, None if it has none, or is open for ever."""
+        self._shared, self.policy, self.record, self._aim, self._until = shared, policy, record, aim, until
+        self.run = make_run(policy, record, aim.target)
+        self.pace = Pace(loop_time())
+        self.phase, self.progress = TaskPhase.QUEUED, ""
+        self._memory: object = None  # That of the run's kind (`KindObjects.memory`)
+        self._failures = 0  # In a row
+        last = policy.status.run
+        self._continues = last is not None and last.name == record.name
+        self._log = log.bind(policy=policy.key, run=record.name)
+        refreshes = any(each.get("type") == "FilesRefreshed" for each in policy.conditions)
+        self._display = TurnDisplay(self._progressed, self._refreshed, has_problem=self._continues and refreshes)
+
+    @property
+    def identity(self) -> tuple[str, int, Target]:
+        """The run's name, the policy's generation, and the target with its UID."""
+        return self.record.name, self.policy.generation, self._aim.target
+
+    def _closed(self) -> bool:
+        """Whether the policy's window has closed."""
+        return self._until is not None and self._shared.clock.now() >= self._until
+
+    async def carry_out(self) -> None:
+        """Take turns until the run has ended, and record its end; or until the policy's window has closed."""
+        self._log.info("policy run started", reason=self.record.reason)
+        if not self._continues:
+            self._record_event(BEGUN, self.record.reason)
+        plan = None
+        while plan is None and not self._closed():
+            pause = RETRY_SECONDS
+            try:
+                self.phase = TaskPhase.QUEUED
+                if plan := await self._take_turn():
+                    self.phase = TaskPhase.ENDING
+                    await self._end(plan)
+                self._failures = 0
+            except Exception as error:  # noqa: BLE001 - it is tried again after any failure, with a growing back-off
+                self._failures, pause, plan = self._failures + 1, retry_delay(error, self._failures + 1), None
+                is_known = isinstance(error, CrrdError)
+                self._log.warning("policy run interrupted", error=str(error), exc_info=not is_known)
+                self._progressed(str(error))
+                self._shared.wake_at(self.policy.key, loop_time() + pause)  # a look says what is missing
+            if plan is None:
+                self.phase = TaskPhase.PAUSING
+                await asyncio.sleep(pause)
+        if plan is None:
+            self._log.info("policy run interrupted", error="the window has closed")
+
+    async def _take_turn(self) -> Plan | None:
+        """Return the plan with which the run has ended, None if its window or its turn has ended first.
+
+        A turn goes on for as long as nobody else needs its place.
+        """
+        shared, run, turns = self._shared, self.run, self._shared.turns
+        if turns.full and not self.progress:
+            self._progressed(f"waiting for its turn: {turns.places} runs of other policies are in progress")
+        limited = self._aim, run.options, shared.daemons
+        cluster = make_cluster(shared.client, run.namespace, *limited, peers=shared.clusters, memory=self._memory)
+        self._memory = cluster.own.memory
+        async with turns.take(run.namespace, idle=self.pace.idle), AsyncExitStack() as stack:
+            if self._closed():
+                return None
+            self.phase = TaskPhase.LISTING
+            try:
+                async with asyncio.timeout(TURN_SECONDS):
+                    await stack.enter_async_context(cluster)
+            except TimeoutError:
+                raise ApiUnavailableError(f"the run's objects were not listed within {TURN_SECONDS:.0f}s") from None
+            except (ApiRefusedError, ConfigurationError) as error:
+                return self._without_right(Plan(()), error)
+            while True:
+                self.phase = TaskPhase.WORKING
+                plan = await self._carry_on(cluster)
+                if plan is not None and plan.end is not End.RIVAL:
+                    return plan
+                if plan is not None:
+                    self._progressed(plan.message)
+                if turns.wanted or self._closed():
+                    return None
+                if plan is not None:
+                    self.phase = TaskPhase.BEHIND
+                    await asyncio.sleep(RETRY_SECONDS)
+
+    async def _carry_on(self, cluster: Cluster) -> Plan | None:
+        """Carry out a part of the run. Return its last plan if the run has ended, else None."""
+        shared, run, left = self._shared, self.run, None
+        if self._until is not None:
+            left = (self._until - shared.clock.now()).total_seconds()
+        parts = shared.client, cluster, shared.clock, self._display
+        writer, times = (
+            make_writer(shared.client, cluster, run, self._display),
+            self.pace.times(left, full=shared.turns.full),
+        )
+        runner = Runner(*parts, writer, times=times, confirmed=True, remedies=POLICY_REMEDIES)
+        try:
+            plan = await runner.run(kind_of(cluster.world(), run).completed())
+        except (ApiRefusedError, ConfigurationError) as error:
+            known = make_plan(cluster.world(), run, shared.clock.now())
+            plan = self._without_right(known, error)
+        over = self.pace.after(plan, loop_time())
+        if problem := await runner.finish(run, over or plan, CHECK_SECONDS):
+            self._log.warning("policy run cannot clean up", error=problem)
+        return over
+
+    def _without_right(self, plan: Plan, error: CrrdError) -> Plan:
+        """Return the end of a run with an image: it keeps no pod unready until a user acts, and is tried again later.
+
+        Raises `error` if it has none: then no pod is unready because of it.
+        """
+        if not self.record.image:
+            raise error
+        return plan.ended(End.LEFT_OUT, str(error))
+
+    async def _end(self, plan: Plan) -> None:
+        """Report how the run has ended, and record it in the policy's status."""
+        record, (end, message) = self.record, self._outcome(plan)
+        failed = end.metric == "failed"
+        self._log.info("policy run ended", failed=failed, message=message)
+        self._record_event(End.FAILED if failed else end, message)
+        self._shared.on_run(record.trigger, end.metric)
+        tries, uid, policies = 0, self.policy.uid, self._shared.policies
+        while (latest := policies.get(self.policy.key)) is not None and latest.uid == uid:
+            now, complete = self._shared.clock.now(), end is End.DONE
+            status = ended(latest, record, failed=failed, message=message, now=now, complete=complete)
+            try:
+                await policies.write(latest, status, latest.conditions)
+            except CrrdError as error:  # retried here, because a new attempt of the run would repeat the event
+                tries += 1
+                await asyncio.sleep(retry_delay(error, tries))
+            else:
+                return
+
+    def _outcome(self, plan: Plan) -> tuple[End, str]:
+        """Return how the run has ended for the policy, and the sentence that its status has."""
+        odd, end = [row for row in plan.rows if row.is_odd], plan.end or End.DONE
+        barred = [*barred_containers(kind_of(World(()), self.run), plan.rows)]
+        if end is End.DONE and (barred or any(row.skip is not Skip.NO_CONTAINER for row in odd)):
+            end = End.LEFT_OUT
+        unserved = any(row.skip is Skip.NO_DAEMON for row in odd)
+        if self.record.image and unserved and end is End.FAILED and not tally(plan.rows)[Stage.FAILED]:
+            end = End.LEFT_OUT  # what new pods are made of cannot follow, because pods are left without the image
+        named = self.record.image and plan.end is not None and plan.end.incomplete  # the plan's message names them
+        skipped = [] if named else [f"{row.pod}: {row.wait.why}" for row in odd]
+        details = failures(plan.rows) or "; ".join([*skipped, *filter(None, [plan.message])])
+        return end, ": ".join(filter(None, [summary(plan.rows) if plan.rows else "", details]))[:1000]
+
+    def _record_event(self, end: End | None, message: str) -> None:
+        """Queue events on the workload and on the policy."""
+        policy = self.policy
+        own = Target(policy.name, API_VERSION, KIND, policy.name, policy.uid)
+        for each in (self.run, replace(self.run, target=own)):
+            if (event := workload_event(each, end, message, self._shared.clock.now())) is not None:
+                self._shared.events.record(event)
+
+    def _progressed(self, text: str) -> None:
+        """Record that the run waits for something else than before."""
+        if self.progress != text:
+            self.progress = text
+            self._shared.wake_at(self.policy.key, loop_time() + PROGRESS_SECONDS)
+
+    def _refreshed(self, problem: str, lacks_right: bool) -> None:
+        self._shared.on_refresh(self.policy, problem, lacks_right)

@@ -1,0 +1,69 @@
+"""How long the turns of a policy's run go on, and when a run that gets nowhere is ended."""
+
+from dataclasses import replace
+
+import pytest
+
+from crrd.core.policy.pace import CHECK_SECONDS, MOST_SECONDS, STUCK_SECONDS, TURN_SECONDS, Pace
+from crrd.core.rollout.limits import Times
+from crrd.core.rollout.phases import End, RunPhase, Stage
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.rows import Row
+from crrd.core.rollout.waits import Wait
+
+WAITING = Plan((Row("web-0", "u", Stage.WAITING),), end=End.YIELDED)
+STARTS = Wait("waiting until container app of pod web-1 has started")
+ADOPTING = replace(WAITING, phase=RunPhase.ADOPTING, wait=STARTS)
+NEW_PODS = replace(
+    WAITING, phase=RunPhase.PULLING, wait=Wait("waiting for new pods"), awaits=Wait("waiting for new pods")
+)
+
+
+@pytest.mark.parametrize("end", [each for each in End if each not in (End.YIELDED, End.TIMED_OUT)])
+def test_a_run_has_ended_with_each_end_that_is_not_of_its_turn(end: End) -> None:
+    plan = replace(WAITING, end=end)
+    assert Pace(0.0).after(plan, 1.0) is plan
+
+
+def test_a_turn_is_short_only_after_one_in_vain_and_if_others_need_it() -> None:
+    pace = Pace(0.0)
+    assert pace.times(None, full=True) == Times(None, TURN_SECONDS, MOST_SECONDS)
+    assert pace.after(WAITING, 60.0) is None
+    assert pace.times(None, full=True).patience == CHECK_SECONDS
+    assert pace.times(None, full=False).patience == TURN_SECONDS
+    pace.after(replace(WAITING, rows=(Row("web-0", "u", Stage.RECREATING),)), 65.0)
+    assert pace.moved_at == 65.0
+    assert pace.times(None, full=True).patience == TURN_SECONDS, "it has made progress"
+
+
+def test_a_run_whose_nodes_are_down_has_time_to_end() -> None:
+    """It waits for them for a minute of one turn. A run that can still start pods has less time for that."""
+    row = Row("web-0", "u", Stage.PUT_OFF)
+    for rows, patience in (((row,), TURN_SECONDS), ((row, replace(row, stage=Stage.WAITING)), CHECK_SECONDS)):
+        pace = Pace(0.0)
+        for now in (60.0, 120.0):
+            pace.after(replace(WAITING, rows=rows), now)
+        assert pace.times(None, full=True).patience == patience
+
+
+def test_a_window_limits_the_whole_run() -> None:
+    assert Pace(0.0).times(40.0, full=False).timeout == 40.0
+    assert Pace(0.0).times(-3.0, full=False).timeout == 1.0, "there is none of 0 seconds"
+
+
+@pytest.mark.parametrize("stuck", [ADOPTING, NEW_PODS])
+def test_a_run_that_only_waits_for_a_pod_to_start_lets_others_start(stuck: Plan) -> None:
+    pace = Pace(0.0)
+    assert pace.after(stuck, 0.0) is None
+    assert pace.after(stuck, STUCK_SECONDS - 1) is None
+    over = pace.after(stuck, STUCK_SECONDS)
+    assert over is not None
+    assert (over.end, over.message) == (End.LEFT_OUT, stuck.wait.why)
+
+
+def test_a_run_that_was_stuck_and_goes_on_is_not() -> None:
+    pace = Pace(0.0)
+    pace.after(ADOPTING, 0.0)
+    pace.after(WAITING, 100.0)
+    assert pace.after(ADOPTING, STUCK_SECONDS) is None
+    assert pace.after(WAITING, 3600.0) is None, "who waits for a budget waits for as long as it takes"
