@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from crrd.core.policy.types import API_VERSION, KIND
-from crrd.kube.resources import BUDGETS, CONFIG_MAPS, PODS, POLICIES, Resource
+from crrd.core.rollout.image.pull import LABEL_PULL
+from crrd.kube.resources import BUDGETS, CONFIG_MAPS, PODS, POLICIES, Resource, Where
 from crrd.lib.errors import ConflictError
 from tests.support.cluster import CRDS, Cluster, foreign, pod_ready
 from tests.support.recreates import daemons, image_of, pods_of, rolled_out, workload
@@ -213,6 +214,15 @@ async def test_pods_follow_the_template_of_a_paused_deployment(cluster: Cluster,
         assert restarts({pod["metadata"]["uid"]: pod for pod in after}, "side") == [0] * 3
         while await condition_reason(cluster, "Ready") != "TemplateNotFollowed":  # it is not held any more
             await asyncio.sleep(0.2)
+        await give("localhost/does-not-exist:2")
+        pulls = Where(namespace=namespace, label_selector=LABEL_PULL)
+        async with asyncio.timeout(60):
+            while not (await client.list_all(PODS, dict, **pulls)).items:
+                await asyncio.sleep(0.2)
+            await client.merge_patch(POLICIES, namespace, "web", {"spec": {"suspend": True}})
+            await client.delete(POLICIES, namespace, "web")
+            while (await client.list_all(PODS, dict, **pulls)).items:
+                await asyncio.sleep(0.2)
 
 
 @pytest.mark.cluster
