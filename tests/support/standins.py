@@ -16,7 +16,7 @@ from crrd.core.recreate.actions import EmitEvent, RunHook
 from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance, Work
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
-from crrd.lib.errors import ApiUnavailableError, ConflictError, GoneError, RuntimeUnavailableError
+from crrd.lib.errors import ApiUnavailableError, ConflictError, GoneError, RuntimeCallError, RuntimeUnavailableError
 from crrd.node.controller import NodeController
 from crrd.ports import Edges, Recorder, RequestRecorder
 from tests.support.worlds import NODE, RUNTIME, instance
@@ -75,6 +75,8 @@ class MemoryNode:
         self.kubelet_silent: float | None = None
         self.kubelet_minor: int | None = 36
         self.images: set[str] = set()  # Those that the runtime has
+        self.faults: dict[str, Exception | float] = {}
+        """Calls that go wrong: `find`, `has_image` or `minor`, with the error, or the seconds after which one fails."""
         self.deleting = False  # Whether the API server's own answer reports the pod as being deleted
         self.pod_lost = False  # Whether the API server does not have a pod of that name any more
         self.earlier_pod = False  # Whether the watch begins with the earlier pod of that name
@@ -207,12 +209,22 @@ class MemoryNode:
         await asyncio.sleep(self.list_seconds)
         return tuple(known for known in self.known.values() if known.pod_uid == pod_uid)
 
+    async def _disturb(self, call: str) -> None:
+        fault = self.faults.get(call)
+        if isinstance(fault, float):
+            await asyncio.sleep(fault)
+            raise RuntimeCallError(f"{call} took too long", code="DEADLINE_EXCEEDED")
+        if fault is not None:
+            raise fault
+
     async def find(self, pin: Pin) -> Instance | None:
         self._reach()
+        await self._disturb("find")
         return self.known.get(pin.bare_id)
 
     async def has_image(self, pod_uid: str, image: str) -> bool:
         self._reach()
+        await self._disturb("has_image")
         return image in self.images
 
     async def stop(self, instance: Instance, seconds: float) -> None:
@@ -243,6 +255,8 @@ class MemoryNode:
         return self.kubelet_silent
 
     async def minor(self) -> int | None:
+        if isinstance(seconds := self.faults.get("minor"), float):
+            await asyncio.sleep(seconds)
         return self.kubelet_minor
 
     # Hooks, StatusWriter, EventSink.

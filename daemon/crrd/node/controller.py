@@ -14,6 +14,7 @@ from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
 from crrd.lib.looptime import loop_time
 from crrd.lib.supervise import cancel
 from crrd.node.execute import Executor
+from crrd.node.lookups import Lookups
 from crrd.node.pods import Pods
 from crrd.node.reconcile import Reconciler
 from crrd.ports import Edges
@@ -39,7 +40,8 @@ class NodeController(Controller):
         self.runtime_heartbeat = Heartbeat()
         self.pods = Pods(self.queue.wake, loop_time)
         self.executor = Executor(edges, self.pods, self.queue.wake, own_pod)
-        self.reconciler = Reconciler(node_name, edges, self.pods, self.executor)
+        self.lookups = Lookups(self.queue.wake)
+        self.reconciler = Reconciler(node_name, edges, self.pods, self.executor, self.lookups)
 
     async def handle(self, key: str) -> float | None:
         """Run one round for a pod."""
@@ -98,4 +100,5 @@ class NodeController(Controller):
     async def close(self) -> None:
         """Cancel everything that still runs."""
         await self.queue.close()
+        await self.lookups.close()
         await self.executor.close()

@@ -1,12 +1,18 @@
-"""Observes one pod through the runtime, kubelet and the API server. Each result has the time at which it was true."""
+"""Observes one pod through the runtime, kubelet and the API server. Each result has the time at which it was true.
+
+The list of its containers is what every decision needs. What only some need is looked up beside it (`lookups`), so that
+a failure there is not one of the whole pod.
+"""
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
+from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import Request
+from crrd.core.api.types import Pin, Request
 from crrd.core.recreate.decide import in_serving_order
 from crrd.core.recreate.observation import ApiAnswer, Ending, Instance, Observation, ObservedNode, ObservedPod
 from crrd.core.recreate.request_view import QUIET
@@ -14,6 +20,7 @@ from crrd.kubelet.runtime_status import ContainerState, newest
 from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
 from crrd.lib.looptime import loop_time
 from crrd.node.execute import Executor
+from crrd.node.lookups import Answer, Key, Lookups
 from crrd.node.pods import Pods
 from crrd.node.records import PodRecord, RuntimeState
 from crrd.ports import Edges, RequestRecorder
@@ -21,17 +28,21 @@ from crrd.ports import Edges, RequestRecorder
 SHORT_TIMEOUT_SECONDS = 2.0
 """Time limit for observing while the end of a hook or the start of a stop is not written to the request yet, because a
 restarted daemon would run the hook again or start the grace period again."""
+LAST_LOOK_SECONDS = 3.0
+"""Least time limit while a stop after the hook of an ended request is due. It leaves time for another look."""
+NO_CONTAINER = PodContainer("")
 WAITED_SECONDS = 0.01  # A wait longer than this makes the runtime's earlier response too old
 
 
 class PodInspector:
     """Observes one pod at a time."""
 
-    def __init__(self, node_name: str, edges: Edges, pods: Pods, executor: Executor) -> None:
+    def __init__(self, node_name: str, edges: Edges, pods: Pods, executor: Executor, lookups: Lookups) -> None:
         self._node_name = node_name
         self._edges = edges
         self._pods = pods
         self._executor = executor
+        self._lookups = lookups
 
     async def observe(self, pod_record: PodRecord, answer: ApiAnswer | None = None) -> Observation:
         """Return what `decide` needs to know. Requests may change meanwhile: they are as they are at its return.
@@ -50,12 +61,10 @@ class PodInspector:
         silent = asyncio.ensure_future(self._edges.kubelet.silent_since())
         listed_at = loop_time()
         instances: tuple[Instance, ...] = ()
-        images: dict[str, bool] = {}
         if listed_at >= runtime_state.retry.next_try:
             runtime_state.error = ""
             try:
                 async with asyncio.timeout(_patience(pod_record)):
-                    images = await self._find_images(pod_record, current)
                     requests = [known.request for known in served]
                     listed_at, instances = await self._list_current(pod_record, requests, current, silent)
             except (RuntimeCallError, RuntimeUnavailableError, TimeoutError) as failure:  # reset by time alone
@@ -75,7 +84,8 @@ class PodInspector:
             foreign=dict(runtime_state.foreign),
             running_since=dict(runtime_state.running_since),
             endings=dict(runtime_state.endings),
-            images=images,
+            unanswered=_unanswered(runtime_state),
+            images=_images(runtime_state),
             pod=pod_record.state.pod,
             pod_at=pod_record.state.at,
             gone=pod_record.state.gone_at is not None,
@@ -115,7 +125,7 @@ class PodInspector:
         while True:
             going_on = pod_record.under_way
             uid, listed_at, instances = await self._instances(pod_record, requests)
-            await self._find_foreign(current, instances, pod_record.runtime)
+            await self._look_up(pod_record, current, instances)
             await asyncio.wait((silent,))  # this also lets a stop that has just returned be recorded
             # Work of a deleted request may have ended, too.
             if _runtime_uid(pod_record, uid) == uid and going_on <= pod_record.under_way:
@@ -134,35 +144,34 @@ class PodInspector:
             with suppress(TimeoutError):
                 async with asyncio.timeout(QUIET):
                     await self._pods.wait_until_known(pod_record.key)
-        pod = pod_record.state.pod
-        by_hash = any(request.for_image for request in requests)
-        if pod is not None and (pod.kubelet_matters or by_hash):
-            pod_record.runtime.kubelet_minor = await self._edges.kubelet.minor()
         if loop_time() > answered + WAITED_SECONDS:
             asked = loop_time()
             instances = await self._edges.runtime.instances(uid, urgent=urgent)
         return uid, asked, instances
 
-    async def _find_images(self, pod_record: PodRecord, request: Request) -> dict[str, bool]:
-        """Return whether the node has the image that the request waits for, unless its status says so already."""
-        pod = pod_record.state.pod
-        wanted = [
-            each.image
-            for each in request.containers
-            if each.image and request.status.state(each.name).reason is not Reason.IMAGE_PRESENT
-        ]
-        if pod is None:
-            return {}
-        return {image: await self._edges.runtime.has_image(pod.runtime_uid, image) for image in wanted}
+    async def _look_up(self, pod_record: PodRecord, request: Request, instances: Sequence[Instance]) -> None:
+        """Look up what the request needs besides the pod's instances, as soon as its pod is known.
 
-    async def _find_foreign(self, request: Request, instances: Sequence[Instance], runtime_state: RuntimeState) -> None:
-        """Look up the request's container IDs that are not among the pod's instances: of other pods, or removed."""
-        own = {instance.id for instance in instances}
+        These are the IDs that are not among them (of other pods, or removed), the image, unless the pod has it or the
+        status says that the node has it, and kubelet's version.
+        """
+        runtime, state, pod = self._edges.runtime, pod_record.runtime, pod_record.state.pod
+        own = state.foreign.keys() | {instance.id for instance in instances}
         pins = [*(each.context for each in request.containers if each.context), *request.pinned.values()]
-        pins = [pin for pin in pins if pin.runtime in self._edges.runtime.names and pin.bare_id not in own]
-        wanted = {pin.bare_id: pin for pin in pins if pin.bare_id not in runtime_state.foreign}
-        found = await asyncio.gather(*(self._edges.runtime.find(pin) for pin in wanted.values()))
-        runtime_state.foreign.update(zip(wanted, found, strict=True))
+        pins = [pin for pin in pins if pin.runtime in runtime.names and pin.bare_id not in own]
+        wanted: dict[Key, Callable[[], Awaitable[Answer]]] = {pin: partial(runtime.find, pin) for pin in pins}
+        if pod is not None:
+            for image in _missing_images(request, pod):
+                wanted[image] = partial(runtime.has_image, pod.runtime_uid, image)
+            if pod.kubelet_matters or (request.for_image and not all(instance.image for instance in instances)):
+                wanted[None] = self._edges.kubelet.minor
+        await self._lookups.make(pod_record.key, state.lookups, wanted)
+        for key, lookup in state.lookups.items():
+            if isinstance(key, Pin) and lookup.answered:
+                state.foreign[key.bare_id] = lookup.answer if isinstance(lookup.answer, Instance) else None
+            elif key is None and lookup.answered:
+                minor = lookup.take()
+                state.kubelet_minor, state.kubelet_asked = minor if isinstance(minor, int) else None, True
 
 
 def _runtime_uid(pod_record: PodRecord, otherwise: str) -> str:
@@ -179,8 +188,35 @@ def _patience(pod_record: PodRecord) -> float | None:
     """Return the time limit in seconds for observing the pod, or None if only its calls have limits."""
     now, worked = loop_time(), pod_record.worked.values()
     own = [(record.request, work) for record in worked if record.live for work in record.works.values()]
-    unrecorded = (work.hook_unrecorded(request) or work.stop_unrecorded(request, now) for request, work in own)
-    return SHORT_TIMEOUT_SECONDS if any(unrecorded) else None
+    if any(work.hook_unrecorded(request) or work.stop_unrecorded(request, now) for request, work in own):
+        return SHORT_TIMEOUT_SECONDS
+    ended = [work for record in pod_record.ended_before_stop(now) for work in record.works.values()]
+    due_until = min((work.stop_until for work in ended if work.stop_still_due(now)), default=None)
+    return None if due_until is None else max(LAST_LOOK_SECONDS, (due_until - now) / 2)
+
+
+def _missing_images(request: Request, pod: Pod) -> list[str]:
+    """Return the image that the pod is to get, unless the status says that the node has it."""
+    return [
+        each.image
+        for each in request.containers
+        if each.image
+        and each.image != pod.containers.get(each.name, NO_CONTAINER).image
+        and request.status.state(each.name).reason is not Reason.IMAGE_PRESENT
+    ]
+
+
+def _unanswered(runtime_state: RuntimeState) -> dict[Key, str]:
+    """Return what is looked up and has no answer yet, and why. An earlier version of kubelet is an answer, too."""
+    now, asked = loop_time(), runtime_state.kubelet_asked
+    open_ones = ((key, each) for key, each in runtime_state.lookups.items() if not each.answered)
+    return {key: each.trouble(now) for key, each in open_ones if not (key is None and asked)}
+
+
+def _images(runtime_state: RuntimeState) -> dict[str, bool]:
+    """Return which of the images that were looked up the node has."""
+    found = ((key, each) for key, each in runtime_state.lookups.items() if isinstance(key, str) and each.answered)
+    return {image: bool(each.take()) for image, each in found}
 
 
 def _note_running(request: Request, instances: Sequence[Instance], runtime_state: RuntimeState) -> None:

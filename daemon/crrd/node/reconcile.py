@@ -12,6 +12,7 @@ from crrd.core.recreate.observation import ApiAnswer, Observation
 from crrd.lib.errors import CrrdError
 from crrd.lib.looptime import loop_time
 from crrd.node.execute import Executor
+from crrd.node.lookups import Lookups
 from crrd.node.observe import PodInspector
 from crrd.node.pods import Pods, drop_unneeded
 from crrd.node.records import PodRecord, WriteRetry
@@ -27,12 +28,12 @@ ANSWER_SECONDS = 1.0  # Least time in seconds for the API server's answer, befor
 class Reconciler:
     """Handles one pod's key at a time for the queue."""
 
-    def __init__(self, node_name: str, edges: Edges, pods: Pods, executor: Executor) -> None:
+    def __init__(self, node_name: str, edges: Edges, pods: Pods, executor: Executor, lookups: Lookups) -> None:
         self._node_name = node_name
         self._edges = edges
         self._pods = pods
         self._executor = executor
-        self._inspector = PodInspector(node_name, edges, pods, executor)
+        self._inspector = PodInspector(node_name, edges, pods, executor, lookups)
 
     async def handle(self, pod_key: str) -> float | None:
         """Do one round for a pod. Return the loop's time of the next round."""
@@ -79,7 +80,7 @@ class Reconciler:
         pod_record.agenda.done(uid for uid, each in looked_at.items() if each.live and each.recorder is not None)
         self._executor.writes.release_unwanted(looked_at.values(), decision.actions)
         self._executor.carry_out(decision.actions)
-        next_look = pod_record.runtime.retry.next_try if observed.pod.runtime_error else None
+        next_look = pod_record.runtime.next_look(loop_time())
         next_question = pod_record.api_retry.next_try if decision.ask_api and pod_record.api_retry.waiting else None
         first = earliest(decision.wake_at, pod_record.agenda.next_at, next_look, next_question)
         if first is None and not pod_record.live:

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 
 from crrd.core.api.pod import Pod
 from crrd.core.api.types import Request, Status
+from crrd.core.recreate.actions import earliest
 from crrd.core.recreate.decide import serving_order
 from crrd.core.recreate.observation import Ending, Instance, ObservedRequest, Work
 from crrd.lib.backoff import Backoff, Retry
 from crrd.node.agenda import Agenda
+from crrd.node.lookups import FORGIVEN_SECONDS, RUNTIME_RETRY, Key, Lookup
 from crrd.ports import RequestRecorder
 
-RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0, jitter=0.1)
-"""Delay between calls to a runtime that does not respond. A pod that is woken meanwhile does not wait."""
-FORGIVEN_SECONDS = 30.0  # After this time without a failure, the next one counts as the first
 POD_RETRY = Backoff(initial=0.5, factor=2.0, maximum=10.0, jitter=0.1)
 """Delay between failed reads of a pod, unless the API server requests another one."""
 WRITE_RETRY = Backoff(initial=0.2, factor=2.0, maximum=30.0, jitter=0.2)
@@ -98,8 +97,16 @@ class RuntimeState:
     foreign: dict[str, Instance | None] = field(default_factory=dict)  # An ID never changes its pod: looked up once
     retry: Retry = field(default_factory=lambda: Retry(RUNTIME_RETRY, forgiven=FORGIVEN_SECONDS))
     error: str = ""  # Error of the last call to the runtime, or ""
+    lookups: dict[Key, Lookup] = field(default_factory=dict)  # What requests that are served need besides
     kubelet_minor: int | None = None  # Kubelet's minor version, if something depends on it
+    kubelet_asked: bool = False  # Whether that was asked for, so that None means that it is not known
     awaited: bool = False  # Whether a change of its containers in the runtime is awaited
+
+    def next_look(self, now: float) -> float | None:
+        """Return when a call that has failed is to be made again, or when it is to be shown that one is late."""
+        return (
+            self.retry.next_try if self.error else earliest(*(each.next_change(now) for each in self.lookups.values()))
+        )
 
 
 @dataclass(slots=True)

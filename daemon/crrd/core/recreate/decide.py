@@ -90,10 +90,13 @@ def _serve(view: RequestView) -> Decision:
         return _await_pod(view)
     if pod.deleting:
         return complete_as_failed(view, Message.of(Reason.POD_DELETING))
-    if observed.runtime_error:
-        return _wait(view, Message.of(Reason.RUNTIME_UNAVAILABLE, error=observed.runtime_error))
+    unanswered = [observed.unanswered[each.image] for each in request.containers if each.image in observed.unanswered]
+    if error := observed.runtime_error or "".join(unanswered):
+        return _wait(view, Message.of(Reason.RUNTIME_UNAVAILABLE, error=error))
     if observed.listed_at < view.known.first_seen:
         return Decision(wake_at=view.now)  # the list is older than this request: list again
+    if unanswered or None in observed.unanswered:
+        return _work_done(view)[1]  # the answer comes any moment, or why there is none
     whole = PodView(view.known, view.observation, pod)
     views = [ContainerView.of(container, whole) for container in request.containers]
     pins = {view.name: view.to_pin for view in views if view.to_pin is not None}
@@ -187,6 +190,8 @@ def _next_step(view: ContainerView, *, blocked: bool) -> Step:
         return _not_in_pod(view)
     if view.problem:
         return fail(view, view.problem, view.written)
+    if (why := view.unanswered) is not None:
+        return hold(view, Message.of(Reason.RUNTIME_UNAVAILABLE, error=why)) if why else Step(state=view.written)
     if view.look_again_in is not None:
         return Step(state=view.written, wake_at=view.whole.now + view.look_again_in)
     if view.image:

@@ -255,6 +255,9 @@ class ObservedPod:
     deleting_uid: str = ""  # UID of the pod that was last seen in deletion, even if no watch reports it any more
     images: Mapping[str, bool] = field(default_factory=dict)
     """Images that requests wait for, and whether the node has each, as far as the runtime was asked."""
+    unanswered: Mapping[Pin | str | None, str] = field(default_factory=dict)
+    """What was looked up and is not answered yet: an ID (`foreign`), an image (`images`), or None for the version of
+kubelet. With the reason, or "" if the answer may come any moment."""
     may_stop: bool = True  # Whether this pod has a stop slot; the number of stops at once on a node is limited
 
     def instance(self, bare_id: str) -> Instance | None:

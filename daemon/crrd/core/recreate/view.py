@@ -119,6 +119,12 @@ class ContainerView:
         own = instance.name == self.name
         return "" if own else f'belongs to container "{instance.name}", not to container "{self.name}"'
 
+    @property
+    def unanswered(self) -> str | None:
+        """Why it is not known yet what a named ID is that is not among the pod's instances; None if it is known."""
+        unanswered = self.whole.observed.unanswered
+        return max((unanswered[pin] for pin in self.named if pin in unanswered), default=None)
+
     @cached_property
     def look_again_in(self) -> float | None:
         """Seconds until the next list of the runtime, which the decision needs; None if it needs none.

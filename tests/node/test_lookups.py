@@ -1,0 +1,191 @@
+"""What only one request of a pod needs to know: if that call fails or hangs, the pod's other work goes on."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from crrd.core.api.pod import Pod
+from crrd.core.api.reasons import Reason
+from crrd.core.api.types import Request, RequestedContainer, RequestPhase, StatePhase, Strategy
+from crrd.core.recreate.observation import Hook, HookKind, Instance
+from crrd.lib.errors import RuntimeUnavailableError
+from tests.support.standins import MemoryNode
+from tests.support.worlds import pin, request
+
+pytestmark = pytest.mark.virtual_time
+
+HOOK = Hook(HookKind.EXEC, command=("true",))
+NEW = "app:2"
+FAULTS: dict[str, Exception | float] = {"fails": RuntimeUnavailableError("no image service"), "hangs": 10.0}
+
+
+class Timed(MemoryNode):
+    """Records when stops are sent. The pod's containers can get another image."""
+
+    image = "app:1"
+    own_policy = False
+
+    def __init__(self, *names: str, hook: Hook | None = HOOK) -> None:
+        super().__init__(*names, hook=hook)
+        self.sent: list[float] = []
+
+    async def stop(self, instance: Instance, seconds: float) -> None:
+        self.sent.append(self.now())
+        await super().stop(instance, seconds)
+
+    def view(self) -> Pod:
+        shown = super().view()
+        own = self.policy if self.own_policy else None
+        changed = {
+            name: replace(each, image=self.image, own_restart_policy=own) for name, each in shown.containers.items()
+        }
+        return replace(shown, containers=changed)
+
+    @staticmethod
+    def now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def for_image(uid: str = "r2") -> Request:
+    return request(uid=uid, containers=(RequestedContainer("app", pin("old"), NEW),))
+
+
+def of_removed(uid: str = "r2") -> Request:
+    """A request whose instance was removed since admission, as after a crash."""
+    return request(uid=uid, containers=(RequestedContainer("app", pin("removed")),))
+
+
+@pytest.mark.parametrize("fault", ["fails", "hangs"])
+@pytest.mark.parametrize(("call", "second"), [("has_image", for_image()), ("find", of_removed())])
+@pytest.mark.parametrize("comes", [1.0, 4.9], ids=["early in the hook", "late in the hook"])
+async def test_the_stop_follows_the_hook_of_a_deleted_request(
+    fault: str, call: str, second: Request, comes: float
+) -> None:
+    node = Timed()
+    async with node:
+        node.faults, node.hook_seconds, node.images = {call: FAULTS[fault]}, 5.0, {NEW}
+        node.post(request(strategy=Strategy(grace_seconds=20)))
+        await node.until(lambda: bool(node.hooks_run))
+        began = node.now()
+        await asyncio.sleep(comes)
+        node.post(second)
+        node.delete("r1")
+        await asyncio.sleep(30)
+        (sent,) = node.sent
+        assert sent - began < 5.3
+        assert node.hooks_run == ["old"]
+
+
+@pytest.mark.parametrize("fault", ["fails", "hangs"])
+async def test_a_lookup_that_does_not_work_is_told_and_retried(fault: str) -> None:
+    node = Timed()
+    async with node:
+        node.faults, node.images = {"has_image": FAULTS[fault]}, {NEW}
+        node.post(for_image())
+        await node.until(lambda: node.status("r2").reason is Reason.RUNTIME_UNAVAILABLE, 3)
+        assert node.status("r2").phase is RequestPhase.PENDING
+        node.faults = {}
+        await node.until(lambda: node.status("r2").state("app").reason is Reason.IMAGE_PRESENT, 17)
+
+
+async def test_a_slow_answer_counts() -> None:
+    class Slow(Timed):
+        async def has_image(self, pod_uid: str, image: str) -> bool:
+            await asyncio.sleep(8)
+            return await super().has_image(pod_uid, image)
+
+    node = Slow()
+    async with node:
+        node.images = {NEW}
+        node.post(for_image())
+        await node.until(lambda: node.status("r2").state("app").reason is Reason.IMAGE_PRESENT, 10)
+
+
+async def test_an_answer_is_not_kept_for_later() -> None:
+    """The image goes while the pod waits for its unready grace period."""
+    node = Timed()
+    async with node:
+        node.gate, node.images = True, {NEW}
+        node.post(replace(for_image(), strategy=Strategy(unready_grace_seconds=30), unready_acquired=True))
+        await asyncio.sleep(10)
+        node.images = set()
+        assert (await node.completed("r2")).states[0].reason is Reason.IMAGE_MISSING
+
+
+async def test_a_pod_that_has_the_image_needs_no_answer() -> None:
+    node = Timed()
+    async with node:
+        node.faults, node.image = {"has_image": 10.0}, NEW
+        node.known["old"] = replace(node.known["old"], image="app:1")
+        node.post(for_image())
+        await asyncio.sleep(2)
+        node.known["old"] = replace(node.known["old"], image=NEW)  # as if kubelet had replaced it
+        assert (await node.completed("r2")).states[0].phase is StatePhase.SUCCEEDED
+
+
+async def test_a_container_whose_instance_is_not_found_out_lets_the_others_go_on() -> None:
+    node = Timed("a", "b", hook=None)
+    async with node:
+        node.faults = {"find": 10.0}
+        wanted = (RequestedContainer("a", pin("old-a")), RequestedContainer("b", pin("removed")))
+        node.post(request(uid="r1", containers=wanted))
+        await node.until(lambda: len(node.sent) == 1, 1)
+        told = lambda: node.status().state("b").reason is Reason.RUNTIME_UNAVAILABLE  # noqa: E731
+        await node.until(told, 3)
+        node.faults = {}
+        assert [each.phase for each in (await node.completed()).states] == [StatePhase.SUCCEEDED] * 2
+
+
+@pytest.mark.parametrize("own_policy", [True, False])
+async def test_a_version_of_kubelet_that_does_not_come_delays_only_what_depends_on_it(own_policy: bool) -> None:
+    """The API server hangs: the Node cannot be read, which only a container's own restartPolicy or an image needs."""
+    node = Timed()
+    async with node:
+        node.faults, node.hook_seconds, node.images = {}, 5.0, {NEW}
+        node.post(request(strategy=Strategy(grace_seconds=20)))
+        await node.until(lambda: bool(node.hooks_run))
+        began, node.faults, node.own_policy = node.now(), {"minor": 12.0}, own_policy
+        node.controller.pods.pod_changed(node.view())
+        await asyncio.sleep(4.9)
+        node.post(for_image())
+        node.delete("r1")
+        await asyncio.sleep(30)
+        (sent,) = node.sent
+        assert sent - began < 5.3
+        node.faults = {}
+
+
+async def test_the_stop_follows_although_one_look_never_returns() -> None:
+    """Its hook has used up the grace period, so that the stop is due within seconds."""
+
+    class Lost(Timed):
+        lose = False
+
+        async def instances(self, pod_uid: str, *, urgent: bool = False) -> tuple[Instance, ...]:
+            if self.lose and bool(self.hooks_run):
+                self.lose = False
+                await asyncio.sleep(10)
+            return await super().instances(pod_uid, urgent=urgent)
+
+    node = Lost()
+    async with node:
+        node.hook_seconds = 19.9
+        node.post(request(strategy=Strategy(grace_seconds=20)))
+        await node.until(lambda: bool(node.hooks_run))
+        node.delete("r1")
+        await asyncio.sleep(19)
+        node.lose = True
+        await asyncio.sleep(20)
+        assert len(node.sent) == 1
+
+
+async def test_nothing_is_left_of_lookups() -> None:
+    node = Timed()
+    async with node:
+        node.faults = {"has_image": 10.0}
+        node.post(for_image())
+        await asyncio.sleep(2)
+        node.delete("r2")
+        await asyncio.sleep(90)
+        assert not list(node.controller.pods)
