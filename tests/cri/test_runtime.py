@@ -2,11 +2,11 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -16,13 +16,13 @@ from crrd.core.api.types import Pin
 from crrd.core.recreate.observation import Instance
 from crrd.cri import discovery
 from crrd.cri import runtime as module
-from crrd.cri.client import CriClient
+from crrd.cri.client import CALL_SECONDS, CriClient
 from crrd.cri.runtime import Connection, NodeRuntime, connect
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
 from crrd.ports import Runtime
-from tests.support.scripted_cri import ScriptedRuntime, serving
+from tests.support.scripted_cri import ScriptedRuntime, labels, serving
 
 PATIENCE = 20.0
 
@@ -306,3 +306,89 @@ async def test_two_runtimes_of_one_name_are_told_apart_by_their_containers(start
     one.fail["StopContainer"] = (grpc.StatusCode.UNAVAILABLE, "down")
     with pytest.raises(RuntimeUnavailableError):  # it may be the one that is down which has it
         await node.stop(replace(found, id="zzz", pod_uid="uid-3"), 2)
+
+
+async def test_the_image_of_a_pod_is_asked_of_its_own_runtime_alone(start: Start) -> None:
+    other, home = ScriptedRuntime(name="cri-o"), ScriptedRuntime(name="containerd")
+    home.images.add("app:2")
+    home.add("b1", "uid-2")
+    node = await start(other, home)
+
+    assert await node.has_image("uid-2", "app:2"), "also before its containers were listed"
+    assert not await node.has_image("uid-2", "app:3")
+    assert other.requests("ImageStatus") == []
+
+
+@pytest.mark.parametrize(("has_it", "answer"), [((True, True), True), ((False, False), False)])
+async def test_runtimes_that_agree_about_an_image_answer_for_a_pod_without_containers(
+    start: Start, has_it: tuple[bool, bool], *, answer: bool
+) -> None:
+    servers = [ScriptedRuntime(images={"app:2"} if each else set()) for each in has_it]
+    node = await start(*servers)
+
+    assert await node.has_image("uid-1", "app:2") is answer
+
+
+async def test_which_runtime_pulls_for_a_pod_without_containers_is_not_guessed(start: Start) -> None:
+    node = await start(ScriptedRuntime(images={"app:2"}), ScriptedRuntime())
+
+    with pytest.raises(RuntimeUnavailableError, match="not known yet which container runtime"):
+        await node.has_image("uid-1", "app:2")
+
+
+class Hanging:
+    """A client whose runtime answers with its containers, or not at all."""
+
+    def __init__(self, *containers: api_pb2.Container, hangs: bool = False) -> None:
+        self.containers, self.hangs = containers, hangs
+
+    async def list_containers(self, *, pod_uid: str = "") -> Sequence[api_pb2.Container]:
+        if self.hangs:
+            await asyncio.sleep(CALL_SECONDS)
+            raise RuntimeCallError("no answer in time")
+        return self.containers
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def listed(state: "api_pb2.ContainerState.ValueType" = api_pb2.CONTAINER_RUNNING) -> api_pb2.Container:
+    return api_pb2.Container(id="a1", state=state, labels=labels("uid-1", "app"))
+
+
+def of_clients(*clients: Hanging) -> NodeRuntime:
+    return NodeRuntime([Connection(cast("CriClient", each), f"runtime-{at}") for at, each in enumerate(clients)])
+
+
+@pytest.mark.virtual_time
+async def test_a_runtime_that_hangs_hides_no_pod_of_the_other() -> None:
+    node = of_clients(Hanging(hangs=True), Hanging(listed()))
+    async with asyncio.timeout(CALL_SECONDS / 2):
+        assert [found.id for found in await node.instances("uid-1")] == ["a1"]
+    with pytest.raises(RuntimeCallError, match="no answer"):
+        await node.instances("uid-2")  # it may run there
+    await node.close()
+
+
+@pytest.mark.virtual_time
+async def test_a_pod_that_is_down_is_known_though_another_runtime_hangs() -> None:
+    home, other = Hanging(listed()), Hanging()
+    node = of_clients(home, other)
+    assert len(await node.instances("uid-1")) == 1
+    home.containers, other.hangs = (listed(api_pb2.CONTAINER_EXITED),), True
+    async with asyncio.timeout(CALL_SECONDS / 2):
+        assert [found.state for found in await node.instances("uid-1")] == [ContainerState.EXITED]
+    await node.close()
+
+
+async def test_an_id_is_found_though_another_runtime_of_that_name_is_away(start: Start) -> None:
+    away, home = ScriptedRuntime(name="containerd"), ScriptedRuntime(name="containerd")
+    away.fail["ListContainers"] = (grpc.StatusCode.UNAVAILABLE, "starting")
+    home.add("b1", "uid-2")
+    node = await start(away, home)
+
+    found = await node.find(Pin("containerd://b1"))
+    assert found is not None
+    assert found.pod_uid == "uid-2"
+    with pytest.raises(RuntimeUnavailableError):  # the one that is away may have it
+        await node.find(Pin("containerd://c1"))

@@ -19,12 +19,13 @@ from cri_stubs import api_pb2
 
 Context = ServicerContext[Any, Any]
 
-SERVICE = "runtime.v1.RuntimeService"
+SERVICES = ("runtime.v1.RuntimeService", "runtime.v1.ImageService")
 CALLS: dict[str, type[Message]] = {
     "Version": api_pb2.VersionRequest,
     "ListContainers": api_pb2.ListContainersRequest,
     "StopContainer": api_pb2.StopContainerRequest,
     "ExecSync": api_pb2.ExecSyncRequest,
+    "ImageStatus": api_pb2.ImageStatusRequest,
 }
 
 
@@ -51,6 +52,7 @@ class ScriptedRuntime:
     headers_first: bool = False  # Whether the headers of a response are sent before it
     raw: dict[str, bytes] = field(default_factory=dict)  # Methods that return these bytes
     ignore_filters: bool = False
+    images: set[str] = field(default_factory=set)
     executed: api_pb2.ExecSyncResponse = field(default_factory=api_pb2.ExecSyncResponse)
     asked: list[tuple[str, Message]] = field(default_factory=list)
     deadlines: list[float] = field(default_factory=list)
@@ -91,6 +93,7 @@ class ScriptedRuntime:
             "ListContainers": self._list,
             "StopContainer": self._stop,
             "ExecSync": lambda _: self.executed,
+            "ImageStatus": self._image,
         }
         answer = answers[method](request)
         if answer is None:
@@ -116,6 +119,10 @@ class ScriptedRuntime:
             )
         ]
         return api_pb2.ListContainersResponse(containers=found)
+
+    def _image(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
+        known = request.image.image in self.images
+        return api_pb2.ImageStatusResponse(image=api_pb2.Image(id="sha256:1" if known else ""))
 
     def _find(self, container_id: str) -> api_pb2.ContainerStatus | None:
         return next((status for status in self.containers if status.id.startswith(container_id)), None)
@@ -147,7 +154,7 @@ async def serving(runtime: ScriptedRuntime, path: Path) -> AsyncIterator[str]:
             response_serializer=_serialize,
         )
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    server.add_generic_rpc_handlers(tuple(grpc.method_handlers_generic_handler(each, handlers) for each in SERVICES))
     server.add_insecure_port(f"unix://{path}")
     await server.start()
     try:

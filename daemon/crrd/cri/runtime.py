@@ -25,6 +25,7 @@ from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import CrrdError, RuntimeCallError, RuntimeUnavailableError
 
 CHECK_SECONDS = 2.0  # Deadline of a runtime's response in `check`
+OTHERS_SECONDS = 0.5  # How long a search waits for further runtimes, once one has answered with the pod's containers
 REMEMBERED_PODS = 1024  # Pods whose runtime is remembered: several times the pods of a node
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")  # A container ID or pod UID; a request may hold anything
@@ -123,24 +124,30 @@ class NodeRuntime:
             if len(connections) == 1 or not _over(found):
                 return found
             if found:
-                with suppress(RuntimeCallError, RuntimeUnavailableError):  # else use the response of its own runtime
-                    return await self._search(pod_uid, urgent=urgent)
-                return found
+                with suppress(RuntimeCallError, RuntimeUnavailableError, TimeoutError):
+                    async with asyncio.timeout(OTHERS_SECONDS):
+                        return await self._search(pod_uid, urgent=urgent)
+                return found  # another runtime does not answer
         return await self._search(pod_uid, urgent=urgent)
 
     async def _search(self, pod_uid: str, *, urgent: bool) -> tuple[Instance, ...]:
-        """Return the instances of the runtime with the newest one; another runtime may still list old, exited ones."""
-        answers = await asyncio.gather(
-            *(connection.instances(pod_uid, urgent=urgent) for connection in self._connections), return_exceptions=True
-        )
-        failures = [answer for answer in answers if isinstance(answer, BaseException)]
-        found = [
-            (max(instance.created_at for instance in answer), connection, answer)
-            for connection, answer in zip(self._connections, answers, strict=True)
-            if not isinstance(answer, BaseException) and answer
-        ]
-        _, home, instances = max(found, key=lambda each: each[0], default=(0, None, ()))
-        if failures and _over(instances):  # the pod may run in a runtime that did not respond
+        """Return the instances of the runtime with the newest one; another runtime may still list old, exited ones.
+
+        Once containers that run are found, a runtime that does not answer is not waited for.
+        """
+        looks = {asyncio.ensure_future(each.instances(pod_uid, urgent=urgent)): each for each in self._connections}
+        try:
+            await asyncio.wait(looks, timeout=OTHERS_SECONDS)
+            if all(_over(_listed(look)) for look in looks):  # the pod may run in a runtime that has not answered
+                await asyncio.wait(looks)
+        finally:
+            for look in looks:
+                look.cancel()
+        found = [(max(each.created_at for each in _listed(look)), home) for look, home in looks.items() if _listed(look)]
+        _, home = max(found, key=lambda each: each[0], default=(0, None))
+        instances = next((_listed(look) for look, each in looks.items() if each is home), ())
+        failures = [failure for look in looks if look.done() and (failure := look.exception()) is not None]
+        if failures and _over(instances):
             raise failures[0]
         if home is not None:
             self._runtimes_by_pod[pod_uid] = home
@@ -164,18 +171,34 @@ class NodeRuntime:
         """
         if not _ID.fullmatch(pin.bare_id):
             return None
-        for connection in self._found():
-            if connection.name == pin.runtime:
-                for container in await connection.client.list_containers(container_id=pin.bare_id):
-                    if container.id == pin.bare_id:
-                        return convert.instance(container, connection.name)
+        named = [connection for connection in self._found() if connection.name == pin.runtime]
+        asked = (connection.client.list_containers(container_id=pin.bare_id) for connection in named)
+        failure: BaseException | None = None
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(answer, BaseException):
+                failure = answer
+                continue
+            for container in answer:
+                if container.id == pin.bare_id:
+                    return convert.instance(container, pin.runtime)
+        if failure is not None:
+            raise failure
         return None
 
     async def has_image(self, pod_uid: str, image: str) -> bool:
-        """Whether the pod's runtime has this image; each runtime, if the pod's is not known."""
-        home, found = self._runtimes_by_pod.get(pod_uid), self._found()
+        """Whether the pod's runtime has this image. RuntimeUnavailableError, too, if it is not known which one that is.
+
+        The runtime is that of the pod's containers. Without any, all runtimes must agree.
+        """
+        found = self._found()
+        if len(found) > 1 and pod_uid not in self._runtimes_by_pod:
+            await self._search(pod_uid, urgent=True)
+        home = self._runtimes_by_pod.get(pod_uid)
         asked = (each.client.has_image(image) for each in ([home] if home in found else found))
-        return all(await asyncio.gather(*asked))
+        answers = set(await asyncio.gather(*asked))
+        if len(answers) > 1:
+            raise RuntimeUnavailableError("it is not known yet which container runtime runs the pod")
+        return answers.pop()
 
     async def stop(self, instance: Instance, seconds: float) -> None:
         """CRI StopContainer with this timeout; returns when the container has stopped. Not found counts as stopped."""
@@ -210,6 +233,11 @@ class NodeRuntime:
         """Close all connections."""
         await asyncio.gather(*(connection.client.close() for connection in self._connections))
         await asyncio.gather(*(connection.looks.close() for connection in self._connections))
+
+
+def _listed(look: "asyncio.Future[tuple[Instance, ...]]") -> tuple[Instance, ...]:
+    """Return the instances that a look has found, () if it has not ended or has failed."""
+    return look.result() if look.done() and not look.cancelled() and look.exception() is None else ()
 
 
 def _over(instances: Sequence[Instance]) -> bool:
