@@ -143,7 +143,9 @@ class NodeRuntime:
         finally:
             for look in looks:
                 look.cancel()
-        found = [(max(each.created_at for each in _listed(look)), home) for look, home in looks.items() if _listed(look)]
+        found = [
+            (max(each.created_at for each in _listed(look)), home) for look, home in looks.items() if _listed(look)
+        ]
         _, home = max(found, key=lambda each: each[0], default=(0, None))
         instances = next((_listed(look) for look, each in looks.items() if each is home), ())
         failures = [failure for look in looks if look.done() and (failure := look.exception()) is not None]

@@ -86,6 +86,7 @@ class PodInspector:
             endings=dict(runtime_state.endings),
             unanswered=_unanswered(runtime_state),
             images=_images(runtime_state),
+            hashes=dict(runtime_state.hashes),
             pod=pod_record.state.pod,
             pod_at=pod_record.state.at,
             gone=pod_record.state.gone_at is not None,
@@ -220,7 +221,11 @@ def _images(runtime_state: RuntimeState) -> dict[str, bool]:
 
 
 def _note_running(request: Request, instances: Sequence[Instance], runtime_state: RuntimeState) -> None:
-    """Record when instances were first seen running, and containers first seen not running (this process' clock)."""
+    """Record what the runtime does not show later.
+
+    These are when instances were first seen running, and containers first seen not running (this process' clock), and
+    the hashes of the instances before another image.
+    """
     now = loop_time()
     running = {instance.id for instance in instances if instance.state is ContainerState.RUNNING}
     runtime_state.running_since = {bare_id: runtime_state.running_since.get(bare_id, now) for bare_id in running}
@@ -232,6 +237,8 @@ def _note_running(request: Request, instances: Sequence[Instance], runtime_state
             anew = Ending(now, time.time(), current.id if current else "")
             endings[container.name] = previous if previous is not None and same else anew
     runtime_state.endings = endings
+    targets = {pin.bare_id for each in request.containers if each.image and (pin := request.target(each)) is not None}
+    runtime_state.hashes |= {instance.id: instance.hash for instance in instances if instance.id in targets}
 
 
 def _count_successors(

@@ -94,6 +94,8 @@ class RuntimeState:
 
     running_since: dict[str, float] = field(default_factory=dict)
     endings: dict[str, Ending] = field(default_factory=dict)
+    hashes: dict[str, str] = field(default_factory=dict)
+    """Kubelet's hashes of the instances that requests for another image name: bare container ID -> hash."""
     foreign: dict[str, Instance | None] = field(default_factory=dict)  # An ID never changes its pod: looked up once
     retry: Retry = field(default_factory=lambda: Retry(RUNTIME_RETRY, forgiven=FORGIVEN_SECONDS))
     error: str = ""  # Error of the last call to the runtime, or ""

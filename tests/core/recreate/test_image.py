@@ -128,7 +128,8 @@ def test_where_the_runtime_has_no_name_kubelets_hash_tells(
     """CRI-O and containerd 1.x. Before 1.31 the hash is of the whole container, and only compared with the last one."""
     earlier = [] if before is None else [exited("old", hash=before)]
     new = instance("new", hash=found, created_at=2)
-    assert state(one(asked(), shown(NEW, "new"), *earlier, new, kubelet_minor=minor)).phase is phase
+    scene: dict[str, Any] = {"kubelet_minor": minor, "pod_at": NOW, "hashes": {"old": before} if before is not None else {}}
+    assert state(one(asked(), shown(NEW, "new"), *earlier, new, **scene)).phase is phase
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,35 @@ def test_an_old_kubelet_whose_container_has_crashed_before_it_got_the_image(
         exited("crashed", hash=found, restart_count=number),
         instance("new", hash="2", restart_count=2, created_at=2),
     )
-    assert state(one(asked(), shown(NEW, "new"), crashed, new, kubelet_minor=30)).phase is phase
+    scene: dict[str, Any] = {"kubelet_minor": 30, "pod_at": NOW}
+    assert state(one(asked(), shown(NEW, "new"), crashed, new, **scene)).phase is phase
+
+
+AGAIN = instance("new", hash="2", restart_count=2, created_at=2)
+
+
+@pytest.mark.parametrize(("before", "phase"), [("1", StatePhase.SUCCEEDED), ("2", StatePhase.RECREATING)])
+@pytest.mark.parametrize("left", [(), (exited("first", hash="2", restart_count=1),)], ids=["alone", "beside another"])
+def test_an_old_kubelet_whose_container_has_ended_once_with_the_image(
+    before: str, phase: StatePhase, left: tuple[Instance, ...]
+) -> None:
+    """Nothing of the instances before is left in the runtime, but this process has seen the one of the request."""
+    known: dict[str, Any] = {"kubelet_minor": 30, "pod_at": NOW, "hashes": {"old": before}}
+    assert state(one(asked(), shown(NEW, "new"), *left, AGAIN, **known)).phase is phase
+
+
+@pytest.mark.parametrize(
+    ("seconds", "changes", "phase"),
+    [
+        (30 + STOP_SPARE, {}, StatePhase.SUCCEEDED),
+        (29 + STOP_SPARE, {}, StatePhase.RECREATING),
+        (30 + STOP_SPARE, {"kubelet_silent_since": 90.0}, StatePhase.RECREATING),
+    ],
+)
+def test_nor_has_this_process_seen_it(seconds: float, changes: dict[str, Any], phase: StatePhase) -> None:
+    """It was started after that. Kubelet has had the time to replace a container of the earlier spec."""
+    known: dict[str, Any] = {"kubelet_minor": 30, "pod_at": NOW - seconds, **changes}
+    assert state(one(asked(), shown(NEW, "new"), AGAIN, **known)).phase is phase
 
 
 def test_the_hash_is_kubelets() -> None:

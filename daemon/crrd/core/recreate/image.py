@@ -38,14 +38,20 @@ def _await_kept(view: ContainerView) -> Step:
 
     It keeps the container if it has seen the present spec, or else has had the time for a stop that it had begun.
     """
-    observed, pod = view.whole.observed, view.whole.pod
-    over_at = observed.pod_at + (DEFAULT_GRACE_SECONDS if pod.grace_seconds is None else pod.grace_seconds) + STOP_SPARE
-    if not pod.spec_observed and view.whole.now < over_at:
+    over_at = _replaced_by(view)
+    if not view.whole.pod.spec_observed and view.whole.now < over_at:
         return Step(state=recreating(view.state, view.work), wake_at=over_at, poll_runtime=True)
     step = await_next(view)
     if step.state.phase is not StatePhase.SUCCEEDED:
         return step
     return Step(state=with_message(step.state, Message.of(Reason.IMAGE_KEPT, image=view.image)))
+
+
+def _replaced_by(view: ContainerView) -> float:
+    """Return by when kubelet has replaced the container, if it must do so for the present spec of the pod."""
+    pod = view.whole.pod
+    grace = DEFAULT_GRACE_SECONDS if pod.grace_seconds is None else pod.grace_seconds
+    return view.whole.observed.pod_at + grace + STOP_SPARE
 
 
 def _await_kubelet(view: ContainerView) -> Step:
@@ -77,17 +83,19 @@ def _started_for_image(view: ContainerView, newest: Instance) -> bool:
     """Whether kubelet started the instance with the image that the pod has now.
 
     The runtime tells it, or else kubelet's hash of the container. Before 1.31 that is a hash of all of its spec: then
-    it must differ from that of the instance that ran before.
+    it must differ from that of the instance that ran before, or of one that came after that.
     """
     if newest.image:
         return newest.image == view.image
     minor, observed, target = view.whole.node.kubelet_minor, view.whole.observed, view.target
     if minor is None or minor >= SINCE or target is None:
         return newest.hash == hash_of_name_and_image(view.name, view.image)
-    if (before := observed.instance(target.bare_id)) is not None:
-        return newest.hash != before.hash
-    # It crashed before it was replaced, and kubelet has removed it since.
+    if (before := observed.hashes.get(target.bare_id)) is not None:
+        return newest.hash != before
     later = (
         each for each in observed.instances if each.name == view.name and each.restart_count > target.restart_count
     )
-    return any(each.hash != newest.hash for each in later)
+    if any(each.hash != newest.hash for each in later):
+        return True
+    # Kubelet removed all earlier ones before this process began. It would have replaced this one by now.
+    return view.whole.now >= _replaced_by(view) and view.whole.node.kubelet_silent_since is None

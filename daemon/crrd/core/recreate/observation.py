@@ -245,6 +245,7 @@ class ObservedPod:
     """IDs that a request names and that are not the pod's, with the instance, or None if the runtime has none."""
     running_since: Mapping[str, float] = field(default_factory=dict)  # Bare container ID -> when first seen running
     endings: Mapping[str, Ending] = field(default_factory=dict)  # Container name -> since when it has none that runs
+    hashes: Mapping[str, str] = field(default_factory=dict)  # Bare container ID -> kubelet's hash, of removed ones, too
     pod: Pod | None = None  # In the API
     pod_at: float = 0.0  # When this version of it came
     gone: bool = False
