@@ -41,7 +41,7 @@ class MemoryNode:
         recorder: Recorder | None = None,
         own_pod: str = "",
     ) -> None:
-        edges = Edges(
+        self.edges = Edges(
             runtime=self,
             hooks=self,
             writer=self,
@@ -50,7 +50,7 @@ class MemoryNode:
             events=self,
             recorder=recorder or Recorder(),
         )
-        self.controller = NodeController(NODE, edges, own_pod)
+        self.controller = NodeController(NODE, self.edges, own_pod)
         self.known: dict[str, Instance] = {}
         self.hook = hook
         self.policy = policy

@@ -128,7 +128,11 @@ def test_where_the_runtime_has_no_name_kubelets_hash_tells(
     """CRI-O and containerd 1.x. Before 1.31 the hash is of the whole container, and only compared with the last one."""
     earlier = [] if before is None else [exited("old", hash=before)]
     new = instance("new", hash=found, created_at=2)
-    scene: dict[str, Any] = {"kubelet_minor": minor, "pod_at": NOW, "hashes": {"old": before} if before is not None else {}}
+    scene: dict[str, Any] = {
+        "kubelet_minor": minor,
+        "pod_at": NOW,
+        "hashes": {"old": before} if before is not None else {},
+    }
     assert state(one(asked(), shown(NEW, "new"), *earlier, new, **scene)).phase is phase
 
 
