@@ -65,6 +65,15 @@ def test_a_quota_lets_critical_pods_into_their_namespace(kind: str, name: str) -
     assert pods.value >= 1_000_000, "the namespace may have critical pods of others: coredns in kube-system"
 
 
+@pytest.mark.parametrize("folder", ["node", "manager", *(each for each in RENDERED if each not in PARTS)])
+def test_no_process_of_ours_is_process_1(folder: str) -> None:
+    """The kernel drops a SIGTERM for process 1 that has no handler yet, and Python needs a while until it has one."""
+    workloads = [each for each in rendered(folder) if each["kind"] in ("DaemonSet", "Deployment")]
+    assert workloads
+    for each in workloads:
+        assert each["spec"]["template"]["spec"]["shareProcessNamespace"] is True
+
+
 @pytest.mark.parametrize("folder", ["node", "default", "overlays/beside-openkruise"])
 def test_all_calls_of_the_node_daemon_have_seats_of_their_own(folder: str) -> None:
     flow = one(folder, "FlowSchema", "crrd-node")["spec"]

@@ -39,7 +39,6 @@ def installed(found: Machines) -> Iterator[Machines]:
             node.load(archive)
     kubectl(found, "apply", "-k", str(MANIFESTS / "default"))
     try:
-        roll_out(found)  # a Python that gets SIGTERM before it has a handler for it would end only after 120 s
         kubectl(found, "-n", "crrd-node", "set", "env", "daemonset/crrd-node", "CRRD_SERVE_FORECAST=true")
         roll_out(found)
         yield found

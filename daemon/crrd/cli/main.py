@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> NoReturn:
     arguments = sys.argv[1:] if argv is None else list(argv)
     command = arguments[0] if arguments else ""
     if command in DAEMONS:
-        # The kernel drops a SIGTERM without handler for process 1 of a container, and the imports take seconds.
+        # Without shareProcessNamespace the daemon is process 1, for which the kernel drops a SIGTERM without a handler.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
     def work() -> int:
