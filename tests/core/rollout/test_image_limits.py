@@ -230,6 +230,17 @@ def test_other_runs_know_which_pods_kubelet_is_about_to_stop() -> None:
     assert chosen(planned(replace(known, requests=(*known.requests, begun)), undo)) == []
 
 
+@pytest.mark.parametrize("end", [End.FAILED, End.ABORTED, None])
+def test_a_plan_says_that_a_pod_waits_for_its_image_however_it_ends(end: End | None) -> None:
+    of, (first, second) = of_image(pulls=False, max_unavailable=Amount(2)), pods(OLD, OLD)
+    lost = [with_image(failed(of, first))] if end is End.FAILED else []
+    known = replace(world((first, second), present(of, second), *lost))
+    known = replace(known, aborted=frozenset({"run"}) if end is End.ABORTED else frozenset())
+    plan = planned(known, of)
+    assert (plan.end, plan.drained) == (end, False)
+    assert planned(replace(known, members=(first,), requests=(*lost,)), of).drained
+
+
 def test_an_undo_gives_broken_pods_of_a_statefulset_their_image_first() -> None:
     """A pod that is down costs nothing. In order, a pod with budget would come before it, and wait for it forever."""
     members = (*pods(OLD), *pods(NEW, NEW))

@@ -127,6 +127,35 @@ def test_while_the_state_may_be_out_of_date_nothing_begins_and_nothing_ends() ->
     assert limits.apply(plan().ended(End.ABORTED), RUN, 2.0, trouble="no answer").end is End.ABORTED
 
 
+@pytest.mark.parametrize(
+    "known",
+    [
+        plan(Stage.DONE, phase=RunPhase.ADOPTING, wait=Wait("waiting for the controller")),
+        plan(Stage.DONE, phase=RunPhase.RELEASING),
+        replace(plan(Stage.DONE).ended(End.DONE), awaits=Wait("waiting for new pods")),
+    ],
+)
+def test_an_outage_is_no_time_in_which_a_run_waits_for_what_follows_its_pods(known: Plan) -> None:
+    """A policy ends a run that only waits for that for a few minutes. Nobody knows whether it still does."""
+    limits = Limits(Times(None, 60.0), 0.0)
+    assert limits.apply(known, RUN, 0.0).end is None
+    for now in (1.0, 60.0):
+        found = limits.apply(known, RUN, now, trouble="no answer")
+        assert (found.phase, found.awaits, found.wait.why) == (RunPhase.RESTARTING, NO_WAIT, "no answer")
+    assert found.end is End.YIELDED
+    after = Limits(Times(None, 60.0), 61.0).apply(known, RUN, 61.0)
+    assert (after.phase, after.awaits) == (known.going_on().phase, known.awaits), "the next turn sees it again"
+
+
+def test_a_turn_does_not_leave_an_unready_pod_because_an_end_is_put_off() -> None:
+    """One pod has failed, and another one waits for its image. The API server does not answer, so nothing ends."""
+    limits = Limits(Times(None, 60.0), 0.0)
+    ended = plan(Stage.FAILED, Stage.RECREATING, drained=False).ended(End.FAILED)
+    assert limits.apply(ended, RUN, 0.0, trouble="no answer").end is None
+    assert limits.apply(ended, RUN, 500.0, trouble="no answer").end is None
+    assert limits.apply(ended, RUN, 501.0).end is End.FAILED
+
+
 def test_a_request_that_cannot_be_created_is_shown_while_the_run_goes_on() -> None:
     limits = Limits(Times(), 0.0)
     assert limits.apply(plan(), RUN, 0.0, problem="a webhook is down").wait.why == "a webhook is down"

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 
 from crrd.core.rollout.kind import NO_STEPS
-from crrd.core.rollout.phases import End
+from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.waits import Wait
+from crrd.core.rollout.waits import NO_WAIT, Wait
 
 PATIENCE_SECONDS = 3600.0
 """Default time without progress until the run ends. A pod that waits for a budget must not wait forever."""
@@ -51,10 +51,12 @@ class Limits:
         """Return the plan that is carried out now.
 
         `trouble` says why the known state may be out of date: then nothing begins and nothing ends, except by an abort.
+        Nobody knows then whether the run still waits for what follows its pods, so that time does not count as such.
         `problem` says why the last request could not be created.
         """
         if trouble and plan.end is not End.ABORTED:
-            plan = replace(plan.going_on(), create=(), steps=NO_STEPS, wait=Wait(trouble))
+            plan = replace(plan, create=(), steps=NO_STEPS, wait=Wait(trouble))
+            plan = replace(plan, end=None, awaits=NO_WAIT, phase=RunPhase.RESTARTING)
         if now >= self._turn_ends:  # the pods under way become fewer, and the turn ends
             plan = replace(plan, create=(), steps=plan.steps.begun())
         plan = self._wait_before_end(plan, now)

@@ -36,7 +36,7 @@ class Plan:
     awaits: Wait = NO_WAIT  # If it ends: what lets it go on if it comes soon, so that the end must not be hasty
     wake_at: datetime | None = None  # When to plan again if nothing changes
     phase: RunPhase = RunPhase.RESTARTING
-    drained: bool = True  # As `Kind.drained`
+    drained: bool = True  # As `Kind.drained`, also of a plan with an end, because the run may go on
     min_ready: int = 0  # How many seconds a pod must be ready to count as done
 
     @property
@@ -84,13 +84,14 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False,
 
 def plan_of(kind: Kind, now: datetime, *, confirmed: bool = False, memo: RowMemo | None = None) -> Plan:
     """Decide the next step of a run of any kind. The parameters are those of `make_plan`."""
-    plan = Plan(make_rows(kind, now, memo), min_ready=kind.min_ready)
+    rows = make_rows(kind, now, memo)
+    plan = Plan(rows, min_ready=kind.min_ready, drained=kind.drained(rows))
     end, message = find_end(kind, plan.rows)
     if (step := kind.last_step(plan.rows, end)) is not None:
         return _with_last_step(plan, step, end, message)
     if end is not None:
         return _ended(kind, plan, end, message)
-    plan = replace(plan, wake_at=_next_time(kind, plan.rows, now), drained=kind.drained(plan.rows))
+    plan = replace(plan, wake_at=_next_time(kind, plan.rows, now))
     return _next_pods(kind, plan, now, _left_of_first(kind.run, plan.rows, confirmed=confirmed))
 
 
