@@ -1,13 +1,14 @@
 """Where a run with an image must not go on, or must not stop: each case has led to an outage, or to a run that hung."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
+from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.api.types import Pin, RecreateState, RequestedContainer, RequestPhase, StatePhase
 from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.daemons import NodeDaemon
@@ -17,7 +18,7 @@ from crrd.core.rollout.image.pull import PullPod, PullState
 from crrd.core.rollout.image.template import Content, Template, read_template
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.phases import End
-from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Amount, Run, Target
 from crrd.core.rollout.state import Member
@@ -40,6 +41,7 @@ from tests.support.rollouts import (
     workload,
 )
 
+
 SECRETS = {"serviceAccountName": "web", "imagePullSecrets": [{"name": "new"}]}
 
 
@@ -56,6 +58,12 @@ def with_image(found: RunRequest, seconds: int = 5, image: str = NEW) -> RunRequ
     created = (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
     wanted = (RequestedContainer("app", Pin("containerd://app-1"), image),)
     return replace(found, request=replace(found.request, created=created, containers=wanted))
+
+
+def made_at(found: RunRequest) -> datetime:
+    at = parse_time(found.request.created)
+    assert at is not None
+    return at
 
 
 def present(of: Run, pod: Member, seconds: int = 5) -> RunRequest:
@@ -192,6 +200,47 @@ def test_an_image_that_is_present_for_long_is_given_only_within_the_budgets() ->
     assert given_up(plan(60, pod, down, third)) == ["web-0"], "the limit of the run itself is used up"
 
 
+@pytest.mark.parametrize(("period", "most"), [(20, 1), (60, 2), (200, 4)])
+def test_a_pod_that_comes_and_goes_while_its_budget_is_used_up_gets_few_requests(period: int, most: int) -> None:
+    """It is unready when it gets its request, which costs nothing, and ready when its node has the image."""
+    of, (up,) = of_image(pulls=False), pods(OLD)
+    requests = list[RunRequest]()
+    for seconds in range(0, 3600, 5):
+        now, (phase, since) = NOW + timedelta(seconds=seconds), divmod(seconds, period)
+        ready = bool(phase % 2)
+        pod = replace(up, ready=ready, ready_since=now - timedelta(seconds=since))
+        last = requests[-1] if requests else None
+        if last is not None and not last.request.completed and now - made_at(last) >= timedelta(seconds=period - 5):
+            requests[-1] = last = replace(last, request=replace(last.request, status=present(of, pod).request.status))
+        known = replace(world((pod,), *requests), budgets=(budget(0),))
+        plan = make_plan(known, of, now)
+        assert patched(plan) == [] or not ready
+        if image_steps(plan).give_up:
+            status = failed(of, pod, Reason.RUN_STOPPED).request.status
+            requests[-1] = replace(requests[-1], request=replace(requests[-1].request, status=status))
+        for row in plan.create:
+            name, made = of.request_name(row.uid, row.failed), asked(of, pod)
+            at = rfc3339(now)
+            requests.append(replace(made, request=replace(made.request, name=name, uid=name, created=at)))
+    assert len(requests) == most
+
+
+def test_a_pod_that_comes_and_goes_is_asked_again_once_it_has_been_unready_for_long() -> None:
+    of, (pod,) = of_image(pulls=False), pods(OLD)
+    first = failed(of, pod, Reason.RUN_STOPPED)
+    third = replace(first, request=replace(first.request, name=of.request_name(pod.pod.uid, "x.2")))
+
+    def asks(last: RunRequest, seconds: int, allowed: int = 0) -> bool:
+        unready = replace(pod, ready=False, ready_since=NOW - timedelta(seconds=seconds))
+        plan = planned(replace(world((unready,), last), budgets=(budget(allowed),)), of)
+        assert plan.create or why(plan)["web-0"] == "PodDisruptionBudget guard allows no disruption now"
+        return bool(plan.create)
+
+    assert [asks(first, seconds) for seconds in (0, 29, 30)] == [False, False, True]
+    assert [asks(third, seconds) for seconds in (30, 119, 120)] == [False, False, True]
+    assert asks(first, 0, allowed=1), "within the budget it starts at once"
+
+
 def test_a_pod_that_gets_the_image_late_counts_pods_of_other_workloads_that_share_its_budget() -> None:
     """Both runs began while the budget allowed two. Both pods still serve, and it allows one by now."""
     of, (pod,), theirs = of_image(pulls=False), pods(OLD), member("api-0")
@@ -201,6 +250,16 @@ def test_a_pod_that_gets_the_image_late_counts_pods_of_other_workloads_that_shar
     assert patched(planned(known, of)) == []
     assert patched(planned(replace(known, budgets=(budget(2),)), of)) == ["web-0"]
     assert patched(planned(replace(known, labels={theirs.pod.uid: {"app": "api"}}), of)) == ["web-0"]
+
+
+def test_a_pod_whose_request_is_being_created_keeps_its_place_until_the_request_is_known() -> None:
+    """Somebody gives it another image at that moment. The request may exist already, so no other pod takes its place."""
+    of, (first, second) = of_image(pulls=False, max_failures=2), pods("app:3", OLD)
+    name = of.request_name(first.pod.uid)
+    plan = planned(replace(world((first, second)), starting={first.pod.uid: name}), of)
+    assert (plan.end, stages(plan), chosen(plan)) == (None, {"web-0": "requested", "web-1": "waiting"}, [])
+    made = planned(world((first, second), asked(of, first)), of)
+    assert (stages(made)["web-0"], [row.pod for row in image_steps(made).give_up]) == ("failed", ["web-0"])
 
 
 def test_a_ready_pod_that_kubelet_is_about_to_stop_uses_up_the_budgets() -> None:

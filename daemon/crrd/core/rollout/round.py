@@ -3,19 +3,22 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 
+from crrd.core.api.reasons import Reason
 from crrd.core.config.objects import missing
 from crrd.core.rollout.kind import Kind
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row
+from crrd.core.rollout.run import attempt_of
 from crrd.core.rollout.state import Budget, Member
 from crrd.core.rollout.waits import NO_WAIT, Wait, WaitReason, describe_pod
 from crrd.lib.plain import and_more
 
 _NAMED = 3  # Most pods that a message names; the others are counted
+_MAY_RISE, _MOST_DOUBLINGS = timedelta(seconds=30), 9  # See `_may_rise`
 
 
 class Round:
@@ -29,6 +32,7 @@ class Round:
         requests = [each for each in world.requests if not each.request.completed]
         self._busy = {row.uid for row in rows if row.stage.under_way} | {each.request.pod_uid for each in requests}
         self._busy |= {uid for uid, _ in kind.unreplaced}  # kubelet stops them, also if their request has failed
+        self._rising = {row.uid for row in rows if row.member is not None and _may_rise(row, row.member, now)}
         counting = [member for member in world.members if member.counts]
         self._others_busy = {each.request.pod_uid for each in requests if not run.replaces(each.run)}
         self._down = {each.pod.uid: each for each in counting if self._is_down(each, now)}
@@ -64,7 +68,7 @@ class Round:
 
     def _uses_budget(self, member: Member) -> bool:
         """Whether a restart of the pod uses PodDisruptionBudgets. They count each ready pod as healthy."""
-        return member.ready and member.pod.uid not in self._busy
+        return (member.ready or member.pod.uid in self._rising) and member.pod.uid not in self._busy
 
     def are_exceeded(self, member: Member) -> bool:
         """Whether a pod that has begun, but is still ready, must not go down now.
@@ -196,7 +200,7 @@ class Round:
         missing_pods = f"{self._missing} not created yet" if self._missing else ""
         named = ", ".join(filter(None, (named, missing_pods)))
         state = "unready or in progress" if any(each.ready for each in by_name) else "unready"
-        if any(map(self._uses_budget, by_name)):
+        if any(each.ready and each.pod.uid not in self._busy for each in by_name):
             state = f"not ready for {self._min_ready}s yet"
         first = next((each for each in by_name if not each.ready and each.pod.uid not in self._busy), None)
         command = "" if first is None else waits.get(first.pod.uid, NO_WAIT).command or describe_pod(first)
@@ -216,6 +220,18 @@ class Round:
         self._under_way += 1
         self._places[False][0].update(nodes)
         self._places[False][1].update(zones)
+
+
+def _may_rise(row: Row, member: Member, now: datetime) -> bool:
+    """Whether an unready pod may be ready in a moment: it was, when its last request ended without the image.
+
+    So it needs the budgets of a ready pod, until it has been unready for long. This time doubles with each request, so
+    that a pod which comes and goes gets few of them.
+    """
+    if row.request is None or not row.failed or not row.has_reason(Reason.RUN_STOPPED):
+        return False
+    since, doublings = member.ready_since, min(attempt_of(row.failed) - 1, _MOST_DOUBLINGS)
+    return since is None or now < since + _MAY_RISE * 2**doublings
 
 
 def _beside(budget: Budget, others: Iterable[RunRequest]) -> str:

@@ -165,6 +165,8 @@ def image_rows(kind: Kind, facts: ImageRun, rows: tuple[Row, ...], now: datetime
         member = row.member
         if member is None or not facts.image_of(member) or not member.counts:
             return row
+        if row.stage.under_way and row.request is None:  # it is being created, and keeps its place until it is known
+            return row
         pod = Pod(facts, row, member, failures, (row.uid, facts.container) in kind.unreplaced, now)
         rule = next((rule for rule in RULES if rule.holds(pod)), None)
         if rule is None:
