@@ -41,7 +41,6 @@ from tests.support.rollouts import (
     workload,
 )
 
-
 SECRETS = {"serviceAccountName": "web", "imagePullSecrets": [{"name": "new"}]}
 
 
@@ -160,6 +159,14 @@ def test_a_pod_whose_container_kubelet_has_not_replaced_is_not_done() -> None:
     assert stages(planned(kept, later)) == {"web-0": "skipped"}, "kubelet never began to replace it"
 
 
+def test_a_deployment_that_is_deleted_before_it_has_adopted_its_pods_is_not_waited_for() -> None:
+    """Its pods were left alone (`--cascade=orphan`). A run that keeps the template is done."""
+    done = replace(world(pods(NEW)), workload=None)
+    left = planned(done, of_image(adopt=True))
+    assert (left.end, left.message) == (End.LEFT_OUT, "deployment.apps/web was deleted, or owns no pods any more")
+    assert planned(done, of_image()).end is End.DONE
+
+
 def test_a_template_gets_no_image_that_no_pod_has_run() -> None:
     of = of_image(adopt=True)
     template = Template("Deployment", "web", "uid-of-web", Content(OLD, "/containers/0", "rest"))
@@ -253,7 +260,7 @@ def test_a_pod_that_gets_the_image_late_counts_pods_of_other_workloads_that_shar
 
 
 def test_a_pod_whose_request_is_being_created_keeps_its_place_until_the_request_is_known() -> None:
-    """Somebody gives it another image at that moment. The request may exist already, so no other pod takes its place."""
+    """Somebody gives it another image at that moment. The request may exist already, so no other pod starts instead."""
     of, (first, second) = of_image(pulls=False, max_failures=2), pods("app:3", OLD)
     name = of.request_name(first.pod.uid)
     plan = planned(replace(world((first, second)), starting={first.pod.uid: name}), of)

@@ -23,7 +23,7 @@ from crrd.core.rollout.rivals import first_rival, taken_over
 from crrd.core.rollout.run import Amount, Run, Target
 from crrd.core.rollout.skips import barred_containers
 from crrd.core.rollout.state import Member, World
-from crrd.core.rollout.waits import Skip
+from crrd.core.rollout.waits import NO_WAIT, Skip
 from crrd.core.rollout.workload import Workload
 from crrd.kubelet.restart_rules import RestartPolicy
 from tests.support.rollouts import (
@@ -691,6 +691,17 @@ class TestEnds:
             assert found.message == "deployment.apps/web was deleted, or owns no pods any more"
         other = run(target=Target("pods app=web", selector="app=web"))
         assert planned(World((), (succeeded(other, ONE),)), other).end is End.DONE
+
+    @pytest.mark.parametrize("there", [None, workload(2, deleting=True)])
+    def test_a_node_is_not_waited_for_once_the_workload_is_deleted(self, there: Workload | None) -> None:
+        """The run could not be resumed when the node is back, because its target does not exist any more."""
+        of, daemons = run(), {"node-a": NodeDaemon("node-a", ready=True), "node-b": NodeDaemon("node-b", ready=False)}
+        away = member("web-1", node="node-b")
+        known = World((recreated(ONE), away), (succeeded(of, ONE),), workload(2), daemons=daemons)
+        assert planned(known, of).end is End.PUT_OFF
+        found = planned(replace(known, workload=there), of)
+        assert (found.end, found.awaits) == (End.LEFT_OUT, NO_WAIT)
+        assert found.message == "deployment.apps/web was deleted, or owns no pods any more"
 
     def test_a_failure_in_its_own_words(self) -> None:
         of = run("app", "side")

@@ -127,6 +127,11 @@ class Kind(ABC):
         """
 
     @property
+    def needs_workload(self) -> bool:
+        """Whether it is not done without its workload, which has to follow the pods."""
+        return False
+
+    @property
     def obstacle(self) -> str:
         """Why the run must not go on, because somebody else has changed the workload; "" if it may."""
         return ""

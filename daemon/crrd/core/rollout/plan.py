@@ -171,15 +171,16 @@ def _goes_on(_: Kind, rows: tuple[Row, ...]) -> str | None:
     return "" if any(row.stage is Stage.WAITING or row.stage.under_way for row in rows) else None
 
 
-def _lost_pods(kind: Kind, _: tuple[Row, ...]) -> str | None:
+def _lost_pods(kind: Kind, rows: tuple[Row, ...]) -> str | None:
     """Pods may have left the run before they were done, because their workload is deleted, maybe without them.
 
-    Another workload may own them by now, with the old data.
+    Another workload may own them by now, with the old data. Those that are put off are not waited for, because the run
+    cannot be resumed without its workload.
     """
     world, target = kind.world, kind.run.target
-    there = world.workload
+    there, left = world.workload, kind.needs_workload or any(row.stage is Stage.PUT_OFF for row in rows)
     gone = not world.members and (there is None or there.desired > 0)
-    lost = target.uid and ((there is not None and there.deleting) or gone)
+    lost = target.uid and (gone or (left if there is None else there.deleting))
     return f"{target.words} was deleted, or owns no pods any more" if lost else None
 
 

@@ -79,6 +79,11 @@ class NewImage(Kind):
         """See Kind. Pods start once their node has the image."""
         return sort_by_image(self.facts, rows, chosen, later, late)
 
+    @property
+    def needs_workload(self) -> bool:
+        """See Kind."""
+        return self.change.adopt
+
     @cached_property
     def obstacle(self) -> str:
         """See Kind."""
