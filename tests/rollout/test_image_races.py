@@ -19,6 +19,7 @@ from crrd.core.rollout.image.steps import ImageSteps
 from crrd.core.rollout.image.template import LABEL_ADOPTING, LABEL_REVISION
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.progress import ANNOTATION_PROGRESS
+from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.run import Options, Run, Target
 from crrd.core.rollout.state import read_member
 from crrd.kube.client import KubeClient
@@ -154,6 +155,14 @@ async def test_a_pod_that_is_replaced_before_it_gets_its_label_keeps_its_own(clu
     assert (await cluster.client.get(PODS, NAMESPACE, "web-0"))["metadata"]["labels"] == labels
 
 
+async def requests_of(cluster: PlayedCluster, running: asyncio.Task[int]) -> list[Json]:
+    """Return the requests of a run once it has made one."""
+    while not (made := await cluster.requests()):
+        assert not running.done()
+        await asyncio.sleep(0.02)
+    return made
+
+
 async def recreated_meanwhile(
     cluster: PlayedCluster, images: Images, *, template: str
 ) -> tuple[asyncio.Task[int], Json]:
@@ -182,6 +191,35 @@ async def test_a_single_pod_that_is_recreated_during_the_run_gets_the_image(
     await cluster.pod("web-next", meta["labels"], "app", "side", **owners)
     assert await running == 0
     assert "1 of 1 pods have i:2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("template", ["adopt", "keep"])
+async def test_a_pod_that_is_terminating_when_a_run_starts_is_no_reason_to_do_nothing(
+    cluster: PlayedCluster, images: Images, template: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next one has the image from before, so the run waits for it."""
+    (name,) = await cluster.workload("Deployment", "web", 1)
+    meta = {"metadata": {"finalizers": ["shop.example/goes-slowly"]}}
+    old = dict(await cluster.client.merge_patch(PODS, NAMESPACE, name, meta))["metadata"]
+    await cluster.client.delete(PODS, NAMESPACE, name, grace_seconds=0)
+    words = ("deployment/web", "-c", "app", "--image", "i:2", "--template", template)
+    assert await recreated(cluster, *words, "--dry-run") == 0
+    missing = "waiting for new pods of deployment.apps/web, it has 0 of 1"
+    assert f"then waits: {missing}" in capsys.readouterr().out
+    assert await recreated(cluster, "deployment/web", "-c", "app", "--dry-run") == 0
+    assert "nothing to do" in capsys.readouterr().out, "a restart is for pods that were there before it"
+    running, output = asyncio.create_task(recreated(cluster, *words)), ""
+    while missing not in output and "waiting for a pod of deployment.apps/web" not in output:
+        assert not running.done()
+        await asyncio.sleep(0.05)
+        output += capsys.readouterr().out
+    await cluster.pod("web-next", old["labels"], "app", "side", ownerReferences=old["ownerReferences"])
+    made = [each for each in await requests_of(cluster, running) if each["spec"]["podName"] == "web-next"]
+    recorded = read_run_request(made[0])
+    assert recorded is not None
+    assert recorded.run.options.min_ready == 10, "its container has no readiness probe, as that of the pod before"
+    assert await recreated(cluster, "abort", recorded.run.name) == 0
+    assert await running == 1
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -118,8 +118,7 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
         waiting = _left(plan)
         for each in out_of_reach(world, run) if not (command.dry_run and waiting) else ():
             session.display.print_line(f"not covered by --stale: {each}")
-        goes_on = plan.end is None and not command.dry_run
-        if not waiting and not goes_on:
+        if not waiting and plan.end is not None and not plan.awaits.why:  # no pod is just being recreated
             return _nothing_to_do(session, run, plan), True
         if command.partition is not None and waiting:
             first_part = min(waiting, command.partition.of(waiting))

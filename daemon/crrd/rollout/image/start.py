@@ -115,7 +115,7 @@ def _before(facts: ImageRun) -> tuple[str, ...]:
 
     The template may have another image than what new pods are made of, for example while the workload is held.
     """
-    there = {facts.image_of(each) for each in facts.members} | {facts.template.content.image}
+    there = {facts.image_of(each) for each in facts.examples} | {facts.template.content.image}
     there |= {each.content.image for each in records_of(facts.state, facts.world.members)}
     return tuple(sorted(there - {facts.image, ""}))
 

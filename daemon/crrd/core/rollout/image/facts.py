@@ -1,6 +1,6 @@
 """One run with an image, in one world: all that its decisions are based on, and nothing of it can be missing."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -81,6 +81,11 @@ class ImageRun:
         return [each for each in self.world.members if each.counts]
 
     @cached_property
+    def examples(self) -> Collection[Member]:
+        """Pods like those that the run begins with. If it has none yet, one that is being replaced is like the next."""
+        return self.members or self.world.members
+
+    @cached_property
     def pulls(self) -> Mapping[str, PullPod]:
         """The run's pull pod of each node."""
         return {each.node: each for each in self.state.pulls if each.run == self.run.name}
@@ -107,7 +112,7 @@ class ImageRun:
 
         Without a readiness probe, a container is ready at once, and may crash a moment later because of its image.
         """
-        run, containers = self.run, (self.container_of(each) for each in self.members)
+        run, containers = self.run, (self.container_of(each) for each in self.examples)
         unprobed = any(each is not None and not each.readiness_probe for each in containers)
         if run.options.min_ready is not None or self.world.min_ready(run) or not unprobed:
             return run
