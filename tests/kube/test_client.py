@@ -15,7 +15,14 @@ from crrd import __version__
 from crrd.core.api.types import VERSIONS
 from crrd.kube.client import Deadlines, KubeClient
 from crrd.kube.config import Access
-from crrd.kube.errors import FutureVersionError, MalformedAnswerError, ResourceMissingError, decode, from_answer
+from crrd.kube.errors import (
+    FutureVersionError,
+    MalformedAnswerError,
+    NamespaceEndingError,
+    ResourceMissingError,
+    decode,
+    from_answer,
+)
 from crrd.kube.resources import EVENTS, PODS, REQUESTS, WatchEvent
 from crrd.kube.stream import LONGEST_LINE, lines, listed
 from crrd.kube.transport import Call, _socket, unavailable
@@ -197,6 +204,7 @@ async def test_calls_are_counted(api: ScriptedApi) -> None:
         (503, {}, ApiUnavailableError),
         (504, {}, ApiUnavailableError),
         (504, {"causes": [{"reason": "ResourceVersionTooLarge"}]}, FutureVersionError),
+        (403, {"causes": [{"reason": "NamespaceTerminating"}]}, NamespaceEndingError),
         (504, {"causes": ["ResourceVersionTooLarge", {"reason": "Other"}]}, ApiUnavailableError),
         (302, {}, ApiRefusedError),
     ],

@@ -11,11 +11,11 @@ from crrd.core.api.types import PLURAL
 from crrd.core.rollout.image.pull import LABEL_PULL, pull_pod
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
-from crrd.lib.errors import ApiUnavailableError
+from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 from crrd.rollout import runner
 from crrd.rollout.image import abort as image_abort
 from crrd_localnode.api.admission import AdmissionRequest, Operation
-from crrd_localnode.api.errors import ApiError, Cause, invalid
+from crrd_localnode.api.errors import ApiError, Cause, forbidden, invalid
 from crrd_localnode.workload import RESOURCES
 from tests.support.played_cluster import NAMESPACE, PlayedCluster
 from tests.support.played_images import Images, image_of
@@ -340,3 +340,23 @@ async def test_an_abort_that_cannot_see_whether_a_controller_is_held_says_so(
     assert await recreated(cluster, "abort", name) == 1
     why = "whether the controller of deployment.apps/web is still held is unknown: the API server is busy"
     assert capsys.readouterr().out.endswith(f"; {why}\n")
+
+
+@pytest.mark.parametrize(("words", "plural"), [(TO[:3], PLURAL), (KEEP, PLURAL), (KEEP, "pods")])
+@pytest.mark.usefixtures("images")
+async def test_a_run_stops_if_its_namespace_is_being_deleted(
+    cluster: PlayedCluster, words: tuple[str, ...], plural: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No request can be created there, which is no failure of a pod. Nobody can resume or undo the run."""
+
+    async def end(_: AdmissionRequest) -> None:
+        cause = Cause("metadata.namespace", "namespace default is being terminated", "NamespaceTerminating")
+        raise forbidden("", plural, "one", "unable to create new content in namespace default", cause)
+
+    await cluster.workload("Deployment", "web", 2)
+    on_write(cluster, Operation.CREATE, plural, end)
+    with pytest.raises(ConfigurationError):
+        await recreated(cluster, *words, "--max-failures", "9")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("stopped: 0 of 2 pods recreated; the namespace is being deleted: create /ap")
+    assert "bind" not in last

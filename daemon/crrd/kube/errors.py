@@ -1,6 +1,6 @@
 """Turns error responses of the API server into crrd's errors, with the server's own message in them.
 
-Controllers handle the errors of `lib.errors`. The three defined here are special cases of those, mostly for `kube`.
+Controllers handle the errors of `lib.errors`. Those defined here are special cases of those, mostly for `kube`.
 """
 
 import json
@@ -19,6 +19,10 @@ class MalformedAnswerError(ApiUnavailableError):
 
 class ResourceMissingError(ApiRefusedError):
     """The API server does not serve this kind of object (404): its CRD is not installed."""
+
+
+class NamespaceEndingError(ApiRefusedError):
+    """Nothing can be created in the namespace, because it is being deleted (403)."""
 
 
 class FutureVersionError(ApiUnavailableError):
@@ -61,12 +65,14 @@ def from_status(
     if retry_after is None and isinstance(seconds, int):
         retry_after = min(seconds, ApiUnavailableError.LONGEST_PATIENCE_SECONDS)  # it may be too large for a float
     sentence = f"{what}: {text(shape.get('message'))[:_SENTENCE] or 'no reason given'} ({status})"
-    causes = (mapping(cause).get("reason") for cause in items(details.get("causes")))
+    causes = [mapping(cause).get("reason") for cause in items(details.get("causes"))]
     if status == 504 and "ResourceVersionTooLarge" in causes:
         return FutureVersionError(sentence, retry_after=retry_after)
     if status == 429 or status >= 500:
         return ApiUnavailableError(sentence, retry_after=retry_after)
     if status == 404 and not details.get("name"):
         return ResourceMissingError(sentence, status=status)
+    if status == 403 and "NamespaceTerminating" in causes:
+        return NamespaceEndingError(sentence, status=status)
     refusals = {404: GoneError, 409: ConflictError, 410: ExpiredError}
     return refusals.get(status, ApiRefusedError)(sentence, status=status)

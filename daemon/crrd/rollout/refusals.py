@@ -1,7 +1,7 @@
 """What the API server refuses to a run, in words for its user, with the ClusterRole that grants it."""
 
 from crrd.kube.discovery import KNOWN
-from crrd.kube.errors import ResourceMissingError
+from crrd.kube.errors import NamespaceEndingError, ResourceMissingError
 from crrd.kube.reflector import APPLY
 from crrd.kube.resources import (
     BUDGETS,
@@ -35,6 +35,11 @@ def lacks_right(error: ApiRefusedError) -> bool:
     return error.status == 403 and ' is forbidden: User "' in str(error)
 
 
+def ends_run(error: ApiRefusedError) -> bool:
+    """Whether a call was refused for a reason that is not about its object, so that the run cannot go on."""
+    return error.status == 401 or lacks_right(error) or isinstance(error, NamespaceEndingError)
+
+
 def describe(error: Exception) -> str:
     """Return an error in one line. If the API server has refused a call: with what to do about it."""
     if isinstance(error, ConfigurationError) and isinstance(error.__cause__, ApiRefusedError):
@@ -47,6 +52,8 @@ def _message(error: ApiRefusedError) -> str:
     message = " ".join(str(error).split())
     if isinstance(error, ResourceMissingError) and error.resource == REQUESTS.full_name:
         return f"the CRD ContainerRecreateRequest is not installed: install crrd with `{APPLY}`"
+    if isinstance(error, NamespaceEndingError):
+        return f"the namespace is being deleted: {message}"
     if error.status == 403:
         return f"forbidden: {message}{_where_granted(error.resource)}"
     return f"the API server does not accept your credentials: {message}" if error.status == 401 else message

@@ -37,7 +37,7 @@ from crrd.lib.errors import (
 from crrd.lib.jsonfields import mapping
 from crrd.lib.looptime import loop_time
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.refusals import lacks_right
+from crrd.rollout.refusals import ends_run
 from crrd.rollout.side_by_side import SideBySide
 
 _VALID_SECONDS = 2.0  # How long a plan is used. Usually the next one is there after a second
@@ -193,7 +193,7 @@ class Starts:
     async def _handle_denial(self, run: Run, row: Row, error: ApiRefusedError) -> None:
         """Handle a rejection by admission: the pod or a container was removed (which is normal), or it is final."""
         self._choice = None  # the rejection may end the run
-        if error.status in (401, 404) or lacks_right(error):
+        if error.status == 404 or ends_run(error):
             raise error
         await self._cluster.look_again(row.pod, row.uid)
         self._cluster.claims.pop(row.uid)

@@ -34,7 +34,7 @@ from crrd.rollout.image.clean_up import CleanUp, unknown_holder
 from crrd.rollout.image.leftovers import delete_pull_pod, name_and_uid
 from crrd.rollout.image.objects import ImageObjects
 from crrd.rollout.kind import KindWriter
-from crrd.rollout.refusals import lacks_right
+from crrd.rollout.refusals import ends_run
 from crrd.rollout.side_by_side import SideBySide, each_of
 
 T = TypeVar("T")
@@ -136,7 +136,7 @@ class ImageWriter(KindWriter):
         except (ConflictError, GoneError):  # it exists, or that pod does not: the watches say so
             await asyncio.sleep(_PAUSE_SECONDS)
         except ApiRefusedError as error:
-            if error.status == 401 or lacks_right(error):
+            if ends_run(error):
                 raise ConfigurationError(str(error)) from error
             self._known.pull_refused(run, node, str(error))
         except ApiUnavailableError:
@@ -167,7 +167,7 @@ class ImageWriter(KindWriter):
             return False
         except ApiRefusedError as error:
             self._chosen = {}
-            if error.status == 401 or lacks_right(error):
+            if ends_run(error):
                 raise ConfigurationError(str(error)) from error
             known = await self._cluster.look_again(row.pod, row.uid)
             if error.status != _INVALID or known == row.member:  # else a test has failed, and the next plan decides
