@@ -8,7 +8,7 @@ import pytest
 from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.image.adoption import trial_writes
 from crrd.core.rollout.image.facts import ImageRun
-from crrd.core.rollout.image.following import planned_writes, released_meanwhile, template_images
+from crrd.core.rollout.image.following import not_held, planned_writes, released_meanwhile, template_images
 from crrd.core.rollout.image.state import ImageState
 from crrd.core.rollout.image.template import Revision, Template, read_content
 from crrd.core.rollout.kinds import kind_of
@@ -238,6 +238,29 @@ def test_a_run_back_lets_the_records_follow_the_pods() -> None:
         End.FAILED,
         f"no revision of deployment.apps/web has {OLD} any more: set the image in its template",
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "replaced"),
+    [
+        ({"partition": 2}, ""),
+        ({"partition": 1}, "web-1"),
+        ({"partition": None}, "web-0"),
+        ({"partition": 1, "strategy": "OnDelete"}, ""),
+    ],
+)
+def test_a_run_back_is_only_for_pods_that_their_controller_does_not_replace(
+    changes: dict[str, Any], replaced: str
+) -> None:
+    """Those above the partition follow the template, which keeps the image."""
+    found = replace(template("StatefulSet", updated=1), **changes)
+    there = tuple(pod(NEW, "new", number) for number in range(2))
+    facts = ImageRun.of(world(found, NEWEST, record("old"), pods=there), of_run(**BACK))
+    why = f"so its controller replaces pod {replaced}: set spec.updateStrategy.rollingUpdate.partition to its number"
+    assert (why in not_held(facts)) is bool(replaced)
+    assert bool(not_held(facts)) is bool(replaced)
+    assert bool(released_meanwhile(facts)) is bool(replaced)
+    assert not_held(ImageRun.of(facts.world, of_run())) == "", "a run that follows the template has what it wants"
 
 
 @pytest.mark.parametrize(

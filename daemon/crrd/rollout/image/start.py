@@ -12,7 +12,7 @@ from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.image.adoption import ADOPTED_BY, held_by_user
 from crrd.core.rollout.image.controllers import mixed_revisions
 from crrd.core.rollout.image.facts import ImageRun
-from crrd.core.rollout.image.following import records_of, template_images
+from crrd.core.rollout.image.following import not_held, records_of, template_images
 from crrd.core.rollout.image.names import is_mutable
 from crrd.core.rollout.image.steps import never_adopted
 from crrd.core.rollout.kinds import kind_of
@@ -226,7 +226,7 @@ def _check_adoption(facts: ImageRun, workload: Json) -> None:
 
 def _check_following(facts: ImageRun) -> None:
     found = template_images(facts.target, facts.state, facts.world.members)
-    if why := found.problem or found.wait:
+    if why := found.problem or found.wait or not_held(facts):
         raise ConfigurationError(why)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from crrd.core.rollout.image.adoption import ADOPTED_BY
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.state import ImageState
-from crrd.core.rollout.image.template import LABEL_REVISION, Revision, Template
+from crrd.core.rollout.image.template import LABEL_REVISION, ON_DELETE, Revision, Template
 from crrd.core.rollout.state import Member
 
 _HOW = {
@@ -126,6 +126,19 @@ def planned_writes(facts: ImageRun) -> tuple[str, ...]:
     return tuple(f"ReplicaSet {each.name} gets {facts.image} in its template{unchanged}" for each in facts.state.active)
 
 
+def not_held(facts: ImageRun) -> str:
+    """Return why the controller would replace a pod that a run back gives its image from before; "" if it would not.
+
+    A partition holds only the pods below it. The others follow the template, which keeps the image.
+    """
+    template = facts.template
+    if template.kind != "StatefulSet" or template.strategy == ON_DELETE or not facts.change.undoes:
+        return ""
+    found = next((each for each in facts.members if each.ordinal >= (template.partition or 0)), None)
+    why = f"{facts.target} is held only below its partition, so its controller replaces pod"
+    return f"{why} {found.pod.name}: {_HOW[template.kind]}" if found is not None else ""
+
+
 def released_meanwhile(facts: ImageRun) -> str:
     """Return why a run must not go on, because somebody has changed or released the workload; "" if not."""
     target, change, template = facts.target, facts.change, facts.template
@@ -137,4 +150,4 @@ def released_meanwhile(facts: ImageRun) -> str:
     is_over = template.observed and template.updated == template.replicas
     if not template.is_suspended and not is_over:
         return f"{target} was released meanwhile, so its controller rolls out the template with new pods"
-    return ""
+    return not_held(facts)
