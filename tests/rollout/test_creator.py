@@ -80,6 +80,20 @@ async def test_a_run_with_an_image_of_another_user_is_asked_about(
     assert len(await cluster.pods()) == 2, "not even a pull pod"
 
 
+@pytest.mark.parametrize("name", ["bob", ""])
+@pytest.mark.parametrize("verb", ["resume", "undo"])
+async def test_a_run_of_an_unknown_user_is_asked_about(
+    cluster: PlayedCluster, as_user: Any, monkeypatch: pytest.MonkeyPatch, verb: str, name: str
+) -> None:
+    """Its request was made before admission recorded who makes it. It may be anybody's."""
+    as_user(name)
+    await begun(cluster)
+    monkeypatch.setattr("crrd.rollout.start.creator_of", lambda _: "")
+    with pytest.raises(ConfigurationError, match="run begun was started by an unknown user: gives container app"):
+        await recreated(cluster, verb, "begun", display=Answering(yes=False))
+    assert len(await cluster.requests()) == 1
+
+
 async def test_it_goes_on_once_its_user_has_agreed(
     cluster: PlayedCluster, images: Images, as_user: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

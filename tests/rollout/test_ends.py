@@ -12,7 +12,7 @@ from crrd.core.rollout.image.pull import LABEL_PULL, pull_pod
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
-from crrd.rollout import runner
+from crrd.rollout import abort, runner
 from crrd.rollout.image import abort as image_abort
 from crrd_localnode.api.admission import AdmissionRequest, Operation
 from crrd_localnode.api.errors import ApiError, Cause, forbidden, invalid
@@ -336,7 +336,7 @@ async def test_an_abort_that_cannot_see_whether_a_controller_is_held_says_so(
     async def fail(*_: object) -> None:
         raise ApiUnavailableError("the API server is busy")
 
-    monkeypatch.setattr(image_abort, "_cluster_of", fail)
+    monkeypatch.setattr(abort, "cluster_of", fail)
     assert await recreated(cluster, "abort", name) == 1
     why = "whether the controller of deployment.apps/web is still held is unknown: the API server is busy"
     assert capsys.readouterr().out.endswith(f"; {why}\n")

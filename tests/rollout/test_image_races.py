@@ -100,6 +100,25 @@ async def test_an_abort_ends_a_request_that_is_created_at_the_same_time(cluster:
     assert await served(cluster) == []
 
 
+@pytest.mark.parametrize("verb", ["abort", "undo"])
+@pytest.mark.parametrize(("completed", "kept"), [(("10", "30", "20"), "web-1"), (("10", "", "20"), "web-1")])
+async def test_the_end_of_a_run_is_recorded_where_it_will_live_longest(
+    cluster: PlayedCluster, images: Images, verb: str, completed: tuple[str, ...], kept: str
+) -> None:
+    """On the request that completed last, or is open. With the others, the end would be deleted a moment too early."""
+    for name, seconds in zip(("web-0", "web-1", "web-2"), completed, strict=True):
+        uid = (await cluster.pod(name, {"app": "web"}))["metadata"]["uid"]
+        made = await cluster.client.create(REQUESTS, NAMESPACE, RUN.request(name, uid, ("app",)))
+        state = {"name": "app", "phase": "Failed", "reason": "RunStopped", "message": "stopped"}
+        status = {"phase": "Completed", "completionTime": f"2026-01-01T12:00:{seconds}Z"} if seconds else {}
+        body = {"status": {**status, "containerRecreateStates": [state]}}
+        await cluster.client.merge_patch(REQUESTS, NAMESPACE, made["metadata"]["name"], body, subresource="status")
+    await images.give("i:2")
+    assert await recreated(cluster, verb, "mine", *([] if verb == "abort" else ["--min-ready", "0"])) == 0
+    ended = [each for each in map(parse_request, await cluster.requests()) if each.aborted]
+    assert [each.pod_name for each in ended] == [kept]
+
+
 async def test_an_abort_that_may_not_read_a_pod_does_all_the_rest(
     cluster: PlayedCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,8 +18,9 @@ from crrd.core.rollout.run import Target
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REPLICA_SETS, REQUESTS
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
+from crrd.rollout import abort
 from crrd.rollout.cluster import Cluster
-from crrd.rollout.image import abort
+from crrd.rollout.image import abort as image_abort
 from crrd.rollout.image.objects import ImageObjects
 from crrd.rollout.image.writer import ImageWriter
 from crrd.rollout.text import TextLines
@@ -267,7 +268,7 @@ async def test_an_abort_that_leaves_a_controller_held_says_so_each_time(
     async def fail(*_: object) -> None:
         raise ConfigurationError("you may not list replicasets")
 
-    monkeypatch.setattr(abort, "_cluster_of", fail)
+    monkeypatch.setattr(abort, "cluster_of", fail)
     assert await recreated(cluster, "abort", "begun") == 1
     assert "web is still held is unknown: you may not list replicasets" in output(capsys)
 
@@ -317,14 +318,14 @@ async def test_an_abort_in_the_middle_of_an_adoption_leaves_nothing_paused(
 ) -> None:
     name = await interrupted_while_it_holds(cluster)
     assert "1 of 1 pods have i:2; so has the template, but its controller is still held" in output(capsys)
-    limit = abort._ADOPTION_SECONDS
-    monkeypatch.setattr(abort, "_ADOPTION_SECONDS", 0.1)
+    limit = image_abort._ADOPTION_SECONDS
+    monkeypatch.setattr(image_abort, "_ADOPTION_SECONDS", 0.1)
     assert await recreated(cluster, "abort", name) == 1
     text = output(capsys).splitlines()[-1]
     assert "; the adoption has not ended within 0s; 1 of 1 pods have i:2; so has the template, but" in text
     assert text.endswith("kubectl rollout resume deployment.apps/web -n default")
     cluster.api.admission.mutating.remove(refuse_replica_sets)
-    monkeypatch.setattr(abort, "_ADOPTION_SECONDS", limit)
+    monkeypatch.setattr(image_abort, "_ADOPTION_SECONDS", limit)
     assert await recreated(cluster, "abort", name) == 0, "a second time"
     assert output(capsys).endswith("pending requests ended: 0; 1 of 1 pods have i:2; so has the template\n")
     found = await deployment(cluster)

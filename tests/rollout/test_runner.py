@@ -1,9 +1,11 @@
 """A run of many pods, in virtual time: many starts from one plan, side by side, and never more than the budget."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 
@@ -11,14 +13,20 @@ from crrd.core.api.time import rfc3339
 from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.limits import Times
 from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.progress import ANNOTATION_PROGRESS, read_progress
 from crrd.core.rollout.rows import tally
 from crrd.core.rollout.run import Amount
+from crrd.kube.client import KubeClient
 from crrd.kube.lanes import PLACES
-from crrd.kube.resources import PODS, REQUESTS
-from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
+from crrd.kube.resources import PODS, REQUESTS, Resource
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.lib.supervise import cancel
 from crrd.rollout.cluster import Cluster
-from tests.support.run_cluster import RunCluster
+from crrd.rollout.kinds import make_cluster, make_writer
+from crrd.rollout.remedies import FLAGS
+from crrd.rollout.runner import Runner
+from crrd.rollout.text import TextLines
+from tests.support.run_cluster import NAMESPACE, WEB, RunCluster
 
 pytestmark = pytest.mark.virtual_time
 
@@ -299,3 +307,35 @@ async def test_a_turn_of_a_run_with_an_image_ends_once_its_pods_are_ready() -> N
     assert (plan.end, api.away) == (End.YIELDED, set())
     assert 120 <= loop.time() - began < 120 + 60
     assert 0 < tally(plan.rows)[Stage.DONE] < 60
+
+
+async def test_the_end_is_recorded_on_another_request_if_one_was_just_deleted() -> None:
+    """The run would count as stopped, and hold back the next one."""
+
+    class Deleting(RunCluster):
+        """The TTL of the request on which the end is recorded is over at that moment. The watch has yet to say so."""
+
+        gone = ""
+
+        async def merge_patch(
+            self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, subresource: str = ""
+        ) -> Mapping[str, Any]:
+            ends = json.loads(body["metadata"]["annotations"][ANNOTATION_PROGRESS]).get("end")
+            if ends and not self.gone:
+                self.gone = name
+                raise GoneError("it was deleted", status=404)
+            return await super().merge_patch(resource, namespace, name, body, subresource=subresource)
+
+    api = Deleting(2)
+    run, client, display = api.run_of(), cast("KubeClient", api), TextLines()
+    async with make_cluster(client, NAMESPACE, WEB, run.options) as cluster:
+        writer = make_writer(client, cluster, run, display)
+        runner = Runner(client, cluster, api.clock, display, writer, times=Times(), confirmed=True, remedies=FLAGS)
+        plan = await runner.run(run)
+        assert await runner.finish(run, plan, 5.0) == ""
+    recorded = {
+        name: read_progress(each["metadata"]["annotations"][ANNOTATION_PROGRESS])
+        for name, each in api.objects[REQUESTS.plural].items()
+    }
+    ends = {name for name, each in recorded.items() if each is not None and each.end is End.DONE}
+    assert (len(recorded), ends) == (2, recorded.keys() - {api.gone})

@@ -1,6 +1,7 @@
 """`abort`: ends a run, so that no process begins more pods of it."""
 
 from contextlib import suppress
+from functools import partial
 
 from crrd.core.rollout.overview import run_status
 from crrd.core.rollout.phases import End
@@ -8,7 +9,8 @@ from crrd.core.rollout.requests import creator_of, longest_lived, newest_run
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError, GoneError
 from crrd.rollout.creator import line_about
-from crrd.rollout.image.abort import abort_image, abort_pulls
+from crrd.rollout.image.abort import Parts, abort_image, abort_pulls
+from crrd.rollout.kinds import cluster_of, make_writer
 from crrd.rollout.session import Session
 from crrd.rollout.status import is_gone
 
@@ -33,7 +35,8 @@ async def abort(session: Session) -> int:
     end = run_status(run, requests, session.clock.now(), is_gone).end
     ended = end if end in (End.DONE, End.ABORTED) and not open_requests else None
     if run.options.image is not None:
-        return await abort_image(session, run, requests, ended)
+        cluster, writer = partial(cluster_of, session, run), partial(make_writer, session.client)
+        return await abort_image(session, run, requests, ended, Parts(cluster, writer))
     if ended is not None:
         raise ConfigurationError(f"run {name} has already ended ({ended.word}), so there is nothing to abort")
     deletable = [each.request for each in open_requests if not each.started]

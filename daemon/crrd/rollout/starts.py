@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from crrd.core.api.types import ANNOTATION_STOPPED, Request
+from crrd.core.api.types import Request
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.requests import RunRequest, read_run_request
+from crrd.core.rollout.requests import STOPPED, RunRequest, read_run_request
 from crrd.core.rollout.rivals import taken_over
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
@@ -170,8 +170,7 @@ class Starts:
     async def _end(self, old: Request) -> None:
         """End an open request of another run. One with an image is not deleted, so that its run can still be undone."""
         if old.for_image:
-            body = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
-            self._cluster.written(await self._client.merge_patch(REQUESTS, old.namespace, old.name, body))
+            self._cluster.written(await self._client.merge_patch(REQUESTS, old.namespace, old.name, STOPPED))
         else:
             await self._client.delete(REQUESTS, old.namespace, old.name, uid=old.uid)
 

@@ -6,13 +6,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crrd.core.api.time import parse_time
-from crrd.core.api.types import ANNOTATION_REQUESTED_BY, Request, RequestPhase
+from crrd.core.api.types import ANNOTATION_REQUESTED_BY, ANNOTATION_STOPPED, Request, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.change import read_image_change
 from crrd.core.rollout.progress import ANNOTATION_PROGRESS, Progress, read_progress
 from crrd.core.rollout.run import ANNOTATION_RUN, LABEL_RUN, RUN_NAME, STORED_VERSION, Options, Run, Target, read_amount
 from crrd.core.rollout.run_limits import ANNOTATION_LIMITS, fits, with_limits
 from crrd.lib.jsonfields import items, mapping, number, text
+
+STOPPED: Mapping[str, Any] = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
+"""The merge patch after which the manager ends an open request for another image. The request is kept for an undo."""
 
 
 @dataclass(frozen=True, slots=True)

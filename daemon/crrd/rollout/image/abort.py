@@ -4,8 +4,8 @@ Their requests are kept, so that the run can be undone. The manager ends those w
 """
 
 import asyncio
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.kinds import kind_of
@@ -15,16 +15,23 @@ from crrd.core.rollout.requests import RunRequest, longest_lived
 from crrd.core.rollout.run import Run
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
 from crrd.rollout.cluster import Cluster
+from crrd.rollout.display import RunDisplay
 from crrd.rollout.image.clean_up import CleanUp, unknown_holder
 from crrd.rollout.image.leftovers import delete_pull_pods
-from crrd.rollout.image.objects import ImageObjects
-from crrd.rollout.image.writer import ImageWriter
+from crrd.rollout.kind import KindWriter
 from crrd.rollout.session import Session
-from crrd.rollout.target import find_again
 
 CLEAN_UP_SECONDS = 30.0
 _ADOPTION_SECONDS = 60.0  # Time limit for finishing an adoption, which usually takes two seconds
 _WAIT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Makes what carries out the run."""
+
+    cluster: Callable[[], Awaitable[Cluster]]
+    writer: Callable[[Cluster, Run, RunDisplay], KindWriter]
 
 
 async def abort_pulls(session: Session, why: str) -> bool:
@@ -36,13 +43,15 @@ async def abort_pulls(session: Session, why: str) -> bool:
     return True
 
 
-async def abort_image(session: Session, run: Run, requests: Sequence[RunRequest], ended: End | None) -> int:
+async def abort_image(
+    session: Session, run: Run, requests: Sequence[RunRequest], ended: End | None, parts: Parts
+) -> int:
     """Abort a run with these requests. Return the exit code. Whatever fails, the rest is tried.
 
     `ended` is its end if it is over. It may still hold a controller.
     """
     name = run.name
-    if ended is not None and not await _holds(session, run):
+    if ended is not None and not await _holds(run, parts):
         if await abort_pulls(session, f"has already ended ({ended.word})"):
             return 0
         raise ConfigurationError(f"run {name} has already ended ({ended.word}), so there is nothing to abort")
@@ -51,7 +60,7 @@ async def abort_image(session: Session, run: Run, requests: Sequence[RunRequest]
         await session.record_abort(kept)
     clean_up = CleanUp(session.client, run, session.display)
     left = await clean_up.finish(CLEAN_UP_SECONDS)
-    released, adopted = await _end_adoption(session, run)
+    released, adopted = await _end_adoption(session, run, parts)
     again = f"; give the command again, because {left}" if left else ""
     count = len(clean_up.open - clean_up.ended)
     rest = f"; {count} in progress will finish" if count else ""
@@ -61,16 +70,10 @@ async def abort_image(session: Session, run: Run, requests: Sequence[RunRequest]
     return 0 if released and not left else End.FAILED.exit_code
 
 
-async def _cluster_of(session: Session, run: Run) -> Cluster:
-    aim = await find_again(session.client, session.namespace, run.target)
-    own = partial(ImageObjects, session.client, session.namespace, aim, run.options.containers[0], None)
-    return Cluster(session.client, session.namespace, aim, run.options, own=own)
-
-
-async def _holds(session: Session, run: Run) -> bool:
+async def _holds(run: Run, parts: Parts) -> bool:
     """Whether the run holds the controller of its workload. If this cannot be read, it may."""
     try:
-        async with await _cluster_of(session, run) as cluster:
+        async with await parts.cluster() as cluster:
             return _is_marked(cluster, run)
     except (ConfigurationError, ApiRefusedError):  # the target was deleted, or a right is missing
         return True
@@ -80,7 +83,7 @@ def _is_marked(cluster: Cluster, run: Run) -> bool:
     return ImageRun.of(cluster.world(), run).is_marked
 
 
-async def _end_adoption(session: Session, run: Run) -> tuple[bool, str]:
+async def _end_adoption(session: Session, run: Run, parts: Parts) -> tuple[bool, str]:
     """Finish the adoption if the run holds the controller of its workload, because this replaces no pod.
 
     Return whether the controller is not held any more, and the rest of a sentence about it. A process of the run does
@@ -89,13 +92,13 @@ async def _end_adoption(session: Session, run: Run) -> tuple[bool, str]:
     if run.options.image is None or not run.options.image.adopt:
         return True, ""
     try:
-        async with await _cluster_of(session, run) as cluster:
+        async with await parts.cluster() as cluster:
             if not _is_marked(cluster, run):
                 return True, ""
             problem = ""
             try:
                 async with asyncio.timeout(_ADOPTION_SECONDS):
-                    problem = await _adopt(session, run, cluster)
+                    problem = await _adopt(session, run, cluster, parts.writer(cluster, run, session.display))
             except (ConfigurationError, ApiRefusedError, ApiUnavailableError, TimeoutError) as error:
                 problem = str(error) or f"the adoption has not ended within {_ADOPTION_SECONDS:.0f}s"
             world = cluster.world()
@@ -105,10 +108,8 @@ async def _end_adoption(session: Session, run: Run) -> tuple[bool, str]:
         return False, f"; {unknown_holder(run, error)}"
 
 
-async def _adopt(session: Session, run: Run, cluster: Cluster) -> str:
+async def _adopt(session: Session, run: Run, cluster: Cluster, writer: KindWriter) -> str:
     """Carry out the steps of the adoption. Return why it cannot go on, "" if it is over."""
-    assert isinstance(cluster.own, ImageObjects)  # noqa: S101 - made here
-    writer = ImageWriter(session.client, cluster, cluster.own, run, session.display)
     while True:
         cluster.changed.clear()
         await cluster.refresh()

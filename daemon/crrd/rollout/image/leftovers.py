@@ -5,9 +5,8 @@ from contextlib import suppress
 from datetime import datetime
 
 from crrd.core.api.pod import parse_pod
-from crrd.core.api.types import ANNOTATION_STOPPED
 from crrd.core.rollout.image.pull import LABEL_PULL, LABEL_PULL_POLICY, PullPod, read_pull_pod
-from crrd.core.rollout.requests import RunRequest, last_progress, read_run_request
+from crrd.core.rollout.requests import STOPPED, RunRequest, last_progress, read_run_request
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REQUESTS, Where
@@ -68,8 +67,7 @@ async def _stop_request(client: KubeClient, asked: RunRequest, ended: set[str]) 
         pod = parse_pod(await client.get(PODS, namespace, request.pod_name))
         found = pod.containers.get(asked.run.options.containers[0])
         if pod.uid == request.pod_uid and (found is None or found.image != change.image):
-            body = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
-            await client.merge_patch(REQUESTS, namespace, request.name, body)
+            await client.merge_patch(REQUESTS, namespace, request.name, STOPPED)
             ended.add(request.name)
 
 

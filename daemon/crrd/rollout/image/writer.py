@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from crrd.core.api.types import ANNOTATION_STOPPED
 from crrd.core.rollout.image.controllers import Write
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.pull import PullPod, PullState, pull_pod
@@ -19,6 +18,7 @@ from crrd.core.rollout.image.steps import ImageSteps, patch_of
 from crrd.core.rollout.image.template import LABEL_ADOPTING
 from crrd.core.rollout.phases import RunPhase
 from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.requests import STOPPED
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import World
@@ -187,9 +187,8 @@ class ImageWriter(KindWriter):
         with suppress(GoneError, ConflictError):
             present = replace(row, member=await self._cluster.look_again(row.pod, row.uid))
             if not _without_world(run).has_image(present):
-                body = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
                 name = row.request.request.name
-                self._cluster.written(await self._client.merge_patch(REQUESTS, run.namespace, name, body))
+                self._cluster.written(await self._client.merge_patch(REQUESTS, run.namespace, name, STOPPED))
 
     async def _drop(self, run: Run, pull: PullPod) -> None:
         with suppress(ApiUnavailableError):  # the next plan says so again, or the end of the run
