@@ -58,6 +58,15 @@ def test_the_slack_of_deadlines_from_the_environment(monkeypatch: pytest.MonkeyP
     assert manager_config(build_parser("manager").parse_args(["manager"])).default_deadline_slack == 600
 
 
+def test_what_pull_pods_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert manager_config(build_parser("manager").parse_args(["manager"])).pull_resources == ""
+    monkeypatch.setenv("CRRD_PULL_RESOURCES", "cpu=50m,memory=64Mi")
+    assert manager_config(build_parser("manager").parse_args(["manager"])).pull_resources == "cpu=50m,memory=64Mi"
+    monkeypatch.setenv("CRRD_PULL_RESOURCES", "cpu=0.5")
+    with pytest.raises(ConfigurationError, match=r"^CRRD_PULL_RESOURCES is 'cpu=0.5', but must be quantities of cpu"):
+        build_parser("manager").parse_args(["manager"])
+
+
 def test_a_name_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAMESPACE", "Foo/Bar")
     with pytest.raises(ConfigurationError, match=r"^POD_NAMESPACE is 'Foo/Bar', but must be at most 63"):

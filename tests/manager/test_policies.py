@@ -54,14 +54,19 @@ class Managed:
         self._events: KubeEventSink | None = None
         self._client: KubeClient | None = None
 
-    async def lead(self) -> None:
+    async def lead(self, **options: Any) -> None:
         """A manager begins to lead."""
         clock = ServerClock()
         self._client = KubeClient(self._access, on_date=clock.observe)
         self._events = KubeEventSink(self._client, "manager-1", "crrd-manager")
         account = "crrd-system:crrd-manager"
         self.controller = PolicyController(
-            self._client, self._events, clock, account=account, on_run=lambda *ended: self.ended.append(ended)
+            self._client,
+            self._events,
+            clock,
+            account=account,
+            on_run=lambda *ended: self.ended.append(ended),
+            **options,
         )
         self._task = asyncio.gather(self.controller.run(Health()), self._events.run())
 

@@ -116,6 +116,7 @@ OF_TYPE: dict[Type, list[Any]] = {
     **{each: [1, 2, 3, 3.5, 2**31 - 1, 2**31, 2.0**31, 2**63 - 1, 2**63] for each in (Type.INT32, Type.INT64)},
     Type.STRINGS: [["a", "b"], ["a"] * 65, [""], ["c" * 64], [1]],
     Type.AMOUNT: [1.5, 5, 999_999, 10**6, "0", "1", "007", "0%", "1%", "100%", "101%", "10 %", "1000"],
+    Type.QUANTITY: [5, 1.5, 10**9, "0", "5", "07", "1.5", "50m", "64Mi", "1Gi", "1Ti", "999999999Mi", "5 Mi", "-1"],
     Type.SELECTOR: [
         {"matchLabels": {}},
         {"matchLabels": {"app": "web", "tier": ""}},
@@ -147,6 +148,10 @@ BASES: dict[str, list[Json]] = {
             "triggers": {"configChange": {}, "schedule": {"cron": "0 4 * * *"}},
             "window": {"cron": "0 2 * * *", "duration": "1h"},
             "budget": {"minReady": "1m"},
+        },
+        {
+            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "triggers": {"templateImage": {"pullResources": {"cpu": 1, "memory": "64Mi"}}},
         },
     ],
 }

@@ -167,6 +167,33 @@ def pull(image_name: str = "none.invalid/app:2") -> Json:
     return {**made, "apiVersion": "v1", "kind": "Pod"}
 
 
+def under_restricted_v2(found: Json) -> None:
+    """What OpenShift's SecurityContextConstraint admission adds to a pod without a UID (apiserver-library-go)."""
+    found["metadata"]["annotations"] |= {
+        "openshift.io/scc": "restricted-v2",
+        "security.openshift.io/validated-scc-subject-type": "user",
+        "seccomp.security.alpha.kubernetes.io/pod": "runtime/default",
+    }
+    context = found["spec"]["securityContext"]
+    context |= {"fsGroup": 1000650000, "seLinuxOptions": {"level": "s0:c26,c5"}}
+    del context["runAsUser"]
+    found["spec"]["containers"][0]["securityContext"]["runAsUser"] = 1000650000
+
+
+def defaulted(found: Json) -> None:
+    """What other admission plugins and Kyverno's example policies add."""
+    found["metadata"]["annotations"]["policies.kyverno.io/last-applied-patches"] = "a.b.c: added /spec\n"
+    found["spec"] |= {"dnsConfig": {"options": [{"name": "ndots", "value": "1"}]}}
+    found["spec"] |= {"priority": 0, "preemptionPolicy": "PreemptLowerPriority", "hostUsers": False}
+    found["spec"]["nodeSelector"] = {"team": "red"}
+    found["spec"]["imagePullSecrets"].append({"name": "default-dockercfg-x"})
+    tolerations = found["spec"]["tolerations"]
+    tolerations.append({"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"})
+    found["spec"]["securityContext"] |= {"runAsGroup": 3000, "fsGroup": 2000, "supplementalGroups": [4000]}
+    more = {"privileged": False, "runAsNonRoot": True, "runAsGroup": 3000, "seccompProfile": {"type": "RuntimeDefault"}}
+    found["spec"]["containers"][0]["securityContext"] |= more
+
+
 def in_pull(**fields: Any) -> Change:
     return lambda found: found["spec"]["containers"][0].update(fields)
 
@@ -191,12 +218,20 @@ def no(key: str) -> Change:
     return lambda found: found["spec"].pop(key)
 
 
+DROPS_OF_RESTRICTED = security(capabilities={"drop": ["KILL", "MKNOD", "SETUID", "SETGID", "ALL"]})
 SECRET = {"secretKeyRef": {"name": "password", "key": "p"}}
 HOST = [{"name": "host", "hostPath": {"path": "/"}}]
 TOKEN = [{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "expirationSeconds": 3600}}]}}]
 CHECK = {"httpGet": {"port": 80, "host": "169.254.169.254"}}
 PULLS: dict[str, tuple[Change, bool]] = {
     "as the manager makes it": (unchanged, True),
+    "under OpenShift's restricted-v2": (under_restricted_v2, True),
+    "under OpenShift's restricted": (
+        both(under_restricted_v2, DROPS_OF_RESTRICTED),
+        True,
+    ),
+    "without a UID": (lambda found: found["spec"]["securityContext"].pop("runAsUser"), True),
+    "with defaults of other plugins": (defaulted, True),
     "another account": (in_spec(serviceAccountName="default"), True),
     "with the API server's annotation": (annotated("kubernetes.io/limit-ranger", "LimitRanger plugin set"), True),
     "with the API server's labels": (
@@ -233,7 +268,29 @@ PULLS: dict[str, tuple[Change, bool]] = {
     "escalation": (security(allowPrivilegeEscalation=True), False),
     "root": (security(runAsUser=0), False),
     "label of SELinux": (security(seLinuxOptions={"type": "spc_t"}), False),
-    "user": (security(runAsUser=1), False),
+    "type of SELinux in the pod": (of_pod(seLinuxOptions={"level": "s0:c1,c2", "type": "spc_t"}), False),
+    "all categories of SELinux": (of_pod(seLinuxOptions={"level": "s0:c0.c1023"}), False),
+    "more than two categories of SELinux": (of_pod(seLinuxOptions={"level": "s0:c1,c2,c3"}), False),
+    "a higher level of SELinux": (of_pod(seLinuxOptions={"level": "s1:c1,c2"}), False),
+    "user": (security(runAsUser=1), True),
+    "privileged": (security(privileged=True), False),
+    "container may be root": (security(runAsNonRoot=False), False),
+    "container unconfined": (security(seccompProfile={"type": "Unconfined"}), False),
+    "group of root": (security(runAsGroup=0), False),
+    "group of root in the pod": (of_pod(runAsGroup=0), False),
+    "supplemental group of root": (of_pod(supplementalGroups=[4000, 0]), False),
+    "no SecurityContext": (no("securityContext"), False),
+    "annotation for another seccomp profile": (
+        annotated("seccomp.security.alpha.kubernetes.io/pod", "unconfined"),
+        False,
+    ),
+    "annotation for the container's seccomp profile": (
+        annotated("container.seccomp.security.alpha.kubernetes.io/pull", "unconfined"),
+        False,
+    ),
+    "annotation for AppArmor": (annotated("container.apparmor.security.beta.kubernetes.io/pull", "unconfined"), False),
+    "annotation for another SCC": (annotated("openshift.io/required-scc", "privileged"), False),
+    "users of the host": (in_spec(hostUsers=True), False),
     "root in the pod": (of_pod(runAsUser=0), False),
     "may be root": (of_pod(runAsNonRoot=False), False),
     "unconfined": (of_pod(seccompProfile={"type": "Unconfined"}), False),
@@ -243,8 +300,18 @@ PULLS: dict[str, tuple[Change, bool]] = {
     "restarted": (in_spec(restartPolicy="Always"), False),
     "no deadline": (no("activeDeadlineSeconds"), False),
     "a long deadline": (in_spec(activeDeadlineSeconds=3601), False),
-    "more memory": (resources(memory="33Mi"), False),
-    "more cpu": (resources(cpu="1"), False),
+    "most resources": (resources(cpu="1", memory="1Gi", **{"ephemeral-storage": "1Gi"}), True),
+    "more memory": (resources(memory="1025Mi"), False),
+    "more cpu": (resources(cpu="1001m"), False),
+    "more ephemeral storage": (resources(**{"ephemeral-storage": "2Gi"}), False),
+    "no limit of cpu": (lambda found: found["spec"]["containers"][0]["resources"]["limits"].pop("cpu"), False),
+    "no limit of memory": (lambda found: found["spec"]["containers"][0]["resources"]["limits"].pop("memory"), False),
+    "a limit of cpu that is none": (resources(cpu="0"), False),
+    "a limit of memory that is none": (resources(memory="0"), False),
+    "requests that a policy lowers": (
+        lambda found: found["spec"]["containers"][0]["resources"]["requests"].update(cpu="1m"),
+        True,
+    ),
     "no limits": (lambda found: found["spec"]["containers"][0]["resources"].pop("limits"), False),
     "no resources": (lambda found: found["spec"]["containers"][0].pop("resources"), False),
     "a device": (resources(**{"example.com/gpu": "1"}), False),
@@ -255,6 +322,8 @@ PULLS: dict[str, tuple[Change, bool]] = {
     "subdomain": (in_spec(hostname="web-0", subdomain="web"), False),
 }
 """What is made of a new pull pod -> whether the manager may create it."""
+INVALID_PULLS = ("privileged", "annotation for another seccomp profile")
+"""Those of PULLS that a real API server refuses before it asks policies."""
 SETS: dict[str, tuple[Change, Change, bool]] = {
     "nothing": (unchanged, unchanged, True),
     "image": (unchanged, APP, True),

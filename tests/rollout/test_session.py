@@ -42,6 +42,7 @@ LIMITS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (("--allow-pod-restart",), {"allow_pod_restart": True}),
     (("--preflight",), {"preflight": True}),
     (("--reason", "log level"), {"reason": "log level"}),
+    (("--pull-resources", "cpu=1,memory=64Mi"), {"pull_resources": "cpu=1,memory=64Mi"}),
     ((), {}),
 ]
 

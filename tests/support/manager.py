@@ -17,6 +17,7 @@ CONFIG = ManagerConfig(
     tls_key_file="",
     ca_file="",
     client_ca_file="",
+    pull_resources="",
     bind_address="127.0.0.1:0",
     log_format="console",
     log_level="error",

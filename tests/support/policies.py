@@ -5,6 +5,7 @@ kube-apiserver that our rules use. It knows neither the types of Kubernetes' obj
 server checks (`CRRD_TEST_KUBECONFIG`).
 """
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from typing import Any
 
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional
+
+from crrd_forecast.hash.quantity import parse
 
 Json = dict[str, Any]
 Change = Callable[[Json], object]  # Changes an object in place
@@ -183,6 +186,10 @@ def _find_all(text: str, pattern: str) -> list[str]:
     return [found[0] for found in re.finditer(pattern, text)]
 
 
+def _quantity(text: str) -> float:
+    return float(parse(text).value)
+
+
 @cache
 def _environment() -> cel.Env:
     dynamic = ("object", "oldObject", "request", "self", "oldSelf")
@@ -195,6 +202,10 @@ def _environment() -> cel.Env:
     namespace = cel.Overload("authorizer_namespace", text, [text, text], is_member=True, impl=_in_namespace)
     functions.append(cel.FunctionDecl("namespace", [namespace]))
     functions += [cel.FunctionDecl("allowed", [allowed]), cel.FunctionDecl("findAll", [overload])]
+    number = cel.Type.DOUBLE  # Kubernetes has a type for quantities
+    quantity = cel.Overload("quantity", number, [text], is_member=False, impl=_quantity)
+    compared = cel.Overload("is_greater", cel.Type.BOOL, [number] * 2, is_member=True, impl=operator.gt)
+    functions += [cel.FunctionDecl("quantity", [quantity]), cel.FunctionDecl("isGreaterThan", [compared])]
     return cel.NewEnv(variables=variables, extensions=[ext_optional.ExtOptional()], functions=functions)
 
 

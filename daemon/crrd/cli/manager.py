@@ -9,6 +9,7 @@ from functools import partial
 
 from crrd.cli.options import add_daemon_flags, add_flag, add_kubeconfig_flag, from_flags, label, number, subdomain
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS
+from crrd.core.rollout.image.resources import PULL_RESOURCES, read_resources
 from crrd.kube.kubeconfig_files import is_file
 from crrd.lib.descriptors import raise_limit
 from crrd.lib.errors import ConfigurationError
@@ -50,6 +51,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     env, default, bounded = "CRRD_DEFAULT_DEADLINE_SLACK_SECONDS", str(DEFAULT_SLACK_SECONDS), number(60, 7 * 86400)
     seconds("--default-deadline-slack-seconds", slack, env=env, default=default, convert=bounded)
+    pulls = "what pods that pull images for policies request, and may use: cpu, memory, ephemeral-storage"
+    shown: dict[str, str] = {"env": "CRRD_PULL_RESOURCES", "shown": PULL_RESOURCES, "metavar": "NAME=QUANTITY,..."}
+    add_flag(parser, "--pull-resources", pulls, convert=read_resources, **shown)
     service = "Service name for the serving certificate"
     name("--service", service, env="CRRD_SERVICE", default="crrd-manager", convert=label)
     certificate = "additional DNS name or IP address for the serving certificate; can be repeated"

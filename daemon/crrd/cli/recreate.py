@@ -153,8 +153,8 @@ def _image(args: argparse.Namespace, containers: tuple[str, ...]) -> ImageChange
     if follows and (name or args.template or args.selector):
         raise ConfigurationError("--image-from-template needs a workload, and no --image and --template")
     if not name and not follows:
-        alone = [flag for flag in ("template", "allow_mutable_tag") if given.get(flag)]
-        if alone:
+        alone = [flag for flag in ("template", "allow_mutable_tag", "pull_resources") if given.get(flag)]
+        if alone and not args.verb:
             raise ConfigurationError(f"{as_flag(alone[0])} needs --image IMAGE")
         return None
     other = next((flag for flag in ("stale", "since", "ordered", "preflight") if given.get(flag)), "")

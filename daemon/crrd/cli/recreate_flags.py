@@ -8,6 +8,7 @@ from crrd.cli.connection import add_connection_flags
 from crrd.cli.options import add_flag, add_switch, count, duration, run_name, with_value
 from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
 from crrd.core.api.time import format_duration, parse_time
+from crrd.core.rollout.image.resources import PULL_RESOURCES, read_resources
 from crrd.core.rollout.limits import PATIENCE_SECONDS
 from crrd.core.rollout.run import Options, read_amount
 
@@ -148,6 +149,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     switch("--allow-pod-restart", text=rules)
     preflight = "restart no container while a ConfigMap, Secret or key that it needs is missing (--stale includes it)"
     switch("--preflight", text=preflight)
+    pulls = "with --image: what the pods that pull it request, and may use: cpu, memory, ephemeral-storage"
+    flag("--pull-resources", pulls, shown=PULL_RESOURCES, convert=read_resources, metavar="NAME=QUANTITY,...")
     flag("--reason", "reason for the restart, shown in events and status", metavar="WORDS")
     limit = "time limit of the run; 0 waits without any limit"
     time("--timeout", limit, shown=f"the run ends after {format_duration(PATIENCE_SECONDS)} without progress")

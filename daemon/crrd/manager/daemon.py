@@ -55,6 +55,7 @@ class ManagerConfig:
     tls_key_file: str
     ca_file: str
     client_ca_file: str  # CAs of the client certificates that the webhook requires; "" to accept all callers
+    pull_resources: str  # What pull pods request by default, as in `Options.pull_resources`
     bind_address: str
     log_format: LogFormat
     log_level: str
@@ -153,7 +154,14 @@ async def _serve(
             clients.controller, events, clock, on_action=metrics.acted, slack=config.default_deadline_slack
         )
         account = f"{config.namespace}:{_ACCOUNT}"
-        policies = PolicyController(clients.policies, events, clock, account=account, on_run=metrics.policy_run_ended)
+        policies = PolicyController(
+            clients.policies,
+            events,
+            clock,
+            account=account,
+            on_run=metrics.policy_run_ended,
+            pull_resources=config.pull_resources,
+        )
         try:
             async with asyncio.TaskGroup() as group:
                 for each in (lifecycle, policies):

@@ -13,6 +13,7 @@ from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.types import Policy, RunRecord
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.image.following import TemplateChange, TemplateImages
+from crrd.core.rollout.image.resources import resources_of
 from crrd.core.rollout.run import Target
 from tests.core.policy.test_decide import PLAIN, SIDE, History, app, at, data, message, reason, text
 
@@ -433,3 +434,34 @@ def test_the_field_needs_a_workload() -> None:
     assert read_policy({"spec": {**spec, "targetRef": target}}).template_image
     wrong = read_policy({"spec": {**spec, "selector": {"matchLabels": {"a": "b"}}}})
     assert wrong.error == "spec.triggers.templateImage needs spec.targetRef"
+
+
+@pytest.mark.parametrize(
+    ("given", "by_default", "resources"),
+    [
+        ({}, "", {"cpu": "10m", "memory": "32Mi"}),
+        ({}, "cpu=20m", {"cpu": "20m", "memory": "32Mi"}),
+        ({"cpu": 1, "memory": "64Mi"}, "", {"cpu": "1", "memory": "64Mi"}),
+        ({"cpu": 2.0}, "cpu=20m,memory=1Gi", {"cpu": "2", "memory": "1Gi"}),
+        ({"ephemeral-storage": "16Mi"}, "", {"cpu": "10m", "memory": "32Mi", "ephemeral-storage": "16Mi"}),
+    ],
+)
+def test_what_pull_pods_request_is_set_by_the_policy_or_else_by_the_manager(
+    given: dict[str, Any], by_default: str, resources: dict[str, str]
+) -> None:
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    spec = {"targetRef": target, "triggers": {"templateImage": {"pullResources": given}}}
+    policy = read_policy({"spec": spec}, by_default)
+    assert policy.error == ""
+    options = make_run(policy, run_of(running()), Target("x")).options
+    assert resources_of(options.pull_resources) == resources
+    restart = replace(run_of(running()), image="")
+    assert make_run(policy, restart, Target("x")).options.pull_resources == ""
+
+
+@pytest.mark.parametrize("value", ["", "0", 0, "1.5", 1.5, "1 Gi", True, [], "1Ti"])
+def test_a_policy_with_another_quantity_is_invalid(value: object) -> None:
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    spec = {"targetRef": target, "triggers": {"templateImage": {"pullResources": {"memory": value}}}}
+    why = "spec.triggers.templateImage.pullResources.memory must be a quantity like 50m or 64Mi"
+    assert read_policy({"spec": spec}).error == why

@@ -430,6 +430,31 @@ def test_the_pull_pod_is_like_the_targets_pods_and_runs_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("of_pod", "of_container", "user"),
+    [
+        ({}, {}, {"runAsUser": 65534}),
+        ({"runAsUser": 0}, {}, {"runAsUser": 65534}),
+        ({"runAsUser": 1000}, {}, {"runAsUser": 1000}),
+        ({"runAsUser": 1000}, {"runAsUser": 1000650000}, {"runAsUser": 1000650000}),
+        ({"runAsUser": 1000, "runAsNonRoot": True}, {"runAsUser": 0, "runAsNonRoot": False}, {"runAsUser": 65534}),
+        ({"runAsNonRoot": True}, {}, {}),
+        ({}, {"runAsNonRoot": True}, {}),
+        ({"runAsNonRoot": True}, {"runAsNonRoot": False}, {"runAsUser": 65534}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_the_pull_pod_has_the_user_of_the_targets_pods(
+    kind: str, of_pod: dict[str, Any], of_container: dict[str, Any], user: dict[str, int]
+) -> None:
+    """OpenShift accepts no other one. With the user of its image, and that root, kubelet would create no container."""
+    like = {
+        "spec": {"securityContext": of_pod, kind: [{"name": "x"}, {"name": "app", "securityContext": of_container}]}
+    }
+    context = pull_pod(of_image(), "node-a", NEW, like)["spec"]["securityContext"]
+    assert context == {"runAsNonRoot": True, **user, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+@pytest.mark.parametrize(
     "changes",
     [
         {"spec": {"containers": [{"name": "pull", "image": NEW}]}},

@@ -30,6 +30,7 @@ CHANGES: dict[str, Any] = {
     "allow_pod_restart": True,
     "preflight": True,
     "reason": "log level",
+    "pull_resources": "cpu=50m",
 }
 
 

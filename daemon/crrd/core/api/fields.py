@@ -27,6 +27,7 @@ class Type(StrEnum):
     DURATION = "duration"
     CRON = "cron expression"
     AMOUNT = "number or percentage"
+    QUANTITY = "quantity"
     SELECTOR = "label selector"
     CONDITIONS = "conditions"
 

@@ -30,6 +30,7 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
         reason=record.reason,
         policy=policy.uid,
         image=image,
+        pull_resources=policy.pull_resources if image is not None else "",
     )
     return Run(policy.namespace, record.name, target, options, record.started)
 

@@ -35,6 +35,12 @@ _object, _string, _boolean, _duration = (
 _strings = partial(Field, Type.STRINGS, high=64)
 _TARGET, _TRIGGERS, _WINDOW, _BUDGET = "spec.targetRef", "spec.triggers", "spec.window", "spec.budget"
 _CHANGE, _SCHEDULE = f"{_TRIGGERS}.configChange", f"{_TRIGGERS}.schedule"
+_PULL = f"{_TRIGGERS}.templateImage.pullResources"
+_PULLED = {
+    "cpu": "For example 50m, at most 1. The default is that of the manager, 10m.",
+    "memory": "For example 64Mi, at most 1Gi. The default is that of the manager, 32Mi.",
+    "ephemeral-storage": "For example 16Mi, at most 1Gi. By default, it is not set.",
+}
 _ZONE = "A name of the IANA time zone database, for example Europe/Berlin."
 _zone = partial(_string, description=_ZONE, low=1, high=64, default="UTC")
 _cron = partial(Field, Type.CRON, required=True)
@@ -86,6 +92,8 @@ _TABLE = (
         "Give pods the images of their workload's template in place, while the workload is held: a paused Deployment, "
         "or a set with OnDelete or a partition. The manager then needs the right to change images.",
     ),
+    _object(_PULL, "What the pods that pull an image request, and may use. A LimitRange may need other values."),
+    *(Field(Type.QUANTITY, f"{_PULL}.{name}", description) for name, description in _PULLED.items()),
     _object(
         _WINDOW,
         "When containers may be recreated. A run that does not finish continues in the next window. Without a window, "

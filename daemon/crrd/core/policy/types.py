@@ -210,6 +210,7 @@ class Policy:
     schedule: Schedule | None = None
     max_age: int | None = None  # Seconds
     template_image: bool = False  # Whether pods get the images of the template of their held workload
+    pull_resources: str = ""  # As `Options.pull_resources`
     window: Window | None = None
     suspended: bool = False
     status: PolicyStatus = PolicyStatus()

@@ -1,5 +1,6 @@
 """Converts a ContainerRecreatePolicy from JSON, and its status to JSON. Invalid input raises no exception."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from crrd.core.policy.schedule import read_schedule
 from crrd.core.policy.schema import FIELDS
 from crrd.core.policy.triggers import TRIGGERS
 from crrd.core.policy.types import Budget, Policy, PolicyStatus, RunRecord, TargetRef, UsedObject, Window
+from crrd.core.rollout.image.resources import QUANTITY, RESOURCES
 from crrd.core.rollout.labels import read_selector
 from crrd.core.rollout.run import Amount, read_amount
 from crrd.lib.jsonfields import Reader, items, mapping, number, text
@@ -26,8 +28,8 @@ _READ: Mapping[Type, Callable[[Section, str], Any]] = {
 }
 
 
-def read_policy(obj: Mapping[str, Any]) -> Policy:
-    """Parse a policy from its JSON."""
+def read_policy(obj: Mapping[str, Any], pull_resources: str = "") -> Policy:
+    """Parse a policy from its JSON. What it does not say of `pull_resources` is as given."""
     reader = Reader()
     meta, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
     spec = Section(FIELDS, reader, obj.get("spec"), "spec")
@@ -59,6 +61,7 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
         selector=query,
         containers=tuple(dict.fromkeys(spec.texts("containers"))),  # a request must not name one twice
         **given,
+        pull_resources=_pull_resources(triggers, pull_resources),
         window=None if window is None else _window(window),
         budget=budget,
         suspended=spec.flag("suspend"),
@@ -68,15 +71,30 @@ def read_policy(obj: Mapping[str, Any]) -> Policy:
     )
 
 
+def _pull_resources(triggers: Section, by_default: str) -> str:
+    """Return the resources of pull pods, as in `Options.pull_resources`. The last value of a resource counts."""
+    section, given = triggers.section("templateImage").section("pullResources"), [by_default] if by_default else []
+    for name in RESOURCES:
+        if (value := section.value(name)) is not None:
+            given.append(f"{name}={_shown(value)}")
+            if re.fullmatch(QUANTITY, _shown(value)) is None:
+                section.reject("must be a quantity like 50m or 64Mi", name)
+    return ",".join(given)
+
+
+def _shown(given: object) -> str:
+    """Return the text of a number or a text."""
+    return str(int(given) if isinstance(given, float) and given.is_integer() else given)
+
+
 def _window(section: Section) -> Window | None:
     opens, duration = read_schedule(section), section.integer("duration")
     return None if opens is None else Window(opens, duration)
 
 
 def _budget(section: Section) -> Budget:
-    given = section.value("maxUnavailable")
     try:
-        most = read_amount(str(int(given) if isinstance(given, float) and given.is_integer() else given))
+        most = read_amount(_shown(section.value("maxUnavailable")))
     except ValueError as error:
         section.reject(f"must be {error}", "maxUnavailable")
         most = Amount(0)  # an invalid policy has no effect

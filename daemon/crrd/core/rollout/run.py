@@ -105,6 +105,8 @@ class Options:
     reason: str = ""
     policy: str = ""  # UID of the policy that started the run, "" for a user's run
     image: ImageChange | None = None  # Another image for the container, which is not restarted then
+    pull_resources: str = ""
+    """With an image: what pull pods request instead of the default (`core.rollout.image.resources`)."""
 
     @property
     def reads_config(self) -> bool:
@@ -205,9 +207,11 @@ class Run:
     def to_json(self) -> str:
         """Return the run as JSON. Equal runs give equal texts."""
         options = {**asdict(self.options), "max_unavailable": str(self.options.max_unavailable)}
-        if not self.options.policy:
-            del options["policy"]
-        del options["image"]  # processes of older versions cannot continue a run with an option that they do not know
+        # Processes of older versions cannot continue a run with an option that they do not know.
+        for name in ("policy", "pull_resources"):
+            if not options[name]:
+                del options[name]
+        del options["image"]
         options |= self.options.change.stored()
         shape: dict[str, Any] = {"version": STORED_VERSION, "started": self.started, "options": options}
         shape["target"] = asdict(self.target)

@@ -13,7 +13,7 @@ from crrd.lib.jsonfields import mapping, number, text
 ANNOTATION_LIMITS = "crr.apps.kruise.io/run-limits"  # The changed limits, as JSON
 LIMITS = (
     *("max_unavailable", "max_per_node", "max_per_zone", "min_ready", "ordered", "unready_grace", "pod_timeout"),
-    *("max_failures", "force", "allow_pod_restart", "preflight", "reason"),
+    *("max_failures", "force", "allow_pod_restart", "preflight", "reason", "pull_resources"),
 )
 """The options that `resume` can change."""
 
@@ -21,6 +21,8 @@ LIMITS = (
 def limits_annotation(run: Run) -> dict[str, str]:
     """Return the annotation with the limits of a run, as `with_limits` reads it."""
     limits = {name: getattr(run.options, name) for name in LIMITS}
+    if not run.options.pull_resources:
+        del limits["pull_resources"]  # older versions do not know it
     shape = {"revision": run.revision, "limits": {**limits, "max_unavailable": str(run.options.max_unavailable)}}
     return {ANNOTATION_LIMITS: json.dumps(shape, sort_keys=True, separators=(",", ":"))}
 

@@ -51,18 +51,25 @@ class PolicyController(Controller):
     """Runs all policies of a cluster. The constructor starts nothing.
 
     The responses to `client` must reach `clock`. The caller runs `events`. `account` is the manager's ServiceAccount as
-    `namespace:name`.
+    `namespace:name`, `pull_resources` as in `read_policy`.
     """
 
     name = "policies"
     round_seconds = LOOK_SECONDS
 
     def __init__(
-        self, client: KubeClient, events: KubeEventSink, clock: ServerClock, *, account: str, on_run: RunObserver
+        self,
+        client: KubeClient,
+        events: KubeEventSink,
+        clock: ServerClock,
+        *,
+        account: str,
+        on_run: RunObserver,
+        pull_resources: str = "",
     ) -> None:
         super().__init__()
         self._client, self._clock = client, clock
-        self._policies = Policies(client, self._changed)
+        self._policies = Policies(client, self._changed, pull_resources)
         wake_at = self.queue.wake_at
         self._daemons = NodeDaemons(self._daemons_changed)
         parts = client, events, clock, self._policies, self._daemons

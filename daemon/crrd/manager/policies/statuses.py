@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from functools import partial
 
 from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.types import Policy, PolicyStatus
@@ -14,12 +15,17 @@ from crrd.lib.jsonfields import lost_fields
 
 
 class Policies:
-    """All policies of the cluster, never older than own writes. `changed` is as in Objects."""
+    """All policies of the cluster, never older than own writes.
 
-    def __init__(self, client: KubeClient, changed: Callable[[Policy | None, Policy | None], None]) -> None:
-        self._client = client
+    `changed` is as in Objects, `pull_resources` as in `read_policy`.
+    """
+
+    def __init__(
+        self, client: KubeClient, changed: Callable[[Policy | None, Policy | None], None], pull_resources: str = ""
+    ) -> None:
+        self._client, self._read = client, partial(read_policy, pull_resources=pull_resources)
         self.objects = Objects[Policy](changed, group=lambda policy: policy.key)
-        self.informer = Informer(client, Selection(POLICIES, read_policy), self.objects)
+        self.informer = Informer(client, Selection(POLICIES, self._read), self.objects)
 
     def get(self, key: str) -> Policy | None:
         """Return the policy `namespace/name`, or None."""
@@ -47,5 +53,5 @@ class Policies:
         body = {"metadata": {"resourceVersion": policy.resource_version}, "status": whole}
         name = policy.namespace, policy.name
         answer = await self._client.merge_patch(POLICIES, *name, body, subresource="status")
-        self.objects.put(read_policy(answer))
+        self.objects.put(self._read(answer))
         return tuple(dict.fromkeys(lost_fields(whole, answer.get("status"), "status")))

@@ -15,10 +15,11 @@ from typing import Any
 
 from crrd.core.api.pod import parse_pod
 from crrd.core.api.time import parse_time
+from crrd.core.rollout.image.resources import resources_of
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, pull_source
 from crrd.kubelet.waiting import IMAGE_NOT_PULLED, IMAGE_REFUSED, NOT_CREATED
-from crrd.lib.jsonfields import items, mapping, text
+from crrd.lib.jsonfields import items, mapping, number, text
 
 LABEL_PULL = "crr.apps.kruise.io/pull-for-run"
 """On a pull pod: its run. Not LABEL_RUN, by which the requests of runs are found."""
@@ -28,6 +29,7 @@ RETRY_SECONDS = 30
 """How long kubelet may try again to pull an image, after it could not be pulled, before the pull has failed."""
 PULL_CONTAINER = "pull"
 _UNKNOWN = "ContainerStatusUnknown"  # Reason of a container that had not been created when its pod ended
+_NOBODY = 65534  # The usual UID of the user nobody
 _COMMAND = "/crrd-pulls-only-the-image"
 _NO_INJECTION = {
     "sidecar.istio.io/inject": "false",
@@ -144,21 +146,36 @@ def asks_always(pod: Mapping[str, Any], container: str) -> bool:
     return found is not None and found.pulls_image
 
 
+def _user_of(like: Mapping[str, Any], container: str) -> dict[str, int]:
+    """Return the user of a container, if it is not root.
+
+    Without any, kubelet creates no container of an image whose user is root, and so nothing keeps the image on the
+    node. But where a pod has the user of its image, and that must not be root, the pull pod has it, too.
+    """
+    spec = mapping(like.get("spec"))
+    entries = map(mapping, (*items(spec.get("containers")), *items(spec.get("initContainers"))))
+    own = next((mapping(each.get("securityContext")) for each in entries if each.get("name") == container), {})
+    context = {**mapping(spec.get("securityContext")), **own}
+    if uid := number(context.get("runAsUser")):
+        return {"runAsUser": uid}
+    return {} if context.get("runAsNonRoot") is True else {"runAsUser": _NOBODY}
+
+
 def pull_pod(run: Run, node: str, image: str, like: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the pull pod for a node as JSON. `like` is a pod of the target, whose credentials it gets.
+    """Return the pull pod for a node as JSON. `like` is a pod of the target, whose credentials and user it gets.
 
     It meets the Pod Security Standard `restricted`, uses next to no resources, and fits on a node with any taint.
     """
     pulls = "Always" if asks_always(like, run.options.containers[0]) else "IfNotPresent"
     policy = run.options.policy
     labels = {LABEL_PULL: run.name, **({LABEL_PULL_POLICY: policy} if policy else {})}
-    limits = {"cpu": "10m", "memory": "32Mi"}
+    resources = resources_of(run.options.pull_resources)
     container = {
         "name": PULL_CONTAINER,
         "image": image,
         "imagePullPolicy": pulls,
         "command": [_COMMAND],
-        "resources": {"limits": limits, "requests": {**limits, "cpu": "1m"}},
+        "resources": {"limits": resources, "requests": {**resources}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -185,7 +202,7 @@ def pull_pod(run: Run, node: str, image: str, like: Mapping[str, Any]) -> dict[s
             "tolerations": [{"operator": "Exists"}],
             "securityContext": {
                 "runAsNonRoot": True,
-                "runAsUser": 65534,
+                **_user_of(like, run.options.containers[0]),
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             "containers": [container],
