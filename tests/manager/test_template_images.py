@@ -30,6 +30,7 @@ from tests.support.faulty_api import Call
 from tests.support.manifests import needs_kubectl
 from tests.support.played_cluster import NAMESPACE
 from tests.support.played_images import Images, image_of, played_images
+from tests.support.strict_namespaces import create_limit_range, limit_ranger
 
 Json = dict[str, Any]
 DEPLOYMENTS = RESOURCES["Deployment"]
@@ -246,6 +247,29 @@ async def prune(given: AdmissionRequest) -> Object | None:
     for each in given.new["spec"]["containers"]:
         each.pop("image", None)
     return given.new
+
+
+async def test_what_a_limit_range_refuses_is_in_the_condition(tmp_path: Path) -> None:
+    """With the field of the policy that sets what pull pods request. The manager can set it for all policies."""
+    async with shopping(tmp_path, tokens={"m": User("crrd-manager")}) as shop:
+        cluster = shop.managed.cluster
+        await create_limit_range(cluster.client, NAMESPACE, cpu="50m")
+        cluster.api.admission.mutating.append(limit_ranger(cpu="50m", memory="32Mi"))
+        await shop.managed.policy(**FOLLOW)
+        await shop.managed.lead()
+        await shop.managed.until(is_idle)
+        await shop.set("i:2")
+        why = ready(await shop.managed.until(lambda status: ready(status).get("reason") == "TemplateNotFollowed"))
+        assert "minimum cpu usage per Container is 50m, but request is 10m" in why["message"]
+        assert "(LimitRange small); to set what pull pods request: spec.triggers.templateImage" in why["message"]
+        assert await cluster.requests() == []
+        await shop.patch(triggers={"templateImage": {"pullResources": {"cpu": "50m"}}})
+        await shop.has("i:2")
+        await shop.managed.die()
+        await shop.patch(triggers={"templateImage": {"pullResources": None}})
+        await shop.managed.lead(pull_resources="cpu=60m")
+        await shop.set("i:3")
+        await shop.has("i:3")
 
 
 async def lacks(_client: object, wanted: tuple[str, ...], _namespace: str) -> tuple[str, ...]:

@@ -620,6 +620,7 @@ async def test_a_policy_that_refuses_the_template_ends_the_run_before_it_begins(
         (("-c", "a", "--image", "i:2", "--since", "2h"), "--image cannot be used with --since"),
         (("-c", "a", "--template", "keep"), "--template needs --image IMAGE"),
         (("-c", "a", "--allow-mutable-tag"), "--allow-mutable-tag needs --image IMAGE"),
+        (("-c", "a", "--pull-resources", "cpu=50m"), "--pull-resources needs --image IMAGE"),
     ],
 )
 def test_flags_that_do_not_fit(words: tuple[str, ...], message: str) -> None:
@@ -653,7 +654,8 @@ async def test_a_write_that_is_refused_after_all_stops_nothing(
     assert await recreated(cluster, "deployment/web", *TO, "--template", "keep") == 1
     text = output(capsys)
     assert "out of luck" in text
-    assert ("kubelet cannot pull i:2" in text) is not pulled
+    assert ("the API server rejects the pod that would pull i:2" in text) is not pulled
+    assert "kubelet cannot pull" not in text
     assert (await images_of(cluster), images.outages) == (before, [])
     open_requests = [each for each in await cluster.requests() if each["status"]["phase"] != "Completed"]
     assert all(STOPPED in each["metadata"]["annotations"] for each in open_requests), "for which the manager ends them"

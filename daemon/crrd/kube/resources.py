@@ -53,7 +53,7 @@ EVENTS = Resource("events")
 NODES = Resource("nodes")
 REPLICA_SETS, CONTROLLER_REVISIONS = Resource("replicasets", "apps"), Resource("controllerrevisions", "apps")
 LEASES = Resource("leases", "coordination.k8s.io")
-NAMESPACES = Resource("namespaces")
+NAMESPACES, LIMIT_RANGES = Resource("namespaces"), Resource("limitranges")
 CONFIG_MAPS = Resource("configmaps", page=25)
 SECRETS = Resource("secrets", page=25)
 CONFIGURATION: Mapping[Kind, Resource] = {Kind.CONFIG_MAP: CONFIG_MAPS, Kind.SECRET: SECRETS}

@@ -44,7 +44,8 @@ def describe(error: Exception) -> str:
     """Return an error in one line. If the API server has refused a call: with what to do about it."""
     if isinstance(error, ConfigurationError) and isinstance(error.__cause__, ApiRefusedError):
         cause = error.__cause__
-        error = cause if cause.status in (401, 403) or isinstance(cause, ResourceMissingError) else error
+        asks_for_rights = cause.status == 401 or lacks_right(cause)
+        error = cause if asks_for_rights or isinstance(cause, ResourceMissingError) else error
     return plain(_message(error) if isinstance(error, ApiRefusedError) else str(error))
 
 
@@ -54,7 +55,7 @@ def _message(error: ApiRefusedError) -> str:
         return f"the CRD ContainerRecreateRequest is not installed: install crrd with `{APPLY}`"
     if isinstance(error, NamespaceEndingError):
         return f"the namespace is being deleted: {message}"
-    if error.status == 403:
+    if lacks_right(error):
         return f"forbidden: {message}{_where_granted(error.resource)}"
     return f"the API server does not accept your credentials: {message}" if error.status == 401 else message
 

@@ -71,6 +71,7 @@ BUILTIN: tuple[Kind, ...] = (
     _kind("", "ConfigMap", "cm", columns=printers.CONFIG_MAP, rules=defaults.immutable_data, managed_fields=True),
     _kind("", "Service", "svc", categories=("all",), status=True, returns_deleted=True),
     _kind("", "ServiceAccount", "sa"),
+    _kind("", "LimitRange", "limits"),
     _kind(_LEASES, "Lease", unconditional_update=False, columns=printers.LEASE, rules=defaults.lease_rules),
     _kind(_APPS, "DaemonSet", "ds", **_CONTROLLED),
     _kind(_APPS, "Deployment", "deploy", **_CONTROLLED),

@@ -53,6 +53,10 @@ class WaitReason(ReasonTable):
         "PullFailed",
         "kubelet cannot pull {image} on node {node}, and no container was stopped there: {message}",
     )
+    PULL_REFUSED = (
+        "PullRefused",
+        "the API server rejects the pod that would pull {image} on node {node}, so no container was stopped: {message}",
+    )
     PULLED_OTHERWISE = (
         "PulledOtherwise",
         "pod {pull} has pulled {image} with other {fields} than this pod has, so no container was stopped",

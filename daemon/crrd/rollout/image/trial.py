@@ -4,14 +4,13 @@ Each refusal says why, and what to do instead.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.image.adoption import trial_writes
 from crrd.core.rollout.image.facts import ImageRun
-from crrd.core.rollout.image.pull import PULL_CONTAINER, lacking, pull_pod, read_pull_pod
+from crrd.core.rollout.image.pull import PULL_CONTAINER, lacking, read_pull_pod
 from crrd.core.rollout.image.steps import patch_of
 from crrd.core.rollout.image.template import read_content
 from crrd.core.rollout.rows import Row
@@ -19,6 +18,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, ConflictError
 from crrd.lib.jsonfields import items, mapping, mapping_at, text
+from crrd.rollout.image.pulls import create_pull_pod
 
 Json = Mapping[str, Any]
 _SIDECAR_SETS = "kruise.io/sidecarset"
@@ -46,16 +46,24 @@ async def try_pods(client: KubeClient, facts: ImageRun, rows: Sequence[Row]) -> 
         if image != change.image:
             change = replace(change, image=image, given=change.image)
             facts = replace(facts, change=change, run=replace(run, options=replace(run.options, image=change)))
-        if change.pulls:
-            body = pull_pod(facts.run, row.node, image, like)
-            with suppress(ConflictError):  # this run has been here before
-                made = await client.create(PODS, run.namespace, body, dry_run=True)
-                _check_pulled(facts, made, rows)
     except ApiRefusedError as error:
         raise ConfigurationError(
             f"the API server rejects the image for pod {row.pod}, nothing was changed: {error}"
         ) from error
+    if change.pulls:
+        await _try_pull(client, facts, row.node, like, rows)
     return facts
+
+
+async def _try_pull(client: KubeClient, facts: ImageRun, node: str, like: Json, rows: Sequence[Row]) -> None:
+    try:
+        made = await create_pull_pod(client, facts.run, node, facts.image, like, dry_run=True)
+    except ConflictError:  # this run has been here before
+        return
+    except ApiRefusedError as error:
+        why = f"the API server rejects the pod that would pull {facts.image}, nothing was changed: {error}"
+        raise ConfigurationError(why) from error
+    _check_pulled(facts, made, rows)
 
 
 async def try_adoption(client: KubeClient, facts: ImageRun) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from crrd.core.rollout.image.controllers import Write
 from crrd.core.rollout.image.facts import ImageRun
-from crrd.core.rollout.image.pull import PullPod, PullState, pull_pod
+from crrd.core.rollout.image.pull import PullPod, PullState
 from crrd.core.rollout.image.steps import ImageSteps, patch_of
 from crrd.core.rollout.image.template import LABEL_ADOPTING
 from crrd.core.rollout.phases import RunPhase
@@ -33,6 +33,7 @@ from crrd.rollout.display import RunDisplay
 from crrd.rollout.image.clean_up import CleanUp, unknown_holder
 from crrd.rollout.image.leftovers import delete_pull_pod, name_and_uid
 from crrd.rollout.image.objects import ImageObjects
+from crrd.rollout.image.pulls import create_pull_pod
 from crrd.rollout.kind import KindWriter
 from crrd.rollout.refusals import ends_run
 from crrd.rollout.side_by_side import SideBySide, each_of
@@ -132,7 +133,7 @@ class ImageWriter(KindWriter):
             if name_and_uid(like) != (name, uid):  # another pod has its name, which the watch will say
                 await asyncio.sleep(_PAUSE_SECONDS)
                 return
-            made = await self._client.create(PODS, run.namespace, pull_pod(run, node, facts.image, like))
+            made = await create_pull_pod(self._client, run, node, facts.image, like)
         except (ConflictError, GoneError):  # it exists, or that pod does not: the watches say so
             await asyncio.sleep(_PAUSE_SECONDS)
         except ApiRefusedError as error:

@@ -73,6 +73,11 @@ class Pod:
         found = self.facts.pulls.get(self.row.node) if self.facts.change.pulls else None
         return found if found is not None and is_over(found) else None
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the API server has rejected the pull pod of its node."""
+        return self.row.node in self.failures and not self.facts.pulls[self.row.node].name
+
     @cached_property
     def lacking(self) -> str:
         """The fields in which the pull pod differs from it."""
@@ -144,6 +149,7 @@ RULES = (
         lambda pod: Wait(pod.facts.world.refused[pod.row.uid]),
     ),
     Rule(lambda pod: pod.is_foreign, Stage.FAILED, _because(WaitReason.FOREIGN_IMAGE)),
+    Rule(lambda pod: pod.begins and pod.is_refused, Stage.FAILED, _because(WaitReason.PULL_REFUSED)),
     Rule(lambda pod: pod.begins and pod.row.node in pod.failures, Stage.FAILED, _because(WaitReason.PULL_FAILED)),
     Rule(lambda pod: bool(pod.lacking), Stage.FAILED, _because(WaitReason.PULLED_OTHERWISE)),
     Rule(lambda pod: pod.failure is not None, Stage.FAILED, lambda pod: pod.wait(pod.failure or WaitReason.REPORTED)),
