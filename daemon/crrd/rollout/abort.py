@@ -25,7 +25,7 @@ async def abort(session: Session) -> int:
     try:
         requests = sorted(await session.requests_of(name), key=lambda each: each.age)
     except ConfigurationError:
-        if not await abort_pulls(session, "has started no pod"):
+        if not await abort_pulls(session, "has no request", "; a process that still carries it out creates them again"):
             raise
         return 0
     run, open_requests = newest_run(requests), [each for each in requests if each.is_open]

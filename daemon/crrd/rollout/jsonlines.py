@@ -116,6 +116,7 @@ def _run(status: RunStatus) -> dict[str, Any]:
         "total": status.total,
         "lastActivity": rfc3339(status.active_at) if status.active_at is not None else "",
         "waitsFor": status.waits,
+        "pullPods": status.pulls,
     }
 
 

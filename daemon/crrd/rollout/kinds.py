@@ -1,13 +1,17 @@
 """The kinds of runs: what each needs to be carried out. Everything else in this package knows no kind."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from functools import partial
 
 from crrd.core.rollout.run import Options, Run
 from crrd.kube.client import KubeClient
+from crrd.lib.errors import ApiRefusedError
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.daemons import NodeDaemons
 from crrd.rollout.display import RunDisplay
+from crrd.rollout.image.leftovers import find_pull_pods
 from crrd.rollout.image.objects import ImageObjects
 from crrd.rollout.image.start import check_rights, complete_image
 from crrd.rollout.image.writer import ImageWriter
@@ -52,6 +56,15 @@ async def check_resumed(session: Session, run: Run) -> None:
     """Raise ConfigurationError if the user lacks a right that the run needs."""
     if run.options.image is not None:
         await check_rights(session, run.target, run.options.image)
+
+
+async def find_pulls(session: Session, name: str = "") -> Mapping[str, Sequence[datetime]]:
+    """Return, by run, when its pull pods were created. With a name, of that run only. Empty if pods cannot be read."""
+    found: dict[str, list[datetime]] = {}
+    with suppress(ApiRefusedError):
+        for each in await find_pull_pods(session.client, session.namespace, name):
+            found.setdefault(each.run, []).append(each.created or session.clock.now())
+    return found
 
 
 def make_writer(client: KubeClient, cluster: Cluster, run: Run, display: RunDisplay) -> KindWriter:

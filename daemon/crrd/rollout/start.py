@@ -13,7 +13,7 @@ from crrd.core.rollout.overview import unfinished
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.preview import Preview, make_preview, out_of_reach
-from crrd.core.rollout.requests import creator_of, longest_lived, newest_run
+from crrd.core.rollout.requests import RunRequest, creator_of, longest_lived, newest_run
 from crrd.core.rollout.rows import failed_requests, tally
 from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.core.rollout.run_limits import limits_annotation
@@ -26,7 +26,7 @@ from crrd.rollout.creator import check_creator
 from crrd.rollout.display import failures, summary
 from crrd.rollout.image.follow import following
 from crrd.rollout.image.start import undone
-from crrd.rollout.kinds import check_resumed, cluster_of, make_cluster, prepare
+from crrd.rollout.kinds import check_resumed, cluster_of, find_pulls, make_cluster, prepare
 from crrd.rollout.remedies import FLAGS
 from crrd.rollout.same_run import another_run, check_same, template_differs
 from crrd.rollout.session import Session
@@ -69,7 +69,7 @@ async def start(session: Session) -> int:
 async def undo(session: Session) -> int:
     """Start a run that gives the pods of another run the image back that they had before."""
     command = session.command
-    requests = await session.requests_of(command.run_name)
+    requests = await _requests_of(session, command.run_name)
     run = newest_run(requests)
     aim, change = await find_again(session.client, session.namespace, run.target), undone(run)
     options = replace(run.options, image=change, first=0, since="", **command.changed_options)
@@ -82,7 +82,7 @@ async def undo(session: Session) -> int:
 async def resume(session: Session) -> int:
     """Continue the run of this name, or show what is left of it."""
     command, name = session.command, session.command.run_name
-    requests = await session.requests_of(name)
+    requests = await _requests_of(session, name)
     run = newest_run(requests)
     await check_creator(session, creator_of(requests), name, run)
     run = run.changed(**command.changed_options)
@@ -106,6 +106,17 @@ async def resume(session: Session) -> int:
         await _record_options(session, run, cluster)
         begins = f"resuming on {run.target.words}, {left} left to restart"
         return (await carry_out(session, run, cluster, begins)).exit_code
+
+
+async def _requests_of(session: Session, name: str) -> list[RunRequest]:
+    """Return the requests of a run. Raises ConfigurationError if there are none, also if there are pull pods.
+
+    Only requests record what a run does, and who has written that.
+    """
+    if not (requests := await session.requests(f"{LABEL_RUN}={name}")) and await find_pulls(session, name):
+        way_out = f"give its command again, with --run {name}, or delete them: {session.command_line('abort', name)}"
+        raise ConfigurationError(f"run {name} has only pull pods, which do not say what it does: {way_out}")
+    return requests or await session.requests_of(name)
 
 
 async def _start(session: Session, aim: Aim) -> tuple[int, bool]:

@@ -2,9 +2,11 @@
 
 import os
 import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
-from crrd.core.rollout.overview import RunStatus, run_status
+from crrd.core.rollout.overview import RunStatus, run_status, unstarted
 from crrd.core.rollout.phases import End, GoOn, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.requests import RunRequest, newest_run
@@ -13,7 +15,7 @@ from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.core.rollout.waits import Skip, Wait
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import summary
-from crrd.rollout.kinds import cluster_of
+from crrd.rollout.kinds import cluster_of, find_pulls
 from crrd.rollout.remedies import FLAGS
 from crrd.rollout.session import Session
 
@@ -24,17 +26,36 @@ async def status(session: Session) -> int:
         by_run: dict[str, list[RunRequest]] = {}
         for each in await session.requests(LABEL_RUN):
             by_run.setdefault(each.run.name, []).append(each)
-        now = session.clock.now()
+        pulls, now = await find_pulls(session), session.clock.now()
         runs = [run_status(newest_run(requests), requests, now, is_gone) for requests in by_run.values()]
+        runs = [_with_pulls(session, each, pulls) for each in runs]
+        runs += [_unstarted(session, name, pulls) for name in pulls if name not in by_run]
         session.display.print_runs(sorted(runs, key=lambda each: (each.run.started, each.run.name), reverse=True))
         return 0
-    run = newest_run(await session.requests_of(session.command.run_name))
+    name = session.command.run_name
+    pulls = await find_pulls(session, name)
+    if name in pulls and not await session.requests(f"{LABEL_RUN}={name}"):
+        session.display.print_status(_unstarted(session, name, pulls), Plan(()), "")
+        return End.FAILED.exit_code if session.command.watch else 0
+    run = newest_run(await session.requests_of(name))
     async with await cluster_of(session, run) as cluster:
         if session.command.watch:
             return await _follow(session, run, cluster)
         status, plan = await _status_of(session, run, cluster)
-    session.display.print_status(status, plan, _again(session, status))
+    session.display.print_status(_with_pulls(session, status, pulls), plan, _again(session, status))
     return 0
+
+
+def _with_pulls(session: Session, status: RunStatus, pulls: Mapping[str, Sequence[datetime]]) -> RunStatus:
+    """Return the state of a run with what is known of its pull pods."""
+    name = status.run.name
+    return status.with_pulls(len(pulls.get(name, ())), session.command_line("abort", name))
+
+
+def _unstarted(session: Session, name: str, pulls: Mapping[str, Sequence[datetime]]) -> RunStatus:
+    """Return the state of a run that has only pull pods."""
+    parts = session.namespace, name, pulls[name], session.clock.now()
+    return unstarted(*parts, session.command_line("abort", name))
 
 
 async def _follow(session: Session, run: Run, cluster: Cluster) -> int:

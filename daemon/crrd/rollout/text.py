@@ -59,8 +59,9 @@ class TextDisplay(Display):
         reason = f"; {run.options.reason}" if run.options.reason else ""
         rows = [(row.pod, row.node, row.stage.value, row.wait.why) for row in plan.rows]
         idle = format_duration(status.idle)
+        what = f"{run.options.what} of {run.target.words}" if status.requests else "no pod has a request"
         self._print(
-            f"run {run.name}: {run.options.what} of {run.target.words}, since {run.started}{reason}",
+            f"run {run.name}: {what}, since {run.started}{reason}",
             f"{state_of(status)} ({status.phase}): {summary(plan.rows)}; last activity {idle} ago",
             *([f"waits for: {status.waits}"] if status.waits else []),
             *([f"to continue: {resume}"] if resume else []),

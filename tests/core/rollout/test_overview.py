@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from crrd.core.api.time import rfc3339
-from crrd.core.rollout.overview import RunStatus, run_status
+from crrd.core.rollout.overview import RunStatus, run_status, unstarted
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.progress import ANNOTATION_PROGRESS, Progress, read_progress
 from crrd.core.rollout.requests import RunRequest, longest_lived, read_run_request
@@ -52,6 +52,27 @@ def test_a_run_whose_process_is_gone_does_not_go_on(found: Progress | None, word
     status = seen(one(found))
     assert status.word == word
     assert status.waits == ("web-1" if word in ("running", "waiting") else "")
+
+
+@pytest.mark.parametrize("end", [None, *End])
+@pytest.mark.parametrize(("pulls", "left"), [(0, ""), (1, "1 pull pod;"), (2, "2 pull pods;")])
+def test_pull_pods_that_a_run_has_left_are_named(end: End | None, pulls: int, left: str) -> None:
+    before = seen(one(progress(end)))
+    status = before.with_pulls(pulls, "ABORT")
+    assert status.pulls == pulls
+    if end is not None and end.over and left:
+        assert status.waits == f"nothing, but it has left {left} to delete what is left: ABORT"
+    else:
+        assert status.waits == before.waits
+
+
+def test_a_run_that_has_only_pull_pods() -> None:
+    """It may be one that was killed before its first request, or one that waits for the first pull."""
+    times = [NOW - timedelta(seconds=seconds) for seconds in (40, 90)]
+    status = unstarted("shop", "begun", times, NOW, "ABORT")
+    assert (status.word, status.phase, status.pulls, status.end) == ("unknown", RunPhase.PULLING, 2, None)
+    assert (status.run.started, status.active_at, status.idle) == (rfc3339(times[1]), times[0], 40)
+    assert status.waits == "the pull of an image; if no process carries it out, delete its pull pods: ABORT"
 
 
 def test_the_phase_is_the_one_that_was_recorded_or_over() -> None:

@@ -1,17 +1,19 @@
 """The state of runs as other processes see it: what their process has recorded, or that it has stopped."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from crrd.core.api.time import parse_time
+from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.rollout.kind import Kind
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.requests import RunRequest, last_progress
 from crrd.core.rollout.rivals import age_of, with_open_requests
-from crrd.core.rollout.run import Run
+from crrd.core.rollout.run import Options, Run, Target
 
 RUNNING, WAITING = "running", "waiting"  # Words for runs that go on
+UNKNOWN = "unknown"
+"""The word for a run without requests: nothing is known of its process. It is also the name of its target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,24 @@ class RunStatus:
     idle: float  # Seconds since then
     waits: str  # What the run waits for; "" for nothing
     blocked: bool  # Whether it makes no progress because of that
+    pulls: int = 0  # How many pull pods it has
 
     @property
     def word(self) -> str:
         """Its state in a word."""
+        if not self.requests:
+            return UNKNOWN
         return self.end.word if self.end is not None else WAITING if self.blocked else RUNNING
+
+    def with_pulls(self, pulls: int, abort: str) -> "RunStatus":
+        """Return the state of a run that has pull pods. If it is over, it says what to do about them.
+
+        `abort` is the command that deletes them.
+        """
+        if not pulls or self.end is None or not self.end.over:
+            return replace(self, pulls=pulls)
+        left = f"{pulls} pull pod{'s' * (pulls != 1)}"
+        return replace(self, pulls=pulls, waits=f"nothing, but it has left {left}; to delete what is left: {abort}")
 
 
 def run_status(
@@ -57,6 +72,18 @@ def run_status(
     host, waits = last.by.rpartition("/")[0], last.waits if goes_on else ""
     counts = last.done, last.total, active_at, idle
     return RunStatus(run, requests, phase, found, host, *counts, waits, blocked=last.blocked)
+
+
+def unstarted(namespace: str, name: str, created: Collection[datetime], now: datetime, abort: str) -> RunStatus:
+    """Return the state of a run that has no request, but pull pods. `created` are their times.
+
+    A process that carries it out waits until an image is pulled, or was killed then. `abort` as in `with_pulls`.
+    """
+    first, last = min(created, default=now), max(created, default=now)
+    run = Run(namespace, name, Target(UNKNOWN), Options(()), rfc3339(first))
+    waits = f"the pull of an image; if no process carries it out, delete its pull pods: {abort}"
+    idle = (now - last).total_seconds()
+    return RunStatus(run, (), RunPhase.PULLING, None, "", 0, 0, last, idle, waits, blocked=False, pulls=len(created))
 
 
 def is_unfinished(requests: Collection[RunRequest], now: datetime) -> bool:

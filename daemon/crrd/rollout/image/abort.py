@@ -34,12 +34,12 @@ class Parts:
     writer: Callable[[Cluster, Run, RunDisplay], KindWriter]
 
 
-async def abort_pulls(session: Session, why: str) -> bool:
-    """Delete the pull pods of a run that has nothing else to abort. Return whether there are any."""
+async def abort_pulls(session: Session, why: str, more: str = "") -> bool:
+    """Delete the pull pods of a run that has nothing else to abort, and say so. Return whether there are any."""
     name = session.command.run_name
     if not await delete_pull_pods(session.client, session.namespace, name):
         return False
-    session.display.print_line(f"run {name} {why}, so only its pull pods were deleted")
+    session.display.print_line(f"run {name} {why}, so only its pull pods were deleted{more}")
     return True
 
 

@@ -16,10 +16,15 @@ from crrd.rollout.process import this_process
 from crrd.rollout.side_by_side import each_of
 
 
+async def find_pull_pods(client: KubeClient, namespace: str, run: str = "") -> list[PullPod]:
+    """Return the pull pods of a run, or of all runs."""
+    where = Where(namespace=namespace, label_selector=f"{LABEL_PULL}={run}" if run else LABEL_PULL)
+    return [each for each in (await client.list_all(PODS, read_pull_pod, **where)).items if each.run]
+
+
 async def delete_pull_pods(client: KubeClient, namespace: str, run: str) -> int:
     """Delete all pull pods of a run. Return how many there were."""
-    where = Where(namespace=namespace, label_selector=f"{LABEL_PULL}={run}")
-    found = [each for each in (await client.list_all(PODS, read_pull_pod, **where)).items if each.run == run]
+    found = await find_pull_pods(client, namespace, run)
     await each_of(_delete(client, namespace, each.name, each.uid) for each in found)
     return len(found)
 
