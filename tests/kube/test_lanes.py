@@ -1,7 +1,7 @@
 """Who may call the API server next."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -54,11 +54,11 @@ async def test_reads_and_writes_take_turns_and_events_go_last() -> None:
 
 async def test_a_write_that_a_stop_waits_for_does_not_wait_for_hundreds_of_reads() -> None:
     calls, loop = Calls(), asyncio.get_running_loop()
-    reads = [asyncio.create_task(calls.call("read", Lane.READ, 0.4)) for _ in range(400)]
+    reads = [asyncio.create_task(calls.call("read", Lane.READ, 0.2)) for _ in range(400)]
     await asyncio.sleep(0.01)
     began = loop.time()
     await calls.call("write", Lane.WRITE, 0.0)
-    assert loop.time() - began <= 0.4
+    assert loop.time() - began <= 0.2
     assert calls.began.count("read") < 2 * PLACES
     await asyncio.gather(*reads)
 
@@ -90,6 +90,63 @@ async def test_calls_of_many_namespaces_that_hang_keep_another_waiting_only_for_
         assert loop.time() - began <= 0.011
         await asyncio.sleep(1.0)
     assert calls.began.count("hangs") >= 2 * number, "they are served, too"
+    await cancel(hanging)
+
+
+NUMBER = 50  # Namespaces that begin to hang at once, with twelve calls each
+BUSY = {Lane.READ: PLACES, Lane.WRITE: PLACES, Lane.EVENT: FEW_PLACES, Lane.ROUTINE: FEW_PLACES}
+
+
+async def hang_in_all(calls: Calls, lanes: Iterable[Lane]) -> list[asyncio.Task[None]]:
+    """Begin these calls, which do not end. Return their tasks."""
+    each = ((f"noisy-{number}", lane) for lane in lanes for number in range(NUMBER) for _ in range(12))
+    made = [asyncio.create_task(calls.call("hangs", lane, 1000.0, namespace=name)) for name, lane in each]
+    await asyncio.sleep(0.001)
+    return made
+
+
+@pytest.mark.parametrize("were_fast", [False, True])
+@pytest.mark.parametrize("lane", Lane)
+async def test_a_namespace_that_begins_to_hang_takes_one_place_while_others_wait(
+    lane: Lane, *, were_fast: bool
+) -> None:
+    """Its last call was fast, or it has had none in this lane."""
+    calls, loop, hanging = Calls(), asyncio.get_running_loop(), list[asyncio.Task[None]]()
+    if were_fast:
+        hanging += [
+            asyncio.create_task(calls.call("w", lane, 0.01, namespace=f"noisy-{each % NUMBER}"))
+            for each in range(3 * NUMBER)
+        ]
+        await asyncio.sleep(0.01 * 2.5 * NUMBER / BUSY[lane])
+    hanging += await hang_in_all(calls, [lane])
+    began = loop.time()
+    await calls.call("w", lane, 0.0, namespace="quiet")
+    assert loop.time() - began <= (NUMBER / BUSY[lane] + 2) * SLOW_SECONDS
+    await cancel(hanging)
+
+
+async def test_work_of_another_namespace_takes_five_seconds_while_calls_of_all_kinds_begin_to_hang() -> None:
+    calls, loop = Calls(), asyncio.get_running_loop()
+    hanging = await hang_in_all(calls, Lane)
+    began = loop.time()
+    for lane in (Lane.READ, Lane.WRITE) * 4:
+        await calls.call("w", lane, 0.01, namespace="quiet")
+    assert loop.time() - began <= 5.0
+    await cancel(hanging)
+
+
+async def test_a_slow_namespace_stays_one_if_its_place_is_not_used() -> None:
+    calls = Calls()
+    hanging = [asyncio.create_task(calls.call("hangs", Lane.WRITE, 10.0, namespace="noisy")) for _ in range(PLACES)]
+    await asyncio.sleep(SLOW_SECONDS + 0.01)
+    token = wanted.set(lambda: False)
+    with pytest.raises(WithdrawnError):
+        await calls.call("late", Lane.WRITE, 0.1, namespace="noisy")
+    wanted.reset(token)
+    hanging += [asyncio.create_task(calls.call("hangs", Lane.WRITE, 10.0, namespace="noisy")) for _ in range(PLACES)]
+    began = asyncio.get_running_loop().time()
+    await calls.call("w", Lane.WRITE, 0.0, namespace="quiet")
+    assert asyncio.get_running_loop().time() == began
     await cancel(hanging)
 
 

@@ -125,6 +125,23 @@ async def test_requests_whose_writes_hang_delay_no_other_team(number: int) -> No
         assert not any(cluster.unready(f"noisy-{each}") for each in range(number)), "theirs hang all the time"
 
 
+@pytest.mark.parametrize("hanging", [("patch",), ("get", "patch")])
+@pytest.mark.parametrize("number", [1, 12])
+async def test_fifty_namespaces_that_begin_to_hang_delay_no_other(hanging: tuple[str, ...], number: int) -> None:
+    """All requests reach their deadlines in the same second. Those of other teams end within five."""
+    noisy = [f"noisy-{each}" for each in range(50)]
+    api = LanedApi(lambda verb, _, team, __: 10.0 if team in noisy and verb in hanging else 0.01)
+    before = Cluster(api)
+    for team in (*noisy, *OTHERS):
+        for each in range(number):
+            before.pod(team, f"{team}-{each}")
+            before.request(team, f"{team}-{each}", grace=None, activeDeadlineSeconds=20)
+    async with managed(api, *noisy) as cluster:  # which waits for 5 s
+        await asyncio.sleep(15 + 5)
+        late = [f"{team}-{each}" for team in OTHERS for each in range(number)]
+        assert [name for name in late if cluster.phase(name) != "Completed"] == []
+
+
 async def test_what_is_due_goes_before_thousands_of_routine_reads() -> None:
     """2 000 requests are under way, and a read takes 0.15 s. One more ends five seconds after its deadline at most."""
     api = LanedApi(lambda verb, *_: 0.15 if verb == "get" else 0.01)

@@ -39,11 +39,13 @@ class Running(Watched):
     api: SilentApi
     node: "Runtime"
 
-    def request(self, name: str = "r1", created: str = "2026-01-01T00:00:00Z") -> None:
-        """Somebody creates a request for the pod that there is."""
-        labels = {"node-name": NODE, "active": "true", "pod-uid": POD_UID}
+    def request(
+        self, name: str = "r1", created: str = "2026-01-01T00:00:00Z", *, namespace: str = "default", pod: str = "web"
+    ) -> None:
+        """Somebody creates a request, for the pod that there is or for another one."""
+        labels = {"node-name": NODE, "active": "true", "pod-uid": POD_UID if pod == "web" else pod}
         meta = {
-            "namespace": "default",
+            "namespace": namespace,
             "name": name,
             "uid": name,
             "resourceVersion": "1",
@@ -51,7 +53,7 @@ class Running(Watched):
             "labels": {f"crr.apps.kruise.io/{key}": value for key, value in labels.items()},
         }
         context = {"containerID": f"{RUNTIME}://old", "restartCount": 0}
-        spec = {"podName": "web", "containers": [{"name": "app", "statusContext": context}]}
+        spec = {"podName": pod, "containers": [{"name": "app", "statusContext": context}]}
         self.api.put(REQUESTS, {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec})
 
 

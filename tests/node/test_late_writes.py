@@ -71,3 +71,20 @@ async def test_a_burst(stop_seconds: float, kubelet_seconds: float, queue: float
     await asyncio.gather(task, others)
     (done,) = api.objects["containerrecreaterequests"].values()
     assert (done["status"]["phase"], api.written) == ("Completed", writes)
+
+
+@pytest.mark.parametrize("hanging", [("patch",), ("get", "patch", "create")])
+async def test_fifty_namespaces_that_hang_from_the_start_delay_no_other(hanging: tuple[str, ...]) -> None:
+    """Twelve requests each, for pods that are gone. The request of another namespace is done within five seconds."""
+    api = Busy(lambda verb, _, team, __: 10.0 if team[:5] == "noisy" and verb in hanging else 0.01)
+    node, ends = Kubelet(api), asyncio.Event()  # type: ignore[arg-type]
+    daemon = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "error"))
+    world = Running(daemon._health, api, node)
+    for number in range(600):
+        world.request(f"lost-{number}", namespace=f"noisy-{number % 50}", pod=f"lost-{number}")
+    task = asyncio.create_task(daemon.serve(cast("NodeRuntime", node), cast("KubeClient", api), ends))
+    world.request(created=rfc3339(datetime.now(UTC)))
+    await asyncio.sleep(node.stop_seconds + node.kubelet_seconds + 5.0)
+    assert api.objects["containerrecreaterequests"]["r1"].get("status", {}).get("phase") == "Completed"
+    ends.set()
+    await task

@@ -88,7 +88,7 @@ async def test_runs_of_one_process_count_each_other_before_a_request_exists() ->
 
 async def test_a_failure_stops_the_starts_that_are_still_to_come() -> None:
     api = RunCluster(50)
-    api.slow = dict.fromkeys(api.objects["pods"], 0.4)
+    api.slow = dict.fromkeys(api.objects["pods"], 0.24)
     api.fails = {"web-0000"}
     plan = await api.carry_out(api.run_of(max_unavailable=ALL))
     assert plan.end is End.FAILED

@@ -5,9 +5,9 @@ one slow object from delaying others:
 
 - A slow call gives up its place after a while, but goes on.
 - Reads and writes take turns. Events and routine reads come after both, and take few places.
-- Within a lane, the namespace that has used the places least goes first. Namespaces whose last call was slow have
-  places of their own. So calls of other namespaces wait for the first slow call of a namespace at most, however many
-  hang there, and in however many namespaces.
+- Within a lane, the namespace with the fewest calls under way goes first, and of these the one that has used the places
+  least. Namespaces whose last call was slow have places of their own. So calls of other namespaces wait for one call of
+  a namespace whose calls begin to hang, and for none after that.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from crrd.lib.errors import WithdrawnError
 
 PLACES = 6  # Calls that may be under way at once, not counting slow ones; and as many of slow namespaces
 FEW_PLACES = 2  # How many of these places events may take, and how many routine reads
-SLOW_SECONDS = 0.5  # A call that takes longer gives up its place, and goes on without one
+SLOW_SECONDS = 0.25  # A call that takes longer gives up its place, and goes on without one
 REMEMBERED = 1000  # Slow namespaces that are known as such until their next call
 
 
@@ -50,60 +50,58 @@ _LIMITS = {Lane.EVENT: FEW_PLACES, Lane.ROUTINE: FEW_PLACES}
 class _Flow:
     """The calls of one namespace in a lane."""
 
-    used: float  # Seconds of places, on the scale of its lane: a flow that was idle starts where the others are
-    cost: float = 0.0  # Of its last call: the estimate for the next one. It is slow if this is SLOW_SECONDS or more
-    waiting: deque["asyncio.Future[float]"] = field(default_factory=deque)
+    slow: bool = False  # Whether its last call was slow, so that the next one gets one of the places for these
+    used: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
+    """Seconds of both kinds of places, on the scale of its lane: a flow that was idle starts where the others are."""
+    waiting: deque["asyncio.Future[bool]"] = field(default_factory=deque)
     under_way: int = 0
 
 
 class _Queue:
-    """The calls of one lane."""
+    """The calls of one lane. There are two kinds of places: those of namespaces that are slow (True), and of others."""
 
     def __init__(self) -> None:
-        self.taken = {False: 0, True: 0}  # The places of namespaces that are not slow, and of slow ones
+        self.taken = {False: 0, True: 0}
         self._flows: dict[str, _Flow] = {}
-        self._scale = 0.0  # What the flow had used that was granted a place last
+        self._scale = {False: 0.0, True: 0.0}  # What the flow had used that was granted a place last
 
-    def add(self, name: str, granted: "asyncio.Future[float]") -> None:
-        """Let a call wait. The future's result is the estimated time of the call."""
-        flow = self._flows.setdefault(name, _Flow(self._scale))
-        flow.used = max(flow.used, self._scale)
+    def add(self, name: str, granted: "asyncio.Future[bool]") -> None:
+        """Let a call wait. The future's result is the kind of its place."""
+        flow = self._flows.setdefault(name, _Flow())
+        if not flow.waiting:
+            flow.used = {kind: max(used, self._scale[kind]) for kind, used in flow.used.items()}
         flow.waiting.append(granted)
 
     def grant(self, *, slow: bool) -> bool:
-        """Grant a place to the next call of slow namespaces, or of others. Return False if none waits."""
-        while waiting := [name for name, each in self._flows.items() if each.waiting and _is_slow(each.cost) is slow]:
-            name = min(waiting, key=lambda each: self._flows[each].used)
-            flow = self._flows[name]
+        """Grant a place of this kind to the next call. Return False if none waits."""
+        while flows := [(name, each) for name, each in self._flows.items() if each.waiting and each.slow is slow]:
+            name, flow = min(flows, key=lambda each: (each[1].under_way, each[1].used[slow]))
             granted = flow.waiting.popleft()
             if not granted.done():
-                self._scale = max(self._scale, flow.used)
-                flow.used += flow.cost
+                self._scale[slow] = max(self._scale[slow], flow.used[slow])
                 flow.under_way += 1
                 self.taken[slow] += 1
-                granted.set_result(flow.cost)
+                granted.set_result(slow)
                 return True
             self._forget_idle(name)
         return False
 
-    def free(self, name: str, estimate: float, seconds: float) -> None:
-        """Take back the place of a call that has used it for this time."""
+    def free(self, name: str, seconds: float | None, *, slow: bool) -> None:
+        """Take back a place of this kind after a call of this time, None if there was no call."""
         flow = self._flows[name]
-        flow.used += seconds - estimate
-        flow.cost = seconds
         flow.under_way -= 1
-        self.taken[_is_slow(estimate)] -= 1
+        self.taken[slow] -= 1
+        if seconds is not None:
+            flow.used[slow] += seconds
+            flow.slow = seconds >= SLOW_SECONDS
         self._forget_idle(name)
 
     def _forget_idle(self, name: str) -> None:
         flow = self._flows[name]
-        kept = _is_slow(flow.cost) and len(self._flows) <= REMEMBERED
-        if not flow.waiting and not flow.under_way and flow.used <= self._scale and not kept:
+        in_debt = any(used > self._scale[kind] for kind, used in flow.used.items())
+        kept = in_debt or (flow.slow and len(self._flows) <= REMEMBERED)
+        if not flow.waiting and not flow.under_way and not kept:
             del self._flows[name]
-
-
-def _is_slow(seconds: float) -> bool:
-    return seconds >= SLOW_SECONDS
 
 
 class Lanes:
@@ -120,17 +118,21 @@ class Lanes:
         WithdrawnError: the call was not `wanted` any more when it got its place.
         """
         loop, queue = asyncio.get_running_loop(), self._queues[lane]
-        granted: asyncio.Future[float] = loop.create_future()
+        granted: asyncio.Future[bool] = loop.create_future()
         queue.add(namespace, granted)
         self._hand_on()
         try:
             async with asyncio.timeout(patience):
-                estimate = await granted
+                slow = await granted
         except BaseException:
             if granted.cancel() is False and not granted.cancelled():  # the place was granted too late to be used
-                queue.free(namespace, granted.result(), 0.0)
+                queue.free(namespace, None, slow=granted.result())
                 self._hand_on()
             raise
+        if not wanted.get()():
+            queue.free(namespace, None, slow=slow)
+            self._hand_on()
+            raise WithdrawnError("not wanted any more when its turn came")
         began = loop.time()
         timer: asyncio.TimerHandle | None = None
 
@@ -139,13 +141,10 @@ class Lanes:
             if timer is not None:
                 timer.cancel()
                 timer = None
-                queue.free(namespace, estimate, max(least, loop.time() - began))
+                queue.free(namespace, max(least, loop.time() - began), slow=slow)
                 self._hand_on()
 
         timer = loop.call_later(SLOW_SECONDS, give_back, SLOW_SECONDS)
-        if not wanted.get()():
-            give_back(estimate)
-            raise WithdrawnError("not wanted any more when its turn came")
         return give_back
 
     def _hand_on(self) -> None:
