@@ -120,6 +120,11 @@ def with_image(active: str) -> Change:
     return change
 
 
+def never_ran(found: Json) -> None:
+    without_context(found)
+    by_patcher(with_image("image"))(found)
+
+
 def other_spec(found: Json) -> None:
     found["spec"]["podName"] = "db"
 
@@ -184,6 +189,7 @@ WRITES: dict[str, tuple[Write, str]] = {
     "create with an image, by who may patch pods": (created(by_patcher(with_image("image"))), "manager patcher root"),
     "create with an image, for older daemons": (created(with_image("true")), "manager user root"),
     "create without a context": (created(without_context), "manager user root"),
+    "create with an image, for a container that never ran": (created(never_ran), "manager patcher root"),
 }
 """What is written -> who may of those with the plain right to update requests, beside OpenKruise's admission."""
 BY_OURS = {
@@ -212,6 +218,7 @@ BY_OURS = {
     "create without a node": "",
     "create inactive": "",
     "create without a context": "",
+    "create with an image, for a container that never ran": "patcher",
 }
 """Who may where admission is crrd's own, as far as that is another answer."""
 

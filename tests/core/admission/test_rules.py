@@ -37,6 +37,7 @@ from tests.support.admission import (
     reviewed,
     spec,
     strategy,
+    without_id,
 )
 
 
@@ -94,6 +95,17 @@ def test_a_request_with_an_image_is_active_for_those_alone_that_know_images() ->
     assert admitted(found) == found, "asked again, admission changes nothing"
     found["metadata"]["labels"][ACTIVE] = "true"
     assert not parse_request(found).active, "an older manager has admitted it"
+
+
+@pytest.mark.parametrize("change", [without_id, lambda pod: pod.pop("status")])
+def test_a_container_that_has_never_run_may_get_another_image(change: Change) -> None:
+    """For example one whose image cannot be pulled. There is no instance that a statusContext could name."""
+    pod = new_pod(change)
+    found = admitted(new_request(containers=[{"name": "app", "image": "app:2"}]), pod)
+    assert found["spec"]["containers"] == [{"name": "app", "image": "app:2"}]
+    assert admitted(found, pod) == found
+    started = admitted(found)["spec"]["containers"][0]
+    assert started["statusContext"]["containerID"] == "containerd://a1", "asked again, it runs by now"
 
 
 def test_fills_in_all_that_is_admissions() -> None:

@@ -1612,6 +1612,14 @@ def having(image: str, *statuses: Json) -> Json:
     return found
 
 
+def first_image(written: float, reason: str = "") -> Json:
+    """The same for a container that has never run."""
+    found = for_image(written, reason)
+    del found["spec"]["containers"][0]["statusContext"]
+    return found
+
+
+REFUSED = waiting("ErrImagePull", "not found")
 SET, TAKEN = "the image app:2 is on the node; waiting until the pod has it", "the pod has the image app:2; kubelet has"
 FAILING = "kubelet has stopped the container, and cannot pull its new image app:2 (ErrImagePull: not found)"
 BACK = "to start the container with an image that the node has: kubectl "
@@ -1653,6 +1661,24 @@ IMAGE_ROWS = [
         pod=having("app:2", waiting("ErrImagePull", "not found")),
     ),
     Row("as before", for_image(8), MOVING, "not started yet", pod=having("app:1")),
+    Row("set soon, refused", for_image(3, "ImagePresent"), MOVING, SET, pod=having("app:1", REFUSED)),
+    Row("set soon, never ran", first_image(3, "ImagePresent"), MOVING, SET, pod=having("app:1", REFUSED)),
+    Row(
+        "not pulled, never ran",
+        first_image(8),
+        STUCK,
+        "waiting for kubelet: the image cannot be pulled (ErrImagePull: not found)",
+        "check the image name, the registry and the pod's imagePullSecrets: kubectl describe pod -n shop web",
+        pod=having("app:2", REFUSED),
+    ),
+    Row(
+        "ready, never ran",
+        first_image(8),
+        MOVING,
+        "the new container containerd://new012345678 is running (for 20s), and is ready",
+        pod=having("app:2", status(NEW, 0)),
+    ),
+    Row("of the old image, never ran", first_image(8), MOVING, "not started yet", pod=having("app:1", status(NEW, 0))),
     Row(
         "ready",
         for_image(8),

@@ -226,6 +226,8 @@ def sights(draw: st.DrawFn) -> tuple[Request, Pod, list[Instance], dict[str, Any
     ready, container_id = draw(st.booleans()), draw(st.sampled_from(("old", "new")))
     view = replace(shown(draw(IMAGES), container_id, ready=ready, running=ready), readiness_gate=grace)
     req = asked(draw(STATES), unready_grace_seconds=5 if grace else None)
+    if draw(st.booleans()):
+        req = replace(req, containers=(RequestedContainer("app", None, NEW),))  # It had never run
     images = draw(st.dictionaries(st.just(NEW), st.booleans()))
     return req, view, found, {"images": images, "kubelet_minor": draw(st.sampled_from((None, 30, 36)))}
 
@@ -245,14 +247,43 @@ def test_nothing_is_ever_stopped_and_done_means_the_image(
             assert app.container_id == newest.pin.container_id
 
 
-def test_an_old_kubelets_hash_tells_nothing_without_the_containers_id() -> None:
-    """Nobody has written down which instance was there before, so none can be compared with it."""
-    unpinned = request(containers=(RequestedContainer("app", None, NEW),))
-    new = instance("new", hash="2", created_at=2)
-    actions = one(unpinned, shown(NEW, "new"), new, kubelet_minor=30).actions
-    assert not [
-        each for each in actions if isinstance(each, WriteStatus) and each.status.phase is RequestPhase.COMPLETED
-    ]
+def first(status: Status | None = None) -> Request:
+    """Return the request for a container that has never run."""
+    return request(containers=(RequestedContainer("app", None, NEW),), status=status or Status())
+
+
+def test_a_container_that_has_never_run_gets_its_image() -> None:
+    """For example because its image cannot be pulled. Kubelet starts the first instance with the next one."""
+    refused = shown(OLD, running=False, ready=False, waiting_reason="ImagePullBackOff", waiting_message="no such tag")
+    bare = replace(refused, containers={"app": replace(refused.containers["app"], container_id="")})
+    present = one(first(), bare, images={NEW: True})
+    assert state(present).reason is Reason.IMAGE_PRESENT
+    given = first(Status(RequestPhase.RECREATING, (state(present),)))
+    held_back = replace(bare, containers={"app": replace(bare.containers["app"], image=NEW)})
+    waiting = one(given, held_back)
+    assert (state(waiting).phase, state(waiting).message) == (StatePhase.RECREATING, "ImagePullBackOff: no such tag")
+    done = one(given, shown(NEW, "new"), instance("new", image=NEW))
+    assert state(done).phase is StatePhase.SUCCEEDED
+    of_the_old_one = one(given, shown(NEW, "other"), instance("other", image=OLD))
+    assert state(of_the_old_one).phase is StatePhase.RECREATING, "it could be pulled meanwhile"
+
+
+@pytest.mark.parametrize(
+    ("minor", "found", "pod_at", "phase"),
+    [
+        (36, hash_of_name_and_image("app", NEW), NOW, StatePhase.SUCCEEDED),
+        (36, hash_of_name_and_image("app", OLD), 0.0, StatePhase.RECREATING),
+        (30, "2", NOW - 20, StatePhase.RECREATING),
+        (30, "2", NOW - 20 - STOP_SPARE, StatePhase.SUCCEEDED),
+    ],
+)
+def test_the_first_instance_where_the_runtime_has_no_name(
+    minor: int, found: str, pod_at: float, phase: StatePhase
+) -> None:
+    """An older kubelet's hash can be compared with none. It replaces an instance of another image, so it gets time."""
+    view = shown(NEW, "new", grace_seconds=20)
+    decision = one(first(), view, instance("new", hash=found), kubelet_minor=minor, pod_at=pod_at)
+    assert state(decision).phase is phase
 
 
 def test_a_container_that_kubelet_may_be_stopping_is_not_done_because_it_has_the_image_again() -> None:

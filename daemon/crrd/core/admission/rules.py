@@ -196,10 +196,10 @@ def _unrecreatable_container(request: Request, pod: Pod, kubelet_minor: int | No
         elif known.policy(kubelet_minor) is RestartPolicy.NEVER:
             rule = f"that kubelet restarts: the restartPolicy of {container} is Never"
             reason = DenialReason.CONTAINER_NEVER_RESTARTED
-        elif not known.container_id:
+        elif not known.container_id and not request.for_image:
             rule = f"that has started: {container} has no container ID yet, try later"
             reason = DenialReason.CONTAINER_NOT_STARTED
-        elif error := container_id_error(known.container_id):
+        elif known.container_id and (error := container_id_error(known.container_id)):
             return Denied(f"spec.containers[{index}].statusContext.containerID {error}", DenialReason.INVALID_SPEC)
         else:
             code = restart_all_code(known.restart_rules, kubelet_minor)
@@ -253,7 +253,7 @@ def _completed(request: NewRequest, pod: Pod, user: str) -> dict[str, Any]:
     for entry in request.entries:
         container = pod.containers[entry["name"]]
         context = {"containerID": container.container_id, "restartCount": container.restart_count}
-        containers.append({**entry, "statusContext": context})
+        containers.append({**entry, "statusContext": context} if container.container_id else entry)
     return with_values(
         written,
         {

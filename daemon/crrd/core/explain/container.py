@@ -47,7 +47,7 @@ def _find(facts: Facts, container: RequestedContainer, state: RecreateState) -> 
         return pending
     if not known.running:
         return _not_running(facts, state, known)
-    return _runs_again(facts, known) if _is_successor(target, known) else _to_be_stopped(facts, state)
+    return _runs_again(facts, known) if _runs_next(target, container, known) else _to_be_stopped(facts, state)
 
 
 def _image_pending(
@@ -55,29 +55,36 @@ def _image_pending(
 ) -> Finding | None:
     """Return the finding for a container that does not run its new image yet; None if it does, or waits otherwise."""
     written, image = facts.seconds_since(facts.times.written), container.image
-    has_image = known.image == image
-    if known.waiting_reason in IMAGE_NOT_PULLED and has_image:
+    has_image, target = known.image == image, facts.request.target(container)
+    if known.waiting_reason in IMAGE_NOT_PULLED and has_image and target is not None:
         back = f"kubectl -n {facts.request.namespace} set image pod/{facts.request.pod_name} {known.name}=IMAGE"
         if facts.run is not None:
             back = f"kubectl recreate undo {facts.run.name} -n {facts.request.namespace}"
         values = {"image": image, "kubelet": held_back(known), "back": back}
         return make_finding(facts, Topic.NEW_IMAGE_NOT_PULLED, written, stuck=True, **values)
-    if not known.running or _is_successor(facts.request.target(container), known):
+    if state.reason is Reason.IMAGE_PRESENT and not has_image:
+        late = written is None or written > DAEMON_PATIENCE_SECONDS  # a run sets it within seconds
+        advice = None if late else ()
+        return make_finding(facts, Topic.NEW_IMAGE_NOT_SET, written, stuck=late, advice=advice, image=image)
+    if not known.running or _runs_next(target, container, known):
         return None
     if has_image:
         late = written is not None and written > OVERDUE_SECONDS
         advice = None if late else ()
         return make_finding(facts, Topic.NEW_IMAGE_NOT_TAKEN, written, stuck=late, advice=advice, image=image)
-    if state.reason is Reason.IMAGE_PRESENT:
-        late = written is None or written > DAEMON_PATIENCE_SECONDS  # a run sets it within seconds
-        advice = None if late else ()
-        return make_finding(facts, Topic.NEW_IMAGE_NOT_SET, written, stuck=late, advice=advice, image=image)
     return _status_message(facts, state, Topic.TURN_AWAITED)
 
 
 def _status_message(facts: Facts, state: RecreateState, otherwise: Topic) -> Finding:
     """Return the status' message about the container, or the other topic if there is none."""
     return make_finding(facts, Topic.STATUS_MESSAGE if state.message else otherwise, message=state.message)
+
+
+def _runs_next(target: Pin | None, container: RequestedContainer, known: PodContainer) -> bool:
+    """Whether the pod's status shows the next instance. A container that had never run gets its first one."""
+    if target is None and container.image:
+        return known.image == container.image and bool(known.container_id)
+    return _is_successor(target, known)
 
 
 def _is_successor(target: Pin | None, known: PodContainer) -> bool:

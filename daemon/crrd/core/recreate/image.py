@@ -83,19 +83,19 @@ def _started_for_image(view: ContainerView, newest: Instance) -> bool:
     """Whether kubelet started the instance with the image that the pod has now.
 
     The runtime tells it, or else kubelet's hash of the container. Before 1.31 that is a hash of all of its spec: then
-    it must differ from that of the instance that ran before, or of one that came after that.
+    it must differ from that of the instance that ran before, or of one that came after that. If none is known, kubelet
+    must have had the time to replace this one.
     """
     if newest.image:
         return newest.image == view.image
     minor, observed, target = view.whole.node.kubelet_minor, view.whole.observed, view.target
-    if minor is None or minor >= SINCE or target is None:
+    if minor is None or minor >= SINCE:
         return newest.hash == hash_of_name_and_image(view.name, view.image)
-    if (before := observed.hashes.get(target.bare_id)) is not None:
-        return newest.hash != before
-    later = (
-        each for each in observed.instances if each.name == view.name and each.restart_count > target.restart_count
-    )
-    if any(each.hash != newest.hash for each in later):
-        return True
-    # Kubelet removed all earlier ones before this process began. It would have replaced this one by now.
+    if target is not None:
+        if (before := observed.hashes.get(target.bare_id)) is not None:
+            return newest.hash != before
+        own = (each for each in observed.instances if each.name == view.name)
+        if any(each.hash != newest.hash for each in own if each.restart_count > target.restart_count):
+            return True
+    # None ran before, or kubelet removed all earlier ones before this process began.
     return view.whole.now >= _replaced_by(view) and view.whole.node.kubelet_silent_since is None

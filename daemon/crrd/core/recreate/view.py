@@ -142,11 +142,11 @@ class ContainerView:
     def to_pin(self) -> Pin | None:
         """Steps 4 and 5: the instance to pin if the request does not name one; None if there is nothing to pin.
 
-        None, too, after work has begun for the request: the newest instance may be the successor.
+        None, too, for an image, and after work has begun for the request: the newest instance may be the successor.
         """
         if self.newest is None or self.target is not None or self.written.phase.final or self.written.started:
             return None
-        return None if self.problem or self.unfit else self.newest.pin
+        return None if self.image or self.problem or self.unfit else self.newest.pin
 
     # Does it come back?
 
