@@ -35,9 +35,9 @@ from tests.support.rollouts import (
     workload,
 )
 
-OLD, NEW, OTHER = "app:1", "app:2", "app:3"
+OLD, NEW, OTHER, BAD = "app:1", "app:2", "app:3", "app:none"
 LIMIT, PODS, NODES = 2, 5, ("node-a", "node-b")
-RUN = run(image=ImageChange(NEW, (OLD,)), max_unavailable=Amount(LIMIT), max_failures=9)
+RUN = run(image=ImageChange(NEW, (OLD, BAD)), max_unavailable=Amount(LIMIT), max_failures=9)
 
 
 @dataclass
@@ -61,6 +61,9 @@ class Model:
     def __post_init__(self) -> None:
         for _ in range(PODS):
             self.add()
+        never = max(self.pods)
+        self.running[never] = ""  # its image cannot be pulled
+        self.change(never, image=BAD, container_id="", running=False, ready=False, waiting_reason="ImagePullBackOff")
 
     def add(self) -> None:
         self.made += 1
@@ -110,8 +113,8 @@ class Model:
             if row.uid in self.pods and RUN.request_name(row.uid, row.failed) not in self.requests:
                 found = asked(RUN, self.pods[row.uid])
                 found = again(found, row.request) if row.request is not None else found
-                target = Pin(self.pods[row.uid].pod.containers["app"].container_id)
-                wanted = RequestedContainer("app", target, NEW)
+                target = self.pods[row.uid].pod.containers["app"].container_id
+                wanted = RequestedContainer("app", Pin(target) if target else None, NEW)
                 self.requests[found.request.name] = replace(found, request=replace(found.request, containers=(wanted,)))
         return plan
 
@@ -122,11 +125,11 @@ class Model:
             if self.running[uid] == image:
                 continue
             if (pod.pod.node_name, image) not in self.on_node:
-                if uid not in self.edited:
+                if uid not in self.edited and self.running[uid]:
                     self.outages.append(pod.pod.name)
                 continue
             self.running[uid] = image
-            self.change(uid, container_id=f"containerd://{uid}-{self.now}", ready=True)
+            self.change(uid, container_id=f"containerd://{uid}-{self.now}", running=True, ready=True)
 
     def pull(self) -> None:
         for node, pod in tuple(self.pulls.items()):
@@ -207,7 +210,9 @@ def test_no_container_is_stopped_without_its_image(moves: list[str]) -> None:
         model.kubelet()
         assert model.outages == []
         away = [
-            uid for uid, pod in model.pods.items() if model.image(uid) != model.running[uid] and uid not in model.edited
+            uid
+            for uid, running in model.running.items()
+            if running not in ("", model.image(uid)) and uid not in model.edited
         ]
         assert len(away) <= LIMIT
     end = None

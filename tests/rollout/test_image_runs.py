@@ -351,27 +351,36 @@ async def test_an_abort_of_a_run_that_has_only_pulled_deletes_its_pull_pods(clus
         await recreated(cluster, "abort", "begun")
 
 
+async def stop_running(cluster: PlayedCluster, name: str, **waiting: str) -> None:
+    """Make a pod one whose container has never run."""
+    status = {"name": "app", "image": "i:1", "imageID": "", "ready": False, "restartCount": 0}
+    body = {"status": {"containerStatuses": [{**status, "state": {"waiting": waiting}}]}}
+    await cluster.client.merge_patch(PODS, NAMESPACE, name, body, subresource="status")
+
+
 @pytest.mark.usefixtures("images")
-async def test_a_run_is_not_done_while_a_pod_that_did_not_run_lacks_the_image(
+async def test_a_pod_whose_image_cannot_be_pulled_gets_another_one(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, _ = await cluster.workload("Deployment", "web", 2)
+    await stop_running(cluster, name, reason="ImagePullBackOff")
+    assert await recreated(cluster, "deployment/web", *TO, "--template", "adopt") == 0
+    text = output(capsys)
+    assert re.search(rf"{name}  node-a  done  containerd://\w+  in", text), text
+    assert "2 of 2 pods have i:2" in text
+
+
+@pytest.mark.usefixtures("images")
+async def test_a_run_is_not_done_while_a_pod_that_is_not_scheduled_lacks_the_image(
     cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For example a pod that starts again, or whose old image cannot be pulled."""
     monkeypatch.setattr("crrd.core.rollout.limits.NODE_SECONDS", 0.2)
-    await cluster.workload("Deployment", "web", 2)
-    first, _ = await cluster.pods()
-    name = first["metadata"]["name"]
-    states = [
-        {"name": "app", "image": "i:1", "imageID": "", "ready": False, "restartCount": 0, "state": {"waiting": {}}}
-    ]
-    await cluster.client.merge_patch(
-        PODS, NAMESPACE, name, {"status": {"containerStatuses": states}}, subresource="status"
-    )
-    assert await recreated(cluster, "deployment/web", *TO, "--template", "keep", "--max-unavailable", "2") == 4
+    await cluster.pod("one", {"app": "solo"})
+    await cluster.pod("two", {"app": "solo"}, node="")
+    await stop_running(cluster, "two")
+    assert await recreated(cluster, "-l", "app=solo", *TO, "--max-unavailable", "2") == 4
     text = output(capsys)
-    assert (
-        f"incomplete: 1 of 1 pods recreated, 1 skipped; {name}: container app is not running; to restart the rest"
-        in text
-    )
+    assert "incomplete: 1 of 1 pods recreated, 1 skipped; two: container app is not running; to restart the" in text
     assert "1 of 2 pods have i:2" in text
 
 

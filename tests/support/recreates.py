@@ -68,11 +68,13 @@ async def pods_of(cluster: Cluster, app: str) -> list[Json]:
 async def workload(
     cluster: Cluster, kind: str, name: str, replicas: int, *containers: str, spec: Json | None = None
 ) -> list[Json]:
-    """Create a running workload, and return its pods. On the local node without controllers, the test creates them.
+    """Create a running workload, and return its pods. `spec` is that of the pods; else they have these containers."""
+    await create_workload(cluster, kind, name, replicas, spec or pod_spec(cluster, *(containers or ("app", "side"))))
+    return await wait_ready(cluster, name, replicas)
 
-    `spec` is that of the pods; without it, they have these containers.
-    """
-    spec = spec or pod_spec(cluster, *(containers or ("app", "side")))
+
+async def create_workload(cluster: Cluster, kind: str, name: str, replicas: int, spec: Json) -> None:
+    """Create a workload. On the local node without controllers, the test creates its pods."""
     if cluster.node is not None:
         await Maker(cluster.client, cluster.namespace).workload(kind, name, replicas, spec)
     else:
@@ -87,15 +89,16 @@ async def workload(
             del spec_of["replicas"]
         body = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec_of}
         await cluster.client.create(RESOURCES[kind], cluster.namespace, body)
-    return await wait_ready(cluster, name, replicas)
 
 
-async def wait_ready(cluster: Cluster, app: str, count: int) -> list[Json]:
-    """Wait until the workload has this many pods and all are ready. Return them."""
+async def wait_ready(
+    cluster: Cluster, app: str, count: int, condition: Callable[[Json], bool] = pod_ready
+) -> list[Json]:
+    """Wait until the workload has this many pods and all are ready, or meet the condition. Return them."""
     async with asyncio.timeout(PATIENCE):
         while True:
             pods = await pods_of(cluster, app)
-            if len(pods) == count and all(map(pod_ready, pods)):
+            if len(pods) == count and all(map(condition, pods)):
                 return pods
             await asyncio.sleep(0.1)
 

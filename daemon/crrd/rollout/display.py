@@ -139,7 +139,7 @@ class Changes:
 
 
 def old_ids(row: Row) -> dict[str, str]:
-    """Return, by container, the ID of the instance that admission recorded in the request."""
+    """Return, by container, the ID of the instance that admission recorded in the request, if it had one."""
     containers = row.request.request.containers if row.request is not None else ()
     return {each.name: each.context.container_id for each in containers if each.context is not None}
 
@@ -147,8 +147,9 @@ def old_ids(row: Row) -> dict[str, str]:
 def new_ids(row: Row) -> dict[str, str]:
     """Return, by container, the ID of the next instance, if there is one."""
     old, there = old_ids(row), row.member.pod.containers if row.member is not None else {}
-    now = {name: there[name].container_id for name in old if name in there}
-    return {name: container_id for name, container_id in now.items() if container_id not in ("", old[name])}
+    names = (each.name for each in row.request.request.containers) if row.request is not None else ()
+    now = {name: there[name].container_id for name in names if name in there}
+    return {name: container_id for name, container_id in now.items() if container_id not in ("", old.get(name))}
 
 
 def summary(rows: tuple[Row, ...]) -> str:

@@ -116,8 +116,8 @@ class TextLines(TextDisplay):
             parts = [passed, row.pod, *filter(None, [row.node]), row.stage.value]
             seconds = self._changes.seconds(row)
             if row.stage is Stage.DONE and seconds is not None:
-                old = old_ids(row)
-                parts += [f"{Pin(old[name]).short} -> {Pin(new).short}" for name, new in new_ids(row).items()]
+                old = {name: f"{Pin(container_id).short} -> " for name, container_id in old_ids(row).items()}
+                parts += [f"{old.get(name, '')}{Pin(new).short}" for name, new in new_ids(row).items()]
                 parts += [f"in {seconds:.1f} s", f"({done} of {total})"]
             elif row.wait.why:
                 parts.append(f"- {row.wait.with_command}")

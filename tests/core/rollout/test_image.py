@@ -9,7 +9,7 @@ import pytest
 
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import RecreateState, RequestPhase
+from crrd.core.api.types import RecreateState, RequestedContainer, RequestPhase
 from crrd.core.rollout.change import ImageChange, TemplateMode, read_image_change
 from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.image.adoption import changed_by_others, next_adoption, trial_writes
@@ -29,7 +29,10 @@ from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.run import ANNOTATION_RUN, Amount, Run
 from crrd.core.rollout.state import Member, World
 from crrd.kubelet.restart_rules import RestartPolicy
+from crrd.kubelet.waiting import IMAGE_NOT_PULLED, NOT_CREATED
 from tests.support.rollouts import (
+    AFTER,
+    BEFORE,
     NOW,
     asked,
     chosen,
@@ -208,11 +211,39 @@ def test_who_gets_no_image() -> None:
     assert why(planned(world(pods(OLD, restart_policy=RestartPolicy.ON_FAILURE)), of)) == {
         "web-0": "the restartPolicy of container app is not Always, so kubelet may not start it again with an image"
     }
-    assert why(planned(world(pods(OLD, container_id="", running=False)), of)) == {
-        "web-0": "container app is not running"
-    }
     crashes = pods(OLD, running=False, ready=False, waiting_reason="CrashLoopBackOff")
     assert chosen(planned(world(crashes), of)) == ["web-0"], "another image may help"
+
+
+@pytest.mark.parametrize("reason", sorted(IMAGE_NOT_PULLED | NOT_CREATED))
+def test_a_container_that_never_ran_gets_the_image(reason: str) -> None:
+    """Another image may be what it needs, as after a crash. It does not matter since when the pod is there."""
+    stuck = pods(OLD, container_id="", running=False, ready=False, waiting_reason=reason)[0]
+    for created in (BEFORE, AFTER):
+        plan = planned(world((replace(stuck, created=created, ready=False),)), of_image(pulls=False))
+        assert (chosen(plan), plan.wait.why) == (["web-0"], "")
+
+
+@pytest.mark.parametrize("reason", ["", "ContainerCreating", "PodInitializing"])
+def test_a_pod_that_was_just_created_starts_first(reason: str) -> None:
+    """Kubelet has not said that it cannot. If it has had the time since before the run, the registry may not answer."""
+    found = pods(OLD, container_id="", running=False, ready=False, waiting_reason=reason)[0]
+    of, skipped = of_image(pulls=False), {"web-0": "container app is not running"}
+    assert why(planned(world((replace(found, created=AFTER),)), of)) == skipped
+    assert chosen(planned(world((replace(found, created=BEFORE),)), of)) == ["web-0"]
+    nowhere = replace(found, created=BEFORE, pod=replace(found.pod, node_name=""))
+    assert why(planned(world((nowhere,)), of)) == skipped, "admission asks for a node"
+    assert next_adoption(ImageRun.of(world((nowhere,), template=template(), revisions=()), of_image(adopt=True))).wait
+
+
+def test_a_container_that_never_ran_is_replaced_once_it_has_an_id() -> None:
+    """Somebody has deleted its request. What kubelet has not started yet has no ID."""
+    of, (stuck,) = of_image(pulls=False), pods(NEW, container_id="", running=False, ready=False)
+    asked_before = asked(run(name="other", image=ImageChange(NEW)), stuck)
+    bare = replace(asked_before.request, containers=(RequestedContainer("app", None, NEW),))
+    known = world((stuck,), replace(asked_before, request=bare))
+    assert stages(planned(known, of)) == {"web-0": "recreating"}
+    assert stages(planned(replace(known, members=pods(NEW)), of)) == {"web-0": "skipped"}
 
 
 def test_a_pod_that_never_gets_the_image_rules_out_an_adoption() -> None:
@@ -652,14 +683,16 @@ def test_pods_with_another_image_keep_the_template_as_it_is() -> None:
 @pytest.mark.parametrize("found", [template(), template(NEW), template(NEW, kind="StatefulSet", holder="run")])
 def test_a_pod_that_is_just_starting_is_waited_for(found: Template) -> None:
     """Without its container it gets no request."""
-    fresh = member("web-1", container(image=OLD, container_id="", running=False, ready=False), ready=False)
+    app = container(image=OLD, container_id="", running=False, ready=False)
+    fresh = member("web-1", app, ready=False, created=AFTER)
     plan = planned(world((*pods(NEW), fresh), template=found, revisions=()), of_image(adopt=True, pulls=False))
     assert (plan.end, plan.wait.why) == (None, "waiting until container app of pod web-1 has started")
 
 
 def test_a_held_deployment_is_released_before_a_starting_pod_gets_the_image() -> None:
     """It can be pending for long, and a Deployment must not stay paused meanwhile."""
-    fresh = member("web-1", container(image=OLD, container_id="", running=False, ready=False), ready=False)
+    app = container(image=OLD, container_id="", running=False, ready=False)
+    fresh = member("web-1", app, ready=False, created=AFTER)
     found, revisions = template(NEW, holder="run", paused=True), (revision("a", NEW, replicas=2),)
     plan = planned(world((*pods(NEW), fresh), template=found, revisions=revisions), of_image(adopt=True, pulls=False))
     assert [each.plural for each in adoption_of(plan).writes] == ["deployments"]

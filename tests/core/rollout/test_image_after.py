@@ -12,7 +12,7 @@ from crrd.core.rollout.phases import End
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import World
-from tests.support.rollouts import AFTER, container, member, planned, run, stages, succeeded, why, workload
+from tests.support.rollouts import AFTER, BEFORE, container, member, planned, run, stages, succeeded, why, workload
 
 OLD, NEW = "app:1", "app:2"
 OF = run(image=ImageChange(NEW, (OLD,), pulls=False, template="rest"))
@@ -61,12 +61,26 @@ def test_a_pod_that_gets_its_old_image_back_has_failed() -> None:
     assert (known_before.end, stages(known_before)["web-0"]) == (None, "getting ready")
 
 
-def test_without_a_pin_nothing_is_known_of_restarts() -> None:
-    first = member("web-0", container(image=NEW, container_id="containerd://app-9", restart_count=7, running=False))
+@pytest.mark.parametrize(
+    ("changes", "stage"),
+    [
+        ({"restart_count": 0}, "done"),
+        ({"restart_count": 1}, "done"),  # An instance of the image from before may have run before it got this one
+        ({"restart_count": 1, "running": False}, "failed"),
+        ({"restart_count": 1, "started_at": LATER}, "failed"),
+        ({"restart_count": 0, "running": False, "container_id": ""}, "done"),  # It is older than the request's end
+        ({"restart_count": 0, "image": OLD}, "done"),
+        ({"restart_count": 0, "image": OLD, "running": False}, "failed"),
+        ({"restart_count": 0, "image": OLD, "started_at": LATER}, "failed"),
+    ],
+)
+def test_a_container_that_had_never_run(changes: dict[str, Any], stage: str) -> None:
+    """Its request has no ID of an instance before."""
+    first = member("web-0", container(**{"image": NEW, "started_at": BEFORE, **changes}))
     made = succeeded(OF, first, completion_time=COMPLETED)
     bare = replace(made.request, containers=tuple(replace(each, context=None) for each in made.request.containers))
     known = World((first,), (replace(made, request=bare),), workload(1), extra=ImageState(container="app"))
-    assert stages(planned(known, OF)) == {"web-0": "done"}
+    assert stages(planned(known, OF)) == {"web-0": stage}
 
 
 def test_without_a_readiness_probe_a_pod_is_not_done_at_once() -> None:

@@ -24,6 +24,7 @@ from crrd.core.rollout.run import Amount, Run, Target
 from crrd.core.rollout.state import Member
 from tests.core.rollout.test_image import NEW, OLD, of_image, pods, world
 from tests.support.rollouts import (
+    AFTER,
     NOW,
     asked,
     budget,
@@ -123,9 +124,8 @@ def test_a_run_awaits_pods_that_are_just_being_recreated() -> None:
     over = (scaled, replace(known, workload=workload(1)), replace(alone, workload=workload(1, deleting=True)))
     for state in (*over, replace(alone, workload=None), complete):
         assert not planned(state, of).awaits.why
-    created = replace(
-        lost, pod=replace(lost.pod, containers={"app": container(image=OLD, container_id="", running=False)})
-    )
+    app = container(image=OLD, container_id="", running=False)
+    created = replace(lost, created=AFTER, pod=replace(lost.pod, containers={"app": app}))
     plan = planned(replace(known, members=(created, done)), of)
     assert (plan.end, plan.awaits.why) == (End.LEFT_OUT, "waiting until container app of pod web-0 has started")
     assert not planned(known, run()).awaits.why, "a new pod has the present configuration"

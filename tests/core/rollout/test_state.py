@@ -104,6 +104,22 @@ def workload(kind: str, spec: dict[str, Any], status: dict[str, Any], generation
         ),
         (workload("StatefulSet", {"replicas": 3}, {"updatedReplicas": 2}), "2 of 3 pods are updated"),
         (workload("StatefulSet", {"replicas": 3}, {"currentRevision": "a", "updateRevision": "a"}), ""),
+        (  # its first pod does not get ready, so there are no others
+            workload(
+                "StatefulSet",
+                {"replicas": 3},
+                {"replicas": 1, "updatedReplicas": 1, "currentRevision": "a", "updateRevision": "a"},
+            ),
+            "",
+        ),
+        (  # its template was set back
+            workload(
+                "StatefulSet",
+                {"replicas": 3},
+                {"replicas": 3, "updatedReplicas": 2, "currentRevision": "a", "updateRevision": "a"},
+            ),
+            "2 of 3 pods are updated",
+        ),
         (
             workload("StatefulSet", {"replicas": 3}, {"currentRevision": "a", "updateRevision": "b"}),
             "0 of 3 pods are updated",

@@ -95,8 +95,9 @@ class Kind(ABC):
         found, done = set(self.given), set[tuple[str, str, str, str]]()
         for asked in self.world.requests:
             for each in asked.request.containers:
-                if each.image and each.context is not None:
-                    what = asked.request.pod_uid, each.name, each.image, each.context.container_id
+                if each.image:
+                    old = each.context.container_id if each.context is not None else ""  # it has never run
+                    what = asked.request.pod_uid, each.name, each.image, old
                     (done if asked.succeeded else found).add(what)
         due = found - done
         members = self.world.members if due else ()

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 
 from crrd.core.api.pod import ContainerKind, Pod, PodContainer
-from crrd.core.api.time import parse_time
 from crrd.core.rollout.kind import Kind
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row
@@ -22,9 +21,7 @@ def skips(kind: Kind, member: Member, failed: RunRequest | None) -> Iterator[tup
         yield Skip.DELETING, ""
     if pod.ended:
         yield Skip.ENDED, ""
-    created, started = parse_time(member.created), parse_time(run.started)
-    late = created is not None and started is not None and created > started
-    if late and not kind.takes_new_pods:
+    if member.created_after(run.started) and not kind.takes_new_pods:
         yield Skip.NEW, ""
     chosen = wanted(run, member)
     if not chosen:

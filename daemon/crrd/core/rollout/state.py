@@ -48,6 +48,11 @@ class Member:
         """Whether it is one of the workload's active pods."""
         return not self.pod.deleting and not self.pod.ended
 
+    def created_after(self, moment: str) -> bool:
+        """Whether it was created after a time (RFC 3339). False if one of the times is unknown."""
+        created, at = parse_time(self.created), parse_time(moment)
+        return created is not None and at is not None and created > at
+
     def available_at(self, min_ready: int) -> datetime | None:
         """Return when it has been ready for `min_ready` seconds; None if it is not ready, or its times are unknown.
 

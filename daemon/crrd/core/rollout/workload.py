@@ -98,10 +98,12 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> tuple[str, int]:
     strategy = mapping(spec.get("updateStrategy"))
     if strategy.get("type") == "OnDelete":
         return "", 0  # only the user can continue it
+    current, update = (text(status.get(key)) for key in ("currentRevision", "updateRevision"))
     expected = _expected(strategy, status, desired)
+    if current and current == update:  # a StatefulSet creates the next pod only when the one before is ready
+        expected = min(expected, number(status.get("replicas")))
     updated = _number(status, "updatedReplicas" if "updatedReplicas" in status else "updatedNumberScheduled")
     if updated is None:  # absent if it is 0, or if the kind has no rollouts
-        current, update = (text(status.get(key)) for key in ("currentRevision", "updateRevision"))
         revised = bool(current and update) and current != update
         rolls = revised or (known and obj.get("kind") in ("Deployment", "DaemonSet"))
         updated = 0 if rolls else expected

@@ -13,6 +13,7 @@ from crrd.core.rollout.image.template import Template
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, World
+from crrd.kubelet.waiting import ORDINARY
 
 UNPROBED_SECONDS = 10
 """How long a pod must be ready by default, if its container gets another image and has no readiness probe."""
@@ -118,9 +119,20 @@ class ImageRun:
             return run
         return replace(run, options=replace(run.options, min_ready=UNPROBED_SECONDS))
 
+    def is_starting(self, member: Member) -> bool:
+        """Whether the pod has just been created, so that its container is about to start, and gets the image then.
+
+        If kubelet says that it cannot start it, or has had the time since before the run, it gets the image at once.
+        """
+        container = self.container_of(member)
+        if container is None or container.container_id:
+            return False
+        is_new = member.created_after(self.run.started) and container.waiting_reason in ORDINARY
+        return is_new or not member.pod.node_name
+
     @cached_property
     def starting(self) -> str:
-        """What to wait for if a pod has just been created, or "". It gets the image when its container runs."""
+        """What to wait for if a pod has just been created, or ""."""
         pods = (each for each in self.members if self.image_of(each) not in ("", self.image))
-        found = next((each.pod for each in pods if not each.pod.containers[self.container].container_id), None)
+        found = next((each.pod for each in pods if self.is_starting(each)), None)
         return f"waiting until container {self.container} of pod {found.name} has started" if found is not None else ""

@@ -39,7 +39,7 @@ class NewImage(Kind):
         self.change, self.facts = change, ImageRun.of(world, run, change)
 
     def skip(self, member: Member, container: PodContainer, failed: RunRequest | None) -> Skip | None:
-        """See Kind. A container that crashes gets the image, too, because it may help."""
+        """See Kind. One that crashes or has never run gets the image, too, because it may help."""
         minor = known_minor(self.world.kubelets.get(member.pod.node_name, ""))
         why_not = barred(container, minor, allow_pod_restart=self.run.options.allow_pod_restart)
         if container.image == self.change.image:
@@ -48,9 +48,7 @@ class NewImage(Kind):
             return Skip.KEPT
         if why_not is not Skip.NEVER and container.policy(minor) is not RestartPolicy.ALWAYS:
             return Skip.NOT_ALWAYS
-        if container.container_id or why_not is Skip.NEVER:
-            return why_not
-        return Skip.NOT_RUNNING
+        return Skip.NOT_RUNNING if why_not is not Skip.NEVER and self.facts.is_starting(member) else why_not
 
     def rows(self, rows: tuple[Row, ...], now: datetime) -> tuple[Row, ...]:
         """See Kind."""

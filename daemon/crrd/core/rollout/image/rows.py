@@ -18,6 +18,8 @@ from crrd.core.rollout.rows import Row
 from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason, describe_pod
 
+_NEVER_RAN = -1  # The restart count before that of a container's first instance
+
 
 @dataclass(frozen=True)
 class Pod:
@@ -98,13 +100,13 @@ class Pod:
             return None
         request, container = asked.request, self.member.pod.containers[self.facts.container]
         pin = next((each.context for each in request.containers if each.context is not None), None)
-        restarts = container.restart_count - pin.restart_count if pin is not None else 0
-        if restarts < 1:
-            return None  # the pod as it is known here is older
-        if self.lacks_image:
-            return WaitReason.SET_BACK
+        restarts = container.restart_count - (pin.restart_count if pin is not None else _NEVER_RAN)
         started, completed = parse_time(container.started_at), parse_time(request.status.completion_time)
         ended = not container.running or (started is not None and completed is not None and started > completed)
+        if restarts < 1 or not container.container_id or not (ended or pin is not None):
+            return None  # the pod as it is known here may be older
+        if self.lacks_image:
+            return WaitReason.SET_BACK
         return WaitReason.ENDED_AGAIN if restarts > 1 and ended else None
 
     def wait(self, reason: WaitReason) -> Wait:
