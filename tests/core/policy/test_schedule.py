@@ -2,11 +2,13 @@
 
 from bisect import bisect_right
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
+from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
+from cronsim import CronSim
 
-from crrd.core.policy.types import Schedule
+from crrd.core.policy.schedule import window_at
+from crrd.core.policy.types import Schedule, Window
 
 
 def at(text: str) -> datetime:
@@ -49,23 +51,80 @@ def test_the_latest_time(after: str, until: str, expected: str | None) -> None:
     assert Schedule("0 2 * * *", "UTC").latest(at(after), at(until)) == (at(expected) if expected else None)
 
 
-@pytest.mark.parametrize("cron", ["30 2 * * *", "45 23 * * *", "15 0,1,2,3 * * *", "0-59 1 * * *", "*/20 * * * *"])
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+def nights() -> dict[str, tuple[str, datetime]]:
+    """Return each way in which clocks are changed in any zone, with an example: its zone, and the last hour before it.
+
+    Two nights differ if clocks are changed at another time of the day, or by another time.
+    """
+    found: dict[str, tuple[str, datetime]] = {}
+    for name in sorted(available_timezones()):
+        zone, step, end = ZoneInfo(name), 2 * DAY, at("2027-01-01T00:00")
+        day, before = at("2007-01-01T00:00"), at("2007-01-01T00:00").astimezone(zone).utcoffset()
+        while (day := day + step) < end:
+            if (offset := day.astimezone(zone).utcoffset()) != before:
+                hour = day
+                while (hour - HOUR).astimezone(zone).utcoffset() == offset:
+                    hour -= HOUR
+                found.setdefault(f"{hour.astimezone(zone):%H:%M} {before} to {offset}", (name, hour - HOUR))
+            before = offset
+    return found
+
+
+Clock = list[tuple[datetime, datetime, list[datetime]]]
+
+
+def watched(zone: ZoneInfo, begin: datetime, end: datetime) -> Clock:
+    """Return each minute, what clocks show then, and the times that they left out before it."""
+    found, now, before = Clock(), begin, begin.astimezone(zone).replace(tzinfo=None)
+    while (now := now + MINUTE) < end:
+        clock = now.astimezone(zone).replace(tzinfo=None)
+        found.append((now, clock, [before + n * MINUTE for n in range(1, (clock - before) // MINUTE)]))
+        before = clock
+    return found
+
+
+def due(cron: str, clock: Clock) -> list[datetime]:
+    """Return the times of an expression, as cron finds them: it looks at the clock each minute."""
+    fields = CronSim(cron, clock[0][0])
+    is_fixed, shown, found = not any(each.startswith("*") for each in cron.split()[:2]), set[datetime](), []
+    for now, there, missing in clock:
+        seen = [there, *missing] if is_fixed else [there]
+        if any(each.minute in fields.minutes and each.hour in fields.hours and each not in shown for each in seen):
+            found.append(now)
+        shown |= {there} if is_fixed else set()
+    return found
+
+
+def test_times_are_those_of_the_clock_when_clocks_are_changed() -> None:
+    """In every zone, whatever the time by which clocks are changed: half an hour, two hours, or a day."""
+    examples = nights()
+    changes = {night.split(" ", 1)[1] for night in examples}
+    assert {"10:30:00 to 11:00:00", "11:00:00 to 10:30:00"} <= changes, "Australia/Lord_Howe"
+    assert {"0:00:00 to 2:00:00", "2:00:00 to 0:00:00"} <= changes, "Antarctica/Troll"
+    assert "-1 day, 14:00:00 to 14:00:00" in changes, "Pacific/Apia: a day is missing"
+    for name, hour in examples.values():
+        begin = hour - 52 * HOUR
+        clock = watched(ZoneInfo(name), begin, hour + 52 * HOUR)
+        for cron in ("30 2 * * *", "45 23 * * *", "45 * * * *", "*/5 2 * * *", "5 */2 * * *"):
+            schedule, times = Schedule(cron, name), due(cron, clock)
+            for number in range(-13, 14):
+                moment = hour + number * 119 * MINUTE + timedelta(seconds=number % 3)
+                over = bisect_right(times, moment)
+                found = schedule.latest(begin, moment), schedule.next_after(moment)
+                assert found == (times[over - 1], times[over]), (cron, name, moment)
+
+
 @pytest.mark.parametrize(
-    ("zone", "night"),
+    ("cron", "moment", "opens"),
     [
-        ("Europe/Berlin", "2026-10-25"),
-        ("Europe/Berlin", "2026-03-29"),
-        ("Africa/Cairo", "2026-10-30"),  # midnight comes twice
-        ("America/Havana", "2026-03-08"),  # there is no midnight
-        ("Australia/Lord_Howe", "2026-04-05"),  # half an hour comes twice
+        ("5 */2 * * *", "2026-04-04T13:06", "2026-04-04T15:35"),  # 02:05, after clocks went from 02:00 to 01:30
+        ("45 * * * *", "2026-10-03T15:16", "2026-10-03T15:45"),  # 02:45, after they went from 02:00 to 02:30
     ],
 )
-def test_times_stay_in_order_when_clocks_are_changed(zone: str, night: str, cron: str) -> None:
-    """While an hour comes for the second time, the times of the first are over, and the next time is later than now."""
-    schedule, day = Schedule(cron, zone), timedelta(days=1)
-    begin, end = at(night) - 3 * day, at(night) + 3 * day
-    times = sorted({*takewhile(lambda time: time < end, (time.astimezone(UTC) for time in schedule.times(begin)))})
-    for minutes in range(-24 * 60, 24 * 60, 5):
-        now = at(night) + timedelta(minutes=minutes)
-        over = bisect_right(times, now)
-        assert (schedule.latest(begin, now), schedule.next_after(now)) == (times[over - 1], times[over])
+def test_a_window_opens_where_clocks_are_changed_by_half_an_hour(cron: str, moment: str, opens: str) -> None:
+    window = Window(Schedule(cron, "Australia/Lord_Howe"), 600)
+    assert window_at(window, at(moment) + 10 * MINUTE) == (at(opens), None)
+    assert window_at(window, at(opens) + 5 * MINUTE) == (None, at(opens) + 10 * MINUTE)

@@ -32,8 +32,9 @@ def _wrong_schedule(schedule: Schedule) -> str:
         fields, names = "five fields (minute, hour, day of the month, month, weekday)", ", ".join(CRON_NAMES)
         return f"cron {cron!r} must have {fields} or be one of {names}"
     try:
-        for reverse in (False, True):
-            next(schedule.times(datetime(2026, 1, 1, tzinfo=UTC), reverse=reverse))
+        moment = datetime(2026, 1, 1, tzinfo=UTC)
+        schedule.latest(moment, moment)
+        schedule.next_after(moment)
     except CronSimError as error:
         return f"cron {cron!r}: {str(error).lower()}"
     except StopIteration:

@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
-
-from cronsim import CronSim
 
 from crrd.core.api.types import POLICY_GROUP
 from crrd.core.config.parts import Part, PartChange, read_change
 from crrd.core.config.references import Kind, Reference
 from crrd.core.config.uses import Unreached
+from crrd.core.policy.cron import last_time, next_time
 from crrd.core.rollout.run import Amount
 
 KIND = "ContainerRecreatePolicy"
@@ -52,7 +51,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A cron expression, and its time zone. Daylight saving time is handled as in Debian's cron."""
+    """A cron expression, and its time zone (see `cron`)."""
 
     cron: str
     zone: str
@@ -63,26 +62,16 @@ class Schedule:
 
     def next_after(self, moment: datetime) -> datetime:
         """Return the first time after `moment`. It exists, because `read_schedule` rejects expressions without any."""
-        return next(time for time in map(_in_utc, self.times(moment)) if time > moment)
+        return next_time(self._cron, ZoneInfo(self.zone), moment)
 
     def latest(self, after: datetime, until: datetime) -> datetime | None:
         """Return the last time that is later than `after` and not later than `until`, None for none."""
-        local = until.astimezone(ZoneInfo(self.zone))
-        repeated = _in_utc(local) - _in_utc(local.replace(fold=0))  # How far clocks were put back in this night, or 0
-        start = until.replace(microsecond=0) + repeated + timedelta(seconds=1)
-        found = next(time for time in map(_in_utc, self.times(start, reverse=True)) if time <= until)
+        found = last_time(self._cron, ZoneInfo(self.zone), until)
         return found if found > after else None
 
-    def times(self, moment: datetime, *, reverse: bool = False) -> CronSim:
-        """Return the times after `moment`, or the earlier ones, in its time zone. Raises CronSimError.
-
-        After clocks were put back, the first of them can be an hour before `moment`, or missing.
-        """
-        return CronSim(CRON_NAMES.get(self.cron, self.cron), moment.astimezone(ZoneInfo(self.zone)), reverse=reverse)
-
-
-def _in_utc(moment: datetime) -> datetime:
-    return moment.astimezone(UTC)
+    @property
+    def _cron(self) -> str:
+        return CRON_NAMES.get(self.cron, self.cron)
 
 
 @dataclass(frozen=True, slots=True)
