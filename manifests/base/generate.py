@@ -114,6 +114,8 @@ def crd(name: str, fields: Fields) -> str:
         "metadata": {"type": "object"},
         **top["properties"],
     }
+    if "status" in parts:
+        top["properties"]["status"]["default"] = parts["status"]
     validations = {"x-kubernetes-validations": rules[""]} if "" in rules else {}
     whole = {"type": "object", "description": parts["description"], **validations, **top}
     same = {

@@ -19,6 +19,7 @@ CRD_FILE = Path(__file__).parents[2] / "manifests" / "base" / "policies-crd.yaml
 BINDINGS = Resource("rolebindings", "rbac.authorization.k8s.io")
 DEPLOYMENTS = Resource("deployments", "apps")
 REPLICAS, UNREADY = 8, 2
+NOW = "2026-01-01T00:00:00Z"
 Json = dict[str, Any]
 SCRIPT = """trap 'exit 0' TERM
 values() { echo "$VALUE $ALL_value $(cat /plain/value) $(cat /projected/value) $(cat /part)"; }
@@ -81,14 +82,18 @@ def restarts(found: Mapping[str, Json], name: str) -> list[int]:
     return sorted(each["restartCount"] for status in statuses for each in status if each["name"] == name)
 
 
+async def install_crd(cluster: Cluster) -> None:
+    crd = yaml.safe_load(CRD_FILE.read_text(encoding="utf-8"))
+    try:
+        await cluster.client.create(CRDS, "", crd)
+    except ConflictError:  # crrd is installed there, maybe an older one, whose CRD drops new fields
+        await cluster.client.merge_patch(CRDS, "", crd["metadata"]["name"], {"spec": crd["spec"]})
+
+
 async def install(cluster: Cluster, role_name: str) -> None:
     """The CRD of policies, and the role that the manager needs for them."""
     client, namespace = cluster.client, cluster.namespace
-    crd = yaml.safe_load(CRD_FILE.read_text(encoding="utf-8"))
-    try:
-        await client.create(CRDS, "", crd)
-    except ConflictError:  # crrd is installed there, maybe an older one, whose CRD drops new fields
-        await client.merge_patch(CRDS, "", crd["metadata"]["name"], {"spec": crd["spec"]})
+    await install_crd(cluster)
     account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role_name}
     await client.create(BINDINGS, namespace, {"metadata": {"name": "policy"}, "roleRef": role, "subjects": [account]})
@@ -139,6 +144,29 @@ async def all_ready(cluster: Cluster, replicas: int, but: Collection[str] = ()) 
         if len(found) == replicas and all(map(pod_ready, found.values())) and found.keys().isdisjoint(but):
             return found
         await asyncio.sleep(0.5)
+
+
+def kstatus(obj: Json) -> str:
+    """Return the state of a custom resource as Flux computes it (sigs.k8s.io/cli-utils, pkg/kstatus/status)."""
+    status = obj.get("status", {})
+    conditions = {each["type"]: each["status"] for each in status.get("conditions", [])}
+    seen = status.get("observedGeneration", obj["metadata"]["generation"]) == obj["metadata"]["generation"]
+    return "Current" if seen and conditions.get("Ready", "True") == "True" else "InProgress"
+
+
+@pytest.mark.cluster
+async def test_tools_wait_until_the_manager_has_seen_a_policy(cluster: Cluster) -> None:
+    """Without a manager, as before the manager has its first look. The API server sets the default of the CRD."""
+    await install_crd(cluster)
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    spec = {"targetRef": target, "triggers": {"maxAge": "24h"}}
+    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "web"}, "spec": spec}
+    made = await cluster.client.create(POLICIES, cluster.namespace, body)
+    ready = {"type": "Ready", "status": "True", "reason": "Idle", "message": "", "lastTransitionTime": NOW}
+    seen = {"status": {"observedGeneration": 1, "conditions": [ready]}}
+    written = await cluster.client.merge_patch(POLICIES, cluster.namespace, "web", seen, subresource="status")
+    changed = await cluster.client.merge_patch(POLICIES, cluster.namespace, "web", {"spec": {"suspend": True}})
+    assert [kstatus(dict(each)) for each in (made, written, changed)] == ["InProgress", "Current", "InProgress"]
 
 
 @pytest.mark.cluster

@@ -131,7 +131,7 @@ class Managed:
             async with asyncio.timeout(20):
                 while True:
                     status = dict((await self.cluster.client.get(POLICIES, NAMESPACE, name)).get("status") or {})
-                    if status and holds(status):
+                    if status.get("conditions") and holds(status):
                         return status
                     await asyncio.sleep(0.05)
         except TimeoutError:

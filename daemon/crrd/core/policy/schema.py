@@ -117,7 +117,11 @@ _TABLE = (
     _boolean("spec.suspend", "Start no further restarts. Requests in progress finish.", default=False),
     _object("status", "Written by the manager.", SetBy.STATUS),
     Field(
-        Type.INT64, "status.observedGeneration", "The generation of the spec that the status is about.", SetBy.STATUS
+        Type.INT64,
+        "status.observedGeneration",
+        "The generation of the spec that the status is about. -1 until the manager has seen the policy.",
+        SetBy.STATUS,
+        low=-1,
     ),
     _string(
         "status.lastScheduleTime",
