@@ -11,11 +11,12 @@ from typing import Any, cast
 import pytest
 
 from crrd.cli.doctor import OF_MANAGER, OF_NODE, OF_USER, Reader, render, render_json
-from crrd.core.api.types import API_VERSION, KIND, PLURAL
+from crrd.core.api.types import GROUP, KIND, PLURAL, VERSIONS
 from crrd.core.doctor.checks import POLICIES_OF_MANAGER, examine
 from crrd.core.doctor.findings import Check, Finding, State, Topic
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
+from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import POLICIES, Listing, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd_localnode.api import selectors
@@ -90,6 +91,7 @@ class Installation:
         denied = 'admission webhook "mutate-crr.apps.kruise.io" denied the request: pod not found'
         self.trial: Exception | None = ApiRefusedError(denied, status=422)
         """How a request for a pod that does not exist is refused, None if it is not."""
+        self.served, self.ignored = {*VERSIONS}, set[str]()
         self.clock = ServerClock()
 
     def one(self, kind: str, name: str) -> Json:
@@ -160,7 +162,12 @@ class Installation:
     async def create(self, resource: Resource, namespace: str, body: Json, *, dry_run: bool = False) -> Json:
         if resource.plural == PLURAL:
             assert dry_run
-            assert body["apiVersion"] == API_VERSION
+            version = body["apiVersion"].removeprefix(f"{GROUP}/")
+            assert version == resource.version
+            if version not in self.served:
+                raise ResourceMissingError("the server could not find the requested resource", status=404)
+            if version in self.ignored:  # by the rules of the webhook
+                return body
             if body["spec"]["podName"] != "crrd-doctor-no-such-pod":
                 return admitted(body)
             assert namespace == "shop"
@@ -306,6 +313,10 @@ BROKEN: dict[str, tuple[Break, Check, State, str]] = {
         *(Check.ADMISSION, State.PROBLEM, "denied, but not by crrd's webhook: ValidatingAdmissionPolicy"),
     ),
     "not admitted": (lambda api: setattr(api, "trial", None), Check.ADMISSION, State.PROBLEM, "was accepted"),
+    "not admitted by one version": (
+        lambda api: api.ignored.add("v1beta1"),
+        *(Check.ADMISSION, State.PROBLEM, "a dry-run request by v1beta1 for a pod that does not exist was accepted"),
+    ),
     "no policy": (
         lambda api: api.remove("ValidatingAdmissionPolicy", "crrd-requests"),
         *(Check.POLICIES, State.PROBLEM, "ValidatingAdmissionPolicies not found: crrd-requests"),
@@ -391,6 +402,12 @@ async def test_a_sound_installation() -> None:
     )
     assert lines[5] == "ok           manager           2 ready, and one is the leader"
     assert render_json(findings)["state"] == "ok"
+
+
+async def test_a_version_that_is_not_served_is_not_tried() -> None:
+    api = Installation()
+    api.served.remove("v1beta1")
+    assert {each.state for each in await api.findings()} == {State.OK}
 
 
 @pytest.mark.parametrize("what", BROKEN)

@@ -7,13 +7,13 @@ import argparse
 import asyncio
 import textwrap
 from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
 from crrd.cli.connection import access_flags, add_connection_flags, connect
-from crrd.core.api.types import ACTIVE_REQUESTS, API_VERSION, KIND, MANAGERS, NODE_DAEMONS
+from crrd.core.api.types import ACTIVE_REQUESTS, KIND, MANAGERS, NODE_DAEMONS
 from crrd.core.doctor import facts as read
 from crrd.core.doctor.checks import CREATE, examine
 from crrd.core.doctor.facts import Facts, Json, LeaseSeen, PodSeen, Trial, Webhook
@@ -36,6 +36,7 @@ _BINDINGS = Resource("validatingadmissionpolicybindings", _ADMISSION)
 _CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 _DAEMON_SETS = Resource("daemonsets", "apps")
 _REQUESTS = REQUESTS.full_name
+_NOT_SERVED = 404
 _TRIED = 3  # How many pods a valid request is tried with, at most
 _OF_BOTH = (f"patch {_REQUESTS}/status", "get nodes", "create events")
 OF_USER = (f"get,list,watch,create,patch,delete {_REQUESTS}", "get,list,watch pods")
@@ -129,6 +130,7 @@ class Reader(BestEffortReader):
             hooks=self._hooks(),
             trial=self._trial(namespace),
             valid_trial=self._valid_trial(namespace),
+            by_version=self._by_version(namespace),
             policies=self.list(_POLICIES, name_of),
             bound=self.list(_BINDINGS, read.read_bound),
             leader=self._leader(),
@@ -164,20 +166,37 @@ class Reader(BestEffortReader):
     async def _hooks(self) -> tuple[Webhook, ...]:
         return tuple(chain.from_iterable(await self.list(WEBHOOKS, read.read_hooks)))
 
-    async def _trial(self, namespace: str, pod: str = "crrd-doctor-no-such-pod", container: str = "app") -> Trial:
+    async def _by_version(self, namespace: str) -> dict[str, tuple[Trial, Trial | None]]:
+        """Try each further version that is served. The rules of a webhook may not have it."""
+        found = {}
+        for version in REQUESTS.others:
+            resource = replace(REQUESTS, version=version, others=())
+            trial = await self._trial(namespace, resource)
+            if trial.status != _NOT_SERVED:
+                found[version] = trial, await self._valid_trial(namespace, resource)
+        return found
+
+    async def _trial(
+        self,
+        namespace: str,
+        resource: Resource = REQUESTS,
+        pod: str = "crrd-doctor-no-such-pod",
+        container: str = "app",
+    ) -> Trial:
         """Create a request as a dry run."""
         spec = {"podName": pod, "containers": [{"name": container}]}
-        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "crrd-doctor"}, "spec": spec}
+        api_version = f"{resource.group}/{resource.version}"
+        body = {"apiVersion": api_version, "kind": KIND, "metadata": {"name": "crrd-doctor"}, "spec": spec}
         key = f"{namespace}/{pod}"
         try:
-            made = await self.client.create(REQUESTS, namespace, body, dry_run=True)
+            made = await self.client.create(resource, namespace, body, dry_run=True)
         except ApiUnavailableError as error:
             return Trial(0, str(error), key)
         except ApiRefusedError as error:
             return Trial(error.status, str(error), key)
         return Trial(201, "", key, read.is_complete(made))
 
-    async def _valid_trial(self, namespace: str) -> Trial | None:
+    async def _valid_trial(self, namespace: str, resource: Resource = REQUESTS) -> Trial | None:
         """Try a pod that can be recreated, of the namespace, or else of crrd itself. None if there is none."""
         own = (pod.namespace for name in ("daemons", "managers") for pod in self.found.get(name, ()))
         trial = None
@@ -185,7 +204,7 @@ class Reader(BestEffortReader):
             targets = [each for each in await self.list(PODS, read.read_target, namespace=place) if each is not None]
             if targets and not await self.attempt(f"rights in {place}", self._missing((CREATE,), place)):
                 for pod, container in targets[:_TRIED]:  # a pod may be deleted meanwhile
-                    trial = await self._trial(place, pod, container)
+                    trial = await self._trial(place, resource, pod, container)
                     if trial.admitted:
                         return trial
                 return trial

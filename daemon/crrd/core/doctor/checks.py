@@ -160,8 +160,16 @@ def _webhooks(facts: Facts) -> Iterator[Result]:
 
 
 def _admission(facts: Facts) -> Iterator[Result]:
-    """Check that the webhook denies an invalid request, and that a valid one is admitted."""
-    trial, valid = facts.trial, facts.valid_trial
+    """Check that the webhook denies an invalid request, and that a valid one is admitted, by each version."""
+    first, values = next(_by_one_version(facts, facts.trial, facts.valid_trial))
+    yield first, {**values, "by": ""}
+    for version, trials in facts.by_version.items():
+        topic, values = next(_by_one_version(facts, *trials))
+        if topic is not first:
+            yield topic, {**values, "by": f" by {version}"}
+
+
+def _by_one_version(facts: Facts, trial: Trial, valid: Trial | None) -> Iterator[Result]:
     if 200 <= trial.status < 300:
         yield Topic.NOT_ADMITTED, {}
     elif not _denied_by({each.name for each in _own_hooks(facts) or facts.hooks} or {HOOK}, trial):

@@ -89,6 +89,8 @@ class Facts:
     trial: Trial  # For a pod that does not exist
     unread: Mapping[str, str]  # Which of the fields below could not be read, and why
     valid_trial: Trial | None = None  # For a pod and a container that can be recreated; None if there is none
+    by_version: Mapping[str, tuple[Trial, Trial | None]] = field(default_factory=dict)
+    """Both trials by each further version of requests that is served."""
     crd: Json | None = None
     policy_crd: Json | None = None
     hooks: tuple[Webhook, ...] = ()

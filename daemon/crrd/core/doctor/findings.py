@@ -83,16 +83,16 @@ class Topic(ReasonTable):
     ONLY_DENIES = ("OnlyDenies", State.OK,
         "the webhook denies a request for a pod that does not exist; for a full check, use -n with a pod's namespace")
     NOT_ADMITTED = ("NotAdmitted", State.PROBLEM,
-        "a dry-run request for a pod that does not exist was accepted, so admission does not check requests",
+        "a dry-run request{by} for a pod that does not exist was accepted, so admission does not check requests",
         _CHECK_WEBHOOK)
     NOT_COMPLETED = ("NotCompleted", State.PROBLEM,
-        "admission did not complete a dry-run request for pod {pod}, so node daemons do not serve requests",
+        "admission did not complete a dry-run request{by} for pod {pod}, so node daemons do not serve requests",
         _CHECK_WEBHOOK)
-    REQUEST_DENIED = ("RequestDenied", State.PROBLEM, "a valid dry-run request for pod {pod} was denied: {error}",
+    REQUEST_DENIED = ("RequestDenied", State.PROBLEM, "a valid dry-run request{by} for pod {pod} was denied: {error}",
         f"check what denies it: {_GET},validatingwebhookconfigurations,validatingadmissionpolicies")
     WEBHOOK_NOT_ASKED = ("WebhookNotAsked", State.PROBLEM,
-        "a dry-run request was denied, but not by crrd's webhook: {error}", _CHECK_WEBHOOK)
-    ADMISSION_FAILED = ("AdmissionFailed", State.PROBLEM, "a dry-run request failed: {error}",
+        "a dry-run request{by} was denied, but not by crrd's webhook: {error}", _CHECK_WEBHOOK)
+    ADMISSION_FAILED = ("AdmissionFailed", State.PROBLEM, "a dry-run request{by} failed: {error}",
         f"{_MANAGER_LOGS}; check the caBundle (x509 errors), or the network to the manager (timeouts)")
     # policies
     POLICIES = "Policies", State.OK, "{count} ValidatingAdmissionPolicies are bound with the action Deny"
