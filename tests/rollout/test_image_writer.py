@@ -29,7 +29,7 @@ NAMES = [f"web-{number:02}" for number in range(60)]
 
 
 class World:
-    """The pods, and the API server, which takes 0.4 s for a patch. Stands for the client and the cluster."""
+    """The pods, and the API server, which takes 0.2 s for a patch. Stands for the client and the cluster."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
@@ -49,7 +49,7 @@ class World:
         self.asked.append(name)
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
-        await asyncio.sleep(self.slow.get(name, 0.4))
+        await asyncio.sleep(self.slow.get(name, 0.2))
         self.in_flight -= 1
         if self.error is not None:
             raise self.error
