@@ -26,9 +26,9 @@ from crrd.lib.backoff import REFUSED
 from crrd.lib.errors import ApiRefusedError, ConflictError
 from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
-from crrd.manager.policies import controller
 from crrd.manager.policies.controller import PolicyController
 from crrd.manager.policies.look import UNUSED_SECONDS, Memory, TargetObserver
+from crrd.manager.policies.obstacles import Obstacle
 from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd_localnode.api.crds import load_crd
 from tests.support.faulty_api import Call
@@ -272,7 +272,7 @@ async def test_a_manager_that_dies_in_the_middle_is_followed_by_one_that_goes_on
 async def test_a_namespace_that_does_not_allow_it_says_how_to(
     managed: Managed, resource: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crrd.manager.policies.controller.OBSTACLE_SECONDS", 0.5)
+    monkeypatch.setattr(Obstacle.RIGHT, "_value_", replace(Obstacle.RIGHT.value, initial=0.5))
 
     def refused(call: Call) -> bool:
         return call.resource == resource
@@ -434,7 +434,7 @@ async def test_a_crd_that_drops_what_a_policy_records_starts_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An immutable object is replaced meanwhile. With the present CRD, its old data is still suspected."""
-    monkeypatch.setattr(controller, "OBSTACLE_SECONDS", 0.1)
+    monkeypatch.setattr(Obstacle.RIGHT, "_value_", replace(Obstacle.RIGHT.value, initial=0.1))
     ago, old = timedelta(hours=1), load_crd("policies-crd.yaml")
     record = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["config"]
     new = {name: record["items"]["properties"].pop(name) for name in ("immutable", "nodes", "kept", "replaced")}
@@ -837,7 +837,7 @@ async def test_a_change_that_settles_while_its_watch_reconnects_goes_live_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch continues where it ended, so nothing but the controller itself looks at the policy again."""
-    monkeypatch.setattr(controller, "OBSTACLE_SECONDS", 0.2)
+    monkeypatch.setattr(Obstacle.RIGHT, "_value_", replace(Obstacle.RIGHT.value, initial=0.2))
     ahead = timedelta()
     async with managing(tmp_path, clock=lambda: datetime.now(UTC) + ahead) as managed:
         api, seen = managed.cluster.api, list[str]()

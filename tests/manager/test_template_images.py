@@ -319,7 +319,9 @@ async def test_what_keeps_pods_from_following_is_said_before_a_run_begins(
         await shop.set("i:2", paused=False)
         assert "is not held" in (await settled()).problem
         monkeypatch.setattr(template_images, "missing_rights", lacks)
-        assert (await observed(shop)).problem == (
+        found = await observed(shop)
+        assert found.lacks_right
+        assert found.problem == (
             "the manager may not patch pods, list controllerrevisions.apps in this namespace; to allow it: kubectl "
             "create rolebinding crrd-update-images -n default --clusterrole=crrd-update-images "
             "--serviceaccount=crrd-system:crrd-manager"

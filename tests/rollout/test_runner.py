@@ -112,6 +112,25 @@ async def test_what_is_refused_to_all_is_not_asked_for_all() -> None:
     assert {row.wait.why for row in plan.rows if row.stage is Stage.FAILED} == {"exceeded quota: requests"}
 
 
+@pytest.mark.parametrize("most", [Amount(1), ALL])
+async def test_a_policys_run_goes_on_within_fifty_seconds_after_a_quota_is_raised(most: Amount) -> None:
+    """A user's run fails. Nobody would resume that of a policy."""
+    api, loop = RunCluster(20), asyncio.get_running_loop()
+    asked, raised = list[float](), loop.time() + 100.0
+
+    def quota(_: str) -> Exception | None:
+        asked.append(loop.time())
+        return ApiRefusedError("exceeded quota: requests", status=403) if loop.time() < raised else None
+
+    api.refuse = quota
+    plan = await api.carry_out(api.run_of(max_unavailable=most, policy="policy-uid"))
+    assert (plan.end, once(api)) == (End.DONE, True)
+    assert min(at for at in asked if at >= raised) <= raised + 50.0
+    assert sum(at < raised for at in asked) <= 4 + PLACES, "it is tried less and less often, and not for each pod"
+    shown = {each.wait.why for each in api.plans if each.wait.why}
+    assert shown == {"cannot create the ContainerRecreateRequest, retrying: exceeded quota: requests"}
+
+
 async def test_containers_that_are_removed_from_running_pods_are_no_failures() -> None:
     """Right before the request of web-0001, which goes on with what is left, and during those of the next two pods."""
     api = RunCluster(4)

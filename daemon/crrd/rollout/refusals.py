@@ -44,8 +44,7 @@ def describe(error: Exception) -> str:
     """Return an error in one line. If the API server has refused a call: with what to do about it."""
     if isinstance(error, ConfigurationError) and isinstance(error.__cause__, ApiRefusedError):
         cause = error.__cause__
-        asks_for_rights = cause.status == 401 or lacks_right(cause)
-        error = cause if asks_for_rights or isinstance(cause, ResourceMissingError) else error
+        error = cause if ends_run(cause) or isinstance(cause, ResourceMissingError) else error
     return plain(_message(error) if isinstance(error, ApiRefusedError) else str(error))
 
 

@@ -1,5 +1,8 @@
 """Starts the pods that the newest plan has chosen: creates their requests, side by side.
 
+What the API server refuses fails the pod. The run of a policy waits instead, and tries again, because nobody would
+resume it: quotas are raised, and webhooks are repaired. No container was stopped.
+
 A pod is read again before its request is created, because the watch may lag. Otherwise a pod could be restarted twice
 if its first request has ended and was deleted. The request is created only if the newest plan has chosen the pod, and
 has seen it as it is now; otherwise the next plan decides. While its request is being created, a pod counts as started.
@@ -41,6 +44,8 @@ from crrd.rollout.refusals import ends_run
 from crrd.rollout.side_by_side import SideBySide
 
 _VALID_SECONDS = 2.0  # How long a plan is used. Usually the next one is there after a second
+_FIRST = 4  # The first refusal in a row waits as long as the fourth, because each turn of a run counts anew
+_REFUSED = ""  # In `Starts.problems`: not about one pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,7 @@ class Starts:
         self._work = SideBySide(cluster.changed.set)
         self._failures: dict[str, int] = {}  # By pod (UID): attempts that have failed in a row
         self._ending = asyncio.Event()
+        self._refusals, self._pause_until = 0, 0.0  # How many in a row, and the loop's time until which nothing starts
         self.problems: dict[str, str] = {}  # By pod (UID): why its last attempt has failed, until the next one
 
     def choose(
@@ -103,14 +109,15 @@ class Starts:
 
     def _begin(self) -> None:
         choice = self._choice
-        if choice is not None and not (choice.in_order and self._cluster.claims):
-            for uid in tuple(choice.rows)[: 1 if choice.in_order else None]:
+        paused = loop_time() < self._pause_until
+        if choice is not None and not paused and not (choice.in_order and self._cluster.claims):
+            for uid in tuple(choice.rows)[: 1 if choice.in_order or self._refusals else None]:
                 self._work.begin(uid, partial(self._start, uid))
 
     def _chosen(self, uid: str) -> tuple[_Choice, Row] | None:
         """Return the newest plan and its row of a pod. None if the pod may not start."""
         choice = self._choice
-        if choice is None or uid not in choice.rows or loop_time() > choice.until:
+        if choice is None or uid not in choice.rows or not self._pause_until <= loop_time() <= choice.until:
             return None
         may_start = not choice.in_order or (uid == next(iter(choice.rows)) and not self._cluster.claims)
         return (choice, choice.rows[uid]) if may_start else None
@@ -162,6 +169,8 @@ class Starts:
             await self._handle_denial(run, row, error)
         else:
             choice.created()
+            self._refusals = 0
+            self.problems.pop(_REFUSED, None)
             await self._check_admission_labels(run, made)
             if not await self._is_for(row, made):
                 raise ConflictError(f"pod {row.pod} was replaced by another one", status=409)
@@ -198,8 +207,14 @@ class Starts:
         self._cluster.claims.pop(row.uid)
         again = make_rows(kind_of(self._cluster.world(), run), self._clock.now())
         asks_same = (each for each in again if (each.uid, each.containers) == (row.uid, row.containers))
-        if any(each.stage is Stage.WAITING for each in asks_same):
+        if not any(each.stage is Stage.WAITING for each in asks_same):
+            return
+        if not run.options.policy:
             self._cluster.refused(row.uid, str(error))
+        elif loop_time() >= self._pause_until:  # else it was sent before the last one was refused
+            self._pause_until = loop_time() + retry_delay(error, _FIRST + self._refusals)
+            self._refusals += 1
+            self.problems[_REFUSED] = f"cannot create the ContainerRecreateRequest, retrying: {error}"
 
     async def _is_for(self, row: Row, made: object) -> bool:
         """Whether a request is for this pod. One for another pod, which has its name by now, is deleted again."""

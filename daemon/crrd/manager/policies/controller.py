@@ -19,7 +19,6 @@ from crrd.core.rollout.waits import WaitReason, unserved
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.events import KubeEventSink
-from crrd.lib.backoff import Backoff
 from crrd.lib.controller import Controller
 from crrd.lib.errors import ConflictError, CrrdError
 from crrd.lib.health import Health
@@ -27,6 +26,7 @@ from crrd.lib.looptime import loop_time
 from crrd.lib.supervise import Loop
 from crrd.manager.policies.leftovers import Leftovers
 from crrd.manager.policies.look import Memory, TargetObserver
+from crrd.manager.policies.obstacles import RESYNC_SECONDS, Obstacle, obstacle_of
 from crrd.manager.policies.run_task import RunObserver
 from crrd.manager.policies.runs import PolicyRuns
 from crrd.manager.policies.statuses import Policies
@@ -35,12 +35,6 @@ from crrd.rollout.daemons import NodeDaemons, daemon_informer
 from crrd.rollout.display import FILES_NOT_REFRESHED
 from crrd.rollout.nodes import find_down
 
-RESYNC_SECONDS = 300.0  # Interval of observations without a change, because new pods may use other objects
-OBSTACLE_SECONDS = 15.0  # Interval of checks for a missing right or an old CRD, which no watch reports
-NO_TARGET = Backoff(initial=15.0, factor=2.0, maximum=RESYNC_SECONDS, jitter=0.2)
-"""Before the next check for a target of a kind that the API server does not have, or that the manager may not watch."""
-TEMPLATE = Backoff(initial=2.0, factor=2.0, maximum=RESYNC_SECONDS, jitter=0.2)
-"""Before the next check of what keeps pods from following their template, which no watch reports."""
 LOOK_SECONDS = 300.0  # Longest time between two answers while a policy is observed
 FAILING_SECONDS = 60.0  # How long no look at a policy succeeds until its status says so
 
@@ -168,7 +162,7 @@ class PolicyController(Controller):
             raise
         if wait is None:
             await self._note_failure(policy, memory, self._watches.problem(policy.namespace))
-            wait = OBSTACLE_SECONDS  # a list wakes it before that, but a watch that goes on makes none
+            wait = Obstacle.RIGHT.value.initial  # a list wakes it before that, but a watch that goes on makes none
         else:
             memory.failing_since, memory.fails = None, False
         return loop_time() + wait
@@ -209,11 +203,10 @@ class PolicyController(Controller):
             return 0.0
         self._runs.follow(policy, decision.run, aim, decision.run_until)
         memory.is_decided = True
-        wait = OBSTACLE_SECONDS if found.unreadable or found.dropped else RESYNC_SECONDS
-        if found.problem and memory.absent is None:
-            wait = NO_TARGET.delay(max(1, memory.fruitless))
-        elif memory.hindered:
-            wait = min(wait, TEMPLATE.delay(memory.hindered))
+        obstacle = obstacle_of(found, is_watched=memory.absent is not None)
+        memory.hindered = memory.hindered + 1 if obstacle is memory.obstacle else 1
+        memory.obstacle = obstacle
+        wait = RESYNC_SECONDS if obstacle is None else obstacle.value.delay(memory.hindered)
         if decision.wake_at is not None:
             wait = min(wait, max(0.0, (decision.wake_at - self._clock.now()).total_seconds()) + 0.01)
         return wait

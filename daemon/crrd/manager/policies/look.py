@@ -12,7 +12,7 @@ from typing import Any
 from crrd.core.config.objects import data_hash, missing, read_object
 from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference
-from crrd.core.policy.observed import Data, Look, Observed, TargetPod, UseKey, observe, read_pod, used_parts
+from crrd.core.policy.observed import Data, Observed, TargetPod, UseKey, observe, read_pod, used_parts
 from crrd.core.policy.triggers import role_for
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.run import Target
@@ -22,6 +22,7 @@ from crrd.kube.discovery import kind_of
 from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.resources import CONFIG_MAPS, CONFIGURATION, PODS, SECRETS, Resource
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
+from crrd.manager.policies.obstacles import Obstacle
 from crrd.manager.policies.template_images import TemplateObserver, grant
 from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd.rollout.owners import Owners
@@ -52,8 +53,8 @@ class Memory:
     dropped: tuple[str, ...] = ()  # As in Observed
     absent: Resource | None = None  # The kind of the target, if it does not exist, and a watch reports when it does
     workload: Resource | None = None  # The kind of the target, if its template counts
-    fruitless: int = 0  # Looks in a row that found no target, and no watch for it
-    hindered: int = 0  # Looks in a row at a template that pods in place cannot follow, at least not yet
+    obstacle: Obstacle | None = None  # What the last look has found
+    hindered: int = 0  # Looks in a row that have found it
     unsettled: Mapping[UseKey, datetime] = field(default_factory=dict)  # As in Observed
     failing_since: float | None = None  # The loop's time of the first look of a row that did not succeed
     fails: bool = False  # Whether that is so long ago that the status should say so
@@ -133,8 +134,6 @@ class TargetObserver:
                 members = [pod.member for pod in owned]
                 if listed:
                     found = replace(found, template=await self._template.look(policy, aim, members, now, kubelets))
-                follows = found.template is None or Look(policy, found, now).follows
-                memory.hindered = 0 if follows else memory.hindered + 1
             if policy.config is None:
                 return aim, found if listed else None
             listed &= await self._watches.watch(namespace, CONFIG_MAPS)
@@ -163,17 +162,14 @@ class TargetObserver:
         if (ref := policy.target) is None:
             return Aim(Target(f"pods {policy.selector}", selector=policy.selector))
         memory.absent = None
-        memory.fruitless += 1
         kind = await kind_of(self._client, ref.api_version, ref.kind)
         try:
-            aim = await find_workload(self._client, policy.namespace, kind, ref.name)
+            return await find_workload(self._client, policy.namespace, kind, ref.name)
         except ConfigurationError:
             with suppress(ApiRefusedError):
                 await self._watches.watch(policy.namespace, kind.resource)
                 memory.absent = kind.resource
             raise
-        memory.fruitless = 0
-        return aim
 
     async def _with_data(self, policy: Policy, memory: Memory, found: Observed) -> Observed | None:
         """Return the state with the data that the containers use, or None while a list is incomplete."""

@@ -56,7 +56,8 @@ class TemplateObserver:
             missing = await missing_rights(self._client, UPDATE_RIGHTS, policy.namespace)
         if missing:
             why = f"the manager may not {', '.join(missing)} in this namespace"
-            return TemplateImages(problem=f"{why}; to allow it: {grant(policy.namespace, UPDATE_ROLE, self._account)}")
+            remedy = grant(policy.namespace, UPDATE_ROLE, self._account)
+            return TemplateImages(problem=f"{why}; to allow it: {remedy}", lacks_right=True)
         held = await read_held(self._client, policy.namespace, aim, members)
         runs = [each for each in (policy.status.run, *policy.status.tried) if each is not None and each.image]
         found = held.images({(name, each.image) for each in runs for name in each.containers})

@@ -44,6 +44,7 @@ class TemplateImages:
     wait: str = ""  # What must be known first
     problem: str = ""  # Why pods in place cannot follow the template, and what to do
     refused: tuple[str, ...] = ()  # Why single containers must not get their image, and what to do
+    lacks_right: bool = False  # Whether a missing right is the problem
 
 
 def template_images(
