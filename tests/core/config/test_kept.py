@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crrd.core.config.kept import NodeUse, ObjectUses, UserPod, kept_nodes, kept_of_pods, read_user
+from crrd.core.config.kept import NodeUse, ObjectUses, Since, UserPod, kept_nodes, kept_of_pods, ran_before, read_user
 from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import Kind, ObjectName
 
@@ -18,8 +18,8 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def pod(created: float, node: str = "a") -> UserPod:
-    return UserPod(node, frozenset({CFG}), at(created), at(created + 1))
+def pod(created: float, node: str = "a", started: float | None = None) -> UserPod:
+    return UserPod(node, {CFG: Since(at(created), at(created + 1 if started is None else started))})
 
 
 class Node:
@@ -85,9 +85,9 @@ def test_between_two_lists_the_order_is_unknown() -> None:
 
 def test_without_a_record_a_pod_that_only_waited_for_the_object_is_not_older() -> None:
     objects = {CFG: ConfigObject(frozenset(), immutable=True, created=at(100))}
-    waited = replace(pod(90), started=at(98))
+    waited = pod(90, started=98)
     assert kept_of_pods([waited], objects) == {}
-    assert kept_of_pods([replace(waited, started=at(97))], objects) == {"a": {CFG}}
+    assert kept_of_pods([pod(90, started=97)], objects) == {"a": {CFG}}
     assert kept_of_pods([waited, pod(0, "b")], objects) == {"b": {CFG}}
     assert kept_of_pods([pod(0)], {CFG: replace(objects[CFG], immutable=False)}) == {}
     assert kept_of_pods([pod(0)], {CFG: None}) == {}
@@ -96,7 +96,7 @@ def test_without_a_record_a_pod_that_only_waited_for_the_object_is_not_older() -
 def test_a_pod_keeps_its_first_start() -> None:
     """After a crash, a pod shows only its last start. Its creation counts then, if nothing else is known."""
     node = Node()
-    node.set("one", replace(pod(90), started=at(101)))
+    node.set("one", pod(90, started=101))
     node.set("one", pod(90))
     (use,) = node.uses.of(CFG).values()
     assert use == NodeUse(at(90), at(101), whole=True, pods={"one"})
@@ -127,14 +127,20 @@ SPEC: dict[str, Any] = {
 }
 
 
+def state(name: str, started: int, restarts: int = 0) -> dict[str, Any]:
+    running = {"startedAt": f"2026-01-01T12:00:{started:02}Z"}
+    return {"name": name, "restartCount": restarts, "state": {"running": running}}
+
+
 def as_json(*, restarts: int = 0, phase: str = "Running") -> dict[str, Any]:
-    status = {"name": "app", "restartCount": restarts, "state": {"running": {"startedAt": "2026-01-01T12:00:09Z"}}}
     meta = {"name": "web-0", "creationTimestamp": "2026-01-01T12:00:00Z"}
-    return {"metadata": meta, "spec": SPEC, "status": {"phase": phase, "containerStatuses": [status]}}
+    status = {"phase": phase, "containerStatuses": [state("app", 9, restarts)]}
+    return {"metadata": meta, "spec": SPEC, "status": status}
 
 
 def test_all_objects_that_kubelet_registers_for_a_pod() -> None:
     found = read_user(as_json())
+    assert found.objects[Kind.CONFIG_MAP, "one"] == found.objects[Kind.SECRET, "pull"] == Since(at(0), at(9))
     assert {name for kind, name in found.objects if kind is Kind.CONFIG_MAP} == {"one", "three", "four", "six"}
     assert {name for kind, name in found.objects if kind is Kind.SECRET} == {
         "pull", "init", "two", "five", "seven", "eight", "nine"
@@ -146,9 +152,64 @@ def test_a_restarted_container_may_have_started_right_after_the_creation_of_its_
     restarts: int, started: float
 ) -> None:
     found = read_user(as_json(restarts=restarts))
-    assert (found.node, found.created, found.started) == ("a", at(0), at(started))
+    assert (found.node, found.objects[Kind.CONFIG_MAP, "three"]) == ("a", Since(at(0), at(started)))
 
 
 def test_pods_that_use_nothing() -> None:
     assert read_user(as_json(phase="Failed")).node == ""
-    assert read_user({}) == UserPod("", frozenset(), datetime.min.replace(tzinfo=UTC))
+    assert read_user({}) == UserPod("", {})
+
+
+def with_late(*, kind: str = "containers", started: int | None = 40, restarts: int = 0) -> dict[str, Any]:
+    """A pod of 12:00:00 whose container `app` runs from 12:00:01, and to which `late` was added at 12:00:30."""
+    late = {"name": "late", "envFrom": [{"configMapRef": {"name": "cfg"}}]}
+    app = {"name": "app"}
+    spec: dict[str, Any] = {"nodeName": "a", "containers": [app]}
+    spec[kind] = [*([app] if kind == "containers" else []), late]
+    statuses = [state("app", 1)]
+    statuses += [state("late", started, restarts)] if started is not None else []
+    owned: dict[str, Any] = {"f:spec": {f"f:{kind}": {'k:{"name":"late"}': {".": {}, "f:envFrom": {}}}}}
+    entry = {"manager": "kubectl-debug", "time": "2026-01-01T12:00:30Z", "fieldsV1": owned}
+    meta = {"name": "web-0", "creationTimestamp": "2026-01-01T12:00:00Z", "generation": 2, "managedFields": [entry]}
+    return {"metadata": meta, "spec": spec, "status": {"phase": "Running", "containerStatuses": statuses}}
+
+
+@pytest.mark.parametrize("kind", ["containers", "ephemeralContainers"])
+@pytest.mark.parametrize(("started", "restarts", "ran"), [(40, 0, 40), (None, 0, None), (50, 2, 30)])
+def test_a_container_that_was_added_later_uses_its_objects_since_then(
+    kind: str, started: int | None, restarts: int, ran: int | None
+) -> None:
+    found = read_user(with_late(kind=kind, started=started, restarts=restarts))
+    since = found.objects[CFG]
+    assert since.created == at(30)
+    assert since == (Since(at(30)) if ran is None else Since(at(30), at(ran)))
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_object_that_was_replaced_before_that_is_not_kept(*, listed: bool) -> None:
+    """Its pod is older than the object, and so it looked as if it had the data of the one before."""
+    node, late = Node(), read_user(with_late())
+    if listed:
+        with node.uses.listing():
+            node.set("one", late)
+    else:
+        node.set("one", replace(late, objects={}))
+        node.set("one", late)
+    assert node.kept(20, ()) == ()
+    assert ran_before(node.uses.of(CFG), at(20)) == ()
+    assert node.kept(35, ()) == ("a",), "it used the older one for some seconds"
+
+
+def test_a_container_that_waits_for_its_object_does_not_use_an_older_one() -> None:
+    """The pod's other container ran before the object was created, and does not need it."""
+    obj = with_late(started=40)
+    obj["metadata"]["generation"] = 1  # nothing was added
+    (use,) = (found := read_user(obj)).objects.values()
+    assert use == Since(at(0), at(40))
+    assert kept_of_pods([found], {CFG: ConfigObject(frozenset(), immutable=True, created=at(38))}) == {}
+
+
+def test_of_two_containers_the_first_one_counts() -> None:
+    obj = with_late()
+    obj["spec"]["containers"][0]["env"] = [{"valueFrom": {"configMapKeyRef": {"name": "cfg", "key": "a"}}}]
+    assert read_user(obj).objects == {CFG: Since(at(0), at(1))}

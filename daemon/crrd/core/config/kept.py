@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from crrd.core.api.pod import Pod, parse_pod
+from crrd.core.api.pod import Pod, PodContainer, parse_pod, pod_containers
 from crrd.core.api.time import parse_time
 from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import Kind, ObjectName
-from crrd.lib.jsonfields import items, mapping, text, value_at
+from crrd.lib.jsonfields import items, mapping, number, text, value_at
 
 _FIELDS = {
     "configMap": Kind.CONFIG_MAP,
@@ -34,30 +34,80 @@ _SKEW = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True)
+class Since:
+    """Since when a pod has used an object."""
+
+    created: datetime  # The creation of the pod, or the time at which the first container that uses it was added
+    started: datetime = _NOT_YET
+    """When the first container that uses it started, or `created` if that one has ended since, and is perhaps back."""
+
+
+@dataclass(frozen=True, slots=True)
 class UserPod:
     """A pod, as far as it decides what its kubelet keeps."""
 
     node: str  # "" if it uses nothing there: it is not scheduled, or has ended
-    objects: frozenset[ObjectName]
-    created: datetime
-    started: datetime = _NOT_YET
-    """When its first container started, or its creation if a container has started more than once."""
+    objects: Mapping[ObjectName, Since]
 
 
 def read_user(obj: Mapping[str, Any]) -> UserPod:
     """Parse a pod from its JSON."""
     pod, spec = parse_pod(obj), mapping(obj.get("spec"))
     pulls = (text(mapping(each).get("name")) for each in items(spec.get("imagePullSecrets")))
-    objects = frozenset([*_named(spec), *((Kind.SECRET, name) for name in pulls)])
-    return user_of(pod, text(value_at(obj, "metadata.creationTimestamp")), objects)
+    whole = [*_named(spec.get("volumes")), *((Kind.SECRET, name) for name in pulls)]
+    users = {name: set(_named(entry)) for name, entry, _ in pod_containers(spec)}
+    return user_of(pod, text(value_at(obj, "metadata.creationTimestamp")), additions(obj), whole, users)
 
 
-def user_of(pod: Pod, created: str, objects: frozenset[ObjectName]) -> UserPod:
-    """Return a pod that uses these objects. `created` is its creationTimestamp."""
-    at, containers = parse_time(created) or _LONG_AGO, pod.containers.values()
-    starts = [moment for each in containers if (moment := parse_time(each.started_at)) is not None]
-    started = at if any(each.restart_count for each in containers) else min(starts, default=_NOT_YET)
-    return UserPod("" if pod.ended else pod.node_name, objects, at, started)
+def user_of(
+    pod: Pod,
+    created: str,
+    added: Mapping[str, datetime],
+    whole: Iterable[ObjectName],
+    users: Mapping[str, Iterable[ObjectName]],
+) -> UserPod:
+    """Return a pod as a user of objects.
+
+    Args:
+        pod: the pod.
+        created: its creationTimestamp.
+        added: containers that were added later, and when (`additions`).
+        whole: the objects that all of its containers need, for its volumes and pulls.
+        users: those that each container uses.
+    """
+    at = parse_time(created) or _LONG_AGO
+    each_since = {name: _since(container, added.get(name, at)) for name, container in pod.containers.items()}
+    first = Since(at, min((since.started for since in each_since.values()), default=_NOT_YET))
+    found = dict.fromkeys(whole, first)
+    for name, objects in users.items():
+        for used in objects:
+            since, other = each_since[name], found.get(used)
+            earlier = other and Since(min(since.created, other.created), min(since.started, other.started))
+            found[used] = earlier or since
+    return UserPod("" if pod.ended else pod.node_name, found)
+
+
+def _since(container: PodContainer, created: datetime) -> Since:
+    ended = container.restart_count or container.terminated
+    started = created if ended else parse_time(container.started_at)
+    return Since(created, started or _NOT_YET)
+
+
+def additions(obj: Mapping[str, Any]) -> dict[str, datetime]:
+    """Return when containers were added to a pod, by its managedFields: who adds an entry to a list owns its "."."""
+    found = dict[str, datetime]()
+    meta, spec = mapping(obj.get("metadata")), mapping(obj.get("spec"))
+    if number(meta.get("generation")) <= 1 and not spec.get("ephemeralContainers"):
+        return found
+    for entry in map(mapping, items(meta.get("managedFields"))):
+        owned, at = mapping(mapping(entry.get("fieldsV1")).get("f:spec")), parse_time(text(entry.get("time")))
+        there = dict[str, Any]()
+        for key in ("containers", "initContainers", "ephemeralContainers"):
+            there |= mapping(owned.get(f"f:{key}"))
+        for name, _, _ in pod_containers(spec):
+            if at is not None and "." in mapping(there.get(f'k:{{"name":"{name}"}}')):
+                found[name] = min(at, found.get(name, at))
+    return found
 
 
 def _named(value: object) -> Iterator[ObjectName]:
@@ -75,8 +125,8 @@ def _named(value: object) -> Iterator[ObjectName]:
 class NodeUse:
     """The pods on one node that have used an object without a gap, those that are gone included."""
 
-    created: datetime  # When the first of them was created, as far as is known
-    started: datetime = _NOT_YET  # The same for `UserPod.started`
+    created: datetime  # The first `Since.created` of them, as far as is known
+    started: datetime = _NOT_YET  # The same for `Since.started`
     whole: bool = False  # Whether no pod on the node used the object before these
     pods: set[str] = field(default_factory=set)  # UIDs of those that are there
 
@@ -105,10 +155,11 @@ class ObjectUses:
         for node, name in _places(after):
             assert after is not None  # noqa: S101 - it has places
             uses = self._uses.setdefault(name, {})
-            use = uses.setdefault(node, NodeUse(after.created, whole=not self._listing))
-            use.created = min(use.created, after.created)
-            if before is None or before.started == _NOT_YET or uid not in use.pods:
-                use.started = min(use.started, after.started)
+            since, earlier = after.objects[name], before.objects.get(name) if before is not None else None
+            use = uses.setdefault(node, NodeUse(since.created, whole=not self._listing))
+            use.created = min(use.created, since.created)
+            if earlier is None or earlier.started == _NOT_YET or uid not in use.pods:
+                use.started = min(use.started, since.started)
             use.pods.add(uid)
 
     @contextmanager
@@ -162,8 +213,8 @@ def kept_of_pods(
     before it.
     """
     uses = ObjectUses()
-    for number, pod in enumerate(pods):
-        uses.change(str(number), None, pod)
+    for count, pod in enumerate(pods):
+        uses.change(str(count), None, pod)
     found: dict[str, set[ObjectName]] = {}
     for name, obj in known.items():
         if obj is not None and obj.immutable and obj.created is not None:

@@ -1,14 +1,14 @@
 """The objects that a run needs, parsed from JSON. Nothing here raises for invalid input."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.time import parse_time
-from crrd.core.config.kept import UserPod, user_of
+from crrd.core.config.kept import UserPod, additions, user_of
 from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import ObjectName, Reference
 from crrd.core.config.uses import Unreached, references, unreached
@@ -17,7 +17,7 @@ from crrd.core.rollout.labels import LabelSelector, read_selector
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import ANNOTATION_REFRESH, Run
 from crrd.core.rollout.workload import Owner, Workload, read_owner
-from crrd.lib.jsonfields import condition, condition_is_true, items, mapping, number, text
+from crrd.lib.jsonfields import condition, condition_is_true, mapping, number, text
 
 ZONE = "topology.kubernetes.io/zone"
 _PULLS_WITH = ("serviceAccountName", "imagePullSecrets", "runtimeClassName")
@@ -72,8 +72,9 @@ class Member:
     @property
     def user(self) -> UserPod:
         """The pod as a user of ConfigMaps and Secrets."""
-        uses = frozenset(use.object for some in self.config.values() for use in some)
-        return user_of(self.pod, self.created, uses)
+        whole = [use.object for some in self.config.values() for use in some if use.use.mounted]
+        users = {name: [use.object for use in some] for name, some in self.config.items()}
+        return user_of(self.pod, self.created, self.added, whole, users)
 
     @property
     def ordinal(self) -> int:
@@ -97,23 +98,9 @@ def read_member(obj: Mapping[str, Any], *, with_config: bool = True) -> Member:
         unreached=unreached(obj) if with_config else (),
         refresh_token=text(mapping(meta.get("annotations")).get(ANNOTATION_REFRESH)),
         pull_source=pull_source(obj),
-        added=_additions(meta, pod.containers) if with_config else {},
+        added=additions(obj) if with_config else {},
         disrupted=condition_is_true(obj, "DisruptionTarget"),
     )
-
-
-def _additions(meta: Mapping[str, Any], containers: Iterable[str]) -> dict[str, datetime]:
-    """Return when containers were added to a pod, by its managedFields: who adds an entry to a list owns its "."."""
-    found = dict[str, datetime]()
-    if number(meta.get("generation")) <= 1:
-        return found
-    for entry in map(mapping, items(meta.get("managedFields"))):
-        owned, at = mapping(mapping(entry.get("fieldsV1")).get("f:spec")), parse_time(text(entry.get("time")))
-        there = {**mapping(owned.get("f:containers")), **mapping(owned.get("f:initContainers"))}
-        for name in containers:
-            if at is not None and "." in mapping(there.get(f'k:{{"name":"{name}"}}')):
-                found[name] = min(at, found.get(name, at))
-    return found
 
 
 def pull_source(pod: Mapping[str, Any]) -> dict[str, Any]:
