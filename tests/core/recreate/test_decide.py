@@ -1716,6 +1716,43 @@ class TestRestartOfTheWholePod:
             assert (state.reason, "added" in state.message) == (reason, False)
 
     @pytest.mark.parametrize(
+        ("there", "created", "shown", "awaited"),
+        [
+            (False, 0, {}, False),
+            (True, 52.0, {"container_id": "containerd://more", "running": True}, False),
+            (
+                True,
+                49.0,
+                {"container_id": "containerd://more", "running": True},
+                True,
+            ),  # kubelet has not reached it yet
+            (True, 52.0, {"restart_count": 1}, True),
+            (False, 0, {"container_id": "containerd://more", "running": True}, True),  # removed, as all are
+        ],
+        ids=["added", "added and created", "from before", "restarted", "removed"],
+    )
+    @pytest.mark.parametrize("recorded", [True, False])
+    def test_nor_by_a_daemon_that_was_restarted_after_the_stop(
+        self, created: float, shown: dict[str, Any], *, there: bool, awaited: bool, recorded: bool
+    ) -> None:
+        """The stop of an earlier process is known by its time, 50 s of the node's clock, if it was recorded."""
+        req = request(strategy=self.ALLOWED, status=recreating(killed()))
+        if recorded:
+            req = replace(req, pinned={"app": pin("old")}, start_times={"app": StartTimes(stop="2026-01-01T00:00:50Z")})
+        count = shown.get("restart_count", 0)
+        made = instance("more", "more", created_at=int((1767225600 + created) * 1e9), restart_count=count)
+        now = (
+            instance("new", restart_count=1),
+            instance("side-2", "side", restart_count=1),
+            *([made] if there else []),
+        )
+        found = self.pod("new", "side-2")
+        found = replace(found, containers={**found.containers, "more": PodContainer("more", **shown)})
+        decision = one(req, *now, pod=found, kubelet_minor=36, running_since={"new": 95.0}, first_seen={"r1": 95.0})
+        reason = written(decision).states[0].reason
+        assert (reason is Reason.NOT_BACK) is (awaited or not recorded)
+
+    @pytest.mark.parametrize(
         ("side", "awaited"), [(StatePhase.SUCCEEDED, True), (StatePhase.RECREATING, True), (StatePhase.FAILED, False)]
     )
     def test_what_the_request_recreated_before_is_awaited_once_more(self, side: StatePhase, *, awaited: bool) -> None:

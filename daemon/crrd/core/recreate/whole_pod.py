@@ -9,6 +9,7 @@ from functools import cached_property
 
 from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import Reason
+from crrd.core.api.time import parse_time
 from crrd.core.api.types import RequestedContainer, StatePhase
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import StopAttempt
@@ -79,16 +80,31 @@ class PodView(RequestView):
         pod after the stop that restarts it. `stop`: the container's.
         """
         request = self.request
-        causes = [self.known.work_on(each.name) for each in request.containers if self._may_restart_pod(each)]
+        causes = [each for each in request.containers if self._may_restart_pod(each)]
         named = {each.name for each in request.containers}
         failed = {each.name for each in request.status.states if each.phase is StatePhase.FAILED}
         others = (each for each in self.pod.recreatable.values() if each.name not in failed | {name})
         return sorted(
             each.name
             for each in others
-            if any(work.beside is None or each.name in named | work.beside.keys() for work in causes)
+            if any(each.name in named or self._was_beside(each, cause) for cause in causes)
             and not self._is_back(each, stop)
         )
+
+    def _was_beside(self, other: PodContainer, cause: RequestedContainer) -> bool:
+        """Whether a container was in the pod already when the stop of another one was sent.
+
+        The stop of an earlier process is known by its time, if at all. A container that came later has no instance from
+        before, and was never restarted.
+        """
+        work = self.known.work_on(cause.name)
+        if work.beside is not None:
+            return other.name in work.beside
+        sent = parse_time(self.request.start_times_of(cause.name, self.request.target(cause)).stop)
+        if sent is None or other.restart_count:
+            return True
+        current = self.observed.newest(other.name)
+        return bool(other.container_id) if current is None else current.created_at / 1e9 <= sent.timestamp() + 1
 
     def left_down(self, missing: Iterable[str], stop: StopAttempt | None) -> list[str]:
         """Return those of the `missing` containers that failed after the stop and that kubelet does not restart."""
