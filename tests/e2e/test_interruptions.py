@@ -2,14 +2,26 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from tests.support.cluster import Cluster, Json, container, container_id, restart_count, restarted, states
+from crrd.kube.resources import REQUESTS
+from tests.support.cluster import (
+    Cluster,
+    Json,
+    container,
+    container_id,
+    image_request,
+    restart_count,
+    restarted,
+    states,
+)
 from tests.support.command import explained
+from tests.support.cri_proxy import Faults, cri_proxy
 from tests.support.daemons import NodeDaemon
 
 pytestmark = [pytest.mark.containerd, pytest.mark.cluster]
@@ -177,3 +189,24 @@ def _site(answer: Callable[[web.Request], Awaitable[web.Response]]) -> web.Appli
     site = web.Application()
     site.router.add_get("/healthz", answer)
     return site
+
+
+@pytest.mark.parametrize("fault", ["fails", "hangs"])
+async def test_an_image_service_that_does_not_work_delays_no_stop(cluster: Cluster, tmp_path: Path, fault: str) -> None:
+    """A request is deleted during its hook, and the next one needs to know whether the node has its image."""
+    faults = Faults(**{fault: {"ImageStatus"}})
+    async with cri_proxy(cluster.cri_endpoint, tmp_path / "cri.sock", faults) as endpoint:
+        daemon = NodeDaemon(replace(cluster, cri_endpoint=endpoint), tmp_path / "node.log")
+        async with daemon:
+            await daemon.wait_ready()
+            before = await cluster.run_pod("web", [app(), container("side")], grace=20)
+            name = (await cluster.recreate(before, ["app"]))["metadata"]["name"]
+            await log_has(cluster, "hook")
+            await cluster.create_request(image_request(before, "app", "i/does-not-exist:1", "image"))
+            await cluster.client.delete(REQUESTS, cluster.namespace, name)
+            await cluster.wait_pod("web", restarted("app"), "app is back")
+            assert cluster.read("web", "log").split() == ["start", "hook", "hooked", "term", "start"]
+            waits = lambda found: (found.get("status") or {}).get("reason") == "RuntimeUnavailable"  # noqa: E731
+            await cluster.wait_request("image", waits, "the request says why it waits")
+            faults.fails, faults.hangs = set(), set()
+            assert states(await cluster.wait_completed("image")) == {"app": "Failed"}

@@ -8,14 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from crrd.core.api.types import ACTIVE_IMAGE, LABEL_ACTIVE
 from tests.support.cluster import (
     Cluster,
     Json,
     container,
     container_id,
     container_status,
-    crr_for,
+    image_request,
     pod_ready,
     restart_count,
     restarted,
@@ -96,14 +95,6 @@ async def test_the_request_over_before_the_update(cluster: Cluster, pod: Json) -
     assert container_status(after, "app")["image"] == cluster.second_image
 
 
-def image_request(pod: Json, image: str, name: str) -> Json:
-    """As admission leaves it."""
-    body = crr_for(pod, ["app"], name=name)
-    body["spec"]["containers"][0]["image"] = image
-    body["metadata"]["labels"][LABEL_ACTIVE] = ACTIVE_IMAGE
-    return body
-
-
 def has_reason(reason: str) -> Callable[[Json], bool]:
     return lambda found: (
         [each.get("reason") for each in found.get("status", {}).get("containerRecreateStates", ())] == [reason]
@@ -112,10 +103,10 @@ def has_reason(reason: str) -> Callable[[Json], bool]:
 
 async def test_a_request_with_an_image_watches_the_update_and_stops_nothing(cluster: Cluster, pod: Json) -> None:
     let_it_end(cluster)
-    await cluster.create_request(image_request(pod, "i/does-not-exist:1", "missing"))
+    await cluster.create_request(image_request(pod, "app", "i/does-not-exist:1", "missing"))
     assert states(await cluster.wait_completed("missing")) == {"app": "Failed"}
     await cluster.run_pod("puller", [container("app", image=cluster.second_image)], grace=1)
-    await cluster.create_request(image_request(pod, cluster.second_image, "present"))
+    await cluster.create_request(image_request(pod, "app", cluster.second_image, "present"))
     await cluster.wait_request("present", has_reason("ImagePresent"), "the node has the image")
     assert container_id(await cluster.pod("web"), "app") == container_id(pod, "app")
     await cluster.set_image("web", "app", cluster.second_image)

@@ -420,6 +420,14 @@ def crr_for(pod: Json, containers: Sequence[str], *, name: str = "", **strategy:
     }
 
 
+def image_request(pod: Json, name: str, image: str, request: str) -> Json:
+    """Return a request for another image of one container, as admission leaves it."""
+    body = crr_for(pod, [name], name=request)
+    body["spec"]["containers"][0]["image"] = image
+    body["metadata"]["labels"][model.LABEL_ACTIVE] = model.ACTIVE_IMAGE
+    return body
+
+
 def request_for(pod: Json, *containers: str) -> Json:
     """A request as users write it, named after pod and containers: admission adds the rest."""
     name = pod["metadata"]["name"]
