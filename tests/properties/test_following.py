@@ -44,6 +44,7 @@ class Held(Model):
         self.changed()
 
     back = False  # Whether the run is one back to the old image
+    odd = ""  # Another image that the pods had then, unlike what new pods are made of
 
     @property
     def run(self) -> Run:
@@ -53,11 +54,12 @@ class Held(Model):
         change = replace(change, mode=TemplateMode.FOLLOW)
         if self.back:
             change = replace(change, image=OLD, before=(NEW,), undoes="run")
+            change = replace(change, image=self.odd, of_template=OLD) if self.odd else change
         return replace(run, options=replace(run.options, image=change))
 
     @property
     def wanted(self) -> str:
-        return OLD if self.back else NEW
+        return (self.odd or OLD) if self.back else NEW
 
     def next_step(self) -> Adoption:
         return next_adoption(ImageRun.of(self.world(), self.run))
@@ -93,15 +95,17 @@ def test_a_release_before_the_end_rolls_out_new_pods(kind: str) -> None:
     assert model.rollouts
 
 
+@pytest.mark.parametrize("odd", ["", "proxy:0"])
 @pytest.mark.parametrize("kind", ADOPTED_BY)
-def test_after_a_run_back_the_controller_knows_that_the_pods_are_old(kind: str) -> None:
+def test_after_a_run_back_the_controller_knows_that_the_pods_are_old(kind: str, odd: str) -> None:
     """So a release rolls out the template, and another run follows it again."""
     for again in (False, True):
         model = Held(kind)
+        model.odd = odd
         assert model.settle().done
         before, model.back = model.uids(), True
         assert model.settle().done
-        assert {image_of(pod) for pod in model.pods()} == {OLD}
+        assert {image_of(pod) for pod in model.pods()} == {odd or OLD}
         model.back = not again
         if again:
             assert model.settle().done

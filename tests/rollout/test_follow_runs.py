@@ -89,8 +89,12 @@ async def test_pods_that_are_made_during_the_run_have_the_image_of_the_replicase
     await held(cluster, "i:2")
     await images.give("i:bad")
     assert await recreated(cluster, *FOLLOW) == 0
-    found = [json.loads(each["metadata"]["annotations"][ANNOTATION_RUN]) for each in await cluster.requests()]
+    requests = await cluster.requests()
+    found = [json.loads(each["metadata"]["annotations"][ANNOTATION_RUN]) for each in requests]
     assert [each["options"]["image"]["before"] for each in found] == [["i:1", "i:bad"]] * 2
+    assert await recreated(cluster, "undo", requests[0]["metadata"]["labels"]["crr.apps.kruise.io/run"]) == 0
+    assert set((await images_of(cluster)).values()) == {"i:bad"}
+    assert (image_of(await replica_set(cluster)), image_of((await spec_of(cluster))["template"])) == ("i:1", "i:2")
 
 
 async def test_a_container_that_has_its_image_needs_nothing(

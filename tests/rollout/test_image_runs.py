@@ -48,6 +48,12 @@ async def images_of(cluster: PlayedCluster) -> dict[str, str]:
     return {pod["metadata"]["uid"]: image_of(pod, pod["spec"]["containers"][0]["name"]) for pod in await cluster.pods()}
 
 
+async def images_of_new_pods(cluster: PlayedCluster) -> set[str]:
+    """Return the images in the templates of the Deployment and its ReplicaSet."""
+    (replica_set,) = (await cluster.client.list_all(REPLICA_SETS, dict, namespace=NAMESPACE)).items
+    return {image_of(each["spec"]["template"]) for each in (await deployment(cluster), replica_set)}
+
+
 def output(capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
@@ -76,6 +82,35 @@ async def test_the_pods_get_the_image_then_the_template_and_back(
     assert "3 of 3 pods have i:1; so has the template" in output(capsys)
     assert await images_of(cluster) == before
     assert image_of((await deployment(cluster))["spec"]["template"]) == "i:1"
+
+
+@pytest.mark.parametrize("template", ["adopt", "keep"])
+async def test_an_undo_gives_pods_and_template_each_the_image_that_they_had(
+    cluster: PlayedCluster, images: Images, template: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An earlier run has left the template as it was."""
+    await cluster.workload("Deployment", "web", 2)
+    await images.give("i:0")
+    before, new = await images_of(cluster), "i:2" if template == "adopt" else "i:1"
+    assert await recreated(cluster, "deployment/web", *TO, "--template", template) == 0
+    first = await run_name(cluster)
+    assert await recreated(cluster, "undo", first) == 0
+    assert "2 of 2 pods have i:0; the template" in output(capsys)
+    assert (await images_of(cluster), await images_of_new_pods(cluster)) == (before, {"i:1"})
+    assert (await deployment(cluster))["spec"].get("paused") is None
+    assert await recreated(cluster, "undo", await run_name(cluster)) == 0
+    assert (await images_of(cluster), await images_of_new_pods(cluster)) == (dict.fromkeys(before, "i:2"), {new})
+    assert images.outages == []
+
+
+async def test_an_undo_of_pods_with_several_images_is_refused(cluster: PlayedCluster, images: Images) -> None:
+    (one, _) = await cluster.workload("Deployment", "web", 2)
+    images.on_node.add("i:0")
+    change = {"op": "replace", "path": "/spec/containers/0/image", "value": "i:0"}
+    await cluster.client.json_patch(PODS, NAMESPACE, one, (change,))
+    assert await recreated(cluster, "deployment/web", *TO, "--template", "adopt") == 0
+    with pytest.raises(ConfigurationError, match="had i:0, i:1 before: set one with --image"):
+        await recreated(cluster, "undo", await run_name(cluster))
 
 
 async def test_without_a_readiness_probe_each_pod_must_be_ready_for_a_while(

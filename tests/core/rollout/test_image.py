@@ -545,6 +545,26 @@ def test_a_request_says_all_of_the_change() -> None:
     assert (found.run, found.request.for_image, found.run.options.what) == (of, True, "app (app:2)")
 
 
+def test_an_undo_may_give_pods_and_template_different_images() -> None:
+    of = of_image(adopt=True, pulls=False)
+    stored = of.request("web-0", "uid-web-0", ("app",))["metadata"]["annotations"][ANNOTATION_RUN]
+    assert "of_pods" not in stored
+    assert "of_template" not in stored, "processes of older versions can continue a run that does not need it"
+    image = of_image(adopt=True, pulls=False, undoes="first").options.image
+    assert image is not None
+    change = replace(image, of_template=OLD)
+    undo = run(image=change)
+    body = undo.request("web-0", "uid-web-0", ("app",))
+    found = read_run_request({**body, "metadata": {**body["metadata"], "uid": "u"}})
+    assert found is not None
+    assert found.run == undo
+    done = replace(world(pods(NEW), template=template(OLD, observed=True)), workload=workload(2))
+    assert kind_of(done, undo).report() == "1 of 1 pods have app:2; the template has app:1, as before"
+    assert planned(done, undo).awaits.why.startswith("waiting for new pods"), "they have the image of the template"
+    assert not change.is_foreign(OLD)
+    assert change.is_foreign_template(OTHER)
+
+
 def test_the_first_form_of_what_becomes_of_the_template_is_read() -> None:
     for first, mode in (
         ({}, TemplateMode.KEEP),
@@ -555,7 +575,15 @@ def test_the_first_form_of_what_becomes_of_the_template_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", [{"image": 1}, {"image": ""}, {"image": NEW, "adopt": "yes"}, {"image": NEW, "more": 1}, "app:2"]
+    "broken",
+    [
+        {"image": 1},
+        {"image": ""},
+        {"image": NEW, "of_template": 1},
+        {"image": NEW, "adopt": "yes"},
+        {"image": NEW, "more": 1},
+        "app:2",
+    ],
 )
 def test_a_change_that_cannot_be_read_is_of_no_run(broken: object) -> None:
     body = of_image().request("web-0", "uid-web-0", ("app",))

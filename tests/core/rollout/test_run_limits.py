@@ -123,6 +123,16 @@ def test_the_creator_is_that_of_the_request_whose_run_counts() -> None:
             Options(("app",), image=ImageChange("i:2", mode=TemplateMode.FOLLOW)),
             "gives container app of statefulset.apps/db the image i:2",
         ),
+        (
+            Target("a lie", "apps/v1", "Deployment", "web", "uid"),
+            Options(("app",), image=ImageChange("i:0", mode=TemplateMode.ADOPT, of_template="i:1")),
+            "gives container app of deployment.apps/web the image i:0, and its template i:1",
+        ),
+        (
+            Target("a lie", "apps/v1", "StatefulSet", "db", "uid"),
+            Options(("app",), image=ImageChange("i:0", mode=TemplateMode.FOLLOW, of_template="i:1")),
+            "gives container app of statefulset.apps/db the image i:0, and new pods i:1",
+        ),
         (Target("a lie", "v1", "Pod", "a"), Options(("app", "side")), "restarts app, side of pod/a"),
         (Target("a lie", selector="app=web"), Options((), stale=True), "restarts stale containers of pods app=web"),
         (Target("a lie"), Options(("app",)), "restarts app of all pods"),

@@ -67,6 +67,10 @@ class ImageChange(Change):
     undoes: str = ""
     had: str = ""  # The image in the workload's template when the run started; "" also in runs of older versions
     given: str = ""  # The image as the user gave it, if a webhook has replaced it
+    of_pods: str = ""  # Of several images in `before`: the one that all pods had
+    of_template: str = ""
+    """The image that the template, and what new pods are made of, get in the end, if it is not that of the pods. So an
+    undo gives each back what it had."""
 
     @property
     def adopt(self) -> bool:
@@ -78,13 +82,18 @@ class ImageChange(Change):
         """Whether the template has the image already."""
         return self.mode is TemplateMode.FOLLOW
 
+    @property
+    def template_image(self) -> str:
+        """The image that the template, and what new pods are made of, get in the end."""
+        return self.of_template or self.image
+
     def is_foreign(self, image: str) -> bool:
         """Whether somebody has given the container an image since the run began. It may be a newer one."""
-        return image not in (self.image, *self.before)
+        return image not in (self.image, self.template_image, *self.before)
 
     def is_foreign_template(self, image: str) -> bool:
         """Whether somebody has given the template an image since the run began. One that only pods had counts, too."""
-        return image not in (self.image, self.had) if self.had else self.is_foreign(image)
+        return image not in (self.template_image, self.had) if self.had else self.is_foreign(image)
 
     @property
     def label(self) -> str:
@@ -99,9 +108,11 @@ class ImageChange(Change):
     def stored(self) -> Mapping[str, Any]:
         """See Change."""
         shape = {**asdict(self), "before": list(self.before)}
-        return {"image": shape if self.given else {key: value for key, value in shape.items() if key != "given"}}
+        return {"image": {key: value for key, value in shape.items() if value or key not in _LATER}}
 
 
+_LATER = ("given", "of_pods", "of_template")
+"""Fields that processes of older versions do not know. They can continue runs without them."""
 _FIRST_FORM = {
     (False, False): TemplateMode.KEEP,
     (True, False): TemplateMode.ADOPT,
@@ -118,7 +129,7 @@ def read_image_change(found: object) -> ImageChange | None:
     first_form = raw.pop("adopt", False), raw.pop("follow", False)  # in place of `mode`
     mode = TemplateMode(text(raw.get("mode") or _FIRST_FORM.get(first_form, "")))
     read = ImageChange(**{**raw, "mode": mode, "before": tuple(map(text, items(raw.get("before"))))})
-    texts = (read.image, read.template, read.undoes, read.had, read.given)
+    texts = (read.image, read.template, read.undoes, read.had, read.given, read.of_pods, read.of_template)
     if not read.image or not all(isinstance(each, str) for each in texts) or not isinstance(read.pulls, bool):
         raise ValueError("an image change has other types")
     return read

@@ -168,6 +168,8 @@ class Run:
         if change is None:
             return f"restarts {self.options.what} of {pods}"
         template = ", and its template, too" if change.adopt and not change.follow else ""
+        if change.of_template:
+            template = f", and {'new pods' if change.follow else 'its template'} {change.of_template}"
         return f"gives container {self.options.containers[0]} of {pods} the image {change.image}{template}"
 
     def describe(self, pods: int) -> str:

@@ -73,7 +73,9 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
     content = facts.template.content
     if content.image:
         change = replace(change, template=content.rest, had=content.image)
-    run = _with(facts, replace(change, before=_before(facts))).with_min_ready()
+    before, of_pods = _before(facts), _of_pods(facts)
+    several = of_pods.pop() if len(before) > 1 and len(of_pods) == 1 else ""
+    run = _with(facts, replace(change, before=before, of_pods=several)).with_min_ready()
     facts = await _tried(session, ImageRun.of(cluster.world(), run))
     run = facts.run
     if change.adopt:
@@ -115,9 +117,14 @@ def _before(facts: ImageRun) -> tuple[str, ...]:
 
     The template may have another image than what new pods are made of, for example while the workload is held.
     """
-    there = {facts.image_of(each) for each in facts.examples} | {facts.template.content.image}
-    there |= {each.content.image for each in records_of(facts.state, facts.world.members)}
-    return tuple(sorted(there - {facts.image, ""}))
+    there = {each.content.image for each in records_of(facts.state, facts.world.members)}
+    there |= {facts.template.content.image}
+    return tuple(sorted(_of_pods(facts) | (there - {facts.image, ""})))
+
+
+def _of_pods(facts: ImageRun) -> set[str]:
+    """Return the container's other images in pods."""
+    return {facts.image_of(each) for each in facts.examples} - {facts.image, ""}
 
 
 def _check_undone(facts: ImageRun) -> None:
@@ -210,7 +217,7 @@ def _check_adoption(facts: ImageRun, workload: Json) -> None:
         return  # an earlier run has begun to adopt, and this one continues
     if template.paused:
         raise ConfigurationError(f"{target} is paused: {keep} resume it first (kubectl rollout resume {target})")
-    if template.content.image == facts.image:
+    if template.content.image == facts.change.template_image:
         if why := held_by_user(facts):
             raise ConfigurationError(why)
         return
@@ -253,7 +260,11 @@ def undone(run: Run) -> ImageChange:
     change = run.options.image
     if change is None:
         raise ConfigurationError(f"run {run.name} has restarted containers: only a run with --image can be undone")
-    if len(change.before) != 1:
-        had = ", ".join(change.before) or "no other image"
-        raise ConfigurationError(f"the pods of run {run.name} had {had} before: set one with --image")
-    return replace(change, image=change.before[0], before=(change.image,), undoes=run.name, given="")
+    had = change.of_pods or next(iter(change.before), "")
+    others = [each for each in change.before if each != had]
+    if not had or (others and (not change.of_pods or (change.adopt and len(others) > 1))):
+        images = ", ".join(change.before) or "no other image"
+        raise ConfigurationError(f"the pods of run {run.name} had {images} before: set one with --image")
+    given = tuple(sorted({change.image, change.template_image, *others} - {had}))
+    back = replace(change, image=had, before=given, undoes=run.name, given="", of_pods="")
+    return replace(back, of_template=others[0] if change.adopt and others else "")

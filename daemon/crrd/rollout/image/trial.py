@@ -86,7 +86,7 @@ async def try_adoption(client: KubeClient, facts: ImageRun) -> None:
             why = f"the API server rejects the image for {what}, nothing was changed: {error}"
             raise ConfigurationError(why) from error
         found = read_content(mapping_at(made, "spec.template"), facts.container)
-        if found.image != facts.image:
+        if found.image != facts.change.template_image:
             raise ConfigurationError(f"the API server gives {what} the image {found.image} instead{instead}")
         if found.rest != known[write.uid]:  # it would not be the template that the run has begun with
             raise ConfigurationError(f"a webhook changes more than the image in the template of {what}{instead}")

@@ -39,7 +39,7 @@ def next_adoption(facts: ImageRun) -> Adoption:
     if obstacle is not None and (follows or not (is_deployment and goes_on)):
         return obstacle  # a Deployment that is released replaces no pod in any case
     controller = controller_of(facts)
-    if not follows and template.content.image != facts.image:
+    if not follows and template.content.image != facts.change.template_image:
         return controller.before_hold() or Adoption((controller.hold(),))
     if (step := controller.follow()) is not None:
         return step
@@ -49,7 +49,8 @@ def next_adoption(facts: ImageRun) -> Adoption:
 def _around_the_hold(facts: ImageRun) -> Adoption | None:
     """Return the step if the workload does not have to be held any more, or must not be; None if the run goes on."""
     template, releasing = facts.template, RunPhase.RELEASING
-    has_image = template.content.image == facts.image
+    image = facts.change.template_image
+    has_image = template.content.image == image
     if template.left_by and (has_image or (facts.is_aborted and facts.has_left_label)):
         # its label would count if the user held the workload later
         return Adoption((controller_of(facts).let_go(),), phase=releasing)
@@ -65,7 +66,7 @@ def _around_the_hold(facts: ImageRun) -> Adoption | None:
         wait = (facts.world.workload.rolling if facts.world.workload is not None else "") or facts.starting
         return Adoption(wait=wait, done=not wait, phase=releasing)
     if facts.is_aborted and not has_image:  # the hold writes both, so this is not what the run has held
-        why = f"the template of {facts.target} has {template.content.image}, not {facts.image}"
+        why = f"the template of {facts.target} has {template.content.image}, not {image}"
         return Adoption(problem=f"{why}; {release_command(facts)}")
     return None
 
@@ -73,7 +74,7 @@ def _around_the_hold(facts: ImageRun) -> Adoption | None:
 def trial_writes(facts: ImageRun) -> tuple[Write, ...]:
     """Return writes of the end that the API server can check by a dry run before the run begins."""
     template, follows = facts.template, facts.change.follow
-    if not template.uid or (facts.image == template.content.image and not follows):
+    if not template.uid or (facts.change.template_image == template.content.image and not follows):
         return ()
     controller = controller_of(facts)
     first = () if follows else (controller.before_hold() or Adoption((controller.hold(),))).writes
@@ -97,7 +98,7 @@ def changed_by_others(facts: ImageRun) -> str:
     held = f", and its controller is held ({LABEL_ADOPTING}: {release_command(facts)})" * bool(template.holder)
     if content.rest != change.template:
         return f"the template of {target} was changed meanwhile{held}"
-    if change.is_foreign_template(content.image) or (change.adopt and held and content.image != change.image):
+    if change.is_foreign_template(content.image) or (change.adopt and held and content.image != change.template_image):
         return f"the image of {target} was set to {content.image} meanwhile{held}"
     return ""
 

@@ -84,6 +84,11 @@ class Controller(ABC):
         """The workload's template."""
         return self.facts.template
 
+    @property
+    def image(self) -> str:
+        """The image of the template in the end."""
+        return self.facts.change.template_image
+
     @abstractmethod
     def before_hold(self) -> Adoption | None:
         """Return what comes before the hold, or why there must be none; None if nothing does."""
@@ -116,7 +121,7 @@ class Controller(ABC):
 
     def is_target(self, content: Content) -> bool:
         """Whether a template is the workload's with the image."""
-        return (content.rest, content.image) == (self.template.content.rest, self.facts.image)
+        return (content.rest, content.image) == (self.template.content.rest, self.image)
 
     def _hold(self, value: str, *operations: Operation) -> Write:
         """`value`: see LABEL_HELD."""
@@ -124,7 +129,7 @@ class Controller(ABC):
         content = self.template.content
         return self.write(
             jsonpatch.test(_GENERATION, self.template.generation),  # all of the spec is as it was decided on
-            *image_operations(f"{SPEC}{content.path}", self.facts.container, content.image, self.facts.image),
+            *image_operations(f"{SPEC}{content.path}", self.facts.container, content.image, self.image),
             *operations,
             *([] if self.template.has_labels else [jsonpatch.add("/metadata/labels", {})]),
             *(jsonpatch.add(label_path(key), text) for key, text in labels.items()),
@@ -152,7 +157,7 @@ class _Deployment(Controller):
         if several := self._several():
             return several
         same_rest = bool(active) and active[0].content.rest == template.content.rest
-        agrees = same_rest and template.content.image == self.facts.image
+        agrees = same_rest and template.content.image == self.image
         if (agrees or not follows) and (twins := self._twins()):
             return twins
         if not template.observed and not follows:
@@ -163,7 +168,7 @@ class _Deployment(Controller):
         if not follows and not same_rest:
             why = f"the template of ReplicaSet {own.name} differs from that of {target} in more than the image"
             return Adoption(problem=f"{why}; {release_command(self.facts)}")
-        if own.content.image != self.facts.image:
+        if own.content.image != self.image:
             if own.content.shape != template.content.shape:
                 return Adoption(problem=f"ReplicaSet {own.name} differs from {target} in more than images")
             return Adoption((self._give(own),))
@@ -178,7 +183,7 @@ class _Deployment(Controller):
 
     def trial(self) -> tuple[Write, ...]:
         """See Controller."""
-        return tuple(self._give(each) for each in self.facts.state.active if each.content.image != self.facts.image)
+        return tuple(self._give(each) for each in self.facts.state.active if each.content.image != self.image)
 
     def _several(self) -> Adoption | None:
         """Return the problem of a Deployment with several ReplicaSets, None if it has one at most."""
@@ -199,7 +204,7 @@ class _Deployment(Controller):
     def _give(self, found: Revision) -> Write:
         """Return the write that gives a ReplicaSet the image. Its pods are not touched, and new ones get the image."""
         path, before = f"{SPEC}{found.content.path}", found.content.image
-        operations = image_operations(path, self.facts.container, before, self.facts.image)
+        operations = image_operations(path, self.facts.container, before, self.image)
         return Write("replicasets", found.name, found.uid, (jsonpatch.test("/metadata/uid", found.uid), *operations))
 
 
@@ -269,14 +274,14 @@ class _Set(Controller):
         name = self.template.update_revision if self.template.kind == "StatefulSet" else None
         found = next((each for each in own if name in (None, each.name)), None)
         known = self.template.observed and found is not None and found.label
-        return found if known and found is not None and found.content.image == self.facts.image else None
+        return found if known and found is not None and found.content.image == self.image else None
 
     def _next_revision(self, member: Member, before: Revision | None, newest: Revision) -> Revision | Adoption:
         """Return the revision that a pod is of with its present images, or why that is not known.
 
         A pod of a workload that this run holds is of the newest one.
         """
-        name, image = member.pod.name, self.facts.image
+        name, image = member.pod.name, self.image
         if not self.facts.change.follow:
             if before is newest or (before is not None and before.content.rest == newest.content.rest):
                 return newest
@@ -296,11 +301,11 @@ class _Set(Controller):
         Only images that differ from those of its earlier revision are compared, because a webhook may have changed
         others when the pod was created.
         """
-        images, had = member.pod.containers, set(before.content.images)
+        images, had, own = member.pod.containers, set(before.content.images), self.facts.container
         for each in self.facts.state.own_revisions:
-            other = [(name, image) for name, image in each.content.images if (name, image) not in had]
+            other = [(name, image) for name, image in each.content.images if (name, image) not in had and name != own]
             fits = all(name in images and images[name].image == image for name, image in other)
-            if fits and (each.content.shape, each.content.image) == (before.content.shape, self.facts.image):
+            if fits and (each.content.shape, each.content.image) == (before.content.shape, self.image):
                 return each
         return None
 

@@ -121,10 +121,10 @@ def planned_writes(facts: ImageRun) -> tuple[str, ...]:
     """Return sentences about what a run writes after the last pod, for a preview."""
     if not facts.change.follow or not facts.template.uid:
         return ()
-    unchanged = f"; {facts.target} itself is not changed"
+    image, unchanged = facts.change.template_image, f"; {facts.target} itself is not changed"
     if facts.template.kind != "Deployment":
-        return (f"the pods get the label {LABEL_REVISION} of the revision with {facts.image}{unchanged}",)
-    return tuple(f"ReplicaSet {each.name} gets {facts.image} in its template{unchanged}" for each in facts.state.active)
+        return (f"the pods get the label {LABEL_REVISION} of the revision with {image}{unchanged}",)
+    return tuple(f"ReplicaSet {each.name} gets {image} in its template{unchanged}" for each in facts.state.active)
 
 
 def not_held(facts: ImageRun) -> str:

@@ -134,7 +134,7 @@ class NewImage(Kind):
         there = self.world.workload
         if there is None or there.deleting or not (end is End.DONE or end.incomplete):
             return NO_WAIT
-        adopted = end is End.DONE and self.change.adopt and not self.change.follow
+        adopted = end is End.DONE and self.change.adopt and not (self.change.follow or self.change.of_template)
         count = len(self.facts.members)
         if adopted or count >= there.desired:
             return Wait(self.facts.starting)

@@ -17,16 +17,17 @@ def image_report(kind: Kind, facts: ImageRun) -> str:
 
 
 def _of_template(facts: ImageRun) -> str:
-    template, image = facts.template, facts.template.content.image
+    template, image, wanted = facts.template, facts.template.content.image, facts.change.template_image
     if not image:
         return ""
-    if image != facts.image and facts.change.follow:
+    if image != wanted and facts.change.follow:
         return f"the template still has {image}: set the image in its source, too, before the workload is released"
-    if image != facts.image:
+    if image != wanted:
         return f"the template still has {image}, so a new pod gets {image}"
+    has = "so has the template" if image == facts.image else f"the template has {image}, as before"
     if not template.holder:
-        return "so has the template"
+        return has
     held = f"its controller is still held by run {template.holder}"
     found = any(each.run.name == template.holder for each in facts.world.requests)
     how = "resume or abort that run" if found else "give the same command again"  # it has no request to find it by
-    return f"so has the template, but {held}: {how}, or {release_command(facts)}"
+    return f"{has}, but {held}: {how}, or {release_command(facts)}"
