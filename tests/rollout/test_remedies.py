@@ -19,12 +19,14 @@ IN_ORDER = workload(3, in_order=True)
 RULED = container(
     restart_rules=({"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}},)
 )
+GROUPED = replace(ONE, pod=replace(ONE.pod, group="LeaderWorkerSet"))
 WORLDS: dict[WaitReason | Skip, tuple[World, Run]] = {
     WaitReason.ROLLOUT: (World((ONE,), workload=workload(3, rolling="1 of 3 pods are updated")), run()),
     WaitReason.UNREADY_IN_ORDER: (World((replace(ONE, ready=False), TWO, THREE), workload=IN_ORDER), run()),
     WaitReason.NODE_LIMIT: (World((ONE, TWO)), run(max_unavailable=Amount(2), max_per_node=1)),
     WaitReason.ZONE_LIMIT: (World((ONE, TWO), zones={"node-a": "a"}), run(max_unavailable=Amount(2), max_per_zone=1)),
     Skip.RESTARTS_POD: (World((member("web-0", RULED),)), run()),
+    Skip.RESTARTS_GROUP: (World((GROUPED,)), run()),
 }
 """For each wait that a user can change, a run in which a pod has it."""
 
@@ -48,6 +50,7 @@ def test_the_planner_names_neither_flags_nor_fields(reason: WaitReason | Skip) -
         (FLAGS, WaitReason.NODE_LIMIT, " pods in progress or unready; to change the limit: --max-per-node"),
         (FLAGS, WaitReason.ZONE_LIMIT, " pods in progress or unready; to change the limit: --max-per-zone"),
         (FLAGS, Skip.RESTARTS_POD, "; to allow this, use --allow-pod-restart"),
+        (FLAGS, Skip.RESTARTS_GROUP, "may replace all pods of the group; to allow this, use --allow-pod-restart"),
         (POLICY_REMEDIES, WaitReason.ROLLOUT, "1 of 3 pods are updated"),
         (
             POLICY_REMEDIES,
@@ -55,6 +58,7 @@ def test_the_planner_names_neither_flags_nor_fields(reason: WaitReason | Skip) -
             "; restart pod web-0 first, or set spec.budget.maxUnavailable to 2",
         ),
         (POLICY_REMEDIES, WaitReason.NODE_LIMIT, "; to change the limit: spec.budget.maxPerNode"),
+        (POLICY_REMEDIES, Skip.RESTARTS_GROUP, "kubectl recreate pod/web-0 -n default -c app --allow-pod-restart"),
         (POLICY_REMEDIES, Skip.RESTARTS_POD, "kubectl recreate pod/web-0 -n default -c app --allow-pod-restart"),
     ],
 )

@@ -218,6 +218,19 @@ def test_a_container_whose_rules_restart_the_whole_pod() -> None:
     assert not isinstance(reviewed(new_request(strategy={"allowPodRestart": True}), pod, USER, 36), Denied)
 
 
+def test_a_pod_whose_group_may_be_replaced() -> None:
+    pod = new_pod(meta(labels={"leaderworkerset.sigs.k8s.io/name": "llm"}))
+    for image in ({}, {"image": "app:2"}):
+        request = new_request(containers=[{"name": "app", **image}])
+        denied = reviewed(request, pod, USER)
+        assert isinstance(denied, Denied)
+        assert denied.reason is DenialReason.RESTARTS_POD
+        why = "after its restart, its LeaderWorkerSet may replace all pods of the group"
+        assert denied.message == f"spec.strategy.allowPodRestart must be true for container 'app': {why}"
+        request["spec"]["strategy"] = {"allowPodRestart": True}
+        assert not isinstance(reviewed(request, pod, USER), Denied)
+
+
 @pytest.mark.parametrize("refusal", CREATE_REFUSALS, ids=lambda refusal: refusal.name)
 def test_every_refusal_of_a_new_request(refusal: Refusal) -> None:
     request, pod = refusal.objects()

@@ -1547,6 +1547,33 @@ def test_an_image_that_is_pulled_again(policy: str) -> None:
     assert PULLS not in told(done, found).notes, "the request is completed, so it causes no further pull"
 
 
+@pytest.mark.parametrize(
+    ("labels", "policy", "note"),
+    [
+        (
+            {"leaderworkerset.sigs.k8s.io/name": "llm"},
+            "Always",
+            "its LeaderWorkerSet may replace all pods of the group",
+        ),
+        ({"rolebasedgroup.workloads.x-k8s.io/name": "llm"}, "Always", "its RoleBasedGroup may replace all pods of"),
+        ({"batch.kubernetes.io/job-name": "sum"}, "OnFailure", "its Job counts the restart of container app against"),
+        ({"training.kubeflow.org/job-name": "sum"}, "Always", "its Kubeflow job counts the restart of container app"),
+        ({"batch.kubernetes.io/job-name": "sum"}, "Always", ""),
+        ({"app": "web"}, "OnFailure", ""),
+    ],
+)
+def test_an_owner_that_reacts_to_restarts(labels: dict[str, str], policy: str, note: str) -> None:
+    found = pod(labels=labels)
+    found["spec"]["restartPolicy"] = policy
+    notes = [each for each in told(request(**KILLED), found).notes if "group" in each or "counts" in each]
+    assert len(notes) == bool(note)
+    assert note in "".join(notes)
+
+
+def test_a_container_that_has_never_run_has_no_context() -> None:
+    assert not any("statusContext" in each for each in told(first_image(8), having("app:2", REFUSED)).notes)
+
+
 def test_nothing_else_to_say() -> None:
     assert told(request(**KILLED)).notes == (DEFAULT,)
     assert len(told(request(strategy=GRACE, **KILLED), pod(gate=True)).notes) == 1
@@ -1715,8 +1742,11 @@ def test_each_row_of_the_table_is_found_for_some_request() -> None:
     explained += [told(obj) for _, obj, _ in NOTES]
     explained += [told(done, pod(status(NEW, restarts))) for restarts in (3, 5)]
     explained += [told(request(**KILLED), each, changes={"node": AFFECTED}) for each in (beside_sidecar(DOWN), probed)]
+    grouped = pod(labels={"leaderworkerset.sigs.k8s.io/name": "llm", "job-name": "sum"})
+    grouped["spec"]["restartPolicy"] = "OnFailure"
     explained += [
         told(request(**KILLED), pulled),
+        told(request(**KILLED), grouped),
         told(request(**KILLED), changes={"unread": {"the pod": "forbidden"}}),
     ]
     found = {each.topic for one in explained for each in (one.found.cause, *one.found.containers, *one.found.notes)}

@@ -124,6 +124,16 @@ def test_what_has_no_effect(
     assert words in "".join(each.message for each in every)
 
 
+def test_a_group_that_may_be_replaced_is_barred() -> None:
+    shown = pod({}, nodeName="a")
+    shown["metadata"]["labels"] = {"leaderworkerset.sigs.k8s.io/name": "llm"}
+    seen = observe(policy(), [read_pod(shown, NOW)], {"a": "v1.36.2"})
+    assert seen.running[0].barred is Skip.RESTARTS_GROUP
+    (problem,) = [each for each in problems_of(policy(), seen) if each.reason is PolicyReason.BARRED]
+    assert "its LeaderWorkerSet or RoleBasedGroup may replace all pods of the group" in problem.message
+    assert problem.blocking
+
+
 @pytest.mark.parametrize(
     ("kubelet", "rules", "own"),
     [

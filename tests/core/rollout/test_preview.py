@@ -5,9 +5,11 @@ from dataclasses import replace
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
 from crrd.core.recreate.hazards import Hazard
+from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.run import Amount, Target
 from crrd.core.rollout.state import World
+from crrd.core.rollout.waits import Skip
 from tests.support.rollouts import (
     AFTER,
     NOW,
@@ -84,6 +86,17 @@ def test_pods_whose_image_is_pulled_again() -> None:
     side = Hazard.PULLS_IMAGE.say(container="side")
     both = make_preview(World(pods), run("app", "side"), NOW).warnings
     assert both == {warning: ("web-0",), side: ("web-0", "web-1")}
+
+
+def test_a_group_that_is_replaced_if_that_is_allowed() -> None:
+    (one,) = members(1)
+    grouped = replace(one, pod=replace(one.pod, group="LeaderWorkerSet"))
+    for of in (run(), run(image=ImageChange("app:2", pulls=False))):
+        shown = make_preview(World((grouped,)), of, NOW)
+        assert (shown.batches, [row.skip for row in shown.plan.rows]) == ((), [Skip.RESTARTS_GROUP])
+        allowed = replace(of, options=replace(of.options, allow_pod_restart=True))
+        warning = Hazard.REPLACES_GROUP.say(container="app", owner="LeaderWorkerSet")
+        assert make_preview(World((grouped,)), allowed, NOW).warnings == {warning: ("web-0",)}
 
 
 def test_what_is_unready_is_ready_once_it_is_recreated() -> None:

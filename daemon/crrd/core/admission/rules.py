@@ -57,7 +57,8 @@ class DenialReason(StrEnum):
     CONTAINER_NOT_STARTED = "container_not_started"
     IMAGE = "image"  # The container cannot get the request's image, or has it already
     RESTARTS_POD = "restarts_whole_pod"
-    """The container's restartPolicyRules may make kubelet restart the whole pod; the request does not allow that."""
+    """The request does not allow that kubelet restarts the whole pod (restartPolicyRules), or that the pod's owner
+    replaces its group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +204,10 @@ def _unrecreatable_container(request: Request, pod: Pod, kubelet_minor: int | No
             return Denied(f"spec.containers[{index}].statusContext.containerID {error}", DenialReason.INVALID_SPEC)
         else:
             code = restart_all_code(known.restart_rules, kubelet_minor)
-            if code is None or request.strategy.allow_pod_restart:
+            if (code is None and not pod.group) or request.strategy.allow_pod_restart:
                 continue
-            why = Reason.RESTARTS_POD.say(code=code)
+            replaced = f"after its restart, its {pod.group} may replace all pods of the group"
+            why = replaced if code is None else Reason.RESTARTS_POD.say(code=code)
             sentence = f"spec.strategy.allowPodRestart must be true for container {container}: {why}"
             return Denied(sentence, DenialReason.RESTARTS_POD)
         return Denied(f"spec.containers[{index}].name must name a container {rule}", reason)

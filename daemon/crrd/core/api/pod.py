@@ -82,6 +82,23 @@ class ContainerKind(StrEnum):
 _POLICY_OF_KIND = {ContainerKind.SIDECAR: RestartPolicy.ALWAYS, ContainerKind.EPHEMERAL: RestartPolicy.NEVER}
 
 
+_REPLACED = {
+    "leaderworkerset.sigs.k8s.io/name": "LeaderWorkerSet",
+    "rolebasedgroup.workloads.x-k8s.io/name": "RoleBasedGroup",
+    "rbg.workloads.x-k8s.io/group-name": "RoleBasedGroup",
+}
+"""Labels of pods whose controller may replace all pods of their group once a container has a restart count above 0:
+RecreateGroupOnPodRestart (the default, kubernetes-sigs/lws, pkg/controllers/pod_controller.go), RecreateRBGOnPodRestart
+(sgl-project/rbg). What the group has chosen is not written on its pods."""
+_COUNTED = {
+    "batch.kubernetes.io/job-name": ("Job", ("OnFailure",)),
+    "job-name": ("Job", ("OnFailure",)),
+    "training.kubeflow.org/job-name": ("Kubeflow job", ("OnFailure", "Always")),
+}
+"""Labels of pods whose owner counts restarts against its backoffLimit if the pod has one of these restartPolicies
+(pkg/controller/job/job_controller.go, `pastBackoffLimitOnFailure`; kubeflow/training-operator, `PastBackoffLimit`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodContainer:
     """One container of the pod's spec, and its status in the API. Times: RFC 3339, kubelet's clock, "" if unset."""
@@ -156,6 +173,8 @@ class Pod(PodMeta):
     static_uid: str = ""  # UID of a static pod on its node; its mirror pod in the API has another UID
     spec_observed: bool = False
     """Whether its status is about its present spec (status.observedGeneration, since 1.34). False if unknown."""
+    group: str = ""  # The kind of its owner if that may replace all pods of a group after a restart (see _REPLACED)
+    counted_by: str = ""  # Its owner if that counts restarts of its containers (see _COUNTED)
     restarting: bool = False  # Whether kubelet is about to restart all containers (condition AllContainersRestarting)
 
     @property
@@ -223,7 +242,8 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
             entry.get("imagePullPolicy") == "Always",
         )
         containers.setdefault(name, _with_status(plain, statuses.get(name, {})))
-    annotations = mapping(meta.get("annotations"))
+    annotations, labels = mapping(meta.get("annotations")), mapping(meta.get("labels"))
+    counted = (owner for label, (owner, policies) in _COUNTED.items() if label in labels and of_pod in policies)
     return Pod(
         **_meta_fields(pod),
         containers=containers,
@@ -232,6 +252,8 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         grace_seconds=Reader().integer(spec.get("terminationGracePeriodSeconds"), ""),
         static_uid=text(annotations.get(ANNOTATION_CONFIG_HASH)) if ANNOTATION_MIRROR in annotations else "",
         spec_observed=0 < number(meta.get("generation")) <= number(status.get("observedGeneration")),
+        group=next((kind for label, kind in _REPLACED.items() if label in labels), ""),
+        counted_by=next(counted, ""),
         restarting=condition_is_true(pod, CONDITION_RESTARTING),
     )
 

@@ -92,8 +92,8 @@ _TABLE = (
     ),
     _boolean(
         "spec.strategy.allowPodRestart",
-        "Recreate a container even if its restartPolicyRules may make kubelet restart all containers of the pod. By "
-        "default such a container fails.",
+        "Recreate a container even if its restartPolicyRules may make kubelet restart all containers of the pod, or "
+        "its LeaderWorkerSet may replace all pods of the group. By default such a container is not stopped.",
         default=_PLAIN.allow_pod_restart,
     ),
     _int64(

@@ -131,6 +131,8 @@ class Topic(ReasonTable):
         "if the container stays down, delete the pod: kubectl delete pod -n {namespace} {pod}")
     EARLY_LIVENESS = "EarlyLiveness", Hazard.EARLY_LIVENESS.sentence
     PULLS_IMAGE = "PullsImage", Hazard.PULLS_IMAGE.sentence
+    REPLACES_GROUP = "ReplacesGroup", Hazard.REPLACES_GROUP.sentence
+    COUNTS_RESTARTS = "CountsRestarts", Hazard.COUNTS_RESTARTS.sentence
     DEADLINE = "Deadline", "deadline: {left} left of {seconds}s{default}; containers not recreated by then fail"
     DEADLINE_PASSED = ("DeadlinePassed",
         "deadline passed {over} ago{default}; waiting for the manager to complete the request")

@@ -28,7 +28,8 @@ def find_notes(facts: Facts, node: Finding | None) -> Iterator[Finding]:
     yield from _deadline(facts)
     if node is not None and request.status.phase is not RequestPhase.EMPTY:
         yield node
-    if request.node_name and any(request.target(container) is None for container in request.containers):
+    unpinned = any(request.target(each) is None and not each.image for each in request.containers)
+    if request.node_name and unpinned:
         yield make_finding(facts, Topic.FORCED if request.strategy.force else Topic.NOT_ADMITTED)
     no_gate = facts.pod is not None and not facts.pod.readiness_gate
     if request.strategy.unready_grace_seconds is not None and no_gate:

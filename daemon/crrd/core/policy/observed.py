@@ -183,9 +183,9 @@ def observe(policy: Policy, pods: Iterable[TargetPod], kubelets: Mapping[str, st
     """
     known, config = list(pods), policy.config
     every = [
-        replace(each, barred=barred(pod.member.pod.containers[each.name], known_minor(kubelets.get(each.node, ""))))
-        for pod in known
-        for each in pod.running
+        replace(each, barred=barred(pod, pod.containers[each.name], known_minor(kubelets.get(each.node, ""))))
+        for pod, running in ((each.member.pod, each.running) for each in known)
+        for each in running
     ]
     names = frozenset(each.name for each in every)
     chosen = [each for each in every if not policy.containers or each.name in policy.containers]

@@ -19,6 +19,11 @@ _PULLS_IMAGE = (
     "imagePullPolicy of container {container} is Always, so kubelet pulls its image again. The container may get "
     "another image than in other pods, or not start while the registry is down (kubernetes#111822)"
 )
+_REPLACES_GROUP = (
+    "after the restart of container {container}, its {owner} may replace all pods of the group "
+    "(RecreateGroupOnPodRestart, or a similar restartPolicy)"
+)
+_COUNTS = "its {owner} counts the restart of container {container} against its backoffLimit, and may fail because of it"
 
 
 class Hazard(ReasonTable):
@@ -27,6 +32,8 @@ class Hazard(ReasonTable):
     MAY_STAY_DOWN = "MayStayDown", _STARTUP_FORGOTTEN
     EARLY_LIVENESS = "EarlyLiveness", _EARLY_LIVENESS
     PULLS_IMAGE = "PullsImage", _PULLS_IMAGE
+    REPLACES_GROUP = "ReplacesGroup", _REPLACES_GROUP
+    COUNTS_RESTARTS = "CountsRestarts", _COUNTS
 
 
 def find_hazards(
@@ -44,6 +51,10 @@ def find_hazards(
             yield Hazard.EARLY_LIVENESS, {"kubelet": kubelet, "container": name}
         if container.pulls_image:
             yield Hazard.PULLS_IMAGE, {"container": name}
+        if pod.group:
+            yield Hazard.REPLACES_GROUP, {"container": name, "owner": pod.group}
+        if pod.counted_by:
+            yield Hazard.COUNTS_RESTARTS, {"container": name, "owner": pod.counted_by}
 
 
 def _none_runs(pod: Pod, down: Collection[str]) -> bool:

@@ -72,7 +72,7 @@ class Restart(Kind):
     def skip(self, member: Member, container: PodContainer, failed: RunRequest | None) -> Skip | None:
         """See Kind."""
         options, minor = self.run.options, known_minor(self.world.kubelets.get(member.pod.node_name, ""))
-        why_not = barred(container, minor, allow_pod_restart=options.allow_pod_restart)
+        why_not = barred(member.pod, container, minor, allow_pod_restart=options.allow_pod_restart)
         if not container.running or not container.container_id:
             return why_not if why_not is Skip.NEVER else Skip.NOT_RUNNING
         if failed is not None and failed.request.status.state(container.name).phase is StatePhase.FAILED:

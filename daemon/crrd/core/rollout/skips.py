@@ -11,6 +11,7 @@ from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import Skip
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 
+RESTART_MORE = (Skip.RESTARTS_POD, Skip.RESTARTS_GROUP)  # What `allow_pod_restart` allows
 LABEL_CHARACTERS = 63  # Most characters of a label's value (k8s.io/apimachinery, LabelValueMaxLength)
 
 
@@ -28,7 +29,7 @@ def skips(kind: Kind, member: Member, failed: RunRequest | None) -> Iterator[tup
         yield Skip.NO_CONTAINER, " or ".join(run.options.containers)
     fits = [(kind.skip(member, each, failed), each.name) for each in chosen]
     unfit = [(skip, name) for skip, name in fits if skip is not None]
-    yield from (each for each in unfit if each[0] is Skip.RESTARTS_POD)
+    yield from (each for each in unfit if each[0] in RESTART_MORE)
     if len(unfit) == len(chosen):
         yield from unfit
     if len(pod.node_name) > LABEL_CHARACTERS:
@@ -50,7 +51,7 @@ def barred_containers(kind: Kind, rows: Iterable[Row]) -> Iterator[str]:
             continue
         for each in wanted(kind.run, row.member):
             skip = kind.skip(row.member, each, None)
-            if skip is Skip.NEVER or skip is Skip.RESTARTS_POD:
+            if skip is Skip.NEVER or skip in RESTART_MORE:
                 yield f"{row.pod}: {skip.say(container=each.name)}"
 
 
@@ -60,13 +61,15 @@ def kubelet_matters(pod: Pod, *, for_image: bool) -> bool:
     return sidecar or pod.kubelet_matters
 
 
-def barred(container: PodContainer, minor: int | None, *, allow_pod_restart: bool = False) -> Skip | None:
+def barred(pod: Pod, container: PodContainer, minor: int | None, *, allow_pod_restart: bool = False) -> Skip | None:
     """Return why a container can never be restarted in place, None if it can.
 
-    `allow_pod_restart` means that the rest of its pod may be restarted with it.
+    `allow_pod_restart` means that the rest of its pod may be restarted with it, and its group may be replaced.
     """
     if container.policy(minor) is RestartPolicy.NEVER:
         return Skip.NEVER
     if allow_pod_restart:
         return None
-    return Skip.RESTARTS_POD if restart_all_code(container.restart_rules, minor) is not None else None
+    if restart_all_code(container.restart_rules, minor) is not None:
+        return Skip.RESTARTS_POD
+    return Skip.RESTARTS_GROUP if pod.group else None

@@ -24,6 +24,9 @@ _DAEMON_PODS = f"kubectl get pods -A -l {NODE_DAEMONS} -o wide --field-selector 
 _CHARACTERS = 200  # Most characters of a probe's output, which may be a whole page
 _STILL_TRUE = (Reason.NOT_BACK, Reason.POD_RESTARTING)
 """Reasons in a request that still apply when the next instance runs, and that the pod's status does not have."""
+_GROUP = (
+    "container {container}: after a restart, its LeaderWorkerSet or RoleBasedGroup may replace all pods of the group"
+)
 
 
 class WaitReason(ReasonTable):
@@ -93,6 +96,7 @@ class Skip(ReasonTable):
         "RestartsWholePod",
         "container {container}: stopping it may restart all containers of the pod (restartPolicyRules)",
     )
+    RESTARTS_GROUP = "RestartsGroup", _GROUP
     RECENT = "AlreadyRestarted", "container {container} was already restarted"
     FRESH = "NotStale", "container {container} uses no ConfigMap or Secret that has changed since it started"
     HAS_IMAGE = "HasImage", "container {container} has the image"

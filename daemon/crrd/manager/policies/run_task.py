@@ -17,7 +17,7 @@ from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.rows import tally
 from crrd.core.rollout.run import Target
-from crrd.core.rollout.skips import barred_containers
+from crrd.core.rollout.skips import RESTART_MORE, barred_containers
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Remedies, Skip, WaitReason
 from crrd.kube.client import KubeClient
@@ -43,9 +43,8 @@ PROGRESS_SECONDS = 5.0  # Interval of status writes about what a run waits for
 POLICY_REMEDIES: Remedies = {
     WaitReason.UNREADY_IN_ORDER: "restart pod {pod} first, or set spec.budget.maxUnavailable to {enough}",
     WaitReason.NODE_LIMIT: "to change the limit: spec.budget.maxPerNode",
-    Skip.RESTARTS_POD:
-        "a policy does not allow this; to restart it: "
-        "kubectl recreate pod/{pod} -n {namespace} -c {container} --allow-pod-restart",
+    **dict.fromkeys(RESTART_MORE, "a policy does not allow this; to restart it: "
+        "kubectl recreate pod/{pod} -n {namespace} -c {container} --allow-pod-restart"),
 }  # fmt: skip
 """What a user of a policy can do about a wait or a skipped pod: its fields, or a command."""
 

@@ -41,7 +41,7 @@ class NewImage(Kind):
     def skip(self, member: Member, container: PodContainer, failed: RunRequest | None) -> Skip | None:
         """See Kind. One that crashes or has never run gets the image, too, because it may help."""
         minor = known_minor(self.world.kubelets.get(member.pod.node_name, ""))
-        why_not = barred(container, minor, allow_pod_restart=self.run.options.allow_pod_restart)
+        why_not = barred(member.pod, container, minor, allow_pod_restart=self.run.options.allow_pod_restart)
         if container.image == self.change.image:
             return Skip.HAS_IMAGE
         if container.kind is ContainerKind.SIDECAR and keeps_sidecars(minor):
