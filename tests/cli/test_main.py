@@ -1,4 +1,4 @@
-"""What every command has in common: how it ends when its output cannot be written."""
+"""What every command has in common: how it ends when its output cannot be written, or where it cannot run."""
 
 import io
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from crrd.cli.main import DAEMONS, main
+from crrd.cli.main import COMMANDS, DAEMONS, main
 from crrd.lib.errors import OutputError
 from crrd.lib.output import Output
 
@@ -132,3 +132,39 @@ def test_what_another_distribution_has(words: list[str], package: str, alone: di
     said = f"crrd {words[0]}: {package} is not installed: run pip install {package}\n"
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", said)
     assert subprocess.run([*command[:4], "--help"], capture_output=True, env=environment, check=False).returncode == 0
+
+
+WINDOWS = """
+import importlib.abc
+import sys
+
+class Posix(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty", "uvloop"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+for name in ("fcntl", "grp", "pwd", "resource", "termios"):
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, Posix())
+sys.platform = "win32"
+from crrd.cli import main
+words = sys.argv[1:]
+main.kubectl_complete_recreate() if words[0] == "complete" else main.main(words)
+"""
+"""A process that finds itself on Windows, without the modules that only POSIX has."""
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "complete"])
+def test_windows_is_refused_in_one_sentence(command: str) -> None:
+    """Signals that do not exist there, and `os.kill(pid, 0)`, which ends that process, are not reached."""
+    ended = subprocess.run([sys.executable, "-c", WINDOWS, command], capture_output=True, text=True, check=False)
+    name = "kubectl recreate" if command == "complete" else f"crrd {command}"
+    why = "crrd runs on Linux and macOS; on Windows, use it in the Windows Subsystem for Linux (WSL)"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"{name}: {why}\n")
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_help_works_on_windows(flag: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", WINDOWS, flag], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "crrd" in ended.stdout

@@ -78,6 +78,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> NoReturn:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
     def work() -> int:
+        if command in COMMANDS:
+            _check_platform()
         parser = build_parser(command, prog=prog)
         if command in COMMANDS and (arranged := getattr(module_of(command), "arranged", None)) is not None:
             arguments[1:] = arranged(arguments[1:])
@@ -89,6 +91,14 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "crrd") -> NoReturn:
         return code
 
     _carry_out(f"{prog} {command}", work)
+
+
+def _check_platform() -> None:
+    """Raise ConfigurationError where the commands lack signals and modules that they need."""
+    if sys.platform == "win32":
+        raise ConfigurationError(
+            "crrd runs on Linux and macOS; on Windows, use it in the Windows Subsystem for Linux (WSL)"
+        )
 
 
 def _carry_out(name: str, work: Callable[[], int]) -> NoReturn:
@@ -119,4 +129,10 @@ def kubectl_recreate() -> None:
 
 def kubectl_complete_recreate() -> None:
     """Answer kubectl's completion, which runs `kubectl_complete-recreate` with the words so far."""
-    _carry_out("kubectl recreate", lambda: importlib.import_module("crrd.cli.completion").complete(sys.argv[1:]))
+
+    def work() -> int:
+        _check_platform()
+        code: int = importlib.import_module("crrd.cli.completion").complete(sys.argv[1:])
+        return code
+
+    _carry_out("kubectl recreate", work)
