@@ -113,7 +113,7 @@ async def test_shells(cluster: PlayedCluster, programs: Path, shell: str, capsys
         (["resume", "a", "--retry"], ["--retry-failed"]),
         (["abort", "--max"], []),
         (["--dry"], ["--dry-run", "--dry-run=client", "--dry-run=server"]),
-        (["deployment/web", "-o", ""], ["json", "text"]),
+        (["deployment/web", "-o", ""], ["json", "name", "text", "yaml"]),
         (["deployment/web", "--template", ""], ["adopt", "keep"]),
         (["--timeout", ""], []),
         (["--kubeconfig", "/nonexistent", "deployment/"], []),

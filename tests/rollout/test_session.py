@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from crrd.cli.main import main
 from crrd.cli.recreate import requested
@@ -16,6 +17,7 @@ from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.run import LABEL_RUN, Amount, Options
 from crrd.kube.resources import CONFIG_MAPS, EVENTS, PODS, REQUESTS
 from crrd.lib.errors import ConfigurationError
+from crrd.lib.formats import read_format
 from crrd.rollout.jsonlines import JsonLines
 from crrd_localnode.api.admission import AdmissionRequest, User
 from crrd_localnode.api.errors import Cause, forbidden, invalid
@@ -495,3 +497,28 @@ async def test_a_dry_run_by_the_server_asks_admission(
     assert out.startswith(f"{batches}{second}: the API server would reject the request: create ")
     assert out.endswith("not on a Friday (422)\n")
     assert await cluster.requests() == []
+
+
+async def test_the_formats_for_programs(cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """As with kubectl. Names are those of objects, and of runs where there is no object."""
+    first, second = await cluster.workload("Deployment", "web", 2)
+    words = ("deployment/web", "-c", "app", "--max-unavailable", "2")
+
+    async def printed(given: str, *words: str) -> str:
+        capsys.readouterr()
+        display = JsonLines(cluster.api.now, shape=read_format(given))
+        assert await recreated(cluster, *words, display=display) == 0
+        return capsys.readouterr().out
+
+    assert set((await printed("name", *words, "--dry-run")).splitlines()) == {f"pod/{first}", f"pod/{second}"}
+    names = (await printed("name", *words)).splitlines()
+    requests = {f"{REQUESTS.full_name}/{each['metadata']['name']}" for each in await cluster.requests()}
+    assert (len(names), set(names)) == (2, requests), "each once"
+    (run,) = (await printed("name", "status")).splitlines()
+    assert set((await printed("name", "status", run)).splitlines()) == requests
+    assert yaml.safe_load(await printed("yaml", "status", run))["run"] == run
+    assert await printed("jsonpath={[*].state}", "status") == "done\n"
+    events = list(yaml.safe_load_all(await printed("yaml", *words)))
+    assert [events[0]["event"], events[-1]["event"]] == ["begin", "end"]
+    outcome = "jsonpath={.outcome}"
+    assert await printed(outcome, *words) == "done\n"

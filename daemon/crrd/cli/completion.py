@@ -21,6 +21,7 @@ from crrd.kube.config import find_access
 from crrd.kube.discovery import KNOWN, find_kind
 from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource, Where
 from crrd.lib.errors import CrrdError
+from crrd.lib.formats import FORMATS
 from crrd.lib.jsonfields import mapping, name_of, text
 from crrd.lib.log import configure as configure_log
 from crrd.rollout.target import find_target, split_targets
@@ -91,6 +92,8 @@ async def _offers(before: list[str], unfinished: str) -> list[str]:
     flag = recreate.find_flag(last)
     if flag is not None and flag.choices is not None:
         return list(flag.choices)
+    if flag is not None and flag.dest == "output":
+        return [*FORMATS]
     last = last if flag is not None else ""
     parser = argparse.ArgumentParser()
     recreate.configure(parser)

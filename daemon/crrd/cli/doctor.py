@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 from crrd.cli.connection import access_flags, add_connection_flags, connect
+from crrd.cli.options import add_output
 from crrd.core.api.types import ACTIVE_REQUESTS, KIND, MANAGERS, NODE_DAEMONS
 from crrd.core.doctor import facts as read
 from crrd.core.doctor.checks import CREATE, examine
@@ -27,7 +28,7 @@ from crrd.kube.resources import LEASES, NODES, PODS, POLICIES, REQUESTS, WEBHOOK
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
 from crrd.lib.jsonfields import name_of, text
 from crrd.lib.log import configure as configure_log
-from crrd.lib.plain import json_with_flags, with_flags
+from crrd.lib.plain import with_flags
 
 EXIT_PROBLEMS = 1
 _ADMISSION = "admissionregistration.k8s.io"
@@ -65,8 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     where = "namespace for the dry-run requests, and for the check of your rights (default: %(default)s)"
     parser.add_argument("-n", "--namespace", metavar="NAME", default="default", help=where)
-    shape = "output format (default: %(default)s)"
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help=shape)
+    add_output(parser, names=False)
     add_connection_flags(parser)
 
 
@@ -74,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the findings. Return the exit code. Raises ConfigurationError if the API server cannot be reached."""
     configure_log("console", "error")
     findings, flags = examine(asyncio.run(_read(args))), access_flags(args)
-    as_json = args.output == "json"
-    print(json_with_flags(render_json(findings), flags, indent=2) if as_json else with_flags(render(findings), flags))
+    text = f"{with_flags(render(findings), flags)}\n"
+    print(text if args.output.is_text else args.output.render(render_json(findings), flags), end="")
     return EXIT_PROBLEMS if any(each.state is State.PROBLEM for each in findings) else 0
 
 

@@ -12,6 +12,7 @@ import textwrap
 from typing import Any
 
 from crrd.cli.connection import access_flags, add_connection_flags, connect
+from crrd.cli.options import add_output
 from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.time import format_duration
 from crrd.core.api.types import ACTIVE_REQUESTS, KIND, NODE_DAEMONS, RequestPhase
@@ -31,7 +32,7 @@ from crrd.kube.reflector import APPLY
 from crrd.kube.resources import EVENTS, NODES, PODS, REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError, GoneError
 from crrd.lib.log import configure as configure_log
-from crrd.lib.plain import json_with_flags, plain, with_flags
+from crrd.lib.plain import plain, with_flags
 
 EXIT_NOT_EXPLAINED = 1  # The request does not exist, or the API server did not return it
 _COLORS = {Verdict.SUCCEEDED: "32", Verdict.FAILED: "31", Verdict.MOVING: "36", Verdict.STUCK: "33"}
@@ -55,8 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("request", metavar="NAMESPACE/NAME", help="the request (with -n only its name)")
     parser.add_argument("-n", "--namespace", metavar="NAME", default="", help="the request's namespace")
-    shape = "output format (default: %(default)s)"
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help=shape)
+    add_output(parser)
     add_connection_flags(parser)
 
 
@@ -77,8 +77,8 @@ def run(args: argparse.Namespace) -> int:
     except NotExplainedError as error:
         print(f"crrd explain: {plain(with_flags(str(error), flags))}", file=sys.stderr)
         return EXIT_NOT_EXPLAINED
-    as_json = args.output == "json"
-    print(json_with_flags(render_json(explanation), flags, indent=2) if as_json else render(explanation, flags))
+    text, names = f"{render(explanation, flags)}\n", [f"{REQUESTS.full_name}/{name}"]
+    print(text if args.output.is_text else args.output.render(render_json(explanation), flags, names), end="")
     return 0
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from crrd.core.api.time import parse_duration
 from crrd.lib.errors import ConfigurationError
+from crrd.lib.formats import FORMATS, Format, read_format
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -79,6 +80,20 @@ def add_switch(
         spellings = with_value(flags, value)
         hidden = {"dest": made.dest, "default": default, "help": argparse.SUPPRESS}
         parser.add_argument(*spellings, action=f"store_{value}", **hidden)
+
+
+def add_output(parser: "argparse._ActionsContainer", *, names: bool = True) -> None:
+    """Add `-o`. `names` tells whether there are names for `-o name`."""
+    known = [each for each in FORMATS if names or each != "name"]
+
+    def convert(given: str) -> Format:
+        if given not in known and given in FORMATS:
+            raise ValueError(f"{', '.join(known)} or jsonpath=TEMPLATE")
+        return read_format(given)
+
+    shown = f"{'|'.join(known)}|jsonpath=TEMPLATE"
+    read: Any = partial(parsed, convert=convert)
+    parser.add_argument("-o", "--output", metavar="FORMAT", type=read, default="text", help=f"format: {shown}")
 
 
 def as_flag(name: str) -> str:

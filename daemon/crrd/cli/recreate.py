@@ -142,7 +142,7 @@ def requested(args: argparse.Namespace) -> Command:
         changed_options=changed,
         overrides=overrides_of(args),
         access_flags=access_flags(args),
-        resume_flags=(*as_flags(resume_flags), *(("-o", "json") if args.output == "json" else ())),
+        resume_flags=(*as_flags(resume_flags), *(() if args.output.is_text else ("-o", str(args.output)))),
     )
 
 

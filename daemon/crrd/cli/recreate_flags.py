@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from crrd.cli.connection import add_connection_flags
-from crrd.cli.options import add_flag, add_switch, count, duration, run_name, with_value
+from crrd.cli.options import add_flag, add_output, add_switch, count, duration, run_name, with_value
 from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
 from crrd.core.api.time import format_duration, parse_time
 from crrd.core.rollout.image.resources import PULL_RESOURCES, read_resources
@@ -179,7 +179,7 @@ def add_flags(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add the flags and arguments of a verb, then the flags of all verbs."""
     _OF_VERB[verb](parser)
     add = parser.add_argument
-    add("-o", "--output", choices=("text", "json"), default="text", help="format (default: %(default)s)")
+    add_output(parser)
     namespace = "namespace of the run (default: that of the kubeconfig's context)"
     add("-n", "--namespace", metavar="NAME", default="", help=namespace)
     add_switch(parser, "-A", "--all-namespaces", text="not supported: a run covers one namespace")

@@ -1,7 +1,10 @@
-"""The display for programs: one JSON object per line, and pages as one JSON document. Fields are never removed."""
+"""The display for programs: one object per event, in JSON one line each, and pages as one document.
+
+Fields are never removed.
+"""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,27 +15,35 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview, Stale
 from crrd.core.rollout.rows import Row, tally
 from crrd.core.rollout.run import Run
-from crrd.lib.plain import json_with_flags
+from crrd.kube.resources import REQUESTS
+from crrd.lib.formats import Format
 from crrd.rollout.display import Changes, Display, left_out, new_ids, old_ids, state_of
+
+JSON = Format("json")
 
 
 class JsonLines(Display):
     """`now` returns the API server's time."""
 
-    def __init__(self, now: Callable[[], datetime], access_flags: str = "", context: str = "") -> None:
+    def __init__(
+        self, now: Callable[[], datetime], access_flags: str = "", context: str = "", shape: Format = JSON
+    ) -> None:
         super().__init__(access_flags, context)
-        self._now = now
+        self._now, self._format = now, shape
+        self._named: set[str] = set()  # Requests whose names were printed
         self._changes = Changes()
         self._run = ""
         self._last: Plan | None = None
 
     def _line(self, event: str, **fields: Any) -> None:
         shape = {"time": rfc3339(self._now()), "run": self._run, "event": event, **fields}
-        print(json_with_flags(shape, self.access_flags))
+        names = _requests([fields]) if fields.get("request") not in self._named else []
+        self._named.add(fields.get("request", ""))
+        print(self._format.render(shape, self.access_flags, names, one_line=True), end="")
         sys.stdout.flush()
 
-    def _page(self, shape: object) -> None:
-        print(json_with_flags(shape, self.access_flags, indent=2))
+    def _page(self, shape: object, names: Iterable[str]) -> None:
+        print(self._format.render(shape, self.access_flags, names), end="")
 
     def begin(self, run: Run, message: str) -> None:
         """See Display."""
@@ -66,11 +77,12 @@ class JsonLines(Display):
 
     def print_status(self, status: RunStatus, plan: Plan, resume: str) -> None:
         """See Display."""
-        self._page(_run(status) | {"pods": [_pod(row) for row in plan.rows]})
+        pods = [_pod(row) for row in plan.rows]
+        self._page(_run(status) | {"pods": pods}, _requests(pods))
 
     def print_runs(self, runs: Sequence[RunStatus]) -> None:
         """See Display."""
-        self._page([_run(each) for each in runs])
+        self._page([_run(each) for each in runs], [each.run.name for each in runs])
 
     def print_preview(self, target: str, preview: Preview, refused: Mapping[str, str], *, of_several: bool) -> None:
         """See Display."""
@@ -90,7 +102,12 @@ class JsonLines(Display):
             "notCovered": list(map(str, preview.unreached)),
             "refused": refused,
         }
-        self._page(shape)
+        self._page(shape, [f"pod/{row.pod}" for batch in (*preview.batches, *preview.later) for row in batch])
+
+
+def _requests(shapes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the requests of pods, as kubectl prints them."""
+    return [f"{REQUESTS.full_name}/{each['request']}" for each in shapes if each.get("request")]
 
 
 def _batches(batches: Sequence[Sequence[Row]]) -> list[list[dict[str, Any]]]:

@@ -24,6 +24,7 @@ from crrd.kube.config import Access, find_access
 from crrd.kube.kubeconfig import Overrides
 from crrd.kube.resources import REQUESTS, Where
 from crrd.lib.errors import ApiRefusedError, ConfigurationError
+from crrd.lib.formats import Format
 from crrd.lib.plain import with_flags
 from crrd.rollout.display import Display
 from crrd.rollout.jsonlines import JsonLines
@@ -39,7 +40,7 @@ class Command:
     """The parsed command line. A verb has only some of the flags; the others have their defaults."""
 
     called: str  # The command as the user called it, for messages that suggest commands
-    output: str  # text or json
+    output: Format
     namespace: str
     kubeconfig: str
     overrides: Overrides  # What the flags for the connection replace in the kubeconfig
@@ -116,7 +117,7 @@ async def execute(verb: Callable[[Session], Awaitable[int]], command: Command, e
     async with KubeClient(access, deadlines=deadlines, on_date=clock.observe) as client:
         first = await access.current()
         flags = _with_context(command, first)
-        display = _make_display(clock.now, flags, first.context, as_json=command.output == "json")
+        display = _make_display(clock.now, flags, first.context, command.output)
         command = replace(command, access_flags=flags)
         namespace = command.namespace or first.namespace or "default"
         try:
@@ -132,9 +133,9 @@ def _with_context(command: Command, access: Access) -> str:
     return f"--context {shlex.quote(access.context)} {command.access_flags}".rstrip()
 
 
-def _make_display(now: Callable[[], datetime], access_flags: str, context: str, *, as_json: bool) -> Display:
-    if as_json:
-        return JsonLines(now, access_flags, context)
+def _make_display(now: Callable[[], datetime], access_flags: str, context: str, output: Format) -> Display:
+    if not output.is_text:
+        return JsonLines(now, access_flags, context, output)
     if sys.stdout.isatty():
         with suppress(ImportError):
             from crrd.rollout.table import Terminal  # noqa: PLC0415 - without rich, plain lines are shown

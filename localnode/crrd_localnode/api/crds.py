@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from crrd.lib.jsonpath import find_all, parse_path
 from crrd_localnode.api.errors import Cause
-from crrd_localnode.api.jsonpath import find_all, parse_path
 from crrd_localnode.api.kinds import Column, Kind
 from crrd_localnode.api.objects import Object, dig, metadata
 from crrd_localnode.api.printers import AGE, UNKNOWN, age_since

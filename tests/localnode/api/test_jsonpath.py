@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from crrd.lib.jsonpath import find_all, parse_path
 from crrd_localnode.api.crds import POLICIES, crd_rules, kinds_of, load_crd
-from crrd_localnode.api.jsonpath import find_all, parse_path
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 OBJECT: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""Evaluates the JSONPaths of a CRD's printer columns, like client-go's util/jsonpath with missing keys allowed.
+"""Evaluates JSONPaths, like client-go's util/jsonpath with missing keys allowed.
 
 Supported are names, `['name']`, `[2]`, `*`, and filters that compare one field with a literal (`==`, `!=`) or test that
-it exists. A CRD with other paths is refused.
+it exists. Other paths are refused.
 """
 
 import json
@@ -21,13 +21,13 @@ _STEP = re.compile(
 JsonPath = tuple[dict[str, Any], ...]  # The groups of _STEP for each step
 
 
-def parse_path(text: str) -> JsonPath:
-    """Return the path. ValueError if the local API server does not support it."""
+def parse_path(path: str) -> JsonPath:
+    """Return the path. ValueError if it is not supported."""
     steps, at = [], 0
-    while at < len(text):
-        match = _STEP.match(text, at)
+    while at < len(path):
+        match = _STEP.match(path, at)
         if match is None:
-            raise ValueError(f"unrecognized part of the path: {text[at:]}")
+            raise ValueError(f"unrecognized part of the path: {path[at:]}")
         step: dict[str, Any] = match.groupdict()
         step["name"] = step["quoted"] or (step["name"] or "").replace("\\", "")
         if step["filter"] is not None:
