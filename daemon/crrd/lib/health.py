@@ -42,24 +42,29 @@ def loop_check(task: "asyncio.Task[Any]", *heartbeats: Sign) -> Callable[[], str
 
 @dataclass(slots=True)
 class Health:
-    """Named checks: `live` for /healthz, `ready` for /readyz."""
+    """Named checks: `live` for /healthz, `ready` for /readyz. Those in `shown` are on /readyz, but do not count."""
 
     live: dict[str, Check] = field(default_factory=dict)
     ready: dict[str, Check] = field(default_factory=dict)
+    shown: dict[str, Check] = field(default_factory=dict)
+
+    def not_needed_to_serve(self) -> "Health":
+        """Return one for loops that may lack something while the daemon is ready: their readiness is only shown."""
+        return Health(self.live, self.shown)
 
     def routes(self) -> list[web.RouteDef]:
         """The two pages, in kube-apiserver's format: `[+]name ok`, `[-]name failed: why`; 503 if a check fails."""
-        return [web.get("/healthz", self._page(self.live)), web.get("/readyz", self._page(self.ready))]
+        return [web.get("/healthz", self._page(self.live, {})), web.get("/readyz", self._page(self.ready, self.shown))]
 
     @staticmethod
-    def _page(checks: Mapping[str, Check]) -> Handler:
+    def _page(checks: Mapping[str, Check], shown: Mapping[str, Check]) -> Handler:
         async def page(_: web.Request) -> web.StreamResponse:
             lines, healthy = [], True
-            for name, check in checks.items():
+            for name, check in [*checks.items(), *shown.items()]:
                 found = check()
                 why = found if isinstance(found, str) else await found
                 lines.append(f"[-]{name} failed: {why}" if why else f"[+]{name} ok")
-                healthy = healthy and not why
+                healthy = healthy and not (why and name in checks)
             lines.append("check passed" if healthy else "check failed")
             return web.Response(text="\n".join(lines) + "\n", status=200 if healthy else 503)
 

@@ -137,6 +137,7 @@ async def _serve(
     events = KubeEventSink(clients.controller, config.identity, "crrd-manager", on_drop=metrics.event_dropped)
     election = LeaderElection(clients.election, config.namespace, config.identity, now=lambda: datetime.now(UTC))
     controllers: dict[Controller, asyncio.Task[NoReturn]] = {}  # Of this leadership
+    shown = health.not_needed_to_serve()
 
     trust = keeper.CaBundlePublisher(clients.admission, config.webhook_configurations, metrics.ca_bundle_written)
     metrics.watch(
@@ -149,7 +150,10 @@ async def _serve(
     )
 
     async def lead() -> NoReturn:
-        """Run new controllers, because what those of an earlier leadership knew is out of date."""
+        """Run new controllers, because what those of an earlier leadership knew is out of date.
+
+        What they cannot read does not make this replica unready: admission does not need it.
+        """
         lifecycle = LifecycleController(
             clients.controller, events, clock, on_action=metrics.acted, slack=config.default_deadline_slack
         )
@@ -165,7 +169,7 @@ async def _serve(
         try:
             async with asyncio.TaskGroup() as group:
                 for each in (lifecycle, policies):
-                    controllers[each] = group.create_task(each.run(health), name=f"{each.name} controller")
+                    controllers[each] = group.create_task(each.run(shown), name=f"{each.name} controller")
         finally:
             controllers.clear()
         raise AssertionError("controllers run until they are cancelled")
