@@ -24,6 +24,7 @@ from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
 from crrd.manager.lifecycle import MANY, PATIENCE_SECONDS, LifecycleController
 from crrd.manager.policies.controller import PolicyController
+from crrd.manager.policies.look import CHANGES
 from crrd.manager.policies.run_task import RunTask
 from crrd.manager.policies.runs import PARALLEL_RUNS
 from crrd.manager.policies.statuses import Policies
@@ -36,6 +37,7 @@ from tests.support.virtual_time import LoopClock
 pytestmark = pytest.mark.virtual_time
 
 OTHERS = [f"team-{number}" for number in range(6)]
+EARLY = "2025-01-01T00:00:00Z"
 
 
 class Cluster:
@@ -221,6 +223,48 @@ async def test_looks_that_hang_do_not_delay_an_edit_of_another_team() -> None:
     (ready,) = api.objects[POLICIES.plural]["p-1"]["status"]["conditions"]
     assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "False", "LookFailing")
     assert "starts nothing: list pods: no answer in time: " in ready["message"]
+    await cancel([task])
+
+
+async def test_an_object_that_changes_all_the_time_costs_few_calls() -> None:
+    """Ten changes a second of a ConfigMap that twenty policies watch. In the end, all have the newest data."""
+    api, number = LanedApi(), 20
+
+    def change(version: int) -> None:
+        meta = {"namespace": "team", "name": "cfg", "uid": "cfg", "resourceVersion": str(version)}
+        api.put(CONFIG_MAPS, {"metadata": meta, "data": {"K": str(version)}})
+
+    def recorded() -> set[str]:
+        found = (policy.get("status", {}) for policy in api.objects[POLICIES.plural].values())
+        return {str(sorted(record.items())) for status in found for record in status.get("config", ())}
+
+    change(2)
+    used = {"name": "app", "envFrom": [{"configMapRef": {"name": "cfg"}}]}
+    meta = {"namespace": "team", "name": "web", "uid": "web", "resourceVersion": "1", "labels": {"app": "web"}}
+    runs = {"name": "app", "containerID": "containerd://web", "ready": True, "state": {"running": {"startedAt": EARLY}}}
+    status = {"phase": "Running", "containerStatuses": [runs], "conditions": [{"type": "Ready", "status": "True"}]}
+    pod = {"metadata": {**meta, "creationTimestamp": EARLY}, "spec": {"containers": [used], "nodeName": "n1"}}
+    api.put(PODS, {**pod, "status": status})
+    spec = {"selector": {"matchLabels": {"app": "web"}}, "triggers": {"configChange": {"settle": "1h"}}}
+    for each in range(number):
+        meta = {"namespace": "team", "name": f"p-{each}", "uid": f"p-{each}", "resourceVersion": "1"}
+        api.put(POLICIES, {"metadata": {**meta, "generation": 1}, "spec": spec})
+    client = cast("KubeClient", api)
+    sink = KubeEventSink(client, "manager-1", "crrd-manager")
+    controller = PolicyController(client, sink, LoopClock(), account="a:b", on_run=lambda *_: None)
+    task = asyncio.create_task(controller.run(Health()))
+    await asyncio.sleep(60)
+    for seconds, most in ((10, 40.0), (60, 12.0)):
+        api.calls.clear()
+        for version in range(10 * seconds):
+            await asyncio.sleep(0.1)
+            change(1000 * seconds + version)
+        assert len(api.calls) / seconds <= most, "calls a second"
+    api.calls.clear()
+    await asyncio.sleep(CHANGES.maximum + 1.0)
+    read = [name for _, verb, kind, name in api.calls if (verb, kind) == ("get", CONFIG_MAPS.plural)]
+    assert read == ["team/cfg"] * number, "each has read the newest data, once"
+    assert len(recorded()) == 1, "and has recorded the same"
     await cancel([task])
 
 

@@ -231,6 +231,14 @@ def test_an_unused_object_is_checked_now_and_then() -> None:
     assert not memory.should_observe(policy, pods, "", 0.0), "it needs no watch of pods"
 
 
+def test_changes_that_follow_each_other_share_a_look() -> None:
+    memory = Memory()
+    looks = {memory.when_to_look(each / 10) for each in range(600)}
+    assert sorted(looks) == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5, 25.5, 35.5, 45.5, 55.5, 65.5]
+    assert max(looks) >= 59.9, "the last change is looked at, too"
+    assert memory.when_to_look(200.0) == 200.0, "at once after a quiet time"
+
+
 async def test_metadata_and_a_change_that_is_taken_back_restart_nothing(managed: Managed) -> None:
     await managed.policy(triggers={"configChange": {"settle": "2s"}})
     await managed.lead()

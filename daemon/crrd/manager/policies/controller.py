@@ -133,7 +133,7 @@ class PolicyController(Controller):
         for policy in self._in(scope.namespace):
             memory = self._memories.get(policy.key)
             if memory is None or memory.should_observe(policy, scope, name, now):
-                self.queue.wake(policy.key)
+                self.queue.wake_at(policy.key, memory.when_to_look(now) if memory is not None and name else now)
 
     def _object_freed(self, namespace: str, name: ObjectName) -> None:
         """Look at the policies that wait until no pod on a node uses an object."""

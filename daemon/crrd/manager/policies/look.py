@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from math import inf
 from typing import Any
 
 from crrd.core.config.objects import data_hash, missing, read_object
@@ -21,6 +22,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
 from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.resources import CONFIG_MAPS, CONFIGURATION, PODS, SECRETS, Resource
+from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
 from crrd.manager.policies.obstacles import Obstacle
 from crrd.manager.policies.template_images import TemplateObserver, grant
@@ -36,6 +38,10 @@ KUBELET_SECONDS, KUBELETS, _NODES_AT_ONCE = 600.0, 20_000, 5
 run starts a pod, it reads the node again."""
 UNUSED_SECONDS = 300.0
 """How long an object counts as unused. Some objects change every few seconds, and a look reads all pods."""
+CHANGES = Backoff(initial=0.5, factor=2.0, maximum=10.0, jitter=0.0)
+"""Between two looks at a policy because of changes that follow each other. So an object that changes all the time costs
+a look of each policy every ten seconds."""
+QUIET_SECONDS = 30.0  # After this time without a change, the next one is looked at at once again
 
 
 Uses = tuple[Reference, ...]
@@ -59,6 +65,8 @@ class Memory:
     failing_since: float | None = None  # The loop's time of the first look of a row that did not succeed
     fails: bool = False  # Whether that is so long ago that the status should say so
     is_decided: bool = False  # Whether this process has decided if the policy's run goes on
+    look_at: float = -inf  # The loop's time of the last look because of a change, or of the next one
+    hurried: int = 0  # Such looks in a row
 
     def resources(self, policy: Policy) -> set[Resource]:
         """Return the kinds that must be watched in the policy's namespace."""
@@ -89,6 +97,13 @@ class Memory:
             return False
         self.unused[kind, name] = now
         return True
+
+    def when_to_look(self, now: float) -> float:
+        """Return the loop's time of the look because of a change now. It has the newest data, also of later changes."""
+        if now > self.look_at:
+            self.hurried = self.hurried + 1 if now <= self.look_at + QUIET_SECONDS else 0
+            self.look_at = max(now, self.look_at + (CHANGES.delay(self.hurried) if self.hurried else 0.0))
+        return self.look_at
 
 
 class TargetObserver:
