@@ -202,7 +202,7 @@ async def test_an_image_service_that_does_not_work_delays_no_stop(cluster: Clust
             before = await cluster.run_pod("web", [app(), container("side")], grace=20)
             name = (await cluster.recreate(before, ["app"]))["metadata"]["name"]
             await log_has(cluster, "hook")
-            await cluster.create_request(image_request(before, "app", "i/does-not-exist:1", "image"))
+            await cluster.create_request(image_request(before, "app", "localhost/does-not-exist:1", "image"))
             await cluster.client.delete(REQUESTS, cluster.namespace, name)
             await cluster.wait_pod("web", restarted("app"), "app is back")
             assert cluster.read("web", "log").split() == ["start", "hook", "hooked", "term", "start"]
