@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from crrd.core.policy.pace import CHECK_SECONDS, MOST_SECONDS, STUCK_SECONDS, TURN_SECONDS, Pace
-from crrd.core.rollout.limits import Times
+from crrd.core.rollout.limits import Limits, Times
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.waits import Wait
+from tests.support.rollouts import run
 
 WAITING = Plan((Row("web-0", "u", Stage.WAITING),), end=End.YIELDED)
 STARTS = Wait("waiting until container app of pod web-1 has started")
@@ -67,3 +68,17 @@ def test_a_run_that_was_stuck_and_goes_on_is_not() -> None:
     pace.after(WAITING, 100.0)
     assert pace.after(ADOPTING, STUCK_SECONDS) is None
     assert pace.after(WAITING, 3600.0) is None, "who waits for a budget waits for as long as it takes"
+
+
+@pytest.mark.parametrize("known", [ADOPTING, NEW_PODS])
+def test_an_outage_of_the_api_server_is_no_wait_for_a_pod(known: Plan) -> None:
+    """The run may be past it by now. Only turns that have seen it still waiting count."""
+    pace, now, trouble = Pace(0.0), 0.0, ""
+    while now < 2 * STUCK_SECONDS:
+        limits, plan = Limits(pace.times(None, full=True), now), replace(known, end=None)
+        while plan.end is None:
+            plan = limits.apply(replace(known, end=None), run(), now, trouble=trouble)
+            now += 1.0
+        assert pace.after(plan, now) is None, "nobody has seen that it still waits"
+        trouble = "the API server does not answer"
+    assert pace.after(replace(known, end=End.YIELDED), now) is None
