@@ -126,7 +126,7 @@ class RunTask:
             except Exception as error:  # noqa: BLE001 - it is tried again after any failure, with a growing back-off
                 self._failures, pause, plan = self._failures + 1, retry_delay(error, self._failures + 1), None
                 is_known = isinstance(error, CrrdError)
-                self._log.warning("policy run interrupted", error=str(error), exc_info=not is_known)
+                self._log.warning("policy run interrupted", phase=self.phase, error=str(error), exc_info=not is_known)
                 self._progressed(str(error))
                 self._shared.wake_at(self.policy.key, loop_time() + pause)  # a look says what is missing
             if plan is None:
@@ -176,10 +176,8 @@ class RunTask:
         if self._until is not None:
             left = (self._until - shared.clock.now()).total_seconds()
         parts = shared.client, cluster, shared.clock, self._display
-        writer, times = (
-            make_writer(shared.client, cluster, run, self._display),
-            self.pace.times(left, full=shared.turns.full),
-        )
+        writer = make_writer(shared.client, cluster, run, self._display)
+        times = self.pace.times(left, full=shared.turns.full)
         runner = Runner(*parts, writer, times=times, confirmed=True, remedies=POLICY_REMEDIES)
         try:
             plan = await runner.run(kind_of(cluster.world(), run).completed())
