@@ -19,9 +19,9 @@ from crrd.cli.connection import add_connection_flags, overrides_of
 from crrd.cli.options import add_cri_flag, add_flag, add_switch, cri_endpoints, from_flags
 from crrd.core.api.types import NODE_DAEMONS
 from crrd.cri.runtime import connect
+from crrd.kube.access.config import find_access
+from crrd.kube.access.kubeconfig import NO_OVERRIDES, Overrides
 from crrd.kube.client import Deadlines, KubeClient
-from crrd.kube.config import find_access
-from crrd.kube.kubeconfig import NO_OVERRIDES, Overrides
 from crrd.kube.lanes import PLACES
 from crrd.kube.resources import NODES, PODS
 from crrd.kubelet.version import reported_version

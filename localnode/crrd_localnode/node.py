@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
+from crrd.kube.access.config import KubeconfigAccess
 from crrd.kube.client import KubeClient
-from crrd.kube.config import KubeconfigAccess
 from crrd_localnode.apiserver import ApiServer
 from crrd_localnode.kubelet import Kubelet, Timing
 from crrd_localnode.leftovers import PREFIX, hold

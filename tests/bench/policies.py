@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from crrd.core.policy.types import API_VERSION, KIND
+from crrd.kube.access.config import find_access
 from crrd.kube.client import KubeClient
-from crrd.kube.config import find_access
 from crrd.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, POLICIES, REQUESTS, Resource
 
 SPACES, POLICIES_EACH, PODS_EACH, CONFIG_EACH, USED = 10, 100, 10, 500, 5

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from crrd.core.policy.types import API_VERSION, KIND
+from crrd.kube.access.config import KubeconfigAccess
 from crrd.kube.client import KubeClient
-from crrd.kube.config import KubeconfigAccess
 from crrd.kube.resources import CONFIG_MAPS, NODES, PODS, POLICIES, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError
 from crrd_localnode.workload import RESOURCES

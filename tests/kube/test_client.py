@@ -13,8 +13,8 @@ from aiohttp.client_reqrep import ConnectionKey
 
 from crrd import __version__
 from crrd.core.api.types import VERSIONS
+from crrd.kube.access.config import Access
 from crrd.kube.client import Deadlines, KubeClient
-from crrd.kube.config import Access
 from crrd.kube.errors import (
     FutureVersionError,
     MalformedAnswerError,

@@ -22,9 +22,8 @@ import pytest
 import trustme
 from aiohttp import web
 
-from crrd.kube import config
-from crrd.kube.client import KubeClient
-from crrd.kube.config import (
+from crrd.kube.access import config
+from crrd.kube.access.config import (
     SERVICE_ACCOUNT,
     Access,
     AccessSource,
@@ -33,7 +32,8 @@ from crrd.kube.config import (
     find_access,
     tls_context,
 )
-from crrd.kube.kubeconfig import Login, Overrides, read_kubeconfig
+from crrd.kube.access.kubeconfig import Login, Overrides, read_kubeconfig
+from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
 from tests.support.scripted_api import ScriptedApi, refuse, reply, scripted_api
@@ -373,7 +373,7 @@ async def test_a_plugin_that_never_answers_is_ended(
 ) -> None:
     user = plugin(tmp_path)
     (tmp_path / "plugin").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")
-    monkeypatch.setattr("crrd.kube.execplugin._DEADLINE_SECONDS", 4.0)
+    monkeypatch.setattr("crrd.kube.access.execplugin._DEADLINE_SECONDS", 4.0)
     with pytest.raises(ApiUnavailableError, match=r"no credentials after 4s$"):
         await KubeconfigAccess(write(kubeconfig("http://x", user))).current()
     wait_until_dead((tmp_path / "pid").read_text().strip())
@@ -386,7 +386,7 @@ async def test_the_deadline_holds_though_a_plugin_leaves_something_behind(
     """A process with a session of its own keeps the plugin's output open, as a cache of tokens may."""
     user = plugin(tmp_path)
     (tmp_path / "plugin").write_text(f"#!/bin/sh\nsetsid sleep 20 &\necho $! > {tmp_path}/pid\nsleep {seconds}\n")
-    monkeypatch.setattr("crrd.kube.execplugin._DEADLINE_SECONDS", 2.0)
+    monkeypatch.setattr("crrd.kube.access.execplugin._DEADLINE_SECONDS", 2.0)
     began = time.monotonic()
     with pytest.raises(ApiUnavailableError, match=r"no credentials after 2s$"):
         await KubeconfigAccess(write(kubeconfig("http://x", user))).current()
@@ -420,7 +420,7 @@ async def test_what_a_plugin_says_is_shown_on_a_terminal_at_once(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the user has all the time to do it: no limit ends a plugin that waits for a login."""
-    monkeypatch.setattr("crrd.kube.execplugin._DEADLINE_SECONDS", 0.0)
+    monkeypatch.setattr("crrd.kube.access.execplugin._DEADLINE_SECONDS", 0.0)
     until_read = f"until test -e {tmp_path}/read; do sleep 0.02; done; cat {tmp_path}/answer-1"
     access = KubeconfigAccess(write(kubeconfig("http://x", prompting(tmp_path, until_read))))
     shown = b""
@@ -447,7 +447,7 @@ async def test_a_plugins_failure_is_not_told_twice(write: Write, tmp_path: Path)
 async def test_without_a_terminal_a_plugin_is_quoted_alone(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("crrd.kube.execplugin._DEADLINE_SECONDS", 4.0)
+    monkeypatch.setattr("crrd.kube.access.execplugin._DEADLINE_SECONDS", 4.0)
     with pytest.raises(ApiUnavailableError, match=rf"no credentials after 4s: {PROMPT}$"):
         await KubeconfigAccess(write(kubeconfig("http://x", prompting(tmp_path, "exec sleep 600")))).current()
     assert capfd.readouterr().err == ""

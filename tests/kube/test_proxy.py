@@ -2,7 +2,7 @@
 
 import pytest
 
-from crrd.kube.proxy import proxy_for
+from crrd.kube.access.proxy import proxy_for
 from crrd.lib.errors import ConfigurationError
 
 PROXY = "http://proxy.example:3128"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from crrd.kube.access.config import KubeconfigAccess
+from crrd.kube.access.kubeconfig import Overrides
 from crrd.kube.client import KubeClient
-from crrd.kube.config import KubeconfigAccess
-from crrd.kube.kubeconfig import Overrides
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 from tests.support.scripted_api import ScriptedApi, refuse, reply, scripted_api

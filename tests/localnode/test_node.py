@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from crrd.kube.access.config import KubeconfigAccess
 from crrd.kube.client import KubeClient
-from crrd.kube.config import KubeconfigAccess
 from crrd.kube.resources import NODES
 from crrd_localnode.apiserver import ApiServer
 from crrd_localnode.node import LocalNode

@@ -17,9 +17,9 @@ from crrd.core.policy.observed import Observed
 from crrd.core.policy.types import API_VERSION, KIND
 from crrd.core.policy.v1alpha1 import read_policy
 from crrd.core.rollout.run import LABEL_RUN
+from crrd.kube.access.config import AccessSource, find_access
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.config import AccessSource, find_access
 from crrd.kube.events import KubeEventSink
 from crrd.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, POLICIES, SECRETS, Resource
 from crrd.lib.backoff import REFUSED

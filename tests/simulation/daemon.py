@@ -28,9 +28,9 @@ from crrd.core.api.pod import parse_pod
 from crrd.core.api.types import LABEL_ACTIVE, PLURAL
 from crrd.cri.client import CriClient
 from crrd.cri.runtime import Connection, NodeRuntime
+from crrd.kube.access.config import Access
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.config import Access
 from crrd.kube.events import KubeEventSink
 from crrd.lib.errors import ConfigurationError
 from crrd.lib.health import Check, Health

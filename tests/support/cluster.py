@@ -23,8 +23,8 @@ from cri_stubs import api_pb2 as pb
 from cri_stubs.api_pb2_grpc import RuntimeServiceStub
 from crrd.core.api import types as model
 from crrd.core.recreate.observation import ExecResult
+from crrd.kube.access.config import KubeconfigAccess
 from crrd.kube.client import KubeClient
-from crrd.kube.config import KubeconfigAccess
 from crrd.kube.resources import NAMESPACES, PODS, POLICIES, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, GoneError
 from tests.support.containerd import Containerd

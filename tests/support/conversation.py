@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from crrd.kube.config import Access
+from crrd.kube.access.config import Access
 
 Json = Any
 MERGE = "application/merge-patch+json"

@@ -5,7 +5,7 @@ from typing import Any
 
 import aiohttp
 
-from crrd.kube.config import Access
+from crrd.kube.access.config import Access
 from tests.support.conversation import GROUP, JSON_PATCH, MERGE, STRATEGIC, TABLE, Conversation
 
 Json = dict[str, Any]

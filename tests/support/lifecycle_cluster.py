@@ -14,9 +14,9 @@ from crrd.core.api.time import rfc3339
 from crrd.core.api.types import FINALIZER, LABEL_READINESS_GATE
 from crrd.core.lifecycle import steps as lc
 from crrd.core.recreate.actions import EmitEvent
+from crrd.kube.access.config import Access
 from crrd.kube.client import Deadlines, KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.config import Access
 from crrd.kube.leader import LeaderElection, LeaseTiming
 from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError

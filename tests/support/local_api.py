@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 from multidict import CIMultiDict
 
-from crrd.kube.config import Access
+from crrd.kube.access.config import Access
 from tests.support.faulty_api import FaultyApiServer
 
 CRRS = "/apis/apps.kruise.io/v1alpha1/namespaces/default/containerrecreaterequests"

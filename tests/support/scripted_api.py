@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from crrd.kube.config import Access
+from crrd.kube.access.config import Access
 
 Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

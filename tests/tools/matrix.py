@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from crrd.kube.access.config import KubeconfigAccess
 from crrd.kube.client import KubeClient
-from crrd.kube.config import KubeconfigAccess
 from crrd.kube.resources import NODES
 from tests.support.cluster import VARIABLES, foreign
 

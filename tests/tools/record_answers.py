@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 
-from crrd.kube.config import find_access
+from crrd.kube.access.config import find_access
 from tests.localnode.api.test_real_answers import RECORD
 from tests.support.conversations import CONVERSATIONS, answers
 

@@ -16,8 +16,8 @@ from crrd.cli import recreate
 from crrd.cli.connection import overrides_of
 from crrd.core.api.pod import parse_pod
 from crrd.core.rollout.run import LABEL_RUN
+from crrd.kube.access.config import find_access
 from crrd.kube.client import KubeClient
-from crrd.kube.config import find_access
 from crrd.kube.discovery import KNOWN, find_kind
 from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource, Where
 from crrd.lib.errors import CrrdError

@@ -7,10 +7,10 @@ import shlex
 from functools import partial
 
 from crrd.cli.options import add_kubeconfig_flag, add_switch, as_flags, duration, parsed
+from crrd.kube.access.config import find_access
+from crrd.kube.access.kubeconfig import Overrides
 from crrd.kube.client import Deadlines, KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.config import find_access
-from crrd.kube.kubeconfig import Overrides
 
 _OF_CLUSTER = {
     "server": "server",

@@ -19,12 +19,12 @@ from crrd.core.doctor import facts as read
 from crrd.core.doctor.checks import CREATE, examine
 from crrd.core.doctor.facts import Facts, Json, LeaseSeen, PodSeen, Trial, Webhook
 from crrd.core.doctor.findings import Check, Finding, State
-from crrd.kube.access import missing_rights
 from crrd.kube.best_effort import BestEffortReader
 from crrd.kube.clock import ServerClock
 from crrd.kube.discovery import LEAST, server_version
 from crrd.kube.leader import LEASE_NAME
 from crrd.kube.resources import LEASES, NODES, PODS, POLICIES, REQUESTS, WEBHOOKS, Resource
+from crrd.kube.rights import missing_rights
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError
 from crrd.lib.jsonfields import name_of, text
 from crrd.lib.log import configure as configure_log

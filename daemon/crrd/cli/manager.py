@@ -10,7 +10,7 @@ from functools import partial
 from crrd.cli.options import add_daemon_flags, add_flag, add_kubeconfig_flag, from_flags, label, number, subdomain
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS
 from crrd.core.rollout.image.resources import PULL_RESOURCES, read_resources
-from crrd.kube.kubeconfig_files import is_file
+from crrd.kube.access.files import is_file
 from crrd.lib.descriptors import raise_limit
 from crrd.lib.errors import ConfigurationError
 from crrd.lib.memory import tune_allocator

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 import aiohttp
 
-from crrd.kube.config import AccessSource
+from crrd.kube.access.config import AccessSource
 from crrd.kube.errors import MalformedAnswerError, decode, from_status
 from crrd.kube.resources import DISCOVERY, PODS, Listing, Page, Resource, WatchEvent, Where
 from crrd.kube.stream import lines, listed

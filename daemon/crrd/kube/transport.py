@@ -16,7 +16,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from crrd import __version__
-from crrd.kube.config import Access, AccessSource
+from crrd.kube.access.config import Access, AccessSource
 from crrd.kube.errors import ResourceMissingError, decode, from_answer
 from crrd.kube.lanes import Lane, Lanes, routine
 from crrd.kube.resources import EVENTS, LEASES, Resource

@@ -10,9 +10,9 @@ from typing import NamedTuple, NoReturn
 import structlog
 
 from crrd import __version__
+from crrd.kube.access.config import find_access
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.config import find_access
 from crrd.kube.discovery import warn_of_old_server
 from crrd.kube.events import FLUSH_SECONDS, KubeEventSink
 from crrd.kube.leader import LeaderElection

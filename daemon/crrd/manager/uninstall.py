@@ -17,8 +17,8 @@ from crrd.core.api.pod import PodMeta, parse_meta
 from crrd.core.api.types import Request
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.lifecycle.steps import ReleaseUnready, RemoveFinalizer
+from crrd.kube.access.config import find_access
 from crrd.kube.client import KubeClient
-from crrd.kube.config import find_access
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import PODS, REQUESTS, WEBHOOKS
 from crrd.kube.writer import RequestWriter

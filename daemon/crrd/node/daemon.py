@@ -12,8 +12,8 @@ from aiohttp import web
 
 from crrd import __version__
 from crrd.cri.runtime import NodeRuntime
+from crrd.kube.access.config import find_access
 from crrd.kube.client import KubeClient
-from crrd.kube.config import find_access
 from crrd.kube.discovery import warn_of_old_server
 from crrd.kube.events import FLUSH_SECONDS, KubeEventSink
 from crrd.kube.kubelet_version import KubeletVersions

@@ -18,10 +18,10 @@ from crrd.core.api.time import rfc3339
 from crrd.core.api.types import ANNOTATION_ABORTED, Request
 from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.run import LABEL_RUN, Amount, Options
+from crrd.kube.access.config import Access, find_access
+from crrd.kube.access.kubeconfig import Overrides
 from crrd.kube.client import Deadlines, KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.config import Access, find_access
-from crrd.kube.kubeconfig import Overrides
 from crrd.kube.resources import REQUESTS, Where
 from crrd.lib.errors import ApiRefusedError, ConfigurationError
 from crrd.lib.formats import Format

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from crrd.kube.config import Access, find_access
+from crrd.kube.access.config import Access, find_access
 from tests.support.conversations import CONVERSATIONS, answers
 from tests.support.faulty_api import FaultyApiServer
 

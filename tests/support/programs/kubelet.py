@@ -5,8 +5,8 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
+from crrd.kube.access.config import KubeconfigAccess
 from crrd.kube.client import KubeClient
-from crrd.kube.config import KubeconfigAccess
 from crrd.lib.signals import stop_on_signals
 from crrd_localnode.kubelet import Kubelet, Timing
 

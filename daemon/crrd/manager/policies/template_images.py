@@ -20,10 +20,10 @@ from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.standing import make_rows
 from crrd.core.rollout.state import Member, World
-from crrd.kube.access import missing_rights
 from crrd.kube.client import KubeClient
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import REQUESTS
+from crrd.kube.rights import missing_rights
 from crrd.lib.errors import ConfigurationError
 from crrd.rollout.image.follow import Held, read_held
 from crrd.rollout.image.trial import try_adoption, try_pods

@@ -23,9 +23,9 @@ from crrd.core.rollout.requests import longest_lived
 from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.standing import make_rows
 from crrd.core.rollout.workload import read_owner
-from crrd.kube.access import missing_rights
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import REQUESTS
+from crrd.kube.rights import missing_rights
 from crrd.lib.errors import ConfigurationError, GoneError
 from crrd.lib.jsonfields import items, mapping, text
 from crrd.rollout.cluster import Cluster

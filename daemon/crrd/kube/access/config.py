@@ -16,9 +16,16 @@ from typing import Protocol
 
 from multidict import CIMultiDict
 
-from crrd.kube.kubeconfig import NO_OVERRIDES, EntryChangedError, Login, Overrides, read_kubeconfig, renew_credentials
-from crrd.kube.kubeconfig_files import is_file
-from crrd.kube.proxy import proxy_for
+from crrd.kube.access.files import is_file
+from crrd.kube.access.kubeconfig import (
+    NO_OVERRIDES,
+    EntryChangedError,
+    Login,
+    Overrides,
+    read_kubeconfig,
+    renew_credentials,
+)
+from crrd.kube.access.proxy import proxy_for
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # Where kubelet mounts a pod's service account

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from crrd.kube.execplugin import run_plugin
-from crrd.kube.kubeconfig_files import merged_files, read_text, require
+from crrd.kube.access.execplugin import run_plugin
+from crrd.kube.access.files import merged_files, read_text, require
 from crrd.lib.errors import ConfigurationError
 from crrd.lib.jsonfields import Reader, mapping, text, value_at
 

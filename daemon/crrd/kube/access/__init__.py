@@ -1,0 +1,1 @@
+"""How a client reaches the API server: kubeconfigs, exec plugins, ServiceAccounts and proxies."""
