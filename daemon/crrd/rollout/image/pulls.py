@@ -10,7 +10,7 @@ from crrd.core.rollout.run import Run
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import LIMIT_RANGES, PODS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError
-from crrd.rollout.refusals import lacks_right
+from crrd.rollout.refusals import ends_run
 
 Json = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ async def create_pull_pod(
         except ConflictError:
             raise
         except ApiRefusedError as error:
-            if error.status == 401 or lacks_right(error):
+            if ends_run(error):
                 raise
             message = str(error)
             if body["spec"]["securityContext"].pop("runAsUser", None) is None:
