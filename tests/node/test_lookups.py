@@ -7,9 +7,9 @@ import pytest
 
 from crrd.core.api.pod import Pod
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import Request, RequestedContainer, RequestPhase, StatePhase, Strategy
+from crrd.core.api.types import FailurePolicy, Request, RequestedContainer, RequestPhase, StatePhase, Strategy
 from crrd.core.recreate.observation import Hook, HookKind, Instance
-from crrd.lib.errors import RuntimeUnavailableError
+from crrd.lib.errors import ApiUnavailableError, RuntimeUnavailableError
 from tests.support.standins import MemoryNode
 from tests.support.worlds import pin, request
 
@@ -178,6 +178,68 @@ async def test_the_stop_follows_although_one_look_never_returns() -> None:
         node.lose = True
         await asyncio.sleep(20)
         assert len(node.sent) == 1
+
+
+async def test_an_answer_from_before_a_request_is_not_its_own() -> None:
+    """The call for an earlier request hangs, and the image is pulled meanwhile."""
+
+    class Slow(Timed):
+        asked = 0
+
+        async def has_image(self, pod_uid: str, image: str) -> bool:
+            self.asked += 1
+            there = image in self.images
+            await asyncio.sleep(9 if self.asked == 1 else 0)
+            return there
+
+    node = Slow(hook=None)
+    async with node:
+        node.post(for_image("r1"))
+        await asyncio.sleep(3)
+        node.images = {NEW}
+        node.post(for_image("r2"))
+        await asyncio.sleep(1)
+        node.delete("r1")
+        await node.until(lambda: node.status("r2").state("app").reason is Reason.IMAGE_PRESENT, 10)
+
+
+@pytest.mark.parametrize("call", ["find", "instances"])
+async def test_what_no_request_needs_any_more_causes_no_rounds(call: str) -> None:
+    """What is left is a request that is invalid, and whose end cannot be written."""
+    node = Timed(hook=None)
+    async with node:
+        rounds, one = list[str](), node.controller.reconciler._round
+
+        async def counted(pod_key: str) -> tuple[float | None, bool]:
+            rounds.append(pod_key)
+            return await one(pod_key)
+
+        node.controller.reconciler._round = counted  # type: ignore[method-assign]
+        node.runtime_down = call == "instances"
+        node.faults = {"find": RuntimeUnavailableError("away")}
+        node.post(of_removed("r1"))
+        await asyncio.sleep(10)
+        node.write_errors = [ApiUnavailableError("away")] * 1000
+        node.post(replace(request(uid="r2"), error="spec.x is wrong"))
+        node.delete("r1")
+        rounds.clear()
+        await asyncio.sleep(20)
+        assert len(rounds) < 100
+        node.write_errors = []
+        await node.completed("r2")
+
+
+@pytest.mark.parametrize("policy", [FailurePolicy.IGNORE, FailurePolicy.FAIL])
+async def test_an_unknown_instance_delays_later_containers_only_if_it_decides_about_them(policy: FailurePolicy) -> None:
+    node = Timed("a", "b", hook=None)
+    async with node:
+        node.faults = {"find": RuntimeUnavailableError("away")}
+        wanted = (RequestedContainer("a", pin("removed")), RequestedContainer("b", pin("old-b")))
+        node.post(request(uid="r1", containers=wanted, strategy=Strategy(failure_policy=policy)))
+        await asyncio.sleep(30)
+        assert len(node.sent) == (1 if policy is FailurePolicy.IGNORE else 0)
+        node.faults = {}
+        assert [each.phase for each in (await node.completed()).states] == [StatePhase.SUCCEEDED] * 2
 
 
 async def test_nothing_is_left_of_lookups() -> None:

@@ -188,19 +188,16 @@ class NodeRuntime:
         return None
 
     async def has_image(self, pod_uid: str, image: str) -> bool:
-        """Whether the pod's runtime has this image. RuntimeUnavailableError, too, if it is not known which one that is.
+        """Whether the pod's runtime has this image, or any runtime if the pod has no containers.
 
-        The runtime is that of the pod's containers. Without any, all runtimes must agree.
+        Nothing runs in such a pod. If it is in a runtime without the image, kubelet pulls the image there.
         """
         found = self._found()
         if len(found) > 1 and pod_uid not in self._runtimes_by_pod:
             await self._search(pod_uid, urgent=True)
         home = self._runtimes_by_pod.get(pod_uid)
         asked = (each.client.has_image(image) for each in ([home] if home in found else found))
-        answers = set(await asyncio.gather(*asked))
-        if len(answers) > 1:
-            raise RuntimeUnavailableError("it is not known yet which container runtime runs the pod")
-        return answers.pop()
+        return any(await asyncio.gather(*asked))
 
     async def stop(self, instance: Instance, seconds: float) -> None:
         """CRI StopContainer with this timeout; returns when the container has stopped. Not found counts as stopped."""

@@ -42,6 +42,11 @@ class Lookup:
     late_at: float = 0.0  # When it is shown that the call has not been answered yet
 
     @property
+    def asked_at(self) -> float:
+        """When the last call was made."""
+        return self.late_at - LATE_SECONDS
+
+    @property
     def under_way(self) -> bool:
         """Whether a call has not returned yet."""
         return self.call is not None and not self.call.done()
@@ -71,10 +76,20 @@ class Lookups:
         self._calls: set[asyncio.Task[None]] = set()
 
     async def make(
-        self, pod_key: str, known: dict[Key, Lookup], wanted: Mapping[Key, Callable[[], Awaitable[Answer]]]
+        self,
+        pod_key: str,
+        known: dict[Key, Lookup],
+        wanted: Mapping[Key, Callable[[], Awaitable[Answer]]],
+        *,
+        since: float,
     ) -> None:
-        """Make those calls that have no answer yet, unless one has just failed. Forget what is not wanted any more."""
-        for key in [key for key in known if key not in wanted]:
+        """Make those calls that have no answer yet, unless one has just failed. Forget what is not wanted any more.
+
+        Whether an image is there changes. So a call about one that was made before `since`, when the request came, is
+        made again.
+        """
+        old = [key for key, each in known.items() if isinstance(key, str) and each.asked_at < since]
+        for key in {*old, *(key for key in known if key not in wanted)}:
             if (call := known.pop(key).call) is not None:
                 call.cancel()
         started = list[asyncio.Task[None]]()

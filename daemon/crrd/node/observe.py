@@ -166,7 +166,9 @@ class PodInspector:
                 wanted[image] = partial(runtime.has_image, pod.runtime_uid, image)
             if pod.kubelet_matters or (request.for_image and not all(instance.image for instance in instances)):
                 wanted[None] = self._edges.kubelet.minor
-        await self._lookups.make(pod_record.key, state.lookups, wanted)
+        record = pod_record.requests.get(request.uid)
+        since = 0.0 if record is None else record.first_seen
+        await self._lookups.make(pod_record.key, state.lookups, wanted, since=since)
         for key, lookup in state.lookups.items():
             if isinstance(key, Pin) and lookup.answered:
                 state.foreign[key.bare_id] = lookup.answer if isinstance(lookup.answer, Instance) else None

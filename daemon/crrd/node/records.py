@@ -105,10 +105,12 @@ class RuntimeState:
     awaited: bool = False  # Whether a change of its containers in the runtime is awaited
 
     def next_look(self, now: float) -> float | None:
-        """Return when a call that has failed is to be made again, or when it is to be shown that one is late."""
-        return (
-            self.retry.next_try if self.error else earliest(*(each.next_change(now) for each in self.lookups.values()))
-        )
+        """Return when a call that has failed is to be made again, or when it is to be shown that one is late.
+
+        What was due before `now` is needed by no request, because the round has not made it again.
+        """
+        due = [self.retry.next_try] if self.error else [each.next_change(now) for each in self.lookups.values()]
+        return earliest(*(at for at in due if at is not None and at > now))
 
 
 @dataclass(slots=True)
