@@ -11,7 +11,7 @@ HEAVY = {"kubernetes", "requests", "yaml", "urllib3", "grpc", "google", "pydanti
 
 
 def test_kube_imports_no_heavy_package() -> None:
-    names = [module.name for module in pkgutil.iter_modules(crrd.kube.__path__, "crrd.kube.")]
+    names = [module.name for module in pkgutil.walk_packages(crrd.kube.__path__, "crrd.kube.")]
     assert "crrd.kube.access.kubeconfig" in names
     code = (
         "import importlib, json, sys\n"
