@@ -19,7 +19,7 @@ from crrd.core.rollout.run import Target
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REQUESTS
 from crrd.lib.supervise import cancel
-from crrd.manager.policies.leftovers import LATE_SECONDS, Leftovers
+from crrd.manager.policies.leftovers import LATE_SECONDS, CarriedOn, Leftovers
 from crrd.rollout.process import this_process
 from tests.support.laned_api import LanedApi
 from tests.support.virtual_time import LoopClock
@@ -37,10 +37,17 @@ class Namespace:
     """A pod that waits for its image, its request, and the pull pod of its node."""
 
     def __init__(self) -> None:
-        self.api, self.clock, self.carried_on = LanedApi(), LoopClock(), cast("set[str] | None", set())
+        self.api, self.clock, self.carried_on, self.undecided, self.listed = (
+            LanedApi(),
+            LoopClock(),
+            set[str](),
+            False,
+            True,
+        )
         spec = {"containers": [{"name": "app", "image": "i:1"}]}
         self.api.put(PODS, {"metadata": {"name": "web-1", "namespace": "n", "uid": "u1"}, "spec": spec})
-        self.left = Leftovers(cast("KubeClient", self.api), self.clock, lambda _: self.carried_on)
+        carried_on = lambda _: CarriedOn(self.carried_on, self.undecided)  # noqa: E731
+        self.left = Leftovers(cast("KubeClient", self.api), self.clock, carried_on, lambda: self.listed)
 
     def pull_pod(self, name: str = "pull", command: str = "/crrd-pulls-only-the-image") -> None:
         labels = {LABEL_PULL: RECORD.name, LABEL_PULL_POLICY: "p"}
@@ -106,13 +113,33 @@ async def test_what_is_carried_on_stays_until_its_run_is_stopped(found: Namespac
 
 
 async def test_nothing_ends_before_it_is_known_what_is_carried_on(found: Namespace) -> None:
-    found.carried_on = None
+    found.listed = False
     async with found.cleaned():
         await asyncio.sleep(60)
         assert found.is_open
-        found.carried_on = set()
+        found.listed = True
         await asyncio.sleep(2)
         assert not found.is_open
+
+
+async def test_what_a_policy_may_still_want_is_looked_at_again(found: Namespace) -> None:
+    """Its looks fail for a while, and then it wants another run. Nothing else wakes the namespace."""
+    found.carried_on, found.undecided = {RECORD.name}, True
+    async with found.cleaned():
+        await asyncio.sleep(600)
+        assert (found.pods, found.is_open) == ({"pull"}, True)
+        found.carried_on, found.undecided = set(), False
+        await asyncio.sleep(LATE_SECONDS + 1)
+        assert (found.pods, found.is_open) == (set(), False)
+
+
+async def test_a_run_that_begins_meanwhile_keeps_its_pull_pods(found: Namespace) -> None:
+    found.api.seconds = lambda verb, *_: 5.0 if verb == "list" else 0.01
+    async with found.cleaned():
+        await asyncio.sleep(12)
+        found.carried_on = {RECORD.name}
+        await asyncio.sleep(60)
+        assert found.pods == {"pull"}
 
 
 @pytest.mark.parametrize("fails", ["list containerrecreaterequests", "list pods", "patch containerrecreaterequests"])

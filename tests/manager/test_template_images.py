@@ -82,6 +82,17 @@ class Shop:
             await asyncio.sleep(0.05)
         return await self.pulls()
 
+    async def edited_in_its_run(self) -> None:
+        """Edit the policy. Its run goes on with the same pull pods and requests."""
+        before = [each["metadata"]["uid"] for each in (*await self.open_requests(), *await self.pulls())]
+        await self.patch(budget={"maxUnavailable": 2, "minReady": "1s"})
+        edited = await self.managed.cluster.client.get(POLICIES, NAMESPACE, "web")
+        generation = edited["metadata"]["generation"]
+        await self.managed.until(lambda status: status.get("observedGeneration") == generation)
+        await asyncio.sleep(1)
+        after = [each["metadata"]["uid"] for each in (*await self.open_requests(), *await self.pulls())]
+        assert {*before} <= {*after}
+
     async def open_requests(self) -> list[Json]:
         """The requests that are not completed."""
         requests = await self.managed.cluster.requests()
@@ -156,13 +167,15 @@ async def test_nothing_is_left_of_a_policy_in_whatever_order_it_ends(tmp_path: P
         managed, client = shop.managed, shop.managed.cluster.client
         shop.images.grace = True
         await managed.lead()
-        orders = "suspend delete", "break delete", "suspend die delete lead", "die delete lead"
+        orders = "edit suspend delete", "break delete", "suspend die delete lead", "die delete lead"
         for number, order in enumerate(orders):
             await managed.policy(**FOLLOW)
             await shop.set(f"i:{number + 2}")
             await shop.requested()
             for event in order.split():
                 match event:
+                    case "edit":
+                        await shop.edited_in_its_run()
                     case "suspend":
                         await shop.patch(suspend=True)
                     case "break":

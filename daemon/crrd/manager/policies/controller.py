@@ -24,7 +24,7 @@ from crrd.lib.errors import ConflictError, CrrdError
 from crrd.lib.health import Health
 from crrd.lib.looptime import loop_time
 from crrd.lib.supervise import Loop
-from crrd.manager.policies.leftovers import Leftovers
+from crrd.manager.policies.leftovers import CarriedOn, Leftovers
 from crrd.manager.policies.look import Memory, TargetObserver
 from crrd.manager.policies.obstacles import RESYNC_SECONDS, Obstacle, obstacle_of
 from crrd.manager.policies.run_task import RunObserver
@@ -67,7 +67,7 @@ class PolicyController(Controller):
         wake_at = self.queue.wake_at
         self._daemons = NodeDaemons(self._daemons_changed)
         parts = client, events, clock, self._policies, self._daemons
-        self._left = Leftovers(client, clock, self._carried_on)
+        self._left = Leftovers(client, clock, self._carried_on, lambda: self._policies.informer.listed)
         on_stop = self._left.wake
         self._runs = PolicyRuns(*parts, on_run=on_run, on_refresh=self._refreshed, wake_at=wake_at, on_stop=on_stop)
         self._waiting: dict[str, set[str]] = {}  # Policy -> nodes of its pods that were down at the last look
@@ -109,18 +109,18 @@ class PolicyController(Controller):
     def _in(self, namespace: str) -> list[Policy]:
         return [each for each in self._policies.objects if each.namespace == namespace]
 
-    def _carried_on(self, namespace: str) -> set[str] | None:
-        """Return the runs of a namespace that are carried out, or that an earlier leader has begun; None if unknown."""
-        if not self._policies.informer.listed:
-            return None
-        found = set[str]()
+    def _carried_on(self, namespace: str) -> CarriedOn:
+        found, undecided = set[str](), False
         for policy in self._in(namespace):
-            memory, run = self._memories.get(policy.key, Memory()), policy.status.run
+            wanted, run = self._memories.get(policy.key, Memory()).wanted, policy.status.run
             if (active := self._runs.active(policy.key)) is not None:
                 found.add(active.record.name)
-            elif not (memory.is_decided or policy.suspended or policy.error or run is None or run.finished):
-                found.add(run.name)
-        return found
+            elif not (policy.suspended or policy.error) and wanted is not None:
+                found.add(wanted)  # its task begins once the status is written
+            elif not (policy.suspended or policy.error or run is None or run.finished):
+                found.add(run.name)  # an earlier leader has begun it
+                undecided = True
+        return CarriedOn(found, undecided)
 
     def _forget_unwatched(self, namespace: str) -> None:
         """End the watches of a namespace that no policy needs any more."""
@@ -194,6 +194,7 @@ class PolicyController(Controller):
         found = replace(found, old_files=memory.old_files, dropped=memory.dropped, unsettled=memory.unsettled)
         decision = decide(policy, found, self._clock.now())
         memory.unsettled = decision.unsettled
+        memory.wanted = "" if decision.run is None else decision.run.name
         self._runs.goes_on(policy, decision.run, aim)  # before the write, which may fail
         parts = policy, decision.status, decision.conditions
         memory.dropped = await self._policies.write(*parts, always=bool(found.dropped))
@@ -202,7 +203,7 @@ class PolicyController(Controller):
             self._runs.stop(key)
             return 0.0
         self._runs.follow(policy, decision.run, aim, decision.run_until)
-        memory.is_decided = True
+        memory.wanted = ""
         obstacle = obstacle_of(found, is_watched=memory.absent is not None)
         memory.hindered = memory.hindered + 1 if obstacle is memory.obstacle else 1
         memory.obstacle = obstacle

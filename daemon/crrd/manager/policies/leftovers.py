@@ -6,7 +6,7 @@ led meanwhile. The end of a run's task only says when to look. A look that fails
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.image.pull import LABEL_PULL_POLICY
@@ -27,17 +27,27 @@ LOOK_SECONDS = 300.0  # Longest time between two answers while a namespace is cl
 _CLUSTER = ""  # The key of the look for namespaces
 
 
+class CarriedOn(NamedTuple):
+    """The runs of a namespace that are carried out, or will be."""
+
+    runs: Collection[str]
+    undecided: bool  # Whether some of them may turn out not to be, because a policy has not been looked at yet
+
+
 class Leftovers:
     """Cleans up namespaces. The constructor starts nothing.
 
-    `carried_on` returns the names of the runs of a namespace that are carried out, or will be; None if that is not
-    known yet.
+    `carried_on` is asked about a namespace before each step, once `is_listed` says that the policies are known.
     """
 
     def __init__(
-        self, client: KubeClient, clock: ServerClock, carried_on: Callable[[str], Collection[str] | None]
+        self,
+        client: KubeClient,
+        clock: ServerClock,
+        carried_on: Callable[[str], CarriedOn],
+        is_listed: Callable[[], bool],
     ) -> None:
-        self._client, self._clock, self._carried_on = client, clock, carried_on
+        self._client, self._clock, self._carried_on, self._is_listed = client, clock, carried_on, is_listed
         self._until: dict[str, float] = {}  # By namespace: the loop's time until which writes may arrive late
         self.queue = WorkQueue(self._handle, "policy-leftovers", round_seconds=LOOK_SECONDS)
 
@@ -62,11 +72,12 @@ class Leftovers:
             for each in await self._namespaces():
                 self._wake(each)
             return None
-        carried_on = self._carried_on(namespace)
-        if carried_on is None:
+        if not self._is_listed():
             return loop_time() + 1.0
-        left = await release_runs(self._client, namespace, carried_on, self._clock.now())
+        left = await release_runs(self._client, namespace, lambda: self._carried_on(namespace).runs, self._clock.now())
         late = self._until[namespace]
+        if self._carried_on(namespace).undecided:
+            return max(late, loop_time() + LATE_SECONDS)
         if left or loop_time() < late:
             return max(late, loop_time() + (LIVE_SECONDS if left else 0.0))
         del self._until[namespace]

@@ -64,7 +64,8 @@ class Memory:
     unsettled: Mapping[UseKey, datetime] = field(default_factory=dict)  # As in Observed
     failing_since: float | None = None  # The loop's time of the first look of a row that did not succeed
     fails: bool = False  # Whether that is so long ago that the status should say so
-    is_decided: bool = False  # Whether this process has decided if the policy's run goes on
+    wanted: str | None = None
+    """The run that is about to be carried out, "" for none; None if this process has not decided yet."""
     look_at: float = -inf  # The loop's time of the last look because of a change, or of the next one
     hurried: int = 0  # Such looks in a row
 
@@ -176,15 +177,18 @@ class TargetObserver:
         """Find the target. One that does not exist is watched for. Raises the errors of `find_target`."""
         if (ref := policy.target) is None:
             return Aim(Target(f"pods {policy.selector}", selector=policy.selector))
-        memory.absent = None
-        kind = await kind_of(self._client, ref.api_version, ref.kind)
+        absent: Resource | None = None
         try:
-            return await find_workload(self._client, policy.namespace, kind, ref.name)
-        except ConfigurationError:
-            with suppress(ApiRefusedError):
-                await self._watches.watch(policy.namespace, kind.resource)
-                memory.absent = kind.resource
-            raise
+            kind = await kind_of(self._client, ref.api_version, ref.kind)
+            try:
+                return await find_workload(self._client, policy.namespace, kind, ref.name)
+            except ConfigurationError:
+                with suppress(ApiRefusedError):
+                    await self._watches.watch(policy.namespace, kind.resource)
+                    absent = kind.resource
+                raise
+        finally:  # not before, because the target may be created while it is looked for
+            memory.absent = absent
 
     async def _with_data(self, policy: Policy, memory: Memory, found: Observed) -> Observed | None:
         """Return the state with the data that the containers use, or None while a list is incomplete."""

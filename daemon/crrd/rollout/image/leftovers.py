@@ -1,6 +1,6 @@
 """What runs with an image leave behind: pull pods, and open requests of pods that do not get the image."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from datetime import datetime
 
@@ -29,22 +29,25 @@ async def delete_pull_pods(client: KubeClient, namespace: str, run: str) -> int:
     return len(found)
 
 
-async def release_runs(client: KubeClient, namespace: str, keep: Collection[str], now: datetime) -> bool:
+async def release_runs(
+    client: KubeClient, namespace: str, carried_on: Callable[[], Collection[str]], now: datetime
+) -> bool:
     """Clean up after the policies' runs of a namespace that nobody carries on. Return whether any may have been left.
 
-    `keep` are the runs that this process carries on. Others are kept while a process of a user writes their progress,
-    who has resumed them. The requests of pods that do not get the image end, and pull pods are deleted. This needs a
-    right that the namespace may have taken back, so it is the last. Raises ApiUnavailableError and ApiRefusedError.
+    `carried_on` returns the runs that this process carries on, which may change meanwhile. Others are kept while a
+    process of a user writes their progress, who has resumed them. The requests of pods that do not get the image end,
+    and pull pods are deleted. This needs a right that the namespace may have taken back, so it is the last. Raises
+    ApiUnavailableError and ApiRefusedError.
     """
     requests = Where(namespace=namespace, label_selector=LABEL_RUN)
     asked = [each for each in (await client.list_all(REQUESTS, read_run_request, **requests)).items if each is not None]
     of_policies = [each for each in asked if each.run.options.policy]
     users = {name for name in {each.run.name for each in of_policies} if _is_live(of_policies, name, now)}
-    left, ended = [each for each in of_policies if each.run.name not in {*keep, *users}], set[str]()
-    await stop_requests(client, left, ended)
+    ended, keep = set[str](), {*carried_on(), *users}
+    await stop_requests(client, (each for each in of_policies if each.run.name not in keep), ended)
     pods = Where(namespace=namespace, label_selector=LABEL_PULL_POLICY)
-    pulls = (await client.list_all(PODS, read_pull_pod, **pods)).items
-    own = [each for each in pulls if each.run not in {"", *keep, *users}]
+    pulls, keep = (await client.list_all(PODS, read_pull_pod, **pods)).items, {*carried_on(), *users}
+    own = [each for each in pulls if each.run not in {"", *keep}]
     await each_of(_delete(client, namespace, each.name, each.uid) for each in own)
     return bool(users or ended or own)
 
