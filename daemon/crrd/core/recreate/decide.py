@@ -177,8 +177,9 @@ def _recreate(whole: PodView, views: Sequence[ContainerView]) -> Decision:
         steps.append(step)
         if view.must_be_stopped or any(isinstance(action, RunHook) for action in step.actions):
             still_to_stop.add(view.name)
-        decides = strategy.ordered or strategy.failure_policy is FailurePolicy.FAIL or view.unanswered is None
-        blocked = blocked or (not step.state.phase.final and decides and (strategy.ordered or not view.nothing_to_stop))
+        decides = view.unanswered is None or strategy.failure_policy is FailurePolicy.FAIL
+        waits = strategy.ordered or (decides and not view.nothing_to_stop)
+        blocked = blocked or (not step.state.phase.final and waits)
         over = over or (step.state.phase is StatePhase.FAILED and strategy.failure_policy is FailurePolicy.FAIL)
     return joined([*steps, Decision(wake_at=gate.until), settle(whole, gate.message, steps, still_to_stop)])
 
