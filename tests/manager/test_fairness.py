@@ -17,21 +17,18 @@ from crrd.core.rollout.phases import End
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Target
 from crrd.kube.client import KubeClient
-from crrd.kube.events import KubeEventSink
 from crrd.kube.lanes import FEW_PLACES
 from crrd.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, POLICIES, REQUESTS
 from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
 from crrd.manager.lifecycle import MANY, PATIENCE_SECONDS, LifecycleController
-from crrd.manager.policies.controller import PolicyController
 from crrd.manager.policies.look import CHANGES
-from crrd.manager.policies.run_task import RunTask
-from crrd.manager.policies.runs import PARALLEL_RUNS
+from crrd.manager.policies.run_task import PARALLEL_RUNS, RunTask
 from crrd.manager.policies.statuses import Policies
 from crrd.rollout.target import Aim
 from tests.support.laned_api import LanedApi
 from tests.support.lifecycle_cluster import Events
-from tests.support.policy_runs import policy_runs
+from tests.support.policy_runs import policy_controller, policy_runs
 from tests.support.virtual_time import LoopClock
 
 pytestmark = pytest.mark.virtual_time
@@ -207,9 +204,7 @@ async def test_looks_that_hang_do_not_delay_an_edit_of_another_team() -> None:
         team = "noisy" if number else "quiet"
         meta = {"namespace": team, "name": f"p-{number}", "uid": f"p-{number}", "resourceVersion": "1"}
         api.put(POLICIES, {"metadata": {**meta, "generation": 1}, "spec": spec})
-    client = cast("KubeClient", api)
-    sink = KubeEventSink(client, "manager-1", "crrd-manager")
-    controller = PolicyController(client, sink, LoopClock(), account="a:b", on_run=lambda *_: None)
+    controller = policy_controller(api)
     task = asyncio.create_task(controller.run(Health()))
     await asyncio.sleep(60)
     for number in range(10):
@@ -249,9 +244,7 @@ async def test_an_object_that_changes_all_the_time_costs_few_calls() -> None:
     for each in range(number):
         meta = {"namespace": "team", "name": f"p-{each}", "uid": f"p-{each}", "resourceVersion": "1"}
         api.put(POLICIES, {"metadata": {**meta, "generation": 1}, "spec": spec})
-    client = cast("KubeClient", api)
-    sink = KubeEventSink(client, "manager-1", "crrd-manager")
-    controller = PolicyController(client, sink, LoopClock(), account="a:b", on_run=lambda *_: None)
+    controller = policy_controller(api)
     task = asyncio.create_task(controller.run(Health()))
     await asyncio.sleep(60)
     for seconds, most in ((10, 40.0), (60, 12.0)):
@@ -276,9 +269,7 @@ async def test_calls_that_are_refused_become_rare(call: str) -> None:
     """Each kind of call that the controllers make for an object: at most four a minute for each object."""
     api = LanedApi()
     async with managed(api) as cluster:
-        client = cast("KubeClient", api)
-        sink = KubeEventSink(client, "manager-1", "crrd-manager")
-        policies = PolicyController(client, sink, cluster.clock, account="a:b", on_run=lambda *_: None)
+        policies = policy_controller(api)
         task = asyncio.create_task(policies.run(Health()))
         await asyncio.sleep(5)
         api.forbidden.add(call)
@@ -340,9 +331,7 @@ async def test_the_end_of_a_run_that_cannot_be_written_is_tried_again_rarely() -
 @pytest.mark.parametrize("edit", [{"spec": {"suspend": True}}, {"spec": {"budget": {"maxUnavailable": 0}}}, None])
 async def test_a_suspended_invalid_or_deleted_policy_stops_its_run_at_once(edit: dict[str, Any] | None) -> None:
     """A look may take minutes, and the write of a status may be refused."""
-    client = cast("KubeClient", LanedApi(lambda *_: 10.0))
-    sink = KubeEventSink(client, "manager-1", "crrd-manager")
-    controller = PolicyController(client, sink, LoopClock(), account="a:b", on_run=lambda *_: None)
+    controller = policy_controller(LanedApi(lambda *_: 10.0))
     known, spec = controller._policies.objects, {"selector": {"matchLabels": {"a": "b"}}, "triggers": {"maxAge": "72h"}}
     meta = {"namespace": "n", "name": "p", "uid": "p", "generation": 1, "resourceVersion": "1"}
     policy = read_policy({"metadata": meta, "spec": spec})

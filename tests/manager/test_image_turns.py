@@ -17,18 +17,16 @@ from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Wait
 from crrd.kube.client import KubeClient
-from crrd.kube.events import KubeEventSink
 from crrd.kube.resources import POLICIES, Resource
 from crrd.lib.errors import ConfigurationError
 from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
 from crrd.manager.policies import run_task
-from crrd.manager.policies.controller import PolicyController
 from crrd.manager.policies.statuses import Policies
 from crrd.rollout.refresher import FileObjects
 from crrd.rollout.target import Aim
 from tests.support.laned_api import LanedApi
-from tests.support.policy_runs import policy_runs
+from tests.support.policy_runs import policy_controller, policy_runs
 from tests.support.virtual_time import LoopClock
 
 pytestmark = pytest.mark.virtual_time
@@ -148,9 +146,7 @@ async def test_a_controller_that_is_waited_for_is_looked_at_ever_more_rarely(*, 
     policy = {"targetRef": target, "triggers": {"templateImage": {}}}
     meta = {"namespace": "n", "name": "p", "uid": "p", "resourceVersion": "1", "generation": 1}
     api.put(POLICIES, {"metadata": meta, "spec": policy})
-    client = cast("KubeClient", api)
-    sink = KubeEventSink(client, "manager-1", "crrd-manager")
-    controller = PolicyController(client, sink, LoopClock(), account="a:b", on_run=lambda *_: None)
+    controller = policy_controller(api)
     task = asyncio.create_task(controller.run(Health()))
     await asyncio.sleep(900)
     reviews = [at for at, verb, kind, _ in api.calls if (verb, kind) == ("create", "selfsubjectaccessreviews")]

@@ -729,7 +729,7 @@ async def test_runs_that_wait_let_others_run(
     managed: Managed, monkeypatch: pytest.MonkeyPatch, window: dict[str, Any]
 ) -> None:
     """A PodDisruptionBudget that allows nothing would hold a place for ever."""
-    monkeypatch.setattr("crrd.manager.policies.runs.PARALLEL_RUNS", 2)
+    monkeypatch.setattr("crrd.manager.policies.run_task.PARALLEL_RUNS", 2)
     monkeypatch.setattr("crrd.core.policy.pace.TURN_SECONDS", 1.5)
     for name, value in {"RETRY_SECONDS": 0.2, "PROGRESS_SECONDS": 0.1}.items():
         monkeypatch.setattr(f"crrd.manager.policies.run_task.{name}", value)

@@ -19,7 +19,7 @@ from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Wait
 from crrd.kube.client import KubeClient
-from crrd.manager.policies.runs import PARALLEL_RUNS
+from crrd.manager.policies.run_task import PARALLEL_RUNS
 from crrd.manager.policies.turns import AGED_SECONDS, Turns
 from crrd.rollout.display import RunDisplay
 from crrd.rollout.refresher import FileObjects

@@ -10,6 +10,8 @@ from typing import Any
 import grpc
 from grpc.aio import AioRpcError, Channel, ServicerContext
 
+from tests.support.scripted_cri import served
+
 
 @dataclass
 class Faults:
@@ -45,12 +47,8 @@ class _Forward(grpc.GenericRpcHandler):
 @asynccontextmanager
 async def cri_proxy(endpoint: str, path: Path, faults: Faults) -> AsyncIterator[str]:
     """Serve on this path what the runtime at the endpoint answers. Yield the proxy's endpoint."""
-    server = grpc.aio.server()
-    async with grpc.aio.insecure_channel(endpoint, options=[("grpc.default_authority", "localhost")]) as channel:
-        server.add_generic_rpc_handlers((_Forward(channel, faults),))
-        server.add_insecure_port(f"unix://{path}")
-        await server.start()
-        try:
-            yield f"unix://{path}"
-        finally:
-            await server.stop(None)
+    async with (
+        grpc.aio.insecure_channel(endpoint, options=[("grpc.default_authority", "localhost")]) as channel,
+        served((_Forward(channel, faults),), path) as own,
+    ):
+        yield own

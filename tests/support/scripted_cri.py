@@ -5,7 +5,7 @@ return an error.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -153,8 +153,16 @@ async def serving(runtime: ScriptedRuntime, path: Path) -> AsyncIterator[str]:
             request_deserializer=CALLS[method].FromString,
             response_serializer=_serialize,
         )
+    generic = tuple(grpc.method_handlers_generic_handler(each, handlers) for each in SERVICES)
+    async with served(generic, path) as endpoint:
+        yield endpoint
+
+
+@asynccontextmanager
+async def served(handlers: Sequence[grpc.GenericRpcHandler], path: Path) -> AsyncIterator[str]:
+    """Serve gRPC on a socket of this path. Yield its endpoint."""
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers(tuple(grpc.method_handlers_generic_handler(each, handlers) for each in SERVICES))
+    server.add_generic_rpc_handlers(handlers)
     server.add_insecure_port(f"unix://{path}")
     await server.start()
     try:

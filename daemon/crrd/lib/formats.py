@@ -122,7 +122,7 @@ def _fill(parts: list[_Part], at: int, value: Any) -> tuple[str, int]:
 
 
 def _found(path: JsonPath, value: Any) -> list[Any]:
-    """Return the values at a path, as kubectl: none where a key is missing, or where a value is not a list."""
+    """Return the values at a path. As in kubectl, a missing key and a value that is not a list give no values."""
     try:
         return find_all(path, value)
     except LookupError:

@@ -1,21 +1,16 @@
 """The cluster as a run sees it: the objects that it watches, and the pods that the process is just starting."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
 from crrd.core.rollout.requests import RunRequest
-from crrd.core.rollout.run import Options
 from crrd.core.rollout.state import Member, World
-from crrd.kube.client import KubeClient
 from crrd.lib.backoff import retry_delay
 from crrd.lib.errors import ApiUnavailableError
 from crrd.lib.looptime import loop_time
-from crrd.rollout.daemons import NodeDaemons
-from crrd.rollout.kind import KindObjects
-from crrd.rollout.target import Aim
 from crrd.rollout.watched import Watched
 
 Json = Mapping[str, Any]
@@ -27,25 +22,11 @@ PAUSE_PER_POD = 0.00007
 class Cluster:
     """The pods of a target, and all other objects that limit a run on them. `async with` keeps it up to date."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        namespace: str,
-        aim: Aim,
-        options: Options,
-        daemons: NodeDaemons | None = None,
-        *,
-        own: Callable[[Callable[[], None]], KindObjects],
-        peers: "list[Cluster] | None" = None,
-    ) -> None:
-        """`options` decide whether nodes and configuration are read, which needs additional rights.
-
-        Without `daemons`, this class watches them itself. `peers` has all entered clusters, for the process's runs.
-        `own` makes the objects of the run's kind; it gets a function to call after every change.
-        """
-        self.namespace, self._watched = namespace, Watched(client, namespace, aim, options, daemons, own=own)
-        self.changed = self._watched.changed  # Set after every change; the reader clears it
-        self.own, self.probes = self._watched.own, self._watched.probes
+    def __init__(self, watched: Watched, peers: "list[Cluster] | None" = None) -> None:
+        """`peers` has all entered clusters, for the process's runs."""
+        self._watched, self.namespace = watched, watched.namespace
+        self.changed = watched.changed  # Set after every change; the reader clears it
+        self.own, self.probes = watched.own, watched.probes
         self.retried: frozenset[str] = frozenset()  # As `World.retried`, set once by the user of this class
         self.claims: dict[str, tuple[Member, RunRequest]] = {}  # By UID: pods whose request is being created
         self._peers, self._seen = [] if peers is None else peers, 0  # And how often a peer's start has mattered here

@@ -19,6 +19,7 @@ from crrd.rollout.kind import KindObjects, KindWriter
 from crrd.rollout.refresher import FileObjects, FileRefresher
 from crrd.rollout.session import Session
 from crrd.rollout.target import Aim, find_again
+from crrd.rollout.watched import Watched
 
 
 def make_cluster(
@@ -33,12 +34,12 @@ def make_cluster(
 ) -> Cluster:
     """Return the cluster for a run with these options. `memory` is `KindObjects.memory` of an earlier turn of the run.
 
-    The other parameters are those of Cluster.
+    The other parameters are those of Watched and Cluster.
     """
     own: Callable[[Callable[[], None]], KindObjects] = FileObjects
     if options.image is not None:
         own = partial(ImageObjects, client, namespace, aim, options.containers[0], memory)
-    return Cluster(client, namespace, aim, options, daemons, own=own, peers=peers)
+    return Cluster(Watched(client, namespace, aim, options, daemons, own=own), peers)
 
 
 async def cluster_of(session: Session, run: Run) -> Cluster:

@@ -33,11 +33,11 @@ async def status(session: Session) -> int:
         session.display.print_runs(sorted(runs, key=lambda each: (each.run.started, each.run.name), reverse=True))
         return 0
     name = session.command.run_name
-    pulls = await find_pulls(session, name)
-    if name in pulls and not await session.requests(f"{LABEL_RUN}={name}"):
+    pulls, requests = await find_pulls(session, name), await session.requests(f"{LABEL_RUN}={name}")
+    if name in pulls and not requests:
         session.display.print_status(_unstarted(session, name, pulls), Plan(()), "")
         return End.FAILED.exit_code if session.command.watch else 0
-    run = newest_run(await session.requests_of(name))
+    run = newest_run(requests or await session.requests_of(name))
     async with await cluster_of(session, run) as cluster:
         if session.command.watch:
             return await _follow(session, run, cluster)

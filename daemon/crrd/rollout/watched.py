@@ -43,8 +43,12 @@ class Watched:
         *,
         own: Callable[[Callable[[], None]], KindObjects],
     ) -> None:
-        """See Cluster for the parameters. It starts nothing."""
-        self._client, self._namespace, self._aim = client, namespace, aim
+        """`options` decide whether nodes and configuration are read, which needs additional rights.
+
+        Without `daemons`, this class watches them itself. `own` makes the objects of the run's kind; it gets a function
+        to call after every change. The constructor starts nothing.
+        """
+        self._client, self.namespace, self._aim = client, namespace, aim
         self.changed = asyncio.Event()
         notify = self.changed.set
         read = partial(read_member, with_config=options.reads_config or bool(options.objects))
@@ -71,7 +75,7 @@ class Watched:
         """Start the watches, and return when everything is listed. Raises ConfigurationError if a right is missing."""
         if self._watched_daemons is None and await may_list_daemons(self._client):
             self._watches.begin(daemon_informer(self._client, self._daemons, strict=True))
-        selection = Selection(REQUESTS, self._parse_request, self._namespace, LABEL_RUN)
+        selection = Selection(REQUESTS, self._parse_request, self.namespace, LABEL_RUN)
         self._watches.begin(Informer(self._client, selection, self._requests, strict=True))
         self._watch(self.pods, PODS, labels=self._aim.pods_query, fields=self._aim.pods_fields)
         self._watch(self._budgets, BUDGETS)
@@ -131,7 +135,7 @@ class Watched:
         """See Cluster."""
         there, found = "", None
         with suppress(GoneError):
-            found = self.pods.parse(await self._client.get(PODS, self._namespace, name))
+            found = self.pods.parse(await self._client.get(PODS, self.namespace, name))
             self.pods.put(found)
             there = found.uid
             await self._nodes.look_again(found.value)
@@ -169,7 +173,7 @@ class Watched:
                 continue
             uid = found.request.pod_uid
             if uid and uid not in watched and uid not in self._labels:
-                self._labels[uid] = await _labels(self._client, self._namespace, found.request.pod_name, uid)
+                self._labels[uid] = await _labels(self._client, self.namespace, found.request.pod_name, uid)
 
     def own_pods(self) -> list[Member]:
         """Return the pods of the target. If the target is a workload, owner references decide."""
@@ -188,7 +192,7 @@ class Watched:
     def _watch(
         self, known: Values[T], resource: Resource, *, labels: str = "", fields: str = "", namespace: str | None = None
     ) -> None:
-        where = self._namespace if namespace is None else namespace
+        where = self.namespace if namespace is None else namespace
         selection = Selection(resource, known.parse, where, labels, fields)
         self._watches.begin(Informer(self._client, selection, known, strict=True))
 

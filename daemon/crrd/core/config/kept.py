@@ -76,7 +76,7 @@ def user_of(
         users: those that each container uses.
     """
     at = parse_time(created) or _LONG_AGO
-    each_since = {name: _since(each, _creation(each, at, added.get(name))) for name, each in pod.containers.items()}
+    each_since = {name: _since(each, at, added.get(name)) for name, each in pod.containers.items()}
     first = Since(at, min((since.started for since in each_since.values()), default=_NOT_YET))
     found = dict.fromkeys(whole, first)
     for name, objects in users.items():
@@ -87,21 +87,18 @@ def user_of(
     return UserPod("" if pod.ended else pod.node_name, found)
 
 
-def _creation(container: PodContainer, created: datetime, added: datetime | None) -> datetime:
-    """Return when a container came to its pod: at the pod's creation, unless it was certainly added later.
+def _since(container: PodContainer, created: datetime, added: datetime | None) -> Since:
+    """Return since when a container uses its objects. It is as old as its pod, unless it was certainly added later.
 
     The time of managedFields is that of the last change by the same client, for example of another image. So it counts
     only if the container has started once, after it.
     """
     started = parse_time(container.started_at)
-    ended = container.restart_count or container.terminated
-    return created if added is None or ended or started is None or added > started else added
-
-
-def _since(container: PodContainer, created: datetime) -> Since:
-    ended = container.restart_count or container.terminated
-    started = created if ended else parse_time(container.started_at)
-    return Since(created, started or _NOT_YET)
+    if container.restart_count or container.terminated:
+        return Since(created, created)
+    if started is None:
+        return Since(created)
+    return Since(created if added is None or added > started else added, started)
 
 
 def additions(obj: Mapping[str, Any]) -> dict[str, datetime]:

@@ -13,7 +13,7 @@ from crrd.core.rollout.run import Options, Run, Target
 
 RUNNING, WAITING = "running", "waiting"  # Words for runs that go on
 UNKNOWN = "unknown"
-"""The word for a run without requests: nothing is known of its process. It is also the name of its target."""
+"""The word for a run without requests, and for its target. Only requests record what a run does."""
 
 
 @dataclass(frozen=True, slots=True)

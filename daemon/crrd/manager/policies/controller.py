@@ -27,7 +27,7 @@ from crrd.lib.supervise import Loop
 from crrd.manager.policies.leftovers import CarriedOn, Leftovers
 from crrd.manager.policies.look import Memory, TargetObserver
 from crrd.manager.policies.obstacles import RESYNC_SECONDS, Obstacle, obstacle_of
-from crrd.manager.policies.run_task import RunObserver
+from crrd.manager.policies.run_task import RunObserver, Shared
 from crrd.manager.policies.runs import PolicyRuns
 from crrd.manager.policies.statuses import Policies
 from crrd.manager.policies.watches import NamespaceWatches, Scope
@@ -68,8 +68,8 @@ class PolicyController(Controller):
         self._daemons = NodeDaemons(self._daemons_changed)
         parts = client, events, clock, self._policies, self._daemons
         self._left = Leftovers(client, clock, self._carried_on, lambda: self._policies.informer.listed)
-        on_stop = self._left.wake
-        self._runs = PolicyRuns(*parts, on_run=on_run, on_refresh=self._refreshed, wake_at=wake_at, on_stop=on_stop)
+        shared = Shared(*parts, on_run=on_run, on_refresh=self._refreshed, wake_at=wake_at)
+        self._runs = PolicyRuns(shared, on_stop=self._left.wake)
         self._waiting: dict[str, set[str]] = {}  # Policy -> nodes of its pods that were down at the last look
         self._memories: dict[str, Memory] = {}
         self._watches = NamespaceWatches(client, self._object_changed, self._object_freed)

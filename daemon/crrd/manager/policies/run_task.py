@@ -37,6 +37,10 @@ from crrd.rollout.kinds import make_cluster, make_writer
 from crrd.rollout.runner import Runner
 from crrd.rollout.target import Aim
 
+PARALLEL_RUNS = 16
+"""Runs that have a turn at once, with four watches each. One run delays another by MOST_SECONDS at most, and by
+CHECK_SECONDS if it has waited in vain before; longer only while an unready pod waits for its image. A turn needs about
+0.9 MiB for its watches, and rounds without watches would list four kinds of objects each time. So runs take turns."""
 RETRY_SECONDS = 5.0  # Pause of a run that waits for another one, or for its next turn
 PROGRESS_SECONDS = 5.0  # Interval of status writes about what a run waits for
 
@@ -64,11 +68,11 @@ class Shared:
     clock: ServerClock
     policies: Policies
     daemons: NodeDaemons
-    turns: Turns
     on_run: RunObserver
     on_refresh: RefreshObserver
     wake_at: Callable[[str, float], None]
     """Called with a policy's key, and the loop's time at which its round is due at the latest."""
+    turns: Turns = field(default_factory=lambda: Turns(PARALLEL_RUNS))
     clusters: list[Cluster] = field(default_factory=list)  # Of all turns that are under way
 
 

@@ -5,45 +5,19 @@ from collections.abc import Callable
 from datetime import datetime
 
 from crrd.core.policy.types import Policy, RunRecord
-from crrd.kube.client import KubeClient
-from crrd.kube.clock import ServerClock
-from crrd.kube.events import KubeEventSink
 from crrd.lib.looptime import loop_time
-from crrd.manager.policies.run_task import RefreshObserver, RunObserver, RunTask, Shared
-from crrd.manager.policies.statuses import Policies
-from crrd.manager.policies.turns import Turns
-from crrd.rollout.daemons import NodeDaemons
+from crrd.manager.policies.run_task import RunTask, Shared
 from crrd.rollout.target import Aim
-
-PARALLEL_RUNS = 16
-"""Runs that have a turn at once, with four watches each. One run delays another by MOST_SECONDS at most, and by
-CHECK_SECONDS if it has waited in vain before; longer only while an unready pod waits for its image. A turn needs about
-0.9 MiB for its watches, and rounds without watches would list four kinds of objects each time. So runs take turns."""
 
 
 class PolicyRuns:
     """The active runs, by policy. The constructor starts nothing.
 
-    `wake_at` is called with a policy's key, and the loop's time at which its round is due at the latest. `on_stop` is
-    called with the policy of a run that is not carried out any more.
+    `on_stop` is called with the policy of a run that is not carried out any more.
     """
 
-    def __init__(
-        self,
-        client: KubeClient,
-        events: KubeEventSink,
-        clock: ServerClock,
-        policies: Policies,
-        daemons: NodeDaemons,
-        *,
-        on_run: RunObserver,
-        on_refresh: RefreshObserver,
-        wake_at: Callable[[str, float], None],
-        on_stop: Callable[[Policy], None],
-    ) -> None:
-        turns = Turns(PARALLEL_RUNS)
-        self._shared = Shared(client, events, clock, policies, daemons, turns, on_run, on_refresh, wake_at)
-        self._wake_at, self._on_stop = wake_at, on_stop
+    def __init__(self, shared: Shared, *, on_stop: Callable[[Policy], None]) -> None:
+        self._shared, self._on_stop = shared, on_stop
         self._active: dict[str, tuple[RunTask, asyncio.Task[None]]] = {}
 
     def active(self, key: str) -> RunTask | None:
@@ -90,4 +64,4 @@ class PolicyRuns:
         await active.carry_out()
         del self._active[active.policy.key]
         self._on_stop(active.policy)
-        self._wake_at(active.policy.key, loop_time())
+        self._shared.wake_at(active.policy.key, loop_time())

@@ -33,7 +33,7 @@ def replaces_pods(facts: ImageRun, write: Write) -> str:
 
 
 def _unlike(facts: ImageRun, image: str) -> str:
-    """Return why a Deployment that goes on makes another ReplicaSet: none is like its template; "" if one is."""
+    """Return why a released Deployment would make another ReplicaSet, "" if one of its own is like its template."""
     wanted = facts.template.content.rest, image
     odd = next((each for each in facts.state.active if (each.content.rest, each.content.image) != wanted), None)
     return f"ReplicaSet {odd.name} has another template" if odd is not None else ""
