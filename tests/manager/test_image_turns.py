@@ -43,7 +43,7 @@ class NoCluster:
     """Stands for the watches of a run."""
 
     def __init__(self, *_: object, **__: object) -> None:
-        self.own, self.changed = FileObjects(lambda: None), asyncio.Event()
+        self.kind_objects, self.changed = FileObjects(lambda: None), asyncio.Event()
 
     async def __aenter__(self) -> "NoCluster":
         return self

@@ -119,7 +119,7 @@ class Played:
             """Takes the place of a run's watches."""
 
             def __init__(self, *_: Any, **__: Any) -> None:
-                self.own, self.changed = FileObjects(lambda: None), asyncio.Event()
+                self.kind_objects, self.changed = FileObjects(lambda: None), asyncio.Event()
 
             async def __aenter__(self) -> None:
                 played.listed += 1

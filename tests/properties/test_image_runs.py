@@ -95,7 +95,7 @@ class Model:
         self.now += 1
         plan = make_plan(self.known, RUN, START + timedelta(seconds=self.now))
         self.phases.saw(plan)
-        for row in image_steps(plan).give_up:
+        for row in image_steps(plan).stop:
             if row.request is not None and row.uid in self.pods and self.image(row.uid) != NEW:
                 found = self.requests[row.request.request.name]
                 self.requests[found.request.name] = replace(found, request=replace(found.request, stopped=True))

@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import RequestPhase
-from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row, failed_requests, tally
 from crrd.core.rollout.run import Amount, Options, Run, Target
 from crrd.core.rollout.standing import RowMemo
-from crrd.core.rollout.state import Budget, Member, World
+from crrd.core.rollout.state import Budget, Member, NodeDaemon, World
 from tests.support.rollouts import (
     START,
     WEB,

@@ -6,11 +6,11 @@ from typing import cast
 
 from crrd.core.api.pod import ContainerKind
 from crrd.core.rollout.change import ImageChange
-from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Options, Run, Target
+from crrd.core.rollout.state import NodeDaemon
 from crrd.core.rollout.waits import Wait
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import EVENTS, REQUESTS

@@ -790,7 +790,7 @@ async def test_an_api_server_that_is_busy_for_a_moment_ends_no_run() -> None:
     pull = PullPod("pull", "u", "run", "node-a", PullState.PULLED)
     busy = Busy()
     writer = ImageWriter(cast("KubeClient", busy), cast("Cluster", busy), cast("ImageObjects", busy), of, TextLines())
-    await writer.carry_out(of, Plan((row,), steps=ImageSteps(patch=(row,), give_up=(row,), drop=(pull,))))
+    await writer.carry_out(of, Plan((row,), steps=ImageSteps(patch=(row,), stop=(row,), drop=(pull,))))
     await writer.end()
     assert sorted(busy.calls) == ["delete", "json_patch", "look_again", "look_again"], "no request of an unknown pod"
 

@@ -82,9 +82,7 @@ async def seen(cluster: PlayedCluster, made: Run = RUN) -> tuple[Cluster, Row]:
 
 async def test_a_pod_does_not_have_the_image_because_the_next_one_has_it(cluster: PlayedCluster) -> None:
     known, row = await seen(cluster)
-    await make_writer(cluster.client, known, RUN, TextLines()).carry_out(
-        RUN, Plan((), steps=ImageSteps(give_up=(row,)))
-    )
+    await make_writer(cluster.client, known, RUN, TextLines()).carry_out(RUN, Plan((), steps=ImageSteps(stop=(row,))))
     (request,) = await cluster.requests()
     assert request["metadata"]["annotations"].get(ANNOTATION_STOPPED) == "true"
 

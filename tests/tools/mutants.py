@@ -56,7 +56,7 @@ EQUIVALENT: dict[str, str] = {
         "it raises only for a bug",
     "core/rollout/rivals.py: Lt -> LtE: return first if first is not None and age_of(first) < age_of":
         "another run has another name",
-    "core/rollout/round.py: 0 -> 1: desired = world.workload.desired if world.workload is not No":
+    "core/rollout/budgets.py: 0 -> 1: desired = world.workload.desired if world.workload is not No":
         "a pod whose turn can come is one itself",
     "core/rollout/state.py: False -> True: ready: bool = False": "who reads a pod always says it",
     "core/rollout/workload.py: 0 -> 1: desired: int = 0": "who reads a workload always says it",

@@ -26,10 +26,10 @@ class Cluster:
         """`peers` has all entered clusters, for the process's runs."""
         self._watched, self.namespace = watched, watched.namespace
         self.changed = watched.changed  # Set after every change; the reader clears it
-        self.own, self.probes = watched.own, watched.probes
+        self.kind_objects, self.probes = watched.kind_objects, watched.probes
         self.retried: frozenset[str] = frozenset()  # As `World.retried`, set once by the user of this class
         self.claims: dict[str, tuple[Member, RunRequest]] = {}  # By UID: pods whose request is being created
-        self._peers, self._seen = [] if peers is None else peers, 0  # And how often a peer's start has mattered here
+        self._peers, self._peer_starts = [] if peers is None else peers, 0  # See `World.peer_starts`
         self._refused: dict[str, str] = {}
         self._learn_at, self._failures, self._trouble = 0.0, 0, ""  # The loop's time, and why it failed the last times
 
@@ -75,7 +75,7 @@ class Cluster:
             refused=dict(self._refused),
             retried=self.retried,
             starting=self.starting,
-            seen=self._seen,
+            peer_starts=self._peer_starts,
         )
 
     @property
@@ -87,12 +87,12 @@ class Cluster:
         """Record that the request for a pod is being created. The other runs of this process count it at once."""
         self.claims[member.pod.uid] = member, request
         for peer in self._others():
-            peer.see_claim(member)
+            peer.note_peer_start(member)
 
-    def see_claim(self, member: Member) -> None:
+    def note_peer_start(self, member: Member) -> None:
         """Record that another run starts this pod. If that matters here, older plans start no more pods."""
         if self._watched.concerns(member):
-            self._seen += 1
+            self._peer_starts += 1
             self.changed.set()
 
     def written(self, obj: Json) -> None:
@@ -125,7 +125,7 @@ class Cluster:
 
     def is_as_in(self, world: World, member: Member | None) -> bool:
         """Whether a pod, its node and its configuration are as in this world, in which the pod is `member`."""
-        return member is not None and self._seen == world.seen and self._watched.is_as_in(world, member)
+        return member is not None and self._peer_starts == world.peer_starts and self._watched.is_as_in(world, member)
 
     async def wait(self, seconds: float) -> None:
         """Return after a change, but after `seconds` at the latest.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from crrd.core.api.types import NODE_DAEMONS
-from crrd.core.rollout.daemons import NodeDaemon, read_node_daemon
+from crrd.core.rollout.state import NodeDaemon, read_node_daemon
 from crrd.kube.client import KubeClient
 from crrd.kube.informer import Informer, Values, Version
 from crrd.kube.reflector import Selection

@@ -167,7 +167,7 @@ def failures(rows: tuple[Row, ...]) -> str:
     return "; ".join(f"{row.pod}: {row.wait.why}" for row in rows if row.stage is Stage.FAILED)
 
 
-def left_out(preview: Preview, stage: Stage) -> dict[str, list[str]]:
+def pods_by_reason(preview: Preview, stage: Stage) -> dict[str, list[str]]:
     """Return the pods that are put off, or skipped, by reason."""
     found: dict[str, list[str]] = {}
     for row in preview.plan.rows:

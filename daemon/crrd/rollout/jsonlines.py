@@ -17,7 +17,7 @@ from crrd.core.rollout.rows import Row, tally
 from crrd.core.rollout.run import Run
 from crrd.kube.resources import REQUESTS
 from crrd.lib.formats import Format
-from crrd.rollout.display import Changes, Display, left_out, new_ids, old_ids, state_of
+from crrd.rollout.display import Changes, Display, new_ids, old_ids, pods_by_reason, state_of
 
 JSON = Format("json")
 
@@ -94,8 +94,8 @@ class JsonLines(Display):
             "stopped": preview.stopped.why,
             "command": preview.stopped.command,
             "later": _batches(preview.later),
-            "putOff": left_out(preview, Stage.PUT_OFF),
-            "skipped": left_out(preview, Stage.SKIPPED),
+            "putOff": pods_by_reason(preview, Stage.PUT_OFF),
+            "skipped": pods_by_reason(preview, Stage.SKIPPED),
             "writes": preview.writes,
             "warnings": preview.warnings,
             "stale": [_stale(each) for each in preview.stale],

@@ -36,10 +36,10 @@ def make_cluster(
 
     The other parameters are those of Watched and Cluster.
     """
-    own: Callable[[Callable[[], None]], KindObjects] = FileObjects
+    objects: Callable[[Callable[[], None]], KindObjects] = FileObjects
     if options.image is not None:
-        own = partial(ImageObjects, client, namespace, aim, options.containers[0], memory)
-    return Cluster(Watched(client, namespace, aim, options, daemons, own=own), peers)
+        objects = partial(ImageObjects, client, namespace, aim, options.containers[0], memory)
+    return Cluster(Watched(client, namespace, aim, options, daemons, make_objects=objects), peers)
 
 
 async def cluster_of(session: Session, run: Run) -> Cluster:
@@ -48,7 +48,7 @@ async def cluster_of(session: Session, run: Run) -> Cluster:
     return make_cluster(session.client, session.namespace, aim, run.options)
 
 
-async def prepare(session: Session, aim: Aim, cluster: Cluster, run: Run) -> Run:
+async def complete_run(session: Session, aim: Aim, cluster: Cluster, run: Run) -> Run:
     """Return a new run with all that its kind must know. Raises ConfigurationError if it must not begin."""
     return await complete_image(session, aim, cluster, run) if run.options.image is not None else run
 
@@ -70,7 +70,7 @@ async def find_pulls(session: Session, name: str = "") -> Mapping[str, Sequence[
 
 def make_writer(client: KubeClient, cluster: Cluster, run: Run, display: RunDisplay) -> KindWriter:
     """Return what carries out the steps of a run."""
-    if isinstance(cluster.own, ImageObjects):
-        return ImageWriter(client, cluster, cluster.own, run, display)
-    assert isinstance(cluster.own, FileObjects)  # noqa: S101 - there is no other kind
-    return FileRefresher(client, cluster, cluster.own, display)
+    if isinstance(cluster.kind_objects, ImageObjects):
+        return ImageWriter(client, cluster, cluster.kind_objects, run, display)
+    assert isinstance(cluster.kind_objects, FileObjects)  # noqa: S101 - there is no other kind
+    return FileRefresher(client, cluster, cluster.kind_objects, display)

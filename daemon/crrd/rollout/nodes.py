@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.skips import kubelet_matters
-from crrd.core.rollout.state import Member, World
+from crrd.core.rollout.state import Member, NodeDaemon, World
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import NODES
 from crrd.kubelet.version import reported_version

@@ -28,7 +28,7 @@ from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
 from crrd.rollout.kind import KindWriter
 from crrd.rollout.process import this_process
-from crrd.rollout.starts import Starts
+from crrd.rollout.request_writer import RequestWriter
 
 _PROGRESS_SECONDS = LIVE_SECONDS / 4  # Interval of writing the progress while the state is unchanged
 RECORD_SECONDS = 5.0  # How long a process tries to record how its run has ended
@@ -56,7 +56,7 @@ class Runner:
         With `confirmed`, the user is not asked after the first part. `remedies` are what its user can do about waits.
         """
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
-        self.writer, self._starts, self._memo = writer, Starts(client, cluster, clock), RowMemo()
+        self.writer, self._requests, self._memo = writer, RequestWriter(client, cluster, clock), RowMemo()
         self._limits, self._is_turn = Limits(times, loop_time()), times.patience is not None
         self._confirmed, self._remedies = confirmed, remedies
         self.is_unanswered = False  # Whether the run was interrupted, and a write may still be carried out
@@ -77,7 +77,7 @@ class Runner:
             raise
         finally:
             await self.writer.cancel()
-            await self._starts.cancel()
+            await self._requests.cancel()
 
     async def _run(self, run: Run) -> Plan:
         try:
@@ -105,7 +105,7 @@ class Runner:
         plan = plan.worded(self._remedies)
         if not trouble and await self._cluster.probes.learn(plan):
             return latest, plan.going_on()
-        problem = next(iter(self._starts.problems.values()), "")
+        problem = next(iter(self._requests.problems.values()), "")
         plan = self._limits.apply(plan, latest, loop_time(), trouble=trouble, problem=problem)
         self._display.show(plan)
         if plan.end is End.PAUSED and await self._display.ask(plan.message):
@@ -118,7 +118,7 @@ class Runner:
             await self.writer.carry_out(latest, plan)
             progress = self._progress(plan) if plan.create else None
             annotation = progress.annotation() if progress is not None else {}
-            self._starts.choose(latest, world, plan, annotation, partial(self._note_written, progress))
+            self._requests.carry_out(latest, world, plan, annotation, partial(self._note_written, progress))
             await self._wait(plan)
         return latest, plan
 
@@ -136,7 +136,7 @@ class Runner:
 
     async def _finish_begun(self) -> None:
         """Begin nothing more. Return when the response to each write that was sent is there."""
-        await self._starts.finish()
+        await self._requests.end()
         await self.writer.end()
 
     async def _finish_soon(self) -> None:

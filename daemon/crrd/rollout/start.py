@@ -26,11 +26,11 @@ from crrd.rollout.creator import check_creator
 from crrd.rollout.display import failures, summary
 from crrd.rollout.image.follow import following
 from crrd.rollout.image.start import undone
-from crrd.rollout.kinds import check_resumed, cluster_of, find_pulls, make_cluster, prepare
+from crrd.rollout.kinds import check_resumed, cluster_of, complete_run, find_pulls, make_cluster
 from crrd.rollout.remedies import FLAGS
+from crrd.rollout.request_writer import CHECK_ADMISSION, NOT_ADMITTED, was_admitted
 from crrd.rollout.same_run import another_run, check_same, template_differs
 from crrd.rollout.session import Session
-from crrd.rollout.starts import CHECK_ADMISSION, NOT_ADMITTED, was_admitted
 from crrd.rollout.target import Aim, check_run, find_again, find_target, split_targets
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # The letters of Kubernetes' generated names, which cannot form words
@@ -102,7 +102,7 @@ async def resume(session: Session) -> int:
             way_out = f"finish it, or abort it: {session.command_line('abort', first.name)}"
             raise ConfigurationError(f"cannot resume run {name}: {other}; {way_out}")
         await check_resumed(session, run)
-        left = _left(make_plan(world, run, now, confirmed=True))
+        left = _count_waiting(make_plan(world, run, now, confirmed=True))
         await _record_options(session, run, cluster)
         begins = f"resuming on {run.target.words}, {left} left to restart"
         return (await carry_out(session, run, cluster, begins)).exit_code
@@ -123,13 +123,13 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
     """Carry out a run for the target, or show it. Return the exit code, and whether the next target may follow."""
     command = session.command
     async with make_cluster(session.client, session.namespace, aim, command.options) as cluster:
-        run = await prepare(session, aim, cluster, await _make_run(session, aim, cluster))
+        run = await complete_run(session, aim, cluster, await _make_run(session, aim, cluster))
         world = cluster.world()
         plan = make_plan(world, run, session.clock.now(), confirmed=True).worded(FLAGS)
-        waiting = _left(plan)
+        waiting = _count_waiting(plan)
         for each in out_of_reach(world, run) if not (command.dry_run and waiting) else ():
             session.display.print_line(f"not covered by --stale: {each}")
-        if not waiting and plan.end is not None and not plan.awaits.why:  # no pod is just being recreated
+        if not waiting and plan.end is not None and not plan.wait_before_end.why:  # no pod is just being recreated
             return _nothing_to_do(session, run, plan), True
         if command.partition is not None and waiting:
             first_part = min(waiting, command.partition.of(waiting))
@@ -141,7 +141,7 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
         return end.exit_code, end.next_follows
 
 
-def _left(plan: Plan) -> int:
+def _count_waiting(plan: Plan) -> int:
     """Return how many pods have not started yet."""
     counts = tally(plan.rows)
     return counts[Stage.WAITING] + counts[Stage.PUT_OFF]

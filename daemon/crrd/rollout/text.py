@@ -13,7 +13,7 @@ from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.rows import count_done
 from crrd.core.rollout.run import Run
 from crrd.lib.plain import columns, plain, with_flags
-from crrd.rollout.display import Changes, Display, left_out, new_ids, old_ids, state_of, summary
+from crrd.rollout.display import Changes, Display, new_ids, old_ids, pods_by_reason, state_of, summary
 
 
 class TextDisplay(Display):
@@ -92,8 +92,8 @@ class TextDisplay(Display):
         lines += numbered[now:]
         lines += [f"then {each}" for each in preview.writes]
         lines += [f"{pod}: the API server would reject the request: {why}" for pod, why in refused.items()]
-        lines += [f"put off: {', '.join(pods)} ({why})" for why, pods in left_out(preview, Stage.PUT_OFF).items()]
-        lines += [f"skipped: {', '.join(pods)} ({why})" for why, pods in left_out(preview, Stage.SKIPPED).items()]
+        lines += [f"put off: {', '.join(pods)} ({why})" for why, pods in pods_by_reason(preview, Stage.PUT_OFF).items()]
+        lines += [f"skipped: {', '.join(pods)} ({why})" for why, pods in pods_by_reason(preview, Stage.SKIPPED).items()]
         lines += [f"warning: {', '.join(pods)}: {warning}" for warning, pods in preview.warnings.items()]
         lines += [f"not covered by --stale: {each}" for each in preview.unreached]
         heading = [f"{target}:"] if of_several else []

@@ -41,12 +41,12 @@ class Watched:
         options: Options,
         daemons: NodeDaemons | None,
         *,
-        own: Callable[[Callable[[], None]], KindObjects],
+        make_objects: Callable[[Callable[[], None]], KindObjects],
     ) -> None:
         """`options` decide whether nodes and configuration are read, which needs additional rights.
 
-        Without `daemons`, this class watches them itself. `own` makes the objects of the run's kind; it gets a function
-        to call after every change. The constructor starts nothing.
+        Without `daemons`, this class watches them itself. `make_objects` makes those of the run's kind; it gets a
+        function to call after every change. The constructor starts nothing.
         """
         self._client, self.namespace, self._aim = client, namespace, aim
         self.changed = asyncio.Event()
@@ -68,7 +68,7 @@ class Watched:
         self._labels: dict[str, Mapping[str, str]] = {}  # By UID: labels of pods with a request that are not watched
         self._owners = Owners(client, namespace, aim)
         self.probes = Probes(client, namespace)
-        self.own = own(notify)
+        self.kind_objects = make_objects(notify)
         self._watches = RunWatches(self.changed)
 
     async def begin(self) -> None:
@@ -81,7 +81,7 @@ class Watched:
         self._watch(self._budgets, BUDGETS)
         if self._aim.resource is not None:
             self._watch(self._workloads, self._aim.resource, fields=f"metadata.name={self._aim.target.name}")
-        for informer in self.own.informers():
+        for informer in self.kind_objects.informers():
             self._watches.begin(informer)
         if self._labelled_nodes is not None:
             self._watch(self._labelled_nodes, NODES, namespace="")
@@ -115,7 +115,7 @@ class Watched:
             probes=self.probes.known,
             config=dict(config),
             kept=kept_of_pods(users, config),
-            extra=self.own.state(),
+            extra=self.kind_objects.state(),
         )
 
     def concerns(self, member: Member) -> bool:

@@ -16,7 +16,7 @@ WAITING = Plan((Row("web-0", "u", Stage.WAITING),), end=End.YIELDED)
 STARTS = Wait("waiting until container app of pod web-1 has started")
 ADOPTING = replace(WAITING, phase=RunPhase.ADOPTING, wait=STARTS)
 NEW_PODS = replace(
-    WAITING, phase=RunPhase.PULLING, wait=Wait("waiting for new pods"), awaits=Wait("waiting for new pods")
+    WAITING, phase=RunPhase.PULLING, wait=Wait("waiting for new pods"), wait_before_end=Wait("waiting for new pods")
 )
 
 

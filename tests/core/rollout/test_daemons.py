@@ -8,7 +8,6 @@ import pytest
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RequestPhase
-from crrd.core.rollout.daemons import NodeDaemon, read_node_daemon
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import unfinished
 from crrd.core.rollout.phases import End, RunPhase
@@ -18,7 +17,7 @@ from crrd.core.rollout.progress import Progress
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Amount
 from crrd.core.rollout.standing import ATTEMPTS
-from crrd.core.rollout.state import World
+from crrd.core.rollout.state import NodeDaemon, World, read_node_daemon
 from crrd.core.rollout.waits import unserved
 from tests.support.rollouts import (
     AFTER,

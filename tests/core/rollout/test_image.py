@@ -11,14 +11,13 @@ from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RecreateState, RequestedContainer, RequestPhase
 from crrd.core.rollout.change import ImageChange, TemplateMode, read_image_change
-from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.image.adoption import changed_by_others, next_adoption, trial_writes
 from crrd.core.rollout.image.controllers import Adoption, release_command
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.names import image_ids, is_mutable
 from crrd.core.rollout.image.pull import RETRY_SECONDS, PullMemory, PullPod, PullState, pull_pod, read_pull_pod
 from crrd.core.rollout.image.state import ImageState
-from crrd.core.rollout.image.steps import ImageSteps, left_behind, never_adopted, patch_of
+from crrd.core.rollout.image.steps import ImageSteps, never_adopted, open_without_image, patch_of
 from crrd.core.rollout.image.template import NO_TEMPLATE, Content, Revision, Template, read_content
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import run_status
@@ -27,7 +26,7 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.run import ANNOTATION_RUN, Amount, Run
-from crrd.core.rollout.state import Member, World
+from crrd.core.rollout.state import Member, NodeDaemon, World
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.waiting import IMAGE_NOT_PULLED, NOT_CREATED
 from tests.support.rollouts import (
@@ -274,9 +273,9 @@ def test_an_image_of_somebody_else_is_not_replaced() -> None:
     of, (pod,) = of_image(adopt=True, pulls=False), pods(OTHER)
     plan = planned(world((pod,), present(of, pod)), of)
     assert (plan.end, why(plan)) == (End.FAILED, {"web-0": "container app was given the image app:3 meanwhile"})
-    assert [row.pod for row in image_steps(plan).give_up] == ["web-0"]
+    assert [row.pod for row in image_steps(plan).stop] == ["web-0"]
     again = planned(world((pod,), stopped(present(of, pod))), of)
-    assert (again.end, image_steps(again).give_up) == (End.FAILED, ()), "the manager is about to end the request"
+    assert (again.end, image_steps(again).stop) == (End.FAILED, ()), "the manager is about to end the request"
     ended = planned(world((pod,), failed(of, pod, Reason.RUN_STOPPED, "the run gave up")), of)
     assert why(ended) == {"web-0": "container app was given the image app:3 meanwhile"}
     done = succeeded(of, pod)
@@ -293,7 +292,7 @@ def test_a_run_that_stops_keeps_no_pod_unready_that_does_not_get_the_image() -> 
     known = world((first, second, third), *made, pulls=(pull(PullState.PULLED),))
 
     def left(state: World) -> list[str]:
-        return [row.pod for row in left_behind(ImageRun.of(World(()), of), planned(state, of).rows)]
+        return [row.pod for row in open_without_image(ImageRun.of(World(()), of), planned(state, of).rows)]
 
     assert left(known) == ["web-0", "web-1"], "the third pod has the image, so its request goes on"
     assert left(world((first, second), stopped(made[0]), made[1])) == ["web-1"]
@@ -560,7 +559,8 @@ def test_an_undo_may_give_pods_and_template_different_images() -> None:
     assert found.run == undo
     done = replace(world(pods(NEW), template=template(OLD, observed=True)), workload=workload(2))
     assert kind_of(done, undo).report() == "1 of 1 pods have app:2; the template has app:1, as before"
-    assert planned(done, undo).awaits.why.startswith("waiting for new pods"), "they have the image of the template"
+    why = planned(done, undo).wait_before_end.why
+    assert why.startswith("waiting for new pods"), "they have the image of the template"
     assert not change.is_foreign(OLD)
     assert change.is_foreign_template(OTHER)
 

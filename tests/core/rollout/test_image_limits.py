@@ -11,7 +11,6 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.api.types import Pin, RecreateState, RequestedContainer, RequestPhase, StatePhase
 from crrd.core.rollout.change import ImageChange
-from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.image.adoption import next_adoption
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.pull import PullPod, PullState
@@ -21,7 +20,7 @@ from crrd.core.rollout.phases import End
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Amount, Run, Target
-from crrd.core.rollout.state import Member
+from crrd.core.rollout.state import Member, NodeDaemon
 from tests.core.rollout.test_image import NEW, OLD, of_image, pods, world
 from tests.support.rollouts import (
     AFTER,
@@ -119,17 +118,19 @@ def test_a_run_awaits_pods_that_are_just_being_recreated() -> None:
     alone = replace(world((), with_image(asked(of, lost))), workload=workload(1))
     for state, end, count in ((known, End.DONE, "1 of 2"), (alone, End.LEFT_OUT, "0 of 1")):
         plan = planned(state, of)
-        assert (plan.end, plan.awaits.why) == (end, f"waiting for new pods of deployment.apps/web, it has {count}")
+        why = f"waiting for new pods of deployment.apps/web, it has {count}"
+        assert (plan.end, plan.wait_before_end.why) == (end, why)
     scaled, complete = replace(alone, workload=workload(0)), replace(known, members=(lost, done))
     over = (scaled, replace(known, workload=workload(1)), replace(alone, workload=workload(1, deleting=True)))
     for state in (*over, replace(alone, workload=None), complete):
-        assert not planned(state, of).awaits.why
+        assert not planned(state, of).wait_before_end.why
     app = container(image=OLD, container_id="", running=False)
     created = replace(lost, created=AFTER, pod=replace(lost.pod, containers={"app": app}))
     plan = planned(replace(known, members=(created, done)), of)
-    assert (plan.end, plan.awaits.why) == (End.LEFT_OUT, "waiting until container app of pod web-0 has started")
-    assert not planned(known, run()).awaits.why, "a new pod has the present configuration"
-    assert not planned(replace(known, aborted=frozenset({"run"})), of).awaits.why
+    why = "waiting until container app of pod web-0 has started"
+    assert (plan.end, plan.wait_before_end.why) == (End.LEFT_OUT, why)
+    assert not planned(known, run()).wait_before_end.why, "a new pod has the present configuration"
+    assert not planned(replace(known, aborted=frozenset({"run"})), of).wait_before_end.why
 
 
 def test_a_run_whose_template_was_adopted_awaits_no_pods() -> None:
@@ -137,7 +138,7 @@ def test_a_run_whose_template_was_adopted_awaits_no_pods() -> None:
     template = Template("Deployment", "web", "uid-of-web", Content(NEW, "/containers/0", "rest"))
     known = replace(world((done,), template=template, revisions=()), workload=workload(2))
     plan = planned(known, of)
-    assert (plan.end, plan.awaits.why) == (End.DONE, "")
+    assert (plan.end, plan.wait_before_end.why) == (End.DONE, "")
 
 
 def test_a_pod_whose_container_kubelet_has_not_replaced_is_not_done() -> None:
@@ -189,22 +190,22 @@ def test_an_image_that_is_present_for_long_is_given_only_within_the_budgets() ->
         known = world(members, present(of, members[0], seconds))
         return planned(replace(known, budgets=(budget(allowed),), **changes), of)
 
-    def given_up(found: Plan) -> list[str]:
-        return [row.pod for row in image_steps(found).give_up]
+    def stopped(found: Plan) -> list[str]:
+        return [row.pod for row in image_steps(found).stop]
 
     rolling: dict[str, Any] = {"workload": workload(2, rolling="0 of 2 pods are updated")}
     for late, fresh in (
         (plan(60, pod, other, allowed=0), plan(5, pod, other, allowed=0)),
         (plan(60, pod, other, **rolling), plan(5, pod, other, **rolling)),
     ):
-        assert (patched(late), given_up(late)) == ([], ["web-0"])
-        assert (patched(fresh), given_up(fresh)) == (["web-0"], [])
+        assert (patched(late), stopped(late)) == ([], ["web-0"])
+        assert (patched(fresh), stopped(fresh)) == (["web-0"], [])
     for within in (plan(60, pod, other), plan(60, replace(pod, ready=False), other, allowed=0)):
-        assert (patched(within), given_up(within)) == (["web-0"], [])
-    risen = plan(5, replace(pod, ready_since=NOW - timedelta(seconds=2)), other, allowed=0)
-    assert (patched(risen), given_up(risen)) == ([], ["web-0"]), "it was not ready at its request, so it used no budget"
+        assert (patched(within), stopped(within)) == (["web-0"], [])
+    became_ready = plan(5, replace(pod, ready_since=NOW - timedelta(seconds=2)), other, allowed=0)
+    assert (patched(became_ready), stopped(became_ready)) == ([], ["web-0"]), "its request used no budget"
     third = replace(down, pod=replace(down.pod, name="web-2", uid="uid-web-2"))
-    assert given_up(plan(60, pod, down, third)) == ["web-0"], "the limit of the run itself is used up"
+    assert stopped(plan(60, pod, down, third)) == ["web-0"], "the limit of the run itself is used up"
 
 
 @pytest.mark.parametrize(("period", "most"), [(20, 1), (60, 2), (200, 4)])
@@ -222,7 +223,7 @@ def test_a_pod_that_comes_and_goes_while_its_budget_is_used_up_gets_few_requests
         known = replace(world((pod,), *requests), budgets=(budget(0),))
         plan = make_plan(known, of, now)
         assert patched(plan) == [] or not ready
-        if image_steps(plan).give_up:
+        if image_steps(plan).stop:
             status = failed(of, pod, Reason.RUN_STOPPED).request.status
             requests[-1] = replace(requests[-1], request=replace(requests[-1].request, status=status))
         for row in plan.create:
@@ -266,7 +267,7 @@ def test_a_pod_whose_request_is_being_created_keeps_its_place_until_the_request_
     plan = planned(replace(world((first, second)), starting={first.pod.uid: name}), of)
     assert (plan.end, stages(plan), chosen(plan)) == (None, {"web-0": "requested", "web-1": "waiting"}, [])
     made = planned(world((first, second), asked(of, first)), of)
-    assert (stages(made)["web-0"], [row.pod for row in image_steps(made).give_up]) == ("failed", ["web-0"])
+    assert (stages(made)["web-0"], [row.pod for row in image_steps(made).stop]) == ("failed", ["web-0"])
 
 
 def test_a_ready_pod_that_kubelet_is_about_to_stop_uses_up_the_budgets() -> None:
@@ -357,7 +358,7 @@ def test_a_pod_gets_the_image_only_while_its_node_holds_it() -> None:
     assert (patched(plan), image_steps(plan).pull) == ([], ("node-a",))
     assert patched(planned(world((pod,), present(of, pod), pulls=(pull(),)), of)) == ["web-0"]
     plan = planned(world((pod,), present(of, pod), pulls=(pull(state=PullState.FAILED, message="401"),)), of)
-    assert (plan.end, [row.pod for row in image_steps(plan).give_up]) == (End.FAILED, ["web-0"])
+    assert (plan.end, [row.pod for row in image_steps(plan).stop]) == (End.FAILED, ["web-0"])
 
 
 ADOPTING = {"crr.apps.kruise.io/adopting-run": "earlier"}

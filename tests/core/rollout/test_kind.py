@@ -5,7 +5,7 @@ from datetime import datetime
 
 from crrd.core.api.pod import PodContainer
 from crrd.core.api.types import RequestPhase
-from crrd.core.rollout.kind import NO_STEPS, Kind, LastStep, Sorted
+from crrd.core.rollout.kind import NO_STEPS, Kind, LastStep, Prepared
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.plan import plan_of
 from crrd.core.rollout.requests import RunRequest
@@ -22,11 +22,11 @@ class OnlyTheFirst(Kind):
         """See Kind."""
         return None if member.pod.name == "web-0" else Skip.FRESH
 
-    def sort(
+    def prepare(
         self, rows: tuple[Row, ...], chosen: Collection[Row], later: Iterable[str], late: Collection[str], now: datetime
-    ) -> Sorted:
+    ) -> Prepared:
         """See Kind."""
-        return Sorted(tuple(chosen))
+        return Prepared(tuple(chosen))
 
 
 class WithAnEnd(OnlyTheFirst):
@@ -53,7 +53,7 @@ def test_a_kind_that_brings_the_least_is_planned_to_its_end() -> None:
     assert (stages(under_way)["web-0"], under_way.end) == (Stage.RECREATING, None)
     kind = OnlyTheFirst(World((recreated(pods[0]), pods[1]), (succeeded(of, pods[0]),)), of)
     done = plan_of(kind, NOW)
-    assert (done.end, done.awaits, done.steps, kind.report(), kind.planned_writes()) == (
+    assert (done.end, done.wait_before_end, done.steps, kind.report(), kind.planned_writes()) == (
         End.DONE,
         NO_WAIT,
         NO_STEPS,

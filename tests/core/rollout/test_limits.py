@@ -94,17 +94,17 @@ def test_a_turn_that_must_not_leave_a_pod_still_ends_with_the_whole_time() -> No
 @pytest.mark.parametrize("end", [End.DONE, End.PUT_OFF, End.LEFT_OUT, End.FAILED])
 def test_a_run_waits_for_nodes_before_it_ends(end: End) -> None:
     limits, ended = Limits(Times(), 0.0), plan(Stage.PUT_OFF).ended(end, "why")
-    ended = replace(ended, awaits=NODES)
+    ended = replace(ended, wait_before_end=NODES)
     waiting = limits.apply(ended, RUN, 0.0)
     assert (waiting.end, waiting.wait, waiting.phase) == (None, NODES, RunPhase.RESTARTING)
     assert limits.apply(ended, RUN, NODE_SECONDS - 1).end is None
     assert limits.apply(ended, RUN, NODE_SECONDS).end is end
-    assert limits.apply(replace(ended, awaits=NO_WAIT), RUN, 1.0).end is end
+    assert limits.apply(replace(ended, wait_before_end=NO_WAIT), RUN, 1.0).end is end
 
 
 def test_the_wait_for_nodes_begins_anew_after_another_pod() -> None:
     limits = Limits(Times(), 0.0)
-    ended = replace(plan(Stage.PUT_OFF).ended(End.PUT_OFF), awaits=NODES)
+    ended = replace(plan(Stage.PUT_OFF).ended(End.PUT_OFF), wait_before_end=NODES)
     assert limits.apply(ended, RUN, 0.0).end is None
     assert limits.apply(plan(create=(Row("web-0", "uid-0", Stage.WAITING),)), RUN, 30.0).end is None
     assert limits.apply(ended, RUN, NODE_SECONDS).end is None
@@ -112,9 +112,9 @@ def test_the_wait_for_nodes_begins_anew_after_another_pod() -> None:
 
 
 def test_a_run_that_is_done_is_not_timed_out_while_it_waits_for_pods() -> None:
-    done = replace(plan(Stage.DONE).ended(End.DONE), awaits=Wait("waiting for new pods"))
+    done = replace(plan(Stage.DONE).ended(End.DONE), wait_before_end=Wait("waiting for new pods"))
     assert ends_at(Times(10), done) == (10, End.DONE)
-    away = replace(plan(Stage.PUT_OFF).ended(End.PUT_OFF), awaits=NODES)
+    away = replace(plan(Stage.PUT_OFF).ended(End.PUT_OFF), wait_before_end=NODES)
     assert ends_at(Times(10), away) == (10, End.TIMED_OUT)
 
 
@@ -132,7 +132,7 @@ def test_while_the_state_may_be_out_of_date_nothing_begins_and_nothing_ends() ->
     [
         plan(Stage.DONE, phase=RunPhase.ADOPTING, wait=Wait("waiting for the controller")),
         plan(Stage.DONE, phase=RunPhase.RELEASING),
-        replace(plan(Stage.DONE).ended(End.DONE), awaits=Wait("waiting for new pods")),
+        replace(plan(Stage.DONE).ended(End.DONE), wait_before_end=Wait("waiting for new pods")),
     ],
 )
 def test_an_outage_is_no_time_in_which_a_run_waits_for_what_follows_its_pods(known: Plan) -> None:
@@ -141,10 +141,11 @@ def test_an_outage_is_no_time_in_which_a_run_waits_for_what_follows_its_pods(kno
     assert limits.apply(known, RUN, 0.0).end is None
     for now in (1.0, 60.0):
         found = limits.apply(known, RUN, now, trouble="no answer")
-        assert (found.phase, found.awaits, found.wait.why) == (RunPhase.RESTARTING, NO_WAIT, "no answer")
+        assert (found.phase, found.wait_before_end, found.wait.why) == (RunPhase.RESTARTING, NO_WAIT, "no answer")
     assert found.end is End.YIELDED
     after = Limits(Times(None, 60.0), 61.0).apply(known, RUN, 61.0)
-    assert (after.phase, after.awaits) == (known.going_on().phase, known.awaits), "the next turn sees it again"
+    assert after.phase is known.going_on().phase
+    assert after.wait_before_end == known.wait_before_end, "the next turn sees it again"
 
 
 def test_a_turn_does_not_leave_an_unready_pod_because_an_end_is_put_off() -> None:

@@ -12,7 +12,6 @@ from crrd.core.config.kept import kept_of_pods
 from crrd.core.config.objects import Change, ConfigObject
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.config.uses import OutOfReach, Unreached
-from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import unfinished
 from crrd.core.rollout.phases import End, RunPhase
@@ -22,7 +21,7 @@ from crrd.core.rollout.progress import Progress
 from crrd.core.rollout.rivals import first_rival, taken_over
 from crrd.core.rollout.run import Amount, Run, Target
 from crrd.core.rollout.skips import barred_containers
-from crrd.core.rollout.state import Member, World
+from crrd.core.rollout.state import Member, NodeDaemon, World
 from crrd.core.rollout.waits import NO_WAIT, Skip
 from crrd.core.rollout.workload import Workload
 from crrd.kubelet.restart_rules import RestartPolicy
@@ -700,7 +699,7 @@ class TestEnds:
         known = World((recreated(ONE), away), (succeeded(of, ONE),), workload(2), daemons=daemons)
         assert planned(known, of).end is End.PUT_OFF
         found = planned(replace(known, workload=there), of)
-        assert (found.end, found.awaits) == (End.LEFT_OUT, NO_WAIT)
+        assert (found.end, found.wait_before_end) == (End.LEFT_OUT, NO_WAIT)
         assert found.message == "deployment.apps/web was deleted, or owns no pods any more"
 
     def test_a_failure_in_its_own_words(self) -> None:

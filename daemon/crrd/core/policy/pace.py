@@ -43,7 +43,7 @@ class Pace:
             self.moved_at = now
         self.idle = (goes_on and not self.idle) or stages == self.stages
         self.stages = stages
-        after_pods = plan.phase in (RunPhase.ADOPTING, RunPhase.RELEASING) or plan.awaits.why
+        after_pods = plan.phase in (RunPhase.ADOPTING, RunPhase.RELEASING) or plan.wait_before_end.why
         self.stuck_since = (now if self.stuck_since is None else self.stuck_since) if goes_on and after_pods else None
         if self.stuck_since is not None and now >= self.stuck_since + STUCK_SECONDS:
             return plan.ended(End.LEFT_OUT, plan.wait.why)

@@ -25,11 +25,11 @@ class Steps:
     """What to do now, besides new requests. A kind has its own subclass, and its executor carries it out."""
 
     @property
-    def starts(self) -> tuple[str, ...]:
+    def new_pods(self) -> tuple[str, ...]:
         """The pods (UID) that these steps begin with, before they get their request."""
         return ()
 
-    def begun(self) -> "Steps":
+    def without_new_pods(self) -> "Steps":
         """Return the steps for the pods that have started already."""
         return self
 
@@ -38,7 +38,7 @@ NO_STEPS = Steps()
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class Prepared:
     """The chosen pods of a plan: those that get their request now, and what the others wait for (by UID)."""
 
     ready: tuple[Row, ...]
@@ -46,7 +46,7 @@ class Sorted:
     steps: Steps = NO_STEPS
     wait: Wait = NO_WAIT  # Why none of the chosen pods starts, if the run makes no progress because of it
     phase: RunPhase = RunPhase.RESTARTING
-    until: datetime | None = None  # When one of those that wait is ready
+    wake_at: datetime | None = None  # When one of those that wait is ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Kind(ABC):
         """Whether the run is for broken pods, so that those that are unready start out of order."""
         return False
 
-    def late(
+    def over_budget(
         self, rows: Iterable[Row], now: datetime, exceeds: Callable[[Member], bool], *, held: bool
     ) -> Collection[str]:
         """Return pods (UID) that have begun, and must not go down now.
@@ -119,12 +119,18 @@ class Kind(ABC):
         return ()
 
     @abstractmethod
-    def sort(
-        self, rows: tuple[Row, ...], chosen: Collection[Row], later: Iterable[str], late: Collection[str], now: datetime
-    ) -> Sorted:
-        """Return what is next for the pods.
+    def prepare(
+        self,
+        rows: tuple[Row, ...],
+        chosen: Collection[Row],
+        later: Iterable[str],
+        over_budget: Collection[str],
+        now: datetime,
+    ) -> Prepared:
+        """Return which of the chosen pods get their request now, and the steps before and after it.
 
-        `chosen` may start now. `later` are the UIDs of those that start after them, in their order. `late` as above.
+        `chosen` may start now. `later` are the UIDs of those that start after them, in their order.
+        `over_budget` as above.
         """
 
     @property
@@ -151,7 +157,7 @@ class Kind(ABC):
         """Return what is next after the last pod, None if nothing is left to do. `end` is how the run would end."""
         return None
 
-    def last_steps(self, rows: tuple[Row, ...]) -> Steps:
+    def steps_at_end(self, rows: tuple[Row, ...]) -> Steps:
         """Return what to do at the end of the run."""
         return NO_STEPS
 
@@ -159,7 +165,7 @@ class Kind(ABC):
         """Return the pods that a run left out, each with the reason."""
         return []
 
-    def awaits(self, rows: tuple[Row, ...], end: End) -> Wait:
+    def wait_before_end(self, rows: tuple[Row, ...], end: End) -> Wait:
         """Return what a run waits for, for a limited time, before this end."""
         return NO_WAIT
 

@@ -36,7 +36,7 @@ class Limits:
         self._times = times
         self._limit = now + times.timeout if times.timeout else float("inf")
         self._turn_ends = self._ends = min(self._limit, now + times.most)
-        self._until: float | None = None  # While it waits before its end (`Plan.awaits`): when the run ends
+        self._until: float | None = None  # While it waits before its end (`Plan.wait_before_end`): when the run ends
         self._progress: object = None  # Stages, and pods that are about to start, when the time was last extended
 
     def seconds_left(self, now: float) -> float:
@@ -56,9 +56,9 @@ class Limits:
         """
         if trouble and plan.end is not End.ABORTED:
             plan = replace(plan, create=(), steps=NO_STEPS, wait=Wait(trouble))
-            plan = replace(plan, end=None, awaits=NO_WAIT, phase=RunPhase.RESTARTING)
+            plan = replace(plan, end=None, wait_before_end=NO_WAIT, phase=RunPhase.RESTARTING)
         if now >= self._turn_ends:  # the pods under way become fewer, and the turn ends
-            plan = replace(plan, create=(), steps=plan.steps.begun())
+            plan = replace(plan, create=(), steps=plan.steps.without_new_pods())
         plan = self._wait_before_end(plan, now)
         if problem and plan.end is None:
             plan = replace(plan, wait=Wait(problem))
@@ -70,16 +70,16 @@ class Limits:
 
     def _wait_before_end(self, plan: Plan, now: float) -> Plan:
         """Return the plan without an end while nodes may still come back, or pods are being recreated."""
-        if plan.end is None or not plan.awaits.why:
-            self._until = None if plan.begins else self._until
+        if plan.end is None or not plan.wait_before_end.why:
+            self._until = None if plan.has_new_pods else self._until
             return plan
         self._until = self._until or now + NODE_SECONDS
         until = self._until if plan.end.incomplete else min(self._until, self._limit)
-        return replace(plan.going_on(), wait=plan.awaits) if now < until else plan
+        return replace(plan.going_on(), wait=plan.wait_before_end) if now < until else plan
 
     def _extend(self, plan: Plan, run: Run, now: float) -> None:
         """Extend the time limit after progress, but not beyond one for the whole run."""
-        patience, progress = self._times.patience, ([row.stage for row in plan.rows], plan.steps.starts)
+        patience, progress = self._times.patience, ([row.stage for row in plan.rows], plan.steps.new_pods)
         if (self._times.timeout is None or patience is not None) and progress != self._progress:
             seconds = max(PATIENCE_SECONDS, run.options.pod_timeout + plan.min_ready) if patience is None else patience
             self._progress, self._ends = progress, min(self._turn_ends, now + seconds)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from crrd.core.rollout.budgets import Budgets
 from crrd.core.rollout.kind import NO_STEPS, Kind, LastStep, Steps
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.rivals import first_rival
-from crrd.core.rollout.round import Round
 from crrd.core.rollout.rows import Row, put_off_pods, tally
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.skips import barred_containers
@@ -33,16 +33,16 @@ class Plan:
     wait: Wait = NO_WAIT  # Why the run cannot go on; empty while a pod is under way or none waits. Rows have their own.
     end: End | None = None
     message: str = ""  # Details about the end
-    awaits: Wait = NO_WAIT  # If it ends: what lets it go on if it comes soon, so that the end must not be hasty
+    wait_before_end: Wait = NO_WAIT  # What lets a run that ends go on, if it comes soon
     wake_at: datetime | None = None  # When to plan again if nothing changes
     phase: RunPhase = RunPhase.RESTARTING
     drained: bool = True  # As `Kind.drained`, also of a plan with an end, because the run may go on
     min_ready: int = 0  # How many seconds a pod must be ready to count as done
 
     @property
-    def begins(self) -> bool:
+    def has_new_pods(self) -> bool:
         """Whether it begins with another pod."""
-        return bool(self.create or self.steps.starts)
+        return bool(self.create or self.steps.new_pods)
 
     @property
     def started(self) -> bool:
@@ -107,10 +107,10 @@ def _ended(kind: Kind, plan: Plan, end: End, message: str) -> Plan:
     """Return the plan of a run that ends. It has failed if any pod has failed, even below the limit."""
     if end is End.DONE and (left := left_out(kind, plan.rows)):
         end, message = End.LEFT_OUT, left
-    awaits = Wait(message) if end is End.PUT_OFF else kind.awaits(plan.rows, end)
+    wait = Wait(message) if end is End.PUT_OFF else kind.wait_before_end(plan.rows, end)
     if (end is End.DONE or end.incomplete) and tally(plan.rows)[Stage.FAILED]:
         end = End.FAILED
-    return replace(plan.ended(end, message), awaits=awaits, steps=kind.last_steps(plan.rows))
+    return replace(plan.ended(end, message), wait_before_end=wait, steps=kind.steps_at_end(plan.rows))
 
 
 def _next_time(kind: Kind, rows: tuple[Row, ...], now: datetime) -> datetime | None:
@@ -123,18 +123,18 @@ def _next_time(kind: Kind, rows: tuple[Row, ...], now: datetime) -> datetime | N
 
 def _next_pods(kind: Kind, plan: Plan, now: datetime, left: int | None) -> Plan:
     """Return the plan with the pods that start now. `left` are those that are left of the first part."""
-    rows, budgets, held = plan.rows, Round(kind, plan.rows, now), _wait_of_all(kind)
-    late = kind.late(rows, now, budgets.are_exceeded, held=held is not None)
+    rows, budgets, held = plan.rows, Budgets(kind, plan.rows, now), _wait_of_all(kind)
+    over_budget = kind.over_budget(rows, now, budgets.are_exceeded, held=held is not None)
     if held is not None:
         waiting = _with_reasons(rows, {row.uid: held for row in rows})
-        return replace(plan, rows=waiting, wait=held, steps=kind.sort(rows, (), (), late, now).steps)
+        return replace(plan, rows=waiting, wait=held, steps=kind.prepare(rows, (), (), over_budget, now).steps)
     under_way = any(row.stage.under_way for row in rows)
     if left == 0 and not under_way and not any(row.failed for row in rows):
         counts = tally(rows)
         message = f"the first part of the run is done, {counts[Stage.WAITING]} left"
         return plan.ended(End.FAILED if counts[Stage.FAILED] else End.PAUSED, message)
     chosen, waits = budgets.choose(left)
-    found = kind.sort(rows, chosen, waits, late, now)
+    found = kind.prepare(rows, chosen, waits, over_budget, now)
     wait = found.wait if chosen or under_way else next(iter(waits.values()), found.wait)
     return replace(
         plan,
@@ -142,7 +142,7 @@ def _next_pods(kind: Kind, plan: Plan, now: datetime, left: int | None) -> Plan:
         create=found.ready,
         steps=found.steps,
         wait=wait,
-        wake_at=min((at for at in (plan.wake_at, found.until) if at is not None), default=None),
+        wake_at=min((at for at in (plan.wake_at, found.wake_at) if at is not None), default=None),
         phase=found.phase,
     )
 

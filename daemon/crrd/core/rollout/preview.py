@@ -69,7 +69,7 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
     stopped = last.wait
     if last.end is not None:  # pods that are put off are named anyway
         plain = Wait("" if last.end.incomplete else last.message)
-        stopped = last.awaits if last.awaits.why and last.end is not End.PUT_OFF else plain
+        stopped = last.wait_before_end if last.wait_before_end.why and last.end is not End.PUT_OFF else plain
     stale, unreached = tuple(_stale(after, plan)), out_of_reach(world, run)
     return Preview(
         batches, plan, stopped, later, pause_after, warnings, stale, unreached, kind.planned_writes(), kind.min_ready

@@ -18,7 +18,7 @@ from crrd.core.api.types import StatePhase
 from crrd.core.config.objects import changes
 from crrd.core.config.parts import held_since, parts_of, read_change
 from crrd.core.config.references import Reference
-from crrd.core.rollout.kind import NO_STEPS, Kind, Sorted, Steps
+from crrd.core.rollout.kind import NO_STEPS, Kind, Prepared, Steps
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
@@ -57,11 +57,11 @@ class FileSteps(Steps):
     due: tuple[tuple[Row, str], ...] = ()
 
     @property
-    def starts(self) -> tuple[str, ...]:
+    def new_pods(self) -> tuple[str, ...]:
         """See Steps."""
         return tuple(row.uid for row, _ in self.due)
 
-    def begun(self) -> Steps:
+    def without_new_pods(self) -> Steps:
         """See Steps."""
         return NO_STEPS
 
@@ -95,13 +95,18 @@ class Restart(Kind):
         missed = filter(None, map(read_change, self.run.options.objects))
         return any(change.misses(part, since) for change in missed for part, since in held.items())
 
-    def sort(
-        self, rows: tuple[Row, ...], chosen: Collection[Row], later: Iterable[str], late: Collection[str], now: datetime
-    ) -> Sorted:
+    def prepare(
+        self,
+        rows: tuple[Row, ...],
+        chosen: Collection[Row],
+        later: Iterable[str],
+        over_budget: Collection[str],
+        now: datetime,
+    ) -> Prepared:
         """See Kind. Pods with changed files start after a refresh."""
         files = self.world.extra
         if not isinstance(files, Files):
-            return Sorted(tuple(chosen))
+            return Prepared(tuple(chosen))
         ready, due, waiting, times = list[Row](), list[tuple[Row, str]](), list[str](), list[datetime]()
         for row in chosen:
             token, known = self._token(row), files.refreshes.get(row.uid)
@@ -116,7 +121,7 @@ class Restart(Kind):
                 waiting.append(row.uid)
                 times.append(now + timedelta(seconds=REFRESH_SECONDS - known.age))
         waits = dict.fromkeys(waiting, Wait.of(WaitReason.FILES))
-        return Sorted(tuple(ready), waits, FileSteps(tuple(due)), until=min(times, default=None))
+        return Prepared(tuple(ready), waits, FileSteps(tuple(due)), wake_at=min(times, default=None))
 
     def shown(self) -> tuple[World, Run]:
         """See Kind."""

@@ -12,7 +12,6 @@ from crrd.core.config.kept import UserPod, additions, user_of
 from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import ObjectName, Reference
 from crrd.core.config.uses import Unreached, references, unreached
-from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.labels import LabelSelector, read_selector
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import ANNOTATION_REFRESH, Run
@@ -129,6 +128,22 @@ def read_budget(obj: Mapping[str, Any]) -> Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDaemon:
+    """The node daemon of a node, from its pod. A node without a ready one cannot restart containers."""
+
+    node: str
+    ready: bool
+    since: datetime | None = None  # Time of the last change of `ready`, None if unknown
+
+
+def read_node_daemon(obj: Mapping[str, Any]) -> NodeDaemon:
+    """A pod of the node daemon. One that is being deleted is not ready."""
+    ready, deleting = condition(obj, "Ready"), "deletionTimestamp" in mapping(obj.get("metadata"))
+    node, since = text(mapping(obj.get("spec")).get("nodeName")), parse_time(text(ready.get("lastTransitionTime")))
+    return NodeDaemon(node, ready.get("status") == "True" and not deleting, since)
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeFailure:
     """The last failure of a container's probe."""
 
@@ -159,7 +174,7 @@ class World:
     retried: frozenset[str] = frozenset()  # Failed requests (UID) whose pods are restarted again
     starting: Mapping[str, str] = field(default_factory=dict)
     """By pod (UID): the name of the request that is being created, and may exist already. The pod counts as started."""
-    seen: int = 0  # How often another run of this process has started a pod that uses the same budgets
+    peer_starts: int = 0  # How often another run of this process has started a pod that uses the same budgets
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By UID: known pods that are not the target's and have a request of another run."""
     kubelets: Mapping[str, str] = field(default_factory=dict)

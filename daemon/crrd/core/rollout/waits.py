@@ -15,9 +15,8 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.time import format_duration, parse_time
 from crrd.core.api.types import NODE_DAEMONS, Pin
 from crrd.core.recreate.messages import LATER_STEPS, held_back
-from crrd.core.rollout.daemons import NodeDaemon
 from crrd.core.rollout.requests import RunRequest
-from crrd.core.rollout.state import Member, ProbeFailure, World
+from crrd.core.rollout.state import Member, NodeDaemon, ProbeFailure, World
 from crrd.lib.jsonfields import mapping, text
 
 _DAEMON_PODS = f"kubectl get pods -A -l {NODE_DAEMONS} -o wide --field-selector spec.nodeName="

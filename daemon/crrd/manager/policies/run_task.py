@@ -149,7 +149,7 @@ class RunTask:
             self._progressed(f"waiting for its turn: {turns.places} runs of other policies are in progress")
         limited = self._aim, run.options, shared.daemons
         cluster = make_cluster(shared.client, run.namespace, *limited, peers=shared.clusters, memory=self._memory)
-        self._memory = cluster.own.memory
+        self._memory = cluster.kind_objects.memory
         async with turns.take(run.namespace, idle=self.pace.idle), AsyncExitStack() as stack:
             if self._closed():
                 return None

@@ -63,8 +63,8 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
     if not change.follow:
         adopts = _wants_adoption(session, aim, facts, workload)
         change = replace(change, mode=TemplateMode.ADOPT if adopts else TemplateMode.KEEP)
-    if change.adopt and facts.template.content.image and isinstance(cluster.own, ImageObjects):
-        await cluster.own.read_revisions()
+    if change.adopt and facts.template.content.image and isinstance(cluster.kind_objects, ImageObjects):
+        await cluster.kind_objects.read_revisions()
         facts = ImageRun.of(cluster.world(), run, change)
         if change.follow:
             _check_following(facts)

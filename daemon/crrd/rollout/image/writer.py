@@ -78,7 +78,7 @@ class ImageWriter(KindWriter):
             self._patches.begin(uid, partial(self._patch_chosen, run, uid))
         await each_of(self._uninterrupted(self._pull(run, node, plan)) for node in steps.pull[:_PARALLEL])
         with suppress(ApiUnavailableError):  # the next plan says so again
-            await each_of(self._give_up(run, row) for row in steps.give_up)
+            await each_of(self._stop_request(run, row) for row in steps.stop)
         await each_of(self._drop(run, each) for each in steps.drop)
         if steps.adoption is not None and not self._sent:
             for write in steps.adoption.writes:
@@ -181,7 +181,7 @@ class ImageWriter(KindWriter):
         self._cluster.pod_written(made)
         return True
 
-    async def _give_up(self, run: Run, row: Row) -> None:
+    async def _stop_request(self, run: Run, row: Row) -> None:
         """End a pod's request, unless the pod has just got the image: it drains the pod and sees it restart."""
         if row.request is None:
             return

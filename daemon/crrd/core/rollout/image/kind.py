@@ -15,8 +15,14 @@ from crrd.core.rollout.image.following import planned_writes, released_meanwhile
 from crrd.core.rollout.image.invariant import replaces_pods
 from crrd.core.rollout.image.report import image_report
 from crrd.core.rollout.image.rows import image_rows
-from crrd.core.rollout.image.steps import ImageSteps, given_up, late_pods, left_behind, sort_by_image
-from crrd.core.rollout.kind import NO_STEPS, Kind, LastStep, Sorted, Steps
+from crrd.core.rollout.image.steps import (
+    ImageSteps,
+    failed_and_open,
+    open_without_image,
+    pods_over_budget,
+    prepare_pods,
+)
+from crrd.core.rollout.kind import NO_STEPS, Kind, LastStep, Prepared, Steps
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row, tally
@@ -65,17 +71,22 @@ class NewImage(Kind):
         """See Kind."""
         return bool(self.change.undoes)
 
-    def late(
+    def over_budget(
         self, rows: Iterable[Row], now: datetime, exceeds: Callable[[Member], bool], *, held: bool
     ) -> Collection[str]:
         """See Kind."""
-        return late_pods(self.facts, rows, now, exceeds, held=held)
+        return pods_over_budget(self.facts, rows, now, exceeds, held=held)
 
-    def sort(
-        self, rows: tuple[Row, ...], chosen: Collection[Row], later: Iterable[str], late: Collection[str], now: datetime
-    ) -> Sorted:
+    def prepare(
+        self,
+        rows: tuple[Row, ...],
+        chosen: Collection[Row],
+        later: Iterable[str],
+        over_budget: Collection[str],
+        now: datetime,
+    ) -> Prepared:
         """See Kind. Pods start once their node has the image."""
-        return sort_by_image(self.facts, rows, chosen, later, late)
+        return prepare_pods(self.facts, rows, chosen, later, over_budget)
 
     @property
     def needs_workload(self) -> bool:
@@ -117,16 +128,16 @@ class NewImage(Kind):
         steps = ImageSteps(adoption=adoption) if not adoption.problem else NO_STEPS
         return LastStep(adoption.phase, steps, adoption.wait, adoption.problem)
 
-    def last_steps(self, rows: tuple[Row, ...]) -> Steps:
+    def steps_at_end(self, rows: tuple[Row, ...]) -> Steps:
         """See Kind."""
-        return ImageSteps(give_up=given_up(rows))
+        return ImageSteps(stop=failed_and_open(rows))
 
     def left_out(self, rows: Iterable[Row]) -> list[str]:
         """See Kind. These pods cannot get the image now, for example because they are starting."""
         odd = (row for row in rows if row.is_odd and row.skip is not Skip.NO_CONTAINER)
         return [f"{row.pod}: {row.wait.why}" for row in odd]
 
-    def awaits(self, rows: tuple[Row, ...], end: End) -> Wait:
+    def wait_before_end(self, rows: tuple[Row, ...], end: End) -> Wait:
         """See Kind. Pods that are just being recreated belong to the run.
 
         A template that was adopted gives it to them, and they were waited for.
@@ -144,7 +155,7 @@ class NewImage(Kind):
 
     def drained(self, rows: Iterable[Row]) -> bool:
         """See Kind."""
-        return not (self.world.starting or left_behind(self.facts, rows))
+        return not (self.world.starting or open_without_image(self.facts, rows))
 
     def completed(self) -> Run:
         """See Kind."""

@@ -58,7 +58,7 @@ class Pod:
         return self.row.uid in self.facts.state.sent and not self.member.ready
 
     @property
-    def is_late(self) -> bool:
+    def is_overdue(self) -> bool:
         """Whether it has been unready for longer than a request may take."""
         since, limit = self.member.ready_since, timedelta(seconds=self.facts.run.options.pod_timeout)
         return since is not None and self.now >= since + limit
@@ -143,7 +143,7 @@ def _because(reason: WaitReason) -> Callable[[Pod], Wait]:
 
 RULES = (
     Rule(lambda pod: pod.has_image and pod.unreplaced, Stage.RECREATING, _because(WaitReason.NOT_REPLACED)),
-    Rule(lambda pod: pod.has_image and pod.was_given and pod.is_late, Stage.FAILED, _because(WaitReason.NOT_READY)),
+    Rule(lambda pod: pod.has_image and pod.was_given and pod.is_overdue, Stage.FAILED, _because(WaitReason.NOT_READY)),
     Rule(lambda pod: pod.has_image and pod.was_given, Stage.RECREATING, _because(WaitReason.NOT_READY)),
     Rule(
         lambda pod: pod.row.uid in pod.facts.world.refused and pod.row.stage.under_way and pod.lacks_image,

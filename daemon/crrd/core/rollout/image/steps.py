@@ -24,7 +24,7 @@ from crrd.core.rollout.image.controllers import Adoption
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.names import image_operations
 from crrd.core.rollout.image.pull import PullPod, PullState
-from crrd.core.rollout.kind import Sorted, Steps
+from crrd.core.rollout.kind import Prepared, Steps
 from crrd.core.rollout.phases import RunPhase, Stage
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.state import Member
@@ -32,7 +32,7 @@ from crrd.core.rollout.waits import Skip, Wait, WaitReason
 from crrd.lib import jsonpatch
 from crrd.lib.jsonpatch import Operation
 
-LATE = timedelta(seconds=30)
+BUDGETS_VALID = timedelta(seconds=30)
 """How old a request may be when its pod gets the image, without another look at the budgets."""
 _AHEAD = 2
 """How many batches of pods the pulls are ahead of those that have started. A batch are the pods that are under way or
@@ -45,15 +45,15 @@ class ImageSteps(Steps):
 
     pull: tuple[str, ...] = ()  # Nodes that get a pull pod
     patch: tuple[Row, ...] = ()  # Pods that get the image
-    give_up: tuple[Row, ...] = ()  # Pods whose open request ends, because they must not get the image
+    stop: tuple[Row, ...] = ()  # Pods whose open request ends, because they must not get the image
     drop: tuple[PullPod, ...] = ()  # Pull pods that are not needed any more
     adoption: Adoption | None = None
 
 
-def sort_by_image(
-    facts: ImageRun, rows: tuple[Row, ...], chosen: Collection[Row], later: Iterable[str], late: Collection[str]
-) -> Sorted:
-    """Return what is next for the pods of a run with an image. The parameters are those of `Kind.sort`."""
+def prepare_pods(
+    facts: ImageRun, rows: tuple[Row, ...], chosen: Collection[Row], later: Iterable[str], over_budget: Collection[str]
+) -> Prepared:
+    """Return what is next for the pods of a run with an image. The parameters are those of `Kind.prepare`."""
     ready, waits, first, workload = list[Row](), dict[str, Wait](), None, facts.world.workload
     for row in chosen:
         if not _is_pulled(facts, row):
@@ -65,13 +65,13 @@ def sort_by_image(
             ready.append(row)
     by_uid, batch = {row.uid: row for row in rows}, len(chosen) + sum(row.stage.under_way for row in rows)
     ahead = [*chosen, *(by_uid[uid] for uid in later)][: _AHEAD * max(1, batch)]
-    steps = _steps(facts, rows, ahead, late)
+    steps = _steps(facts, rows, ahead, over_budget)
     if not waits or ready or any(row.stage.under_way for row in rows):
-        return Sorted(tuple(ready), waits, steps)
-    return Sorted((), waits, steps, next(iter(waits.values())), RunPhase.PULLING)
+        return Prepared(tuple(ready), waits, steps)
+    return Prepared((), waits, steps, next(iter(waits.values())), RunPhase.PULLING)
 
 
-def _steps(facts: ImageRun, rows: tuple[Row, ...], ahead: list[Row], late: Collection[str]) -> ImageSteps:
+def _steps(facts: ImageRun, rows: tuple[Row, ...], ahead: list[Row], over_budget: Collection[str]) -> ImageSteps:
     begun = [row for row in rows if row.stage.under_way and is_present(facts, row) and facts.lacks_image(row)]
     patch = [row for row in begun if _is_pulled(facts, row)]
     starts = {row.node for row in rows if may_start(row) and not facts.has_image(row)}
@@ -80,8 +80,8 @@ def _steps(facts: ImageRun, rows: tuple[Row, ...], ahead: list[Row], late: Colle
     nodes = dict.fromkeys(row.node for row in (*begun, *ahead) if row.node) if facts.change.pulls else {}
     return ImageSteps(
         pull=tuple(node for node in nodes if node not in facts.pulls),
-        patch=tuple(row for row in patch if row.uid not in late),
-        give_up=(*given_up(rows), *(row for row in patch if row.uid in late)),
+        patch=tuple(row for row in patch if row.uid not in over_budget),
+        stop=(*failed_and_open(rows), *(row for row in patch if row.uid in over_budget)),
         drop=tuple(
             each
             for each in facts.pulls.values()
@@ -99,12 +99,12 @@ def patch_of(facts: ImageRun, row: Row) -> tuple[Operation, ...]:
     return jsonpatch.test("/metadata/uid", row.uid), *image
 
 
-def given_up(rows: Iterable[Row]) -> tuple[Row, ...]:
+def failed_and_open(rows: Iterable[Row]) -> tuple[Row, ...]:
     """Return the failed pods with an open request. It keeps the pod unready, and nothing would end it soon."""
     return tuple(row for row in rows if row.stage is Stage.FAILED and row.has_open_request)
 
 
-def left_behind(facts: ImageRun, rows: Iterable[Row]) -> tuple[Row, ...]:
+def open_without_image(facts: ImageRun, rows: Iterable[Row]) -> tuple[Row, ...]:
     """Return the pods without the image whose requests end when the run stops.
 
     Nobody would give them the image, and the requests keep them unready until their deadline.
@@ -112,24 +112,24 @@ def left_behind(facts: ImageRun, rows: Iterable[Row]) -> tuple[Row, ...]:
     return tuple(row for row in rows if row.stage.under_way and row.has_open_request and not facts.has_image(row))
 
 
-def late_pods(
+def pods_over_budget(
     facts: ImageRun, rows: Iterable[Row], now: datetime, exceeds: Callable[[Member], bool], *, held: bool
 ) -> Collection[str]:
-    """Return the pods (UID) that serve, and for which the budgets are used up by now. The parameters: see `Kind.late`.
+    """Return the pods (UID) that serve, and for which the budgets are used up by now: see `Kind.over_budget`.
 
     Those whose request is old, and those that became ready since: at their start they used no budget.
     """
-    late = set()
+    over_budget = set()
     for row in rows:
         if row.member is None or row.request is None or not (row.stage.under_way and row.member.ready):
             continue
         created, since = parse_time(row.request.request.created), row.member.ready_since
         if created is None or not is_present(facts, row):
             continue
-        is_old, has_risen = created <= now - LATE, since is not None and since >= created  # in whole seconds
-        if (is_old and (held or exceeds(row.member))) or (not is_old and has_risen and exceeds(row.member)):
-            late.add(row.uid)
-    return late
+        is_old, became_ready = created <= now - BUDGETS_VALID, since is not None and since >= created  # whole seconds
+        if (is_old and (held or exceeds(row.member))) or (not is_old and became_ready and exceeds(row.member)):
+            over_budget.add(row.uid)
+    return over_budget
 
 
 def is_over(pull: PullPod) -> bool:

@@ -1,4 +1,4 @@
-"""Starts the pods that the newest plan has chosen: creates their requests, side by side.
+"""Creates the requests of the pods that the newest plan has chosen, side by side.
 
 What the API server refuses fails the pod. The run of a policy waits instead, and tries again, because nobody would
 resume it: quotas are raised, and webhooks are repaired. No container was stopped.
@@ -45,7 +45,7 @@ from crrd.rollout.side_by_side import SideBySide
 
 _VALID_SECONDS = 2.0  # How long a plan is used. Usually the next one is there after a second
 _FIRST = 4  # The first refusal in a row waits as long as the fourth, because each turn of a run counts anew
-_REFUSED = ""  # In `Starts.problems`: not about one pod
+_REFUSED = ""  # In `RequestWriter.problems`: not about one pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ CHECK_ADMISSION = (
 )
 
 
-class Starts:
-    """The starts of one run. The constructor starts nothing."""
+class RequestWriter:
+    """Creates the requests of one run. The constructor starts nothing."""
 
     def __init__(self, client: KubeClient, cluster: Cluster, clock: ServerClock) -> None:
         self._client, self._cluster, self._clock = client, cluster, clock
@@ -84,7 +84,7 @@ class Starts:
         self._refusals, self._pause_until = 0, 0.0  # How many in a row, and the loop's time until which nothing starts
         self.problems: dict[str, str] = {}  # By pod (UID): why its last attempt has failed, until the next one
 
-    def choose(
+    def carry_out(
         self, run: Run, world: World, plan: Plan, progress: Mapping[str, str], created: Callable[[], None]
     ) -> None:
         """Start the pods that this plan has chosen, and no others.
@@ -97,7 +97,7 @@ class Starts:
         self._choice = _Choice(run, world, rows, progress, created, until, taken_over(world, run))
         self._begin()
 
-    async def finish(self) -> None:
+    async def end(self) -> None:
         """Start no more pods. Return when it is known which requests were created."""
         self._choice = None
         self._ending.set()

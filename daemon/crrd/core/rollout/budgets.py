@@ -18,10 +18,10 @@ from crrd.core.rollout.waits import NO_WAIT, Wait, WaitReason, describe_pod
 from crrd.lib.plain import and_more
 
 _NAMED = 3  # Most pods that a message names; the others are counted
-_MAY_RISE, _MOST_DOUBLINGS = timedelta(seconds=30), 9  # See `_may_rise`
+_READY_SOON, _MOST_DOUBLINGS = timedelta(seconds=30), 9  # See `_is_ready_soon`
 
 
-class Round:
+class Budgets:
     """Chooses the pods to start now, within all budgets. The work is in proportion to the number of pods."""
 
     def __init__(self, kind: Kind, rows: tuple[Row, ...], now: datetime) -> None:
@@ -32,7 +32,7 @@ class Round:
         requests = [each for each in world.requests if not each.request.completed]
         self._busy = {row.uid for row in rows if row.stage.under_way} | {each.request.pod_uid for each in requests}
         self._busy |= {uid for uid, _ in kind.unreplaced}  # kubelet stops them, also if their request has failed
-        self._rising = {row.uid for row in rows if row.member is not None and _may_rise(row, row.member, now)}
+        self._ready_soon = {row.uid for row in rows if row.member is not None and _is_ready_soon(row, row.member, now)}
         counting = [member for member in world.members if member.counts]
         self._others_busy = {each.request.pod_uid for each in requests if not run.replaces(each.run)}
         self._down = {each.pod.uid: each for each in counting if self._is_down(each, now)}
@@ -68,7 +68,7 @@ class Round:
 
     def _uses_budget(self, member: Member) -> bool:
         """Whether a restart of the pod uses PodDisruptionBudgets. They count each ready pod as healthy."""
-        return (member.ready or member.pod.uid in self._rising) and member.pod.uid not in self._busy
+        return (member.ready or member.pod.uid in self._ready_soon) and member.pod.uid not in self._busy
 
     def are_exceeded(self, member: Member) -> bool:
         """Whether a pod that has begun, but is still ready, must not go down now.
@@ -222,7 +222,7 @@ class Round:
         self._places[False][1].update(zones)
 
 
-def _may_rise(row: Row, member: Member, now: datetime) -> bool:
+def _is_ready_soon(row: Row, member: Member, now: datetime) -> bool:
     """Whether an unready pod may be ready in a moment: it was, when its last request ended without the image.
 
     So it needs the budgets of a ready pod, until it has been unready for long. This time doubles with each request, so
@@ -231,7 +231,7 @@ def _may_rise(row: Row, member: Member, now: datetime) -> bool:
     if row.request is None or not row.failed or not row.has_reason(Reason.RUN_STOPPED):
         return False
     since, doublings = member.ready_since, min(attempt_of(row.failed) - 1, _MOST_DOUBLINGS)
-    return since is None or now < since + _MAY_RISE * 2**doublings
+    return since is None or now < since + _READY_SOON * 2**doublings
 
 
 def _beside(budget: Budget, others: Iterable[RunRequest]) -> str:
