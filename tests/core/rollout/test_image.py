@@ -17,7 +17,7 @@ from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.names import image_ids, is_mutable
 from crrd.core.rollout.image.pull import RETRY_SECONDS, PullMemory, PullPod, PullState, pull_pod, read_pull_pod
 from crrd.core.rollout.image.state import ImageState
-from crrd.core.rollout.image.steps import ImageSteps, never_adopted, open_without_image, patch_of
+from crrd.core.rollout.image.steps import ImageSteps, never_adopted, patch_of
 from crrd.core.rollout.image.template import NO_TEMPLATE, Content, Revision, Template, read_content
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import run_status
@@ -285,14 +285,14 @@ def test_an_image_of_somebody_else_is_not_replaced() -> None:
     assert stages(came) == {"web-0": "failed"}, "also if the template is kept: it may have been rolled out since"
 
 
-def test_a_run_that_stops_keeps_no_pod_unready_that_does_not_get_the_image() -> None:
+def test_a_run_knows_which_pods_it_must_not_leave() -> None:
     of = of_image()
     first, second, third = pods(OLD, OLD, NEW)
     made = [present(of, each) for each in (first, second, third)]
     known = world((first, second, third), *made, pulls=(pull(PullState.PULLED),))
 
     def left(state: World) -> list[str]:
-        return [row.pod for row in open_without_image(ImageRun.of(World(()), of), planned(state, of).rows)]
+        return [row.pod for row in planned(state, of).rows if row.needs_step]
 
     assert left(known) == ["web-0", "web-1"], "the third pod has the image, so its request goes on"
     assert left(world((first, second), stopped(made[0]), made[1])) == ["web-1"]

@@ -17,8 +17,9 @@ RUN = run()
 NODES = Wait("web-0: the node is down")
 
 
-def plan(*stages: Stage, **changes: object) -> Plan:
-    rows = tuple(Row(f"web-{number}", f"uid-{number}", stage) for number, stage in enumerate(stages))
+def plan(*stages: Stage, needs_step: bool = False, **changes: object) -> Plan:
+    pods = enumerate(stages)
+    rows = tuple(Row(f"web-{number}", f"uid-{number}", stage, needs_step=needs_step) for number, stage in pods)
     return replace(Plan(rows or (Row("web-0", "uid-0", Stage.WAITING),)), **changes)  # type: ignore[arg-type]
 
 
@@ -79,16 +80,16 @@ def test_a_turn_that_has_lasted_for_long_begins_no_pod_and_ends_once_none_waits_
     limits = Limits(Times(None, 60.0, 120.0), 0.0)
     row = Row("web-1", "uid-1", Stage.WAITING)
     files = FileSteps(((row, "token"),))
-    busy = plan(Stage.RECREATING, create=(row,), steps=files, drained=False)
+    busy = plan(Stage.RECREATING, create=(row,), steps=files, needs_step=True)
     assert limits.apply(busy, RUN, 60.0).create == (row,)
     late = limits.apply(busy, RUN, 120.0)
     assert (late.create, late.steps, late.end) == ((), NO_STEPS, None)
     assert limits.apply(busy, RUN, 500.0).end is None, "a pod is unready, and waits for its image"
-    assert limits.apply(replace(busy, drained=True), RUN, 502.0).end is End.YIELDED
+    assert limits.apply(plan(Stage.RECREATING), RUN, 502.0).end is End.YIELDED
 
 
 def test_a_turn_that_must_not_leave_a_pod_still_ends_with_the_whole_time() -> None:
-    assert ends_at(Times(300, 60.0, 120.0), plan(Stage.RECREATING, drained=False)) == (300, End.TIMED_OUT)
+    assert ends_at(Times(300, 60.0, 120.0), plan(Stage.RECREATING, needs_step=True)) == (300, End.TIMED_OUT)
 
 
 @pytest.mark.parametrize("end", [End.DONE, End.PUT_OFF, End.LEFT_OUT, End.FAILED])
@@ -151,7 +152,7 @@ def test_an_outage_is_no_time_in_which_a_run_waits_for_what_follows_its_pods(kno
 def test_a_turn_does_not_leave_an_unready_pod_because_an_end_is_put_off() -> None:
     """One pod has failed, and another one waits for its image. The API server does not answer, so nothing ends."""
     limits = Limits(Times(None, 60.0), 0.0)
-    ended = plan(Stage.FAILED, Stage.RECREATING, drained=False).ended(End.FAILED)
+    ended = plan(Stage.FAILED, Stage.RECREATING, needs_step=True).ended(End.FAILED)
     assert limits.apply(ended, RUN, 0.0, trouble="no answer").end is None
     assert limits.apply(ended, RUN, 500.0, trouble="no answer").end is None
     assert limits.apply(ended, RUN, 501.0).end is End.FAILED

@@ -35,7 +35,10 @@ class Budgets:
         self._ready_soon = {row.uid for row in rows if row.member is not None and _is_ready_soon(row, row.member, now)}
         counting = [member for member in world.members if member.counts]
         self._others_busy = {each.request.pod_uid for each in requests if not run.replaces(each.run)}
-        self._down = {each.pod.uid: each for each in counting if self._is_down(each, now)}
+        min_ready = kind.min_ready
+        available = {each.pod.uid: each.available_at(min_ready) for each in counting} if min_ready else {}
+        self._available_later = {uid: at for uid, at in available.items() if at is not None and at > now}
+        self._down = {each.pod.uid: each for each in counting if self._is_down(each)}
         desired = world.workload.desired if world.workload is not None else 0
         self._missing = max(0, desired - len(counting))
         self._limit = run.options.max_unavailable.of(max(desired, len(counting)))
@@ -59,12 +62,10 @@ class Budgets:
             for budget in world.budgets
         }
 
-    def _is_down(self, member: Member, now: datetime) -> bool:
+    def _is_down(self, member: Member) -> bool:
         """Whether a pod is unready, or not ready for long enough yet, or a request for it is in progress."""
-        if not member.ready or member.pod.uid in self._busy:
-            return True
-        at = member.available_at(self._min_ready) if self._min_ready else None
-        return at is not None and at > now
+        uid = member.pod.uid
+        return not member.ready or uid in self._busy or uid in self._available_later
 
     def _uses_budget(self, member: Member) -> bool:
         """Whether a restart of the pod uses PodDisruptionBudgets. They count each ready pod as healthy."""
@@ -82,6 +83,23 @@ class Budgets:
             and budget.allowed < sum(_selects(budget, each.labels) for each in at_work) + self._elsewhere[budget.uid]
             for budget in self._world.budgets
         )
+
+    @property
+    def left_of_first(self) -> int | None:
+        """How many pods of the first part are left to start; None if there is no first part, or it is over.
+
+        A pod that is restarted again has been started before. A pod that was deleted or is put off does not count,
+        because it does not show whether the restart works.
+        """
+        first, odd = self._run.options.first, (Stage.SKIPPED, Stage.GONE, Stage.PUT_OFF)
+        started = sum(1 for row in self._rows if row.has_started and row.stage not in odd)
+        return None if not first or started > first else first - started
+
+    @property
+    def next_time(self) -> datetime | None:
+        """When a pod becomes available, or is done, if nothing changes."""
+        settled = [row.settled_at for row in self._rows if row.settled_at is not None]
+        return min([*settled, *self._available_later.values()], default=None)
 
     def choose(self, most: int | None) -> tuple[list[Row], dict[str, Wait]]:
         """Return the pods that start now, at most `most` new ones (None: no limit), and why each other pod waits.

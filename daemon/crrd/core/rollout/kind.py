@@ -169,10 +169,6 @@ class Kind(ABC):
         """Return what a run waits for, for a limited time, before this end."""
         return NO_WAIT
 
-    def drained(self, rows: Iterable[Row]) -> bool:
-        """Whether no pod is unready and waits for a step of this run. Else its process must not leave it."""
-        return True
-
     def completed(self) -> Run:
         """Return the run with the defaults that depend on the world."""
         return self.run

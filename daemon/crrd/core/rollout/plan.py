@@ -36,7 +36,6 @@ class Plan:
     wait_before_end: Wait = NO_WAIT  # What lets a run that ends go on, if it comes soon
     wake_at: datetime | None = None  # When to plan again if nothing changes
     phase: RunPhase = RunPhase.RESTARTING
-    drained: bool = True  # As `Kind.drained`, also of a plan with an end, because the run may go on
     min_ready: int = 0  # How many seconds a pod must be ready to count as done
 
     @property
@@ -48,6 +47,11 @@ class Plan:
     def started(self) -> bool:
         """Whether any request of the run was created."""
         return any(row.request is not None for row in self.rows)
+
+    @property
+    def drained(self) -> bool:
+        """Whether no pod needs a step of this run. Else its process must not leave it."""
+        return not any(row.needs_step for row in self.rows)
 
     @property
     def waits(self) -> list[str]:
@@ -85,14 +89,13 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False,
 def plan_of(kind: Kind, now: datetime, *, confirmed: bool = False, memo: RowMemo | None = None) -> Plan:
     """Decide the next step of a run of any kind. The parameters are those of `make_plan`."""
     rows = make_rows(kind, now, memo)
-    plan = Plan(rows, min_ready=kind.min_ready, drained=kind.drained(rows))
-    end, message = find_end(kind, plan.rows)
-    if (step := kind.last_step(plan.rows, end)) is not None:
+    plan = Plan(rows, min_ready=kind.min_ready)
+    end, message = find_end(kind, rows)
+    if (step := kind.last_step(rows, end)) is not None:
         return _with_last_step(plan, step, end, message)
     if end is not None:
         return _ended(kind, plan, end, message)
-    plan = replace(plan, wake_at=_next_time(kind, plan.rows, now))
-    return _next_pods(kind, plan, now, _left_of_first(kind.run, plan.rows, confirmed=confirmed))
+    return _next_pods(kind, plan, now, confirmed=confirmed)
 
 
 def _with_last_step(plan: Plan, step: LastStep, end: End | None, message: str) -> Plan:
@@ -113,21 +116,16 @@ def _ended(kind: Kind, plan: Plan, end: End, message: str) -> Plan:
     return replace(plan.ended(end, message), wait_before_end=wait, steps=kind.steps_at_end(plan.rows))
 
 
-def _next_time(kind: Kind, rows: tuple[Row, ...], now: datetime) -> datetime | None:
-    """Return when a pod becomes available if nothing changes."""
-    active = (each for each in kind.world.members if each.counts and kind.min_ready)
-    available = (each.available_at(kind.min_ready) for each in active)
-    settled = [row.settled_at for row in rows if row.settled_at is not None]
-    return min([*settled, *(at for at in available if at is not None and at > now)], default=None)
-
-
-def _next_pods(kind: Kind, plan: Plan, now: datetime, left: int | None) -> Plan:
-    """Return the plan with the pods that start now. `left` are those that are left of the first part."""
-    rows, budgets, held = plan.rows, Budgets(kind, plan.rows, now), _wait_of_all(kind)
+def _next_pods(kind: Kind, plan: Plan, now: datetime, *, confirmed: bool) -> Plan:
+    """Return the plan with the pods that start now. `confirmed` as in `make_plan`."""
+    rows, held = plan.rows, _wait_of_all(kind)
+    budgets = Budgets(kind, rows, now)
+    plan = replace(plan, wake_at=budgets.next_time)
     over_budget = kind.over_budget(rows, now, budgets.are_exceeded, held=held is not None)
     if held is not None:
         waiting = _with_reasons(rows, {row.uid: held for row in rows})
         return replace(plan, rows=waiting, wait=held, steps=kind.prepare(rows, (), (), over_budget, now).steps)
+    left = None if confirmed else budgets.left_of_first
     under_way = any(row.stage.under_way for row in rows)
     if left == 0 and not under_way and not any(row.failed for row in rows):
         counts = tally(rows)
@@ -226,7 +224,7 @@ def left_out(kind: Kind, rows: tuple[Row, ...]) -> str:
     """
     left = kind.left_out(rows)
     if kind.run.options.containers:
-        left += barred_containers(kind_of(World(()), kind.run), (row for row in rows if row.skip is None))
+        left += barred_containers(kind, (row for row in rows if row.skip is None))
     more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
     return "; ".join(left[:_MOST_NAMED]) + more
 
@@ -241,20 +239,6 @@ def _wait_of_all(kind: Kind) -> Wait | None:
         return None  # a DaemonSet's controller does not update the pods of nodes that are down
     target, state = run.target.words, world.workload.rolling
     return Wait.of(WaitReason.ROLLOUT, f"kubectl describe {target} -n {run.namespace}", target=target, state=state)
-
-
-def _left_of_first(run: Run, rows: tuple[Row, ...], *, confirmed: bool) -> int | None:
-    """Return how many pods of the first part are left to start; None if there is no first part, or it is over.
-
-    A pod that is restarted again has been started before. A pod that was deleted or is put off does not count, because
-    it does not show whether the restart works.
-    """
-    first = run.options.first
-    if confirmed or not first:
-        return None
-    odd = (Stage.SKIPPED, Stage.GONE, Stage.PUT_OFF)
-    started = sum(1 for row in rows if row.has_started and row.stage not in odd)
-    return None if started > first else first - started
 
 
 def _with_reasons(rows: tuple[Row, ...], waits: Mapping[str, Wait]) -> tuple[Row, ...]:

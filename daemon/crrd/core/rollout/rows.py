@@ -27,6 +27,7 @@ class Row:
     containers: tuple[str, ...] = ()  # The containers to recreate
     skip: Skip | None = None
     settled_at: datetime | None = None  # If SETTLING: when the pod is done if nothing changes, None if unknown
+    needs_step: bool = False  # Whether its request keeps it unready until the run's next step, which restarts it
 
     @property
     def failed(self) -> str:

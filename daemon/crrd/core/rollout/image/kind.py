@@ -18,7 +18,6 @@ from crrd.core.rollout.image.rows import image_rows
 from crrd.core.rollout.image.steps import (
     ImageSteps,
     failed_and_open,
-    open_without_image,
     pods_over_budget,
     prepare_pods,
 )
@@ -152,10 +151,6 @@ class NewImage(Kind):
         target = self.run.target.words
         command = f"kubectl describe {target} -n {self.run.namespace}"
         return Wait.of(WaitReason.MISSING_PODS, command, target=target, count=count, desired=there.desired)
-
-    def drained(self, rows: Iterable[Row]) -> bool:
-        """See Kind."""
-        return not (self.world.starting or open_without_image(self.facts, rows))
 
     def completed(self) -> Run:
         """See Kind."""

@@ -182,4 +182,14 @@ def image_rows(kind: Kind, facts: ImageRun, rows: tuple[Row, ...], now: datetime
         found = replace(row, stage=rule.stage or row.stage, wait=rule.wait(pod))
         return replace(found, skip=None, containers=(facts.container,)) if pod.has_image else found
 
-    return tuple(map(judged, rows))
+    found = map(judged, rows)
+    return tuple(replace(row, needs_step=True) if _needs_step(facts, row) else row for row in found)
+
+
+def _needs_step(facts: ImageRun, row: Row) -> bool:
+    """Whether the pod has no image yet, and a request that may keep it unready until its deadline.
+
+    A request that is just being created may exist.
+    """
+    begun = row.request is None or (row.has_open_request and not facts.has_image(row))
+    return row.stage.under_way and begun

@@ -104,14 +104,6 @@ def failed_and_open(rows: Iterable[Row]) -> tuple[Row, ...]:
     return tuple(row for row in rows if row.stage is Stage.FAILED and row.has_open_request)
 
 
-def open_without_image(facts: ImageRun, rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Return the pods without the image whose requests end when the run stops.
-
-    Nobody would give them the image, and the requests keep them unready until their deadline.
-    """
-    return tuple(row for row in rows if row.stage.under_way and row.has_open_request and not facts.has_image(row))
-
-
 def pods_over_budget(
     facts: ImageRun, rows: Iterable[Row], now: datetime, exceeds: Callable[[Member], bool], *, held: bool
 ) -> Collection[str]:
