@@ -1,16 +1,17 @@
 """Writes the CRDs and the tables of fields in docs: `python manifests/base/generate.py`.
 
-All fields come from the tables in `daemon/crrd/core/api/schema.py` and `daemon/crrd/core/policy/schema.py`. parts.yaml
-has the rest: names, versions, columns, and rules about more than one field. The tests check that the committed files
-are up to date.
+What runs store in annotations is described by the dataclasses that are stored. All other fields come from the tables in
+`daemon/crrd/core/api/schema.py` and `daemon/crrd/core/policy/schema.py`. parts.yaml has the rest: names, versions,
+columns, and rules about more than one field. The tests check that the committed files are up to date.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from dataclasses import is_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import yaml
 
@@ -18,6 +19,9 @@ from crrd.core.api import schema as requests
 from crrd.core.api.fields import NUMBERS, Field, SetBy, Type
 from crrd.core.api.time import format_duration
 from crrd.core.policy import schema as policies
+from crrd.core.rollout.progress import Progress
+from crrd.core.rollout.run import Amount, Options, Target
+from crrd.core.rollout.run_limits import LIMITS
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
@@ -185,12 +189,64 @@ def default(field: Field) -> str:
     return "none" if field.default is None else str(field.default)
 
 
+STORED_PAGE = "docs/recreate.md"
+STORED: Mapping[str, tuple[tuple[str, str, str] | tuple[str, type], ...]] = {
+    "run-options": (
+        ("version", "integer", "1: the form. A process does not continue a run of a later one."),
+        ("started", "string", "When the run was started, by the API server's clock."),
+        ("revision", "integer", "How often its limits have changed before. Absent for 0."),
+        ("partition", "string", "`--partition` as it was given, of which `options.first` is the number of pods."),
+        ("target.", Target),
+        ("options.", Options),
+    ),
+    "run-limits": (
+        ("version", "integer", "1: the form. The first one had none, and limits of a later one are not used."),
+        ("revision", "integer", "Which change it is. The last one counts."),
+        ("limits", "object", f"These fields of `options`: {', '.join(f'`{name}`' for name in LIMITS)}."),
+    ),
+    "run-progress": (("version", "integer", "1: the form. The first one had none."), ("", Progress)),
+}
+"""What runs store, by annotation: rows, and dataclasses with the beginning of their fields' names."""
+_STORED = re.compile(r"(<!-- stored: ([-\w]+) -->\n).*?(<!-- end of stored -->)", re.DOTALL)
+_OF_PYTHON: Mapping[Any, str] = {
+    str: "string",
+    int: "integer",
+    bool: "bool",
+    tuple[str, ...]: "list of strings",
+    int | None: "integer or null",
+    Amount: "string: number or percentage",
+}
+
+
+def stored(annotation: str) -> Iterator[tuple[str, str, str]]:
+    """Name, type and meaning of each field that an annotation of runs has."""
+    for name, kind, *about in STORED[annotation]:
+        yield from _rows(name, kind) if isinstance(kind, type) else [(name, kind, *map(str, about))]
+
+
+def _rows(path: str, kind: type) -> Iterator[tuple[str, str, str]]:
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        python, about = get_args(hint)
+        inner = next(iter(get_args(python)), python)
+        is_object = python not in _OF_PYTHON and is_dataclass(inner)
+        yield path + name, "object" if is_object else _OF_PYTHON.get(python, "string"), about
+        yield from _rows(f"{path}{name}.", inner) if is_object else ()
+
+
+def stored_table(annotation: str) -> str:
+    """The fields of an annotation, one a row."""
+    rows = (f"| `{name}` | {kind} | {about} |\n" for name, kind, about in stored(annotation))
+    return f"| field | type | meaning |\n|---|---|---|\n{''.join(rows)}"
+
+
 def files() -> dict[str, str]:
     """What is generated: path in the repository -> text."""
     made = {}
     for file, (fields, docs) in KINDS.items():
         made[file] = crd(Path(file).name, fields)
         made[docs] = page((ROOT / docs).read_text(encoding="utf-8"), fields)
+    text = (ROOT / STORED_PAGE).read_text(encoding="utf-8")
+    made[STORED_PAGE] = _STORED.sub(lambda found: f"{found[1]}\n{stored_table(found[2])}\n{found[3]}", text)
     return made
 
 

@@ -1,6 +1,7 @@
 """The tables of fields are the only ones: CRDs, docs and readers say what they say."""
 
 import importlib.util
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -19,6 +20,12 @@ from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.policy import schema as policies
 from crrd.core.policy.types import CRON_NAMES
 from crrd.core.policy.v1alpha1 import read_policy
+from crrd.core.rollout.change import ImageChange, TemplateMode
+from crrd.core.rollout.phases import End, RunPhase
+from crrd.core.rollout.progress import ANNOTATION_PROGRESS, Progress
+from crrd.core.rollout.requests import read_run_request
+from crrd.core.rollout.run import ANNOTATION_RUN, Amount, Options, Run, Target
+from crrd.core.rollout.run_limits import ANNOTATION_LIMITS, limits_annotation
 from crrd.lib.jsonfields import items, value_at, with_values
 from crrd_localnode.api.crds import POLICIES, REQUESTS, load_crd
 from crrd_localnode.api.schema import Schema
@@ -244,3 +251,60 @@ def test_a_cron_expression_is_refused_with_the_readers_words(path: str, cron: st
     if cron:  # an empty text is also too short
         messages = [cause.message.partition(": must have ")[2] for cause in causes]
         assert messages == ([error.partition(" must have ")[2]] if error else [])
+
+
+IMAGE = ImageChange("i:2", ("i:1",), TemplateMode.ADOPT, template="digest", undoes="first", had="i:1")
+STORED = Run(
+    "shop",
+    "run",
+    Target("deployment.apps/web", "apps/v1", "Deployment", "web", "uid-of-web"),
+    Options(
+        ("app",),
+        Amount(20, percent=True),
+        policy="uid-of-policy",
+        pull_resources="cpu=50m",
+        image=replace(IMAGE, given="i", of_pods="i:1", of_template="i:1"),
+    ),
+    "2026-01-01T12:00:00Z",
+    revision=1,
+    partition="10%",
+)
+
+
+def names_in(value: Json, path: str = "") -> Iterator[str]:
+    """The names of all fields that have a value, as the tables of docs have them."""
+    for name, inner in value.items():
+        yield from names_in(inner, f"{path}{name}.") if isinstance(inner, dict) else [path + name]
+
+
+def test_what_runs_store_is_described(generate: ModuleType) -> None:
+    limits = json.loads(limits_annotation(STORED)[ANNOTATION_LIMITS])
+    progress = Progress(
+        "2026-01-01T12:00:55Z", "laptop/42", RunPhase.ADOPTING, 1, 4, "web-1", blocked=True, end=End.PUT_OFF
+    )
+    written = {
+        "run-options": {*names_in(json.loads(STORED.to_json())), "options.image"},
+        "run-limits": {*limits},
+        "run-progress": {*json.loads(progress.annotation()[ANNOTATION_PROGRESS])},
+    }
+    assert {each: {name for name, *_ in generate.stored(each)} for each in generate.STORED} == written
+
+
+def test_an_image_that_was_stored_is_read_by_every_later_version() -> None:
+    """The other annotations have such a test each beside their own ones."""
+    text = (
+        '{"options":{"allow_pod_restart":false,"containers":["app"],"first":0,"force":false,"image":{"before":["i:1"],'
+        '"given":"i","had":"i:1","image":"i:2","mode":"adopt","of_pods":"i:1","of_template":"i:1","pulls":true,'
+        '"template":"digest","undoes":"first"},"max_failures":1,"max_per_node":0,"max_per_zone":0,'
+        '"max_unavailable":"20%","min_ready":null,"objects":[],"ordered":false,"pod_timeout":600,'
+        '"policy":"uid-of-policy","preflight":false,"pull_resources":"cpu=50m","reason":"","since":"","stale":false,'
+        '"unready_grace":null},"partition":"10%","revision":1,"started":"2026-01-01T12:00:00Z",'
+        '"target":{"api_version":"apps/v1","kind":"Deployment","name":"web","selector":"","uid":"uid-of-web",'
+        '"words":"deployment.apps/web"},"version":1}'
+    )
+    assert STORED.to_json() == text
+    body = STORED.request("web-1", "uid-1", ("app",))
+    body["metadata"]["annotations"][ANNOTATION_RUN] = text
+    request = read_run_request(body)
+    assert request is not None
+    assert request.run == STORED

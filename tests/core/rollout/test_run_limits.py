@@ -64,7 +64,7 @@ def test_the_text_that_other_versions_read() -> None:
     assert limits_annotation(PLAIN.changed(reason="r"))[ANNOTATION_LIMITS] == (
         '{"limits":{"allow_pod_restart":false,"force":false,"max_failures":1,"max_per_node":0,"max_per_zone":0,'
         '"max_unavailable":"1","min_ready":null,"ordered":false,"pod_timeout":600,"preflight":false,"reason":"r",'
-        '"unready_grace":null},"revision":1}'
+        '"unready_grace":null},"revision":1,"version":1}'
     )
     assert read(PLAIN, '{"limits":{"max_failures":9},"revision":1}').run.options.max_failures == 9
 
@@ -75,6 +75,7 @@ def test_the_text_that_other_versions_read() -> None:
         *({"revision": 1, "limits": {name: value}} for name, value in (("min_ready", "3"), ("force", 1), ("speed", 1))),
         *({"revision": 1, "limits": {"max_unavailable": value}} for value in ("0", 1, None)),
         {"revision": 0, "limits": {"max_failures": 9}},
+        {"version": 2, "revision": 1, "limits": {"max_failures": 9}},
         {"revision": "1", "limits": {"max_failures": 9}},
         *(
             {"revision": 1, "limits": {name: value}}

@@ -7,7 +7,7 @@ decisions in a folder of its own (`core.rollout.kind`).
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from crrd.lib.jsonfields import items, mapping, text
 
@@ -57,20 +57,22 @@ class ImageChange(Change):
     uses this. The run sets it pod by pod. In the end, the template of the workload can get it, too.
     """
 
-    image: str
-    before: tuple[str, ...] = ()  # The container's images when the run started
-    mode: TemplateMode = TemplateMode.KEEP
-    pulls: bool = True  # Whether pods of the run pull the image to each node, before a container there is replaced
-    template: str = ""
-    """Digest of the workload's template without this image (`template.Content.rest`) when the run started; "" if the
-    template does not have the container."""
-    undoes: str = ""
-    had: str = ""  # The image in the workload's template when the run started; "" also in runs of older versions
-    given: str = ""  # The image as the user gave it, if a webhook has replaced it
-    of_pods: str = ""  # Of several images in `before`: the one that all pods had
-    of_template: str = ""
-    """The image that the template, and what new pods are made of, get in the end, if it is not that of the pods. So an
-    undo gives each back what it had."""
+    image: Annotated[str, "The image that the container gets."]
+    before: Annotated[tuple[str, ...], "The other images that the container had at the start of the run."] = ()
+    mode: Annotated[
+        TemplateMode, "Whether the template stays (`keep`), gets the image (`adopt`) or has it already (`follow`)."
+    ] = TemplateMode.KEEP
+    pulls: Annotated[bool, "Whether the image is pulled to each node before a container there is replaced."] = True
+    template: Annotated[
+        str, "Digest of the rest of the workload's template at the start. Empty if it does not have the container."
+    ] = ""
+    undoes: Annotated[str, "The run that is undone."] = ""
+    had: Annotated[str, "The image of the template at the start of the run."] = ""
+    given: Annotated[str, "The image as the user gave it, if a webhook has replaced it."] = ""
+    of_pods: Annotated[str, "Of several images in `before`: the one that all pods had."] = ""
+    of_template: Annotated[
+        str, "The image that the template gets in the end, if it is not that of the pods, as after an undo."
+    ] = ""
 
     @property
     def adopt(self) -> bool:

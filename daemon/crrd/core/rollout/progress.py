@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Annotated
 
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.phases import End, RunPhase
@@ -21,14 +22,14 @@ LIVE_SECONDS = 60.0  # A process that has written no progress for this long coun
 class Progress:
     """The progress of a run."""
 
-    at: str  # RFC 3339, the API server's clock
-    by: str  # Host and process ID: `laptop/4711`
-    phase: RunPhase
-    done: int
-    total: int  # Pods that are neither skipped nor deleted
-    waits: str = ""  # What the run waits for
-    blocked: bool = False  # Whether it makes no progress because of that
-    end: End | None = None  # How it ended, or why its process has stopped
+    at: Annotated[str, "When it was written, by the API server's clock."]
+    by: Annotated[str, "Host and process ID: `laptop/4711`."]
+    phase: Annotated[RunPhase, "What the run is doing."]
+    done: Annotated[int, "Pods that are done or have failed."]
+    total: Annotated[int, "Pods that are neither skipped nor deleted."]
+    waits: Annotated[str, "What the run waits for."] = ""
+    blocked: Annotated[bool, "Whether it makes no progress because of that."] = False
+    end: Annotated[End | None, "How it ended, or why its process has stopped."] = None
 
     def is_live(self, now: datetime) -> bool:
         """Whether its process may still run."""

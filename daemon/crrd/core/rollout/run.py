@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 from crrd.core.api.types import API_VERSION, KIND
 from crrd.core.rollout.change import RESTART, Change, ImageChange
@@ -66,12 +66,12 @@ def read_amount(given: str) -> Amount:
 class Target:
     """The pods of a run: those of a workload, one pod, or those that a label selector selects."""
 
-    words: str  # Its name in messages: `deployment.apps/web`, `pod/web-1`, `pods app=web`
-    api_version: str = ""  # Of the workload, as `kind`, `name` and `uid`; "" for pods
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    selector: str = ""  # A label selector for the pods; "" if the workload has it
+    words: Annotated[str, "Its name in messages: `deployment.apps/web`, `pod/web-1`, `pods app=web`."]
+    api_version: Annotated[str, "apiVersion of the workload. Empty for pods, as the next three."] = ""
+    kind: Annotated[str, "Its kind."] = ""
+    name: Annotated[str, "Its name."] = ""
+    uid: Annotated[str, "Its UID."] = ""
+    selector: Annotated[str, "A label selector for the pods. Empty if the workload has it."] = ""
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -81,32 +81,40 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a run. Durations are whole seconds."""
+    """The options of a run. Durations are whole seconds. The descriptions are those of docs/recreate.md."""
 
-    containers: tuple[str, ...]  # Empty with `stale`: all that can be recreated
-    max_unavailable: Amount = Amount(1)
-    max_per_node: int = 0  # 0 for no limit
-    max_per_zone: int = 0  # 0 for no limit
-    min_ready: int | None = None  # How long a pod must be ready to count as done; None: the workload's minReadySeconds
-    first: int = 0  # After this many pods, ask the user whether to continue; 0 for never
-    ordered: bool = False
-    unready_grace: int | None = None
-    pod_timeout: int = 600
-    max_failures: int = 1  # After this many failed pods, start no more
-    force: bool = False  # Continue even while the workload is being rolled out
-    allow_pod_restart: bool = False
-    """Recreate a container even if its restartPolicyRules may make kubelet restart all containers of the pod."""
-    stale: bool = False  # Recreate only containers whose configuration has changed since they started
-    objects: tuple[str, ...] = ()
-    """Recreate only containers that miss one of these changes (`core.config.parts.read_change`); () for all."""
-    preflight: bool = False
-    """Start no pod that uses a missing ConfigMap, Secret or key; `stale` includes this."""
-    since: str = ""  # RFC 3339: containers started later are left alone; "" for the run's start
-    reason: str = ""
-    policy: str = ""  # UID of the policy that started the run, "" for a user's run
-    image: ImageChange | None = None  # Another image for the container, which is not restarted then
-    pull_resources: str = ""
-    """With an image: what pull pods request instead of the default (`core.rollout.image.resources`)."""
+    containers: Annotated[tuple[str, ...], "Names of the containers. Empty with `stale`: all that can be recreated."]
+    max_unavailable: Annotated[Amount, "How many pods may be unready."] = Amount(1)
+    max_per_node: Annotated[int, "How many of them on one node. 0 for no limit."] = 0
+    max_per_zone: Annotated[int, "How many of them in one zone. 0 for no limit."] = 0
+    min_ready: Annotated[
+        int | None, "How long a pod must be ready to count as done. null for minReadySeconds of the workload."
+    ] = None
+    first: Annotated[int, "After this many pods, the user must confirm the rest. 0 for never."] = 0
+    ordered: Annotated[bool, "Whether the containers of a pod are recreated one after the other."] = False
+    unready_grace: Annotated[int | None, "How long a pod is unready before a stop. null for the default."] = None
+    pod_timeout: Annotated[int, "Deadline of each request."] = 600
+    max_failures: Annotated[int, "After this many failed pods, no more start."] = 1
+    force: Annotated[bool, "Whether the run continues while the workload is being rolled out."] = False
+    allow_pod_restart: Annotated[
+        bool, "Whether containers are recreated even if kubelet may restart all containers of the pod."
+    ] = False
+    stale: Annotated[bool, "Whether only containers with changed configuration are recreated."] = False
+    objects: Annotated[
+        tuple[str, ...],
+        "Only containers that miss one of these changes are recreated: object, its used keys (none for all), and until "
+        "when a container can have started without it. Empty for all.",
+    ] = ()
+    preflight: Annotated[
+        bool, "Whether no pod starts that uses a missing ConfigMap, Secret or key. `stale` includes this."
+    ] = False
+    since: Annotated[str, "Containers that started later are not recreated. Empty for the start of the run."] = ""
+    reason: Annotated[str, "Why the user has started the run."] = ""
+    policy: Annotated[str, "UID of the policy that has started the run. Empty for the run of a user."] = ""
+    image: Annotated[ImageChange | None, "Another image for the container, which is not restarted then."] = None
+    pull_resources: Annotated[
+        str, "With an image: what pull pods request, for example `cpu=50m`. Empty for the default."
+    ] = ""
 
     @property
     def reads_config(self) -> bool:

@@ -7,7 +7,7 @@ with their own rights knows who has written what it does. Its limits can be chan
 import json
 from dataclasses import replace
 
-from crrd.core.rollout.run import Options, Run, Target, read_amount
+from crrd.core.rollout.run import STORED_VERSION, Options, Run, Target, read_amount
 from crrd.lib.jsonfields import mapping, number, text
 
 ANNOTATION_LIMITS = "crr.apps.kruise.io/run-limits"  # The changed limits, as JSON
@@ -23,7 +23,8 @@ def limits_annotation(run: Run) -> dict[str, str]:
     limits = {name: getattr(run.options, name) for name in LIMITS}
     if not run.options.pull_resources:
         del limits["pull_resources"]  # older versions do not know it
-    shape = {"revision": run.revision, "limits": {**limits, "max_unavailable": str(run.options.max_unavailable)}}
+    limits["max_unavailable"] = str(run.options.max_unavailable)
+    shape = {"version": STORED_VERSION, "revision": run.revision, "limits": limits}
     return {ANNOTATION_LIMITS: json.dumps(shape, sort_keys=True, separators=(",", ":"))}
 
 
@@ -37,7 +38,8 @@ def with_limits(run: Run, annotation: str) -> Run:
     except (ValueError, RecursionError):
         return run
     revision = number(shape.get("revision"))
-    if revision <= run.revision or not limits.keys() <= {*LIMITS}:
+    is_later = number(shape.get("version")) > STORED_VERSION
+    if is_later or revision <= run.revision or not limits.keys() <= {*LIMITS}:
         return run
     options = replace(run.options, **limits)
     sound = fits(replace(options, image=None), Options(()))
