@@ -63,7 +63,7 @@ class Manager(Daemon):
         return found
 
 
-class Cluster:
+class ApiProcess:
     """The API server's process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -98,14 +98,14 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(folder: Path, *flags: str) -> AsyncIterator[Cluster]:
+async def cluster(folder: Path, *flags: str) -> AsyncIterator[ApiProcess]:
     command = ("-m", "tests.bench.big_cluster", "--kubeconfig-out", str(folder / "kubeconfig"), *flags)
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, stdin=pipe, stdout=pipe, limit=2**24
     )  # fmt: skip
     try:
-        yield Cluster(process)
+        yield ApiProcess(process)
     finally:
         process.kill()
         await process.wait()
@@ -185,7 +185,7 @@ async def run(pods: int, requests: int, connections: int) -> float:
             return await _measure(api, folder, certificates, requests, connections)
 
 
-async def _measure(api: Cluster, folder: Path, certificates: Certificates, requests: int, connections: int) -> float:
+async def _measure(api: ApiProcess, folder: Path, certificates: Certificates, requests: int, connections: int) -> float:
     kubeconfig = folder / "kubeconfig"
     await api.do("create recreating", "created")
     first, second = (Manager(each, folder, kubeconfig) for each in ("first", "second"))

@@ -273,7 +273,7 @@ async def serve_runtime(path: Path, pods: int) -> None:
         await asyncio.to_thread(sys.stdin.read)
 
 
-class Kubelet:
+class BenchKubelet:
     """Tells the API server what has become of the runtime's containers, and this bench when they were stopped."""
 
     def __init__(self, api: Api) -> None:
@@ -313,7 +313,7 @@ class Kubelet:
         self._api.change_pod(pod_name, {**status, "ready": ready, "state": {"running": {}}})
 
 
-async def _once(api: Api, kubelet: Kubelet, number: int, names: list[str]) -> list[float]:
+async def _once(api: Api, kubelet: BenchKubelet, number: int, names: list[str]) -> list[float]:
     """Seconds from each request's event to its stop; returns when all requests have ended."""
     sent: dict[str, float] = {}
     waiting = set()
@@ -334,7 +334,7 @@ def _row(what: str, values: list[float]) -> None:
 async def run(args: argparse.Namespace) -> None:
     """Measure and print."""
     api = Api([pod(number, args.kib * 1024) for number in range(args.pods)])
-    kubelet = Kubelet(api)
+    kubelet = BenchKubelet(api)
     with tempfile.TemporaryDirectory(prefix="crrd-bench-") as folder:
         root = Path(folder)
         certificates = new_certificates()
@@ -374,7 +374,7 @@ async def call_alone(endpoint: str, count: int) -> None:
     await client.close()
 
 
-async def _alone(kubelet: Kubelet, endpoint: str, count: int) -> list[float]:
+async def _alone(kubelet: BenchKubelet, endpoint: str, count: int) -> list[float]:
     """Seconds from the first of the two calls to the stop, made by a process of its own."""
     command = ("-m", __spec__.name, "--only-calls", endpoint, "--busy", str(count))
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
@@ -391,7 +391,7 @@ async def _settled(api: Api) -> None:
         await asyncio.sleep(SETTLED_SECONDS)
 
 
-async def _measure(api: Api, kubelet: Kubelet, pid: int, args: argparse.Namespace) -> None:
+async def _measure(api: Api, kubelet: BenchKubelet, pid: int, args: argparse.Namespace) -> None:
     names = list(api.pods)
     print(f"way to the stop: {args.pods} pods of {args.kib} KB on the node, from the watch event to StopContainer")
     await asyncio.sleep(SETTLED_SECONDS)

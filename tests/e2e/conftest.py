@@ -12,7 +12,7 @@ from tests.support.containerd import Containerd
 from tests.support.faulty_node import FaultyNode
 from tests.support.images import BUSYBOX_IMAGE, BUSYBOX_IMAGE_2
 from tests.support.real_nodes import installed, machines
-from tests.tools.cluster.cluster import Cluster as Machines
+from tests.tools.cluster.cluster import RealCluster as Machines
 
 
 @pytest.fixture(scope="module")

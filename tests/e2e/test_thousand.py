@@ -21,7 +21,7 @@ from tests.bench.cluster import NAMES as NAMES_OF_PARTS
 from tests.bench.cluster import processes
 from tests.support.cluster import PATIENCE, Cluster, Json, container, pod_ready, request_for, restart_count, states
 from tests.support.real_nodes import kubectl, missing
-from tests.tools.cluster.cluster import Cluster as Machines
+from tests.tools.cluster.cluster import RealCluster as Machines
 
 pytestmark = [
     pytest.mark.cluster,

@@ -45,7 +45,7 @@ from tests.support.recreates import (
     rolled_out,
     wait_ready,
 )
-from tests.tools.cluster.cluster import Cluster as Machines
+from tests.tools.cluster.cluster import RealCluster as Machines
 
 pytestmark = [
     pytest.mark.cluster,

@@ -29,7 +29,7 @@ def daemon_pod(node: str, phase: str = "Running") -> Json:
     return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": phase}}
 
 
-class Cluster:
+class ForecastNodes:
     """Nodes: kept, rebuilt, a daemon that answers nonsense, one that is ill, none, one that serves no forecast, and one
     that fails without a word."""
 
@@ -79,8 +79,8 @@ class Cluster:
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    found = Cluster()
+async def cluster(tmp_path: Path) -> AsyncIterator[ForecastNodes]:
+    found = ForecastNodes()
     app = web.Application()
     app.router.add_get("/{path:.*}", found.answer)
     runner = web.AppRunner(app, access_log=None)
@@ -99,7 +99,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     await runner.cleanup()
 
 
-async def test_every_daemon_is_asked(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_every_daemon_is_asked(cluster: ForecastNodes, capsys: pytest.CaptureFixture[str]) -> None:
     code = await asyncio.to_thread(run_forecast, cluster.config())
     assert code == EXIT_RESTART
     reports = json.loads(capsys.readouterr().out)
@@ -120,7 +120,7 @@ async def test_every_daemon_is_asked(cluster: Cluster, capsys: pytest.CaptureFix
 
 
 async def test_a_node_without_an_answer_is_not_taken_for_safe(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+    cluster: ForecastNodes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.nodes = ["n1", "n4"]
     assert await asyncio.to_thread(run_forecast, cluster.config()) == EXIT_UNKNOWN
@@ -133,7 +133,7 @@ async def test_a_node_without_an_answer_is_not_taken_for_safe(
 
 
 async def test_a_cluster_without_nodes_is_not_taken_for_safe(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+    cluster: ForecastNodes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.nodes = []
     for output, said in (("table", "the API server lists no nodes\n"), ("json", "[]\n")):
@@ -142,7 +142,7 @@ async def test_a_cluster_without_nodes_is_not_taken_for_safe(
 
 
 async def test_a_question_is_asked_when_the_client_has_room_for_it(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster: ForecastNodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     through_pod = KubeClient.through_pod
     under_way: list[str] = []

@@ -37,7 +37,7 @@ OTHERS = [f"team-{number}" for number in range(6)]
 EARLY = "2025-01-01T00:00:00Z"
 
 
-class Cluster:
+class GatedPods:
     """Pods with the readiness gate and their requests, each in the namespace of its team."""
 
     def __init__(self, api: LanedApi) -> None:
@@ -83,8 +83,8 @@ class Cluster:
 
 
 @asynccontextmanager
-async def managed(api: LanedApi, *teams: str) -> AsyncIterator[Cluster]:
-    cluster = Cluster(api)
+async def managed(api: LanedApi, *teams: str) -> AsyncIterator[GatedPods]:
+    cluster = GatedPods(api)
     controller = LifecycleController(cast("KubeClient", api), Events(), cluster.clock)
     for team in (*(teams or ("noisy",)), *OTHERS):
         labels = {LABEL_READINESS_GATE: "enabled"}
@@ -130,7 +130,7 @@ async def test_fifty_namespaces_that_begin_to_hang_delay_no_other(hanging: tuple
     """All requests reach their deadlines in the same second. Those of other teams end within five."""
     noisy = [f"noisy-{each}" for each in range(50)]
     api = LanedApi(lambda verb, _, team, __: 10.0 if team in noisy and verb in hanging else 0.01)
-    before = Cluster(api)
+    before = GatedPods(api)
     for team in (*noisy, *OTHERS):
         for each in range(number):
             before.pod(team, f"{team}-{each}")

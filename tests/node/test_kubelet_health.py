@@ -11,7 +11,7 @@ from crrd.node import kubelet_health
 from crrd.node.kubelet_health import KubeletProbe
 
 
-class Kubelet:
+class HealthEndpoint:
     """Answers /healthz with a status, or keeps quiet; may go and come back on the same port."""
 
     def __init__(self, port: int) -> None:
@@ -50,14 +50,14 @@ async def not_ready() -> bool:
 
 
 @pytest.fixture
-async def kubelet(unused_tcp_port: int) -> AsyncIterator[Kubelet]:
-    made = Kubelet(unused_tcp_port)
+async def kubelet(unused_tcp_port: int) -> AsyncIterator[HealthEndpoint]:
+    made = HealthEndpoint(unused_tcp_port)
     yield made
     await made.go()
 
 
 @pytest.fixture
-def probe(kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch) -> KubeletProbe:
+def probe(kubelet: HealthEndpoint, monkeypatch: pytest.MonkeyPatch) -> KubeletProbe:
     """One that asks each time."""
     monkeypatch.setattr(kubelet_health, "FRESH_SECONDS", -1.0)
     return KubeletProbe(kubelet.port, unasked, not_ready)
@@ -67,7 +67,7 @@ Hang = Callable[[], Awaitable[None]]
 
 
 @pytest.fixture
-def hang(kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch) -> Hang:
+def hang(kubelet: HealthEndpoint, monkeypatch: pytest.MonkeyPatch) -> Hang:
     async def begin() -> None:
         monkeypatch.setattr(kubelet_health, "PATIENCE_SECONDS", 0.1)
         kubelet.status = None
@@ -88,14 +88,14 @@ async def since(probe: KubeletProbe) -> float:
     return found
 
 
-async def test_one_that_answers_is_there(kubelet: Kubelet, probe: KubeletProbe) -> None:
+async def test_one_that_answers_is_there(kubelet: HealthEndpoint, probe: KubeletProbe) -> None:
     await kubelet.come()
     assert await probe.silent_since() is None
     assert kubelet.asked == ["/healthz"]
 
 
 @pytest.mark.parametrize("status", [500, 302, 404])
-async def test_any_answer_counts(kubelet: Kubelet, probe: KubeletProbe, status: int) -> None:
+async def test_any_answer_counts(kubelet: HealthEndpoint, probe: KubeletProbe, status: int) -> None:
     """Kubelet says 500 while it cannot sync its pods' state, and starts containers all the same."""
     kubelet.status = status
     await kubelet.come()
@@ -109,7 +109,7 @@ async def test_one_that_was_never_there_decides_nothing(probe: KubeletProbe) -> 
 
 
 async def test_one_that_refuses_after_it_has_answered_is_silent_since_the_first_refusal(
-    kubelet: Kubelet, probe: KubeletProbe
+    kubelet: HealthEndpoint, probe: KubeletProbe
 ) -> None:
     await kubelet.come()
     assert await probe.silent_since() is None
@@ -119,7 +119,7 @@ async def test_one_that_refuses_after_it_has_answered_is_silent_since_the_first_
 
 
 async def test_one_that_hangs_is_silent_though_it_never_answered(
-    kubelet: Kubelet, probe: KubeletProbe, hang: Hang
+    kubelet: HealthEndpoint, probe: KubeletProbe, hang: Hang
 ) -> None:
     await kubelet.come()
     await hang()
@@ -128,14 +128,14 @@ async def test_one_that_hangs_is_silent_though_it_never_answered(
     assert await probe.silent_since() == first
 
 
-async def test_one_that_hangs_after_it_has_answered(kubelet: Kubelet, probe: KubeletProbe, hang: Hang) -> None:
+async def test_one_that_hangs_after_it_has_answered(kubelet: HealthEndpoint, probe: KubeletProbe, hang: Hang) -> None:
     await kubelet.come()
     assert await probe.silent_since() is None
     await hang()
     await since(probe)
 
 
-async def test_one_that_hangs_up_without_a_word_does_not_answer(kubelet: Kubelet, probe: KubeletProbe) -> None:
+async def test_one_that_hangs_up_without_a_word_does_not_answer(kubelet: HealthEndpoint, probe: KubeletProbe) -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.close()
@@ -147,7 +147,7 @@ async def test_one_that_hangs_up_without_a_word_does_not_answer(kubelet: Kubelet
         await since(probe)
 
 
-async def test_one_that_comes_back_is_there_and_may_go_again(kubelet: Kubelet, probe: KubeletProbe) -> None:
+async def test_one_that_comes_back_is_there_and_may_go_again(kubelet: HealthEndpoint, probe: KubeletProbe) -> None:
     await kubelet.come()
     assert await probe.silent_since() is None
     await kubelet.go()
@@ -158,7 +158,7 @@ async def test_one_that_comes_back_is_there_and_may_go_again(kubelet: Kubelet, p
     assert await since(probe) > first
 
 
-async def test_a_restart_between_two_questions_is_not_noticed(kubelet: Kubelet, probe: KubeletProbe) -> None:
+async def test_a_restart_between_two_questions_is_not_noticed(kubelet: HealthEndpoint, probe: KubeletProbe) -> None:
     """The connection of before is dead: that is not kubelet's silence."""
     await kubelet.come()
     assert await probe.silent_since() is None
@@ -172,7 +172,7 @@ OURS = [errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS]
 
 @pytest.mark.parametrize("number", OURS)
 async def test_what_fails_on_our_own_side_changes_nothing(
-    kubelet: Kubelet, probe: KubeletProbe, monkeypatch: pytest.MonkeyPatch, number: int
+    kubelet: HealthEndpoint, probe: KubeletProbe, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     async def fail(*_: object) -> None:
         raise OSError(number, "our own")
@@ -189,7 +189,7 @@ async def test_what_fails_on_our_own_side_changes_nothing(
 
 
 async def test_a_silence_of_which_nothing_was_heard_for_long_counts_anew(
-    kubelet: Kubelet, probe: KubeletProbe, monkeypatch: pytest.MonkeyPatch
+    kubelet: HealthEndpoint, probe: KubeletProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody asked meanwhile: kubelet may have been there."""
     await kubelet.come()
@@ -201,7 +201,7 @@ async def test_a_silence_of_which_nothing_was_heard_for_long_counts_anew(
 
 
 async def test_a_silence_does_not_outlast_what_fails_on_our_own_side_for_long(
-    kubelet: Kubelet, probe: KubeletProbe, monkeypatch: pytest.MonkeyPatch
+    kubelet: HealthEndpoint, probe: KubeletProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object) -> None:
         raise OSError(errno.EMFILE, "our own")
@@ -221,7 +221,7 @@ async def test_port_0_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_burst_asks_once(
-    kubelet: Kubelet, probe: KubeletProbe, hang: Hang, monkeypatch: pytest.MonkeyPatch
+    kubelet: HealthEndpoint, probe: KubeletProbe, hang: Hang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await kubelet.come()
     monkeypatch.setattr(kubelet_health, "FRESH_SECONDS", 3600.0)
@@ -237,7 +237,7 @@ async def test_a_burst_asks_once(
 
 @pytest.mark.parametrize("ready", [True, False])
 async def test_one_that_serves_it_elsewhere_now_holds_up_nothing(
-    kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch, *, ready: bool
+    kubelet: HealthEndpoint, monkeypatch: pytest.MonkeyPatch, *, ready: bool
 ) -> None:
     """--healthz-port was changed, or set to 0, under a daemon that goes on."""
     asked = 0
@@ -262,7 +262,7 @@ async def test_one_that_serves_it_elsewhere_now_holds_up_nothing(
 
 
 async def test_one_that_hangs_has_not_moved(
-    kubelet: Kubelet, probe: KubeletProbe, hang: Hang, monkeypatch: pytest.MonkeyPatch
+    kubelet: HealthEndpoint, probe: KubeletProbe, hang: Hang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await kubelet.come()
     await hang()

@@ -13,7 +13,7 @@ from crrd.kube.lanes import PLACES, Lane
 from crrd.kube.resources import PODS
 from crrd.node.daemon import NodeConfig, NodeDaemon
 from tests.node.test_health import Running
-from tests.node.test_refused_calls import Kubelet
+from tests.node.test_refused_calls import ReportingRuntime
 from tests.support.laned_api import LanedApi
 from tests.support.worlds import NODE
 
@@ -54,7 +54,7 @@ class Busy(LanedApi):
 )
 async def test_a_burst(stop_seconds: float, kubelet_seconds: float, queue: float, writes: int) -> None:
     api = Busy()
-    node, ends = Kubelet(api), asyncio.Event()  # type: ignore[arg-type]
+    node, ends = ReportingRuntime(api), asyncio.Event()  # type: ignore[arg-type]
     node.stop_seconds, node.kubelet_seconds = stop_seconds, kubelet_seconds
     daemon = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "error"))
     task = asyncio.create_task(daemon.serve(cast("NodeRuntime", node), cast("KubeClient", api), ends))
@@ -77,7 +77,7 @@ async def test_a_burst(stop_seconds: float, kubelet_seconds: float, queue: float
 async def test_fifty_namespaces_that_hang_from_the_start_delay_no_other(hanging: tuple[str, ...]) -> None:
     """Twelve requests each, for pods that are gone. The request of another namespace is done within five seconds."""
     api = Busy(lambda verb, _, team, __: 10.0 if team[:5] == "noisy" and verb in hanging else 0.01)
-    node, ends = Kubelet(api), asyncio.Event()  # type: ignore[arg-type]
+    node, ends = ReportingRuntime(api), asyncio.Event()  # type: ignore[arg-type]
     daemon = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "error"))
     world = Running(daemon._health, api, node)
     for number in range(600):

@@ -21,7 +21,7 @@ A_MINUTE = 12  # Most calls of one kind for one object
 SECONDS = 10.0  # For the work, once its calls succeed
 
 
-class Kubelet(Runtime):
+class ReportingRuntime(Runtime):
     """Also reports the pod to the API server, as kubelet does."""
 
     def __init__(self, api: RefusingApi) -> None:
@@ -47,7 +47,7 @@ class Kubelet(Runtime):
 async def test_calls_that_fail(call: str, fault: Fault) -> None:
     api = RefusingApi()
     daemon = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "error"))
-    node, stop = Kubelet(api), asyncio.Event()
+    node, stop = ReportingRuntime(api), asyncio.Event()
     task = asyncio.create_task(daemon.serve(cast("NodeRuntime", node), cast("KubeClient", api), stop))
     world = Running(daemon._health, api, node)
     await world.pass_by(20)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crrd.kube.resources import PODS, REQUESTS
-from tests.manager.test_fairness import OTHERS, Cluster, managed
+from tests.manager.test_fairness import OTHERS, GatedPods, managed
 from tests.simulation.clock import virtual_time
 from tests.support.laned_api import LanedApi
 
@@ -45,7 +45,7 @@ class Teams:
         self.checks: list[asyncio.Task[None]] = []
         self.faults: list[str] = []
 
-    async def take(self, cluster: Cluster, step: Step) -> None:
+    async def take(self, cluster: GatedPods, step: Step) -> None:
         action, (team, call), number = step
         match action:
             case "hang":
@@ -64,7 +64,7 @@ class Teams:
                 await asyncio.sleep(number)
         await asyncio.sleep(0.5)
 
-    def request(self, cluster: Cluster, team: str, kind: str) -> str:
+    def request(self, cluster: GatedPods, team: str, kind: str) -> str:
         """A request that needs something of the manager: at once, or at its deadline."""
         self.made += 1
         name = f"{kind}-{self.made}"
@@ -75,7 +75,7 @@ class Teams:
             cluster.request(team, name, "Completed" if kind == "done" else "Recreating")
         return name
 
-    async def check(self, cluster: Cluster, kind: str, name: str) -> None:
+    async def check(self, cluster: GatedPods, kind: str, name: str) -> None:
         await asyncio.sleep(BOUND + DEADLINE * (kind == "late"))
         done = {
             "first": lambda: cluster.unready(name),

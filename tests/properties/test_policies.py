@@ -37,7 +37,7 @@ class Container:
     started: int
 
 
-class World:
+class PolicyModel:
     """The model. `edits` are all values that the ConfigMap has had, with the second from which on."""
 
     def __init__(self) -> None:
@@ -106,9 +106,9 @@ STEPS = st.one_of(
 )
 
 
-def play(steps: list[tuple[str, int]]) -> World:
+def play(steps: list[tuple[str, int]]) -> PolicyModel:
     """The world after these steps, with a first look before them."""
-    world = World()
+    world = PolicyModel()
     world.look()
     for step, number in steps:
         match step:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import FailurePolicy, RequestPhase, StatePhase, Strategy
 from crrd.kubelet.restart_rules import RestartPolicy
-from tests.support.simulation import NAMES, World
+from tests.support.simulation import NAMES, SmallWorld
 
 STRATEGIES = [
     Strategy(),
@@ -23,7 +23,7 @@ STRATEGIES = [
 ]
 
 
-def succeeded(world: World, uid: str) -> None:
+def succeeded(world: SmallWorld, uid: str) -> None:
     status = world.requests[uid].status
     assert status.phase is RequestPhase.COMPLETED
     assert {state.phase for state in status.states} == {StatePhase.SUCCEEDED}
@@ -35,13 +35,13 @@ def succeeded(world: World, uid: str) -> None:
 def test_the_daemon_may_die_after_every_single_action(
     first: Strategy, second: Strategy, *, hooks: bool, contexts: bool
 ) -> None:
-    calm = World([first, second], hooks=hooks, contexts=contexts)
+    calm = SmallWorld([first, second], hooks=hooks, contexts=contexts)
     calm.settle()
     for moment in range(1, calm.actions):
-        world = World([first, second], hooks=hooks, contexts=contexts)
+        world = SmallWorld([first, second], hooks=hooks, contexts=contexts)
         died = False
 
-        def die_once(world: World = world, moment: int = moment) -> None:
+        def die_once(world: SmallWorld = world, moment: int = moment) -> None:
             nonlocal died
             if world.actions >= moment and not died:
                 died = True
@@ -55,12 +55,12 @@ def test_the_daemon_may_die_after_every_single_action(
 
 @pytest.mark.parametrize(("strategy", "hooks"), list(itertools.product(STRATEGIES, [False, True])))
 def test_the_first_request_may_be_deleted_at_every_step(strategy: Strategy, *, hooks: bool) -> None:
-    calm = World([strategy, Strategy()], hooks=hooks, contexts=True)
+    calm = SmallWorld([strategy, Strategy()], hooks=hooks, contexts=True)
     calm.settle()
     for moment in range(calm.actions + 1):
-        world = World([strategy, Strategy()], hooks=hooks, contexts=True)
+        world = SmallWorld([strategy, Strategy()], hooks=hooks, contexts=True)
 
-        def delete(world: World = world, moment: int = moment) -> None:
+        def delete(world: SmallWorld = world, moment: int = moment) -> None:
             if world.actions >= moment:
                 world.delete("r0")
 
@@ -69,7 +69,7 @@ def test_the_first_request_may_be_deleted_at_every_step(strategy: Strategy, *, h
 
 
 def test_one_recreation_in_all_without_interference() -> None:
-    world = World([Strategy(), Strategy()], hooks=True, contexts=True)
+    world = SmallWorld([Strategy(), Strategy()], hooks=True, contexts=True)
     world.settle()
     assert len(world.instances) == 2 * len(NAMES)
     first = {world.instances[name].id for name in world.instances if world.instances[name].restart_count == 0}
@@ -77,14 +77,14 @@ def test_one_recreation_in_all_without_interference() -> None:
 
 
 def test_force_recreates_once_per_request() -> None:
-    world = World([Strategy(force=True), Strategy(force=True)], hooks=False, contexts=True)
+    world = SmallWorld([Strategy(force=True), Strategy(force=True)], hooks=False, contexts=True)
     world.settle()
     assert len(world.instances) == 3 * len(NAMES)
 
 
 @pytest.mark.parametrize("policy", [RestartPolicy.NEVER, RestartPolicy.ON_FAILURE])
 def test_every_request_ends_whatever_the_restart_policy(policy: RestartPolicy) -> None:
-    world = World([Strategy(failure_policy=FailurePolicy.IGNORE)], hooks=False, contexts=True, policy=policy)
+    world = SmallWorld([Strategy(failure_policy=FailurePolicy.IGNORE)], hooks=False, contexts=True, policy=policy)
     world.settle()
     states = world.requests["r0"].status.states
     if policy is RestartPolicy.NEVER:
@@ -124,7 +124,7 @@ def test_any_interleaving(
     hooks: bool,
     contexts: bool,
 ) -> None:
-    world = World(strategies, hooks=hooks, contexts=contexts, policy=policy)
+    world = SmallWorld(strategies, hooks=hooks, contexts=contexts, policy=policy)
     for what, which in script:
         name = NAMES[which]
         match what:

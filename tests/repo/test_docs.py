@@ -69,3 +69,12 @@ def test_readme_is_for_two_minutes() -> None:
 def test_tests_that_are_named_are_there(page: Path) -> None:
     for file, name in re.findall(r"(tests/[\w/]+\.py)::(\w+)", text_of(page)):
         assert re.search(rf"^ *(async )?def {name}\(", text_of(ROOT / file), re.MULTILINE), f"{file}::{name}"
+
+
+def test_each_world_of_the_tests_has_one_name() -> None:
+    named = re.findall(r"`([A-Z]\w+)` in `(tests/[\w/]+\.py)`", text_of(ROOT / "CONTRIBUTING.md"))
+    assert ("SmallWorld", "tests/support/simulation.py") in named
+    for name, file in named:
+        assert re.search(rf"^class {name}\b", text_of(ROOT / file), re.MULTILINE), f"{name} in {file}"
+    code = "".join(text_of(path) for path in (ROOT / "tests").rglob("*.py"))
+    assert re.findall(r"^class (World|Cluster|Kubelet)\b", code, re.MULTILINE) == ["Cluster"]

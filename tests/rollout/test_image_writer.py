@@ -28,7 +28,7 @@ RUN = run(image=ImageChange("i:2", ("i:1",)))
 NAMES = [f"web-{number:02}" for number in range(60)]
 
 
-class World:
+class WriterWorld:
     """The pods, and the API server, which takes 0.2 s for a patch. Stands for the client and the cluster."""
 
     def __init__(self) -> None:
@@ -85,14 +85,14 @@ class World:
 
 
 async def test_as_many_are_in_flight_as_of_other_writes() -> None:
-    world = World()
+    world = WriterWorld()
     await world.plans(60.0)
     assert (sorted(world.done), sorted(world.asked)) == (NAMES, NAMES)
     assert world.most_in_flight == PLACES
 
 
 async def test_those_that_hang_delay_no_other() -> None:
-    world = World()
+    world = WriterWorld()
     world.slow = dict.fromkeys(NAMES[: 2 * PLACES], 30.0)
     with pytest.raises(TimeoutError):
         await world.plans(10.0)
@@ -101,7 +101,7 @@ async def test_those_that_hang_delay_no_other() -> None:
 
 
 async def test_what_is_refused_to_all_is_not_asked_for_all() -> None:
-    world = World()
+    world = WriterWorld()
     world.error = ApiRefusedError("not by hand", status=400)
     await world.plan()
     await asyncio.sleep(60)
@@ -111,7 +111,7 @@ async def test_what_is_refused_to_all_is_not_asked_for_all() -> None:
 
 
 async def test_a_missing_right_ends_the_run() -> None:
-    world = World()
+    world = WriterWorld()
     world.error = ApiRefusedError('pods "web" is forbidden: User "me" cannot patch', status=403)
     await world.plan()
     await asyncio.sleep(60)
@@ -121,7 +121,7 @@ async def test_a_missing_right_ends_the_run() -> None:
 
 
 async def test_a_plan_without_patches_stops_those_that_wait() -> None:
-    world = World()
+    world = WriterWorld()
     await world.plan()
     await asyncio.sleep(0.1)
     await world.writer.carry_out(RUN, Plan((), steps=NO_STEPS))
@@ -130,7 +130,7 @@ async def test_a_plan_without_patches_stops_those_that_wait() -> None:
 
 
 async def test_at_the_end_those_under_way_are_awaited_and_no_other_begins() -> None:
-    world = World()
+    world = WriterWorld()
     await world.plan()
     await asyncio.sleep(0.1)
     await world.writer.end()

@@ -30,7 +30,7 @@ from tests.simulation.store import Object, Store, Watch, key_of, line, merged, s
 
 if TYPE_CHECKING:
     from tests.simulation.daemon import Life
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 BOOKMARK_SECONDS = 60.0
 _SORTS = {"node": "read"}  # A kind of calls -> the kind that includes it
@@ -69,7 +69,7 @@ class _Open:
 class ApiServer:
     """Answers the daemon. All other parts use the store directly."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "SimulatedWorld") -> None:
         self._world = world
         self.store = Store(world.changed, world.loop.true_utc, world.loop.time)
         self.rules: list[Rule] = []

@@ -15,7 +15,7 @@ from tests.simulation.schedule import ContainerShape
 
 if TYPE_CHECKING:
     from tests.simulation.channel import Call
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 KILLED = 137
 _STATES = {
@@ -63,7 +63,7 @@ class Container:
 class Containers:
     """All containers of the node. Creation times never decrease, because kubelet relies on their order."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "SimulatedWorld") -> None:
         self._world = world
         self.present: dict[str, Container] = {}
         self.all: dict[str, Container] = {}  # Including removed ones

@@ -12,7 +12,7 @@ from crrd.kubelet.labels import LABEL_POD_UID
 from tests.simulation.containers import KILLED
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 from tests.simulation.channel import Call, failed
 
@@ -40,7 +40,7 @@ class Rule:
 class Cri:
     """The runtime's side of every call."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "SimulatedWorld") -> None:
         self._world = world
         self.rules: list[Rule] = []
         self.down = False

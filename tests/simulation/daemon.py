@@ -44,7 +44,7 @@ from tests.simulation.store import Object, Passes
 
 if TYPE_CHECKING:
     from tests.simulation.containers import Container
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 KUBELET_PORT = 10248
 _MOMENT = 0.01  # Time for which the daemon may still act on a request whose end it has just received
@@ -87,7 +87,7 @@ class Life:
     judged = True
     shops = False  # Whether it is a run on the shop's pods
 
-    def __init__(self, world: "World", number: int) -> None:
+    def __init__(self, world: "SimulatedWorld", number: int) -> None:
         self.world = world
         self.number = number
         self.dead = False

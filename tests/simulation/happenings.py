@@ -11,8 +11,8 @@ from tests.simulation.containers import Containers
 from tests.simulation.cri import Cri
 from tests.simulation.daemon import Life, Manager
 from tests.simulation.judge import Judge
-from tests.simulation.kubelet import Kubelet
-from tests.simulation.manager import Cluster
+from tests.simulation.kubelet import SimulatedKubelet
+from tests.simulation.manager import SimulatedUsers
 from tests.simulation.pod import Pod
 from tests.simulation.schedule import NAMESPACE, Event, Setup
 from tests.simulation.shop import Shop
@@ -29,10 +29,10 @@ class Happenings:
     setup: Setup
     story: list[str]
     judge: Judge
-    kubelet: Kubelet
+    kubelet: SimulatedKubelet
     cri: Cri
     containers: Containers
-    cluster: Cluster
+    cluster: SimulatedUsers
     teams: Teams
     shop: Shop
     api: ApiServer

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 APP, OLD, NEW, OTHER = "app:1", "proxy:1", "proxy:2", "proxy:3"
 FIRST_BACK_OFF, LAST_BACK_OFF = 10.0, 300.0
@@ -24,7 +24,7 @@ def without_digest(image: str) -> str:
 class Images:
     """What is on the node, and the registry."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "SimulatedWorld") -> None:
         self._world = world
         self._since: dict[str, float] = dict.fromkeys((APP, OLD), 0.0)
         self._pulling: set[str] = set()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.channel import Call
     from tests.simulation.daemon import Life
     from tests.simulation.pod import Pod
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 from tests.simulation.facts import Act, Known
 from tests.simulation.pace import Pace
@@ -47,7 +47,7 @@ AFTER_HOOK = 6.0  # Seconds after the grace period in which the stop after a hoo
 class Judge(Pace):
     """Sees all actions, and reports violations."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "SimulatedWorld") -> None:
         super().__init__(world)
         self._rates: dict[str, deque[float]] = {}
         self._said: dict[str, str] = {}

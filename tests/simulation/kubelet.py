@@ -16,7 +16,7 @@ from tests.simulation.pod import Pod, phase_of
 from tests.simulation.schedule import NAMESPACE, NODE, ContainerShape, PodShape
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 BACK_OFF_FIRST, BACK_OFF_LAST, BACK_OFF_FORGOTTEN = 10.0, 300.0, 600.0
 STATUS_SECONDS = 0.05
@@ -26,10 +26,10 @@ START_ERROR = 128
 FLAP_SECONDS, FLAPS = 2.0, 30
 
 
-class Kubelet:
+class SimulatedKubelet:
     """All pods of the node."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "SimulatedWorld") -> None:
         self._world = world
         self.pods: dict[str, Pod] = {}  # By the runtime's UID
         self.down = False

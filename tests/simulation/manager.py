@@ -16,13 +16,13 @@ from tests.simulation.schedule import NAMESPACE, NODE
 from tests.simulation.store import Object
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 
-class Cluster:
+class SimulatedUsers:
     """The users' actions."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "SimulatedWorld") -> None:
         self._world = world
         self._made = 0
 

@@ -27,7 +27,7 @@ from tests.simulation.store import Object
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
 
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 RUN_SECONDS = 300  # Time limit of each process, after which a later one continues
 AGAIN_SECONDS = 30.0  # From the end of a run that is to be continued until the next process
@@ -42,7 +42,7 @@ class Process(Life):
     judged = False
     shops = True
 
-    def __init__(self, world: "World", number: int, words: "Sequence[str]") -> None:
+    def __init__(self, world: "SimulatedWorld", number: int, words: "Sequence[str]") -> None:
         super().__init__(world, number)
         self.words = words
         self.code: int | None = None
@@ -118,7 +118,7 @@ class Runs:
     running_wrong: Callable[[], list[str]]
     played: Any
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "SimulatedWorld") -> None:
         self._world = world
         self.shop: Shape | None = world.setup.shop
         self.process: Process | None = None  # The one that works, if there is one

@@ -29,7 +29,7 @@ from tests.support.controllers import Controllers, Json
 if TYPE_CHECKING:
     from tests.simulation.containers import Container
     from tests.simulation.pod import Pod
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 KINDS = ("deployments", "statefulsets", "daemonsets", "replicasets", "controllerrevisions", "pods")
 LATE = 5.0  # Seconds after which a run must know that a pod is not ready
@@ -41,7 +41,7 @@ BLIND = 60.0  # Seconds after a fault of the API in which it may not know
 class _Objects(MutableMapping[str, Json]):
     """The shop's objects in the store, as its controllers read and write them."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "SimulatedWorld") -> None:
         self._world = world
 
     def __getitem__(self, key: str) -> Json:
@@ -97,7 +97,7 @@ class _Played(Controllers):
 class Shop(Runs):
     """The workload of the schedule, if it has one."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "SimulatedWorld") -> None:
         super().__init__(world)
         self.played = _Played(world.setup.shop.kind if world.setup.shop else "", _Objects(world))
         self._due: set[str] = set()

@@ -24,7 +24,7 @@ from tests.simulation.network import Sent
 from tests.simulation.store import Object, key_of, merged
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 NOISY = "noisy"  # The team whose calls hang
 ELSEWHERE = "node-2"
@@ -38,7 +38,7 @@ SERVED_SECONDS = 0.5  # For the recreation of a container on that node
 class Teams:
     """The teams' objects."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "SimulatedWorld") -> None:
         self._world = world
         self._made = 0
         self._hanging: tuple[float, str] = (0.0, "")

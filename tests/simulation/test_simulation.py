@@ -14,7 +14,7 @@ from tests.simulation.maker import day, schedule
 from tests.simulation.schedule import Event, Schedule
 from tests.simulation.shop_plots import image_run
 from tests.simulation.shrink import shrink, story
-from tests.simulation.world import World, collect, run
+from tests.simulation.world import SimulatedWorld, collect, run
 
 SCHEDULES = 100  # Number of seeds in `make test`, one of them with a full node. `make soak` runs more
 IMAGE_RUNS = 6  # The same for runs with an image
@@ -100,14 +100,14 @@ def test_a_seed_always_tells_the_same_story(seed: int) -> None:
 
 def test_a_schedule_shrinks_to_what_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     """With an invariant that only two of the events together break."""
-    original = World.happen
+    original = SimulatedWorld.happen
 
-    def happen(self: World, event: Event) -> None:
+    def happen(self: SimulatedWorld, event: Event) -> None:
         original(self, event)
         if self.faults["step"] >= 2:
             self.broken("two steps of the clock")
 
-    monkeypatch.setattr(World, "happen", happen)
+    monkeypatch.setattr(SimulatedWorld, "happen", happen)
     plan = schedule(1)
     steps = [Event(2.0, "step", {"by": 1.5}), Event(3.0, "step", {"by": 30.0}), Event(4.0, "step", {"by": 1.5})]
     plan = Schedule(1, plan.setup, (*plan.events, *steps))

@@ -10,7 +10,7 @@ from tests.simulation.store import Object, states
 if TYPE_CHECKING:
     from tests.simulation.daemon import Life
     from tests.simulation.pod import Pod
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 from tests.simulation.facts import Act, Known
 
@@ -31,7 +31,7 @@ _FACTS = {
 class Verdicts:
     """Checks every write of a status."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "SimulatedWorld") -> None:
         self._world = world
         self.known: dict[str, Known] = {}
         self._stops: dict[str, list[Act]] = {}

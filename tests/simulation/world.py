@@ -23,8 +23,8 @@ from tests.simulation.daemon import Life, Manager, outside
 from tests.simulation.happenings import Happenings
 from tests.simulation.images import Images
 from tests.simulation.judge import Judge
-from tests.simulation.kubelet import Kubelet
-from tests.simulation.manager import Cluster
+from tests.simulation.kubelet import SimulatedKubelet
+from tests.simulation.manager import SimulatedUsers
 from tests.simulation.memory import remembered
 from tests.simulation.network import Reply, Response, Sent, refused
 from tests.simulation.schedule import LONG_GRACE, NAMESPACE, NODE, SHOP, Schedule, is_own
@@ -57,7 +57,7 @@ class Outcome:
     objects: int = 0  # Number of objects that the daemon still had at its end, when nothing was left to do
 
 
-class World(Happenings):
+class SimulatedWorld(Happenings):
     """The whole simulated world and its events."""
 
     def __init__(self, loop: SimulatedLoop, plan: Schedule) -> None:
@@ -66,10 +66,10 @@ class World(Happenings):
         self._plan = plan
         self.story: list[str] = []
         self.judge = Judge(self)
-        self.kubelet = Kubelet(self)
+        self.kubelet = SimulatedKubelet(self)
         self.cri = Cri(self)
         self.containers = Containers(self)
-        self.cluster = Cluster(self)
+        self.cluster = SimulatedUsers(self)
         self.teams = Teams(self)
         self.images = Images(self)
         self.shop = Shop(self)
@@ -373,7 +373,7 @@ def run(plan: Schedule) -> Outcome:
     state = random.getstate()
     random.seed(plan.seed)
     with outside(), virtual_time() as loop:
-        world = World(loop, plan)
+        world = SimulatedWorld(loop, plan)
         loop.set_exception_handler(world.unhandled)
         try:
             what = loop.run_until_complete(world.run())

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from crrd.lib.errors import ConfigurationError
 from tests.soak_cluster.record import Part
-from tests.tools.cluster.cluster import Cluster
+from tests.tools.cluster.cluster import RealCluster
 from tests.tools.cluster.machine import Machine
 
 PROGRAMS = {
@@ -139,7 +139,7 @@ def found_in(folders: Sequence[Path]) -> dict[Part, list[Process]]:
 
 def found_in_cluster(folder: Path, node: str) -> dict[Part, list[Process]]:
     """Return the processes of a cluster of `tests.tools.cluster` that matter for one of its nodes."""
-    cluster = Cluster.find(folder)
+    cluster = RealCluster.find(folder)
     found: dict[Part, list[Process]] = {}
     for machine in (cluster.control_plane, cluster.node(node)):
         for file in sorted(machine.folder.glob("*.pid")):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.manifests import MANIFESTS
-from tests.tools.cluster.cluster import Cluster as Machines
+from tests.tools.cluster.cluster import RealCluster as Machines
 from tests.tools.cluster.image import write_crrd_image
 from tests.tools.cluster.node import Node
 

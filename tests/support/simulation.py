@@ -54,7 +54,7 @@ class Life:
         self.works[uid, instance.id] = replace(known, **changes)
 
 
-class World:
+class SmallWorld:
     """Two requests, three containers, and everything that may interfere."""
 
     def __init__(

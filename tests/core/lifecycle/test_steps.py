@@ -380,7 +380,7 @@ class TestPod:
 
 
 @dataclass
-class World:
+class LifecycleWorld:
     """A pod, its requests and a clock; the manager's actions happen to it one by one, and a crash may cut them off."""
 
     requests: dict[str, Request] = field(default_factory=dict)
@@ -526,10 +526,10 @@ NAMES = st.sampled_from(["r", "s"])
 USER_DOES = st.sampled_from(
     ["delete", "delete", "hold", "take finalizer", "take mark", "clear condition", "replace pod"]
 )
-Moment = Callable[[World], object]
+Moment = Callable[[LifecycleWorld], object]
 
 
-def wait(world: World, seconds: float) -> None:
+def wait(world: LifecycleWorld, seconds: float) -> None:
     world.seconds += seconds
 
 
@@ -556,7 +556,7 @@ def test_whatever_happens_readiness_is_released_and_requests_end(
     deadlines: tuple[int | None, int | None], ttl: int | None, moments: list[Moment], *, known: bool
 ) -> None:
     """They end also where the pod cannot be looked up any more; what it needs for the rest waits until it can be."""
-    world = World()
+    world = LifecycleWorld()
     for name, deadline in zip("rs", deadlines, strict=True):
         world.put(request(name, strategy=GRACE, deadline_seconds=deadline, ttl_seconds=ttl))
     for moment in moments:
@@ -580,9 +580,9 @@ def test_whatever_happens_readiness_is_released_and_requests_end(
     assert world.pod is None or world.pod.readiness == READY
 
 
-def acquired_world() -> World:
+def acquired_world() -> LifecycleWorld:
     """Two requests of one pod, both with a grace period, the first served, the other behind it."""
-    world = World()
+    world = LifecycleWorld()
     for name in "rs":
         world.put(request(name, strategy=GRACE))
     world.run()
@@ -615,7 +615,7 @@ def test_the_second_request_of_a_pod_runs_wherever_the_first_is_deleted(steps_be
 
 def test_of_two_unready_requests_the_last_one_makes_the_pod_ready() -> None:
     both = replace(POD, readiness=acquired(UNREADY.readiness, "ns/s"))
-    world = World(pod=both)
+    world = LifecycleWorld(pod=both)
     for name in "rs":
         world.put(
             replace(

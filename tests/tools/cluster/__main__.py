@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from crrd.lib.errors import ConfigurationError
-from tests.tools.cluster.cluster import Cluster
+from tests.tools.cluster.cluster import RealCluster
 from tests.tools.cluster.plan import Plan, found_cni, found_etcd
 
 _DESCRIPTION = """\
@@ -93,7 +93,7 @@ def _tell(line: str) -> None:
 
 def _serve(plan: Plan, images: Sequence[Path]) -> None:
     """Run the cluster until SIGINT or SIGTERM."""
-    cluster = Cluster(plan, _tell)
+    cluster = RealCluster(plan, _tell)
     ended = threading.Event()
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
     temporary: Path | None = None
     try:
         if args.end:
-            Cluster.find(args.end).end()
+            RealCluster.find(args.end).end()
             return 0
         if not args.keep:
             temporary = Path(tempfile.mkdtemp(prefix="crrd-k8s-"))

@@ -23,7 +23,7 @@ _READY_SECONDS = 180
 _DEFAULT_ACCOUNT = (Resource("serviceaccounts"), "default", "default")
 
 
-class Cluster:
+class RealCluster:
     """The machines of a plan."""
 
     def __init__(self, plan: Plan, tell: Callable[[str], None] = lambda _: None) -> None:
@@ -33,7 +33,7 @@ class Cluster:
         self._tell = tell
 
     @classmethod
-    def find(cls, folder: Path) -> "Cluster":
+    def find(cls, folder: Path) -> "RealCluster":
         """Return the cluster of a folder. Raises ConfigurationError."""
         return cls(Plan.load(folder.resolve()))
 
