@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from crrd.core.rollout.image.controllers import Adoption, Write, controller_of, release_command
 from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.image.reasons import AdoptionProblem, AdoptionWait
 from crrd.core.rollout.image.template import LABEL_ADOPTING
 from crrd.core.rollout.phases import RunPhase
 from crrd.lib.jsonpatch import Operation
@@ -27,13 +28,13 @@ def next_adoption(facts: ImageRun) -> Adoption:
     """Return the next step. All of the workload's pods have the image, or will get it from this run."""
     template, follows = facts.template, facts.change.follow
     if not template.uid:
-        return Adoption(wait=f"waiting for {facts.target}")
+        return Adoption(wait=facts.say(AdoptionWait.WORKLOAD))
     if not follows and (found := _around_the_hold(facts)) is not None:
         return found
     if facts.state.revisions is None:
-        return Adoption(wait=f"reading the revisions of {facts.target}")
+        return Adoption(wait=facts.say(AdoptionWait.REVISIONS))
     if facts.state.released:
-        return Adoption(problem=f"the image of {facts.target} was set back to {template.content.image} meanwhile")
+        return Adoption(problem=facts.say(AdoptionProblem.SET_BACK, found=template.content.image))
     obstacle, is_deployment = hindered(facts), template.kind == "Deployment"
     goes_on = facts.is_aborted or (obstacle is not None and template.holder and obstacle.wait)
     if obstacle is not None and (follows or not (is_deployment and goes_on)):
@@ -58,16 +59,14 @@ def _around_the_hold(facts: ImageRun) -> Adoption | None:
         return Adoption(problem=problem)
     if has_image and not template.holder:
         if not template.observed:  # what its status says of a rollout is from before the release
-            return Adoption(
-                wait=f"waiting until the controller has seen the release of {facts.target}", phase=releasing
-            )
+            return Adoption(wait=facts.say(AdoptionWait.RELEASE_SEEN), phase=releasing)
         if kept := held_by_user(facts):
             return Adoption(problem=kept)
         wait = (facts.world.workload.rolling if facts.world.workload is not None else "") or facts.starting
         return Adoption(wait=wait, done=not wait, phase=releasing)
     if facts.is_aborted and not has_image:  # the hold writes both, so this is not what the run has held
-        why = f"the template of {facts.target} has {template.content.image}, not {image}"
-        return Adoption(problem=f"{why}; {release_command(facts)}")
+        values = {"found": template.content.image, "wanted": image, "release": release_command(facts)}
+        return Adoption(problem=facts.say(AdoptionProblem.OTHER_IMAGE, **values))
     return None
 
 
@@ -91,15 +90,14 @@ def _is_timeless(operation: Operation) -> bool:
 
 def changed_by_others(facts: ImageRun) -> str:
     """Return why a run must not go on, because somebody else has changed the workload's template; "" if not."""
-    change, template, target = facts.change, facts.template, facts.target
-    content = template.content
+    change, template, content = facts.change, facts.template, facts.template.content
     if not change.template:
         return ""
     held = f", and its controller is held ({LABEL_ADOPTING}: {release_command(facts)})" * bool(template.holder)
     if content.rest != change.template:
-        return f"the template of {target} was changed meanwhile{held}"
+        return facts.say(AdoptionProblem.TEMPLATE_CHANGED, held=held)
     if change.is_foreign_template(content.image) or (change.adopt and held and content.image != change.template_image):
-        return f"the image of {target} was set to {content.image} meanwhile{held}"
+        return facts.say(AdoptionProblem.IMAGE_SET, found=content.image, held=held)
     return ""
 
 
@@ -108,31 +106,27 @@ def held_by_user(facts: ImageRun) -> str:
     template = facts.template
     if template.holder or not template.is_suspended or template.updated == template.replicas:
         return ""
-    why = f"{facts.target} is held, and not all of its pods have its revision"
-    return f"{why}, so its controller replaces them later: use --image-from-template"
+    return facts.say(AdoptionProblem.HELD_BY_USER)
 
 
 def hindered(facts: ImageRun) -> Adoption | None:
     """Return what to wait for, or why there is no adoption, if a pod does not run the image; None if all do."""
-    template, target, image = facts.template, facts.target, facts.image
-    there, name, workload = facts.members, facts.container, facts.world.workload
-    odd = [each for each in there if facts.image_of(each) != image]
+    template, there, workload = facts.template, facts.members, facts.world.workload
+    odd = next((each for each in there if facts.image_of(each) != facts.image), None)
     if not there and workload is not None and workload.desired and not template.holder:
-        return Adoption(wait=f"waiting for a pod of {target}")  # so that one has shown that the image works
+        return Adoption(wait=facts.say(AdoptionWait.FIRST_POD))  # so that one has shown that the image works
     if facts.starting:
         return Adoption(wait=facts.starting)
     tried = there or template.holder or facts.change.follow
     if not tried and not any(each.succeeded for each in facts.world.requests_of(facts.run)):
-        why = f"no pod of {target} has run {image}"
-        return Adoption(problem=f"{why}, so its template was not changed: without pods, change the template itself")
-    if odd:
-        named = f"pod {odd[0].pod.name} has {facts.image_of(odd[0]) or 'no such container'}"
-        if template.holder:
-            return Adoption(problem=f"{named}, and its controller is held; {release_command(facts)}")
-        if facts.change.follow:
-            return Adoption(problem=f"{target} does not follow its template yet, because {named}")
-        return Adoption(problem=f"the template of {target} was not changed, because {named}")
-    unready = next((each for each in there if not each.ready and not each.pod.containers[name].ready), None)
+        return Adoption(problem=facts.say(AdoptionProblem.NEVER_RAN))
+    if odd is not None:
+        named = f"pod {odd.pod.name} has {facts.image_of(odd) or 'no such container'}"
+        following = AdoptionProblem.ODD_WHILE_FOLLOWING if facts.change.follow else AdoptionProblem.ODD_POD
+        reason = AdoptionProblem.ODD_WHILE_HELD if template.holder else following
+        return Adoption(problem=facts.say(reason, odd=named, release=release_command(facts)))
+    containers = ((each, each.pod.containers[facts.container]) for each in there)
+    unready = next((each.pod.name for each, container in containers if not each.ready and not container.ready), None)
     if unready is not None and not template.holder:  # an earlier run may have given it an image that does not work
-        return Adoption(wait=f"container {name} of pod {unready.pod.name} has {image}, but is not ready")
+        return Adoption(wait=facts.say(AdoptionWait.UNREADY, pod=unready))
     return None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.names import image_operations
+from crrd.core.rollout.image.reasons import AdoptionProblem, AdoptionWait
 from crrd.core.rollout.image.template import (
     HOLDING_PARTITION,
     LABEL_ADOPTING,
@@ -70,7 +71,7 @@ def mixed_revisions(revisions: Iterable[Revision], members: Iterable[Member]) ->
     labels = ((each.pod.name, label_of(each)) for each in members if each.counts)
     found = {rests[label]: name for name, label in labels if label in rests}
     names = " and ".join(sorted(found.values())[:2])
-    return f"pods {names} have revisions that differ in more than the image" if len(found) > 1 else ""
+    return AdoptionProblem.MIXED_REVISIONS.say(pods=names) if len(found) > 1 else ""
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,7 @@ class _Deployment(Controller):
         """See Controller."""
         if found := self._several() or self._twins():
             return found
-        paused = f"{self.facts.target} is paused: resume it first, and wait for its rollout"
-        return Adoption(problem=paused) if self.template.paused else None
+        return Adoption(problem=self.facts.say(AdoptionProblem.PAUSED)) if self.template.paused else None
 
     def hold(self) -> Write:
         """See Controller."""
@@ -152,7 +152,7 @@ class _Deployment(Controller):
 
     def follow(self) -> Adoption | None:
         """See Controller."""
-        target, template, follows = self.facts.target, self.template, self.facts.change.follow
+        say, template, follows = self.facts.say, self.template, self.facts.change.follow
         active = self.facts.state.active
         if several := self._several():
             return several
@@ -161,20 +161,19 @@ class _Deployment(Controller):
         if (agrees or not follows) and (twins := self._twins()):
             return twins
         if not template.observed and not follows:
-            return Adoption(wait=f"waiting until the controller has seen the new template of {target}")
+            return Adoption(wait=say(AdoptionWait.TEMPLATE_SEEN))
         if not active:
-            return Adoption(wait=f"waiting for the ReplicaSet of {target}") if template.replicas else None
+            return Adoption(wait=say(AdoptionWait.REPLICA_SET)) if template.replicas else None
         own = active[0]
         if not follows and not same_rest:
-            why = f"the template of ReplicaSet {own.name} differs from that of {target} in more than the image"
-            return Adoption(problem=f"{why}; {release_command(self.facts)}")
+            release = release_command(self.facts)
+            return Adoption(problem=say(AdoptionProblem.OTHER_REPLICA_SET, name=own.name, release=release))
         if own.content.image != self.image:
             if own.content.shape != template.content.shape:
-                return Adoption(problem=f"ReplicaSet {own.name} differs from {target} in more than images")
+                return Adoption(problem=say(AdoptionProblem.OTHER_SHAPE, name=own.name))
             return Adoption((self._give(own),))
         if agrees and template.replicas and template.updated != template.replicas:
-            why = f"waiting until the controller of {target} has seen the new template of its ReplicaSet"
-            return Adoption(wait=why)
+            return Adoption(wait=say(AdoptionWait.REPLICA_SET_SEEN))
         return None
 
     def release(self) -> Write:
@@ -187,9 +186,8 @@ class _Deployment(Controller):
 
     def _several(self) -> Adoption | None:
         """Return the problem of a Deployment with several ReplicaSets, None if it has one at most."""
-        target, count = self.facts.target, len(self.facts.state.active)
-        several = f"the rollout of {target} is not finished: it has {count} active ReplicaSets"
-        return Adoption(problem=several) if count > 1 else None
+        count = len(self.facts.state.active)
+        return Adoption(problem=self.facts.say(AdoptionProblem.SEVERAL, count=count)) if count > 1 else None
 
     def _twins(self) -> Adoption | None:
         """Return the step that deletes ReplicaSets without pods that have the template with the image.
@@ -216,10 +214,9 @@ class _Set(Controller):
         revisions, there = self.facts.state.own_revisions, self.facts.members
         rests = {each.label: each.content.rest for each in revisions}
         if unknown := next((each.pod.name for each in there if label_of(each) not in rests), ""):
-            return Adoption(wait=f"reading the revision of pod {unknown}")
+            return Adoption(wait=self.facts.say(AdoptionWait.REVISION_OF_POD, pod=unknown))
         why = mixed_revisions(revisions, there)
-        changed = f"the template of {self.facts.target} was not changed, because"
-        return Adoption(problem=f"{changed} {why}") if why else None
+        return Adoption(problem=self.facts.say(AdoptionProblem.NOT_ADOPTED, why=why)) if why else None
 
     def hold(self) -> Write:
         """See Controller. With OnDelete the controller deletes no pods anyway."""
@@ -234,9 +231,9 @@ class _Set(Controller):
 
     def follow(self) -> Adoption | None:
         """See Controller."""
-        target, template, newest = self.facts.target, self.template, self._newest()
+        template, newest = self.template, self._newest()
         if newest is None:
-            return Adoption(wait=f"waiting until the controller of {target} has made a revision of the new template")
+            return Adoption(wait=self.facts.say(AdoptionWait.REVISION_MADE))
         by_label = {each.label: each for each in self.facts.state.own_revisions}
         writes, labels = [], set[str]()
         for member in sorted(self.facts.members, key=lambda each: (-each.ordinal, each.pod.name)):
@@ -252,7 +249,7 @@ class _Set(Controller):
         complete = not self.facts.change.follow or (labels <= {newest.label} and self.is_target(newest.content))
         if complete and template.updated != template.replicas:
             # it watches its pods and itself separately, so order does not help
-            return Adoption(wait=f"waiting until the controller of {target} has seen the labels of its pods")
+            return Adoption(wait=self.facts.say(AdoptionWait.LABELS_SEEN))
         return None
 
     def release(self) -> Write:
@@ -285,14 +282,13 @@ class _Set(Controller):
         if not self.facts.change.follow:
             if before is newest or (before is not None and before.content.rest == newest.content.rest):
                 return newest
-            why = f"the revision of pod {name} differs from the new one in more than the image"
-            return Adoption(problem=f"{why}; {release_command(self.facts)}")
+            release = release_command(self.facts)
+            return Adoption(problem=self.facts.say(AdoptionProblem.OTHER_REVISION, pod=name, release=release))
         if before is None:
-            return Adoption(wait=f"reading the revision of pod {name}")
+            return Adoption(wait=self.facts.say(AdoptionWait.REVISION_OF_POD, pod=name))
         after = self._fitting(member, before)
         if after is None and before is newest and before.content.image != image:
-            why = f"no revision of {self.facts.target} has {image} any more: set the image in its template"
-            return Adoption(problem=why)
+            return Adoption(problem=self.facts.say(AdoptionProblem.REVISION_GONE, wanted=image))
         return after or before
 
     def _fitting(self, member: Member, before: Revision) -> Revision | None:

@@ -6,8 +6,10 @@ from functools import cached_property
 from typing import Self
 
 from crrd.core.api.pod import PodContainer
+from crrd.core.api.reason_table import ReasonTable
 from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.image.pull import PullPod
+from crrd.core.rollout.image.reasons import AdoptionWait
 from crrd.core.rollout.image.state import ImageState
 from crrd.core.rollout.image.template import Template
 from crrd.core.rollout.rows import Row
@@ -50,6 +52,10 @@ class ImageRun:
     def target(self) -> str:
         """The target, for messages."""
         return self.run.target.words
+
+    def say(self, reason: ReasonTable, **values: object) -> str:
+        """Return the sentence of a reason, with the names of the run."""
+        return reason.say(target=self.target, image=self.image, container=self.container, **values)
 
     @property
     def template(self) -> Template:
@@ -135,4 +141,4 @@ class ImageRun:
         """What to wait for if a pod has just been created, or ""."""
         pods = (each for each in self.members if self.image_of(each) not in ("", self.image))
         found = next((each.pod for each in pods if self.is_starting(each)), None)
-        return f"waiting until container {self.container} of pod {found.name} has started" if found is not None else ""
+        return self.say(AdoptionWait.STARTING, pod=found.name) if found is not None else ""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from crrd.core.rollout.image.adoption import ADOPTED_BY
 from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.image.reasons import AdoptionProblem, AdoptionWait
 from crrd.core.rollout.image.state import ImageState
 from crrd.core.rollout.image.template import LABEL_REVISION, ON_DELETE, Revision, Template
 from crrd.core.rollout.state import Member
@@ -56,17 +57,16 @@ def template_images(
     """
     template, there = state.template, [each for each in members if each.counts]
     if template.kind not in ADOPTED_BY:
-        return TemplateImages(problem=f"only the pods of a {', '.join(ADOPTED_BY)} can follow its template")
+        return TemplateImages(problem=AdoptionProblem.WRONG_KIND.say(kinds=", ".join(ADOPTED_BY)))
     if not template.observed or state.revisions is None:
-        return TemplateImages(wait=f"the controller of {target} has not observed the last change of its template")
+        return TemplateImages(wait=AdoptionWait.NOT_OBSERVED.say(target=target))
     if not template.is_suspended:
-        why = f"{target} is not held, so its controller rolls out a changed template with new pods"
-        return TemplateImages(problem=f"{why}: {_HOW[template.kind]}")
+        return TemplateImages(problem=AdoptionProblem.NOT_HELD.say(target=target, how=_HOW[template.kind]))
     own = state.own_revisions
     records = records_of(state, there)
     if template.kind == "Deployment":
         if len(records) > 1:
-            why = f"the rollout of {target} is not finished: it has {len(records)} active ReplicaSets"
+            why = AdoptionProblem.SEVERAL.say(target=target, count=len(records))
             return TemplateImages(problem=f"{why}; resume it (kubectl rollout resume), and wait for its rollout")
     else:
         newest = next(iter(own), None)
@@ -74,14 +74,13 @@ def template_images(
             template.content.rest,
             template.content.image,
         ):
-            return TemplateImages(wait=f"the controller of {target} has not made a revision of its template")
+            return TemplateImages(wait=AdoptionWait.NO_REVISION.say(target=target))
         known = {each.label for each in records}
         if unknown := next((each.pod.name for each in there if each.labels.get(LABEL_REVISION, "") not in known), ""):
-            return TemplateImages(wait=f"the revision of pod {unknown} is not known")
+            return TemplateImages(wait=AdoptionWait.REVISION_UNKNOWN.say(pod=unknown))
     odd = next((each for each in records if each.content.shape != template.content.shape), None)
     if odd is not None:
-        why = f"the template of {target} differs in more than images from {odd.name}, which its pods have"
-        return TemplateImages(problem=f"{why}: release it, to roll it out with new pods")
+        return TemplateImages(problem=AdoptionProblem.IN_MORE_THAN_IMAGES.say(target=target, name=odd.name))
     return TemplateImages(tuple(_changes(template, records, there, given)))
 
 
@@ -136,19 +135,19 @@ def not_held(facts: ImageRun) -> str:
     if template.kind != "StatefulSet" or template.strategy == ON_DELETE or not facts.change.undoes:
         return ""
     found = next((each for each in facts.members if each.ordinal >= (template.partition or 0)), None)
-    why = f"{facts.target} is held only below its partition, so its controller replaces pod"
-    return f"{why} {found.pod.name}: {_HOW[template.kind]}" if found is not None else ""
+    if found is None:
+        return ""
+    return facts.say(AdoptionProblem.BEYOND_PARTITION, pod=found.pod.name, how=_HOW[template.kind])
 
 
 def released_meanwhile(facts: ImageRun) -> str:
     """Return why a run must not go on, because somebody has changed or released the workload; "" if not."""
-    target, change, template = facts.target, facts.change, facts.template
-    image = template.content.image
+    change, template, image = facts.change, facts.template, facts.template.content.image
     if template.content.rest != change.template:
-        return f"the template of {target} was changed meanwhile"
+        return facts.say(AdoptionProblem.TEMPLATE_CHANGED, held="")
     if image not in ((change.image, *change.before) if change.undoes else (change.image,)):
-        return f"the image of {target} was set to {image} meanwhile"
+        return facts.say(AdoptionProblem.IMAGE_SET, found=image, held="")
     is_over = template.observed and template.updated == template.replicas
     if not template.is_suspended and not is_over:
-        return f"{target} was released meanwhile, so its controller rolls out the template with new pods"
+        return facts.say(AdoptionProblem.RELEASED)
     return not_held(facts)
