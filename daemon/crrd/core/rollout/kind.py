@@ -64,6 +64,11 @@ class Kind(ABC):
 
     takes_new_pods: ClassVar[bool] = False  # Whether pods that were created after the run's start belong to it
     leaves_objects: ClassVar[bool] = False  # Whether something must be cleaned up after the end
+    rescues: bool = False  # Whether the run is for broken pods, so that those that are unready start out of order
+    needs_workload: bool = False  # Whether it is not done without its workload, which has to follow the pods
+    holder: str = ""  # The run that holds the controller of the workload
+    holds_rollout: bool = False
+    """Whether the workload's rollout stands still because it is held, so that the run need not wait for it."""
 
     def __init__(self, world: World, run: Run) -> None:
         self.world, self.run = world, run
@@ -104,11 +109,6 @@ class Kind(ABC):
         there = ((member.pod.uid, each) for member in members for each in member.pod.containers.values())
         return {(uid, each.name) for uid, each in there if (uid, each.name, each.image, each.container_id) in due}
 
-    @property
-    def rescues(self) -> bool:
-        """Whether the run is for broken pods, so that those that are unready start out of order."""
-        return False
-
     def over_budget(
         self, rows: Iterable[Row], now: datetime, exceeds: Callable[[Member], bool], *, held: bool
     ) -> Collection[str]:
@@ -134,24 +134,9 @@ class Kind(ABC):
         """
 
     @property
-    def needs_workload(self) -> bool:
-        """Whether it is not done without its workload, which has to follow the pods."""
-        return False
-
-    @property
     def obstacle(self) -> str:
         """Why the run must not go on, because somebody else has changed the workload; "" if it may."""
         return ""
-
-    @property
-    def holder(self) -> str:
-        """The run that holds the controller of the workload, "" for none."""
-        return ""
-
-    @property
-    def holds_rollout(self) -> bool:
-        """Whether the workload's rollout stands still because it is held, so that the run need not wait for it."""
-        return False
 
     def last_step(self, rows: tuple[Row, ...], end: End | None) -> LastStep | None:
         """Return what is next after the last pod, None if nothing is left to do. `end` is how the run would end."""

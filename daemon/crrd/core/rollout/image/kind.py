@@ -42,6 +42,9 @@ class NewImage(Kind):
     def __init__(self, world: World, run: Run, change: ImageChange) -> None:
         super().__init__(world, run)
         self.change, self.facts = change, ImageRun.of(world, run, change)
+        template = self.facts.template
+        self.rescues, self.needs_workload, self.holder = bool(change.undoes), change.adopt, template.holder
+        self.holds_rollout = bool(template.holder) or (template.paused and change.follow)
 
     def skip(self, member: Member, container: PodContainer, failed: RunRequest | None) -> Skip | None:
         """See Kind. One that crashes or has never run gets the image, too, because it may help."""
@@ -65,11 +68,6 @@ class NewImage(Kind):
         sent, name = self.facts.state.sent, self.facts.container
         return ((uid, name, self.change.image, old) for uid, old in sent.items())
 
-    @property
-    def rescues(self) -> bool:
-        """See Kind."""
-        return bool(self.change.undoes)
-
     def over_budget(
         self, rows: Iterable[Row], now: datetime, exceeds: Callable[[Member], bool], *, held: bool
     ) -> Collection[str]:
@@ -87,28 +85,12 @@ class NewImage(Kind):
         """See Kind. Pods start once their node has the image."""
         return prepare_pods(self.facts, rows, chosen, later, over_budget)
 
-    @property
-    def needs_workload(self) -> bool:
-        """See Kind."""
-        return self.change.adopt
-
     @cached_property
     def obstacle(self) -> str:
         """See Kind."""
         if not self.facts.template.uid:
             return ""
         return released_meanwhile(self.facts) if self.change.follow else changed_by_others(self.facts)
-
-    @property
-    def holder(self) -> str:
-        """See Kind."""
-        return self.facts.template.holder
-
-    @property
-    def holds_rollout(self) -> bool:
-        """See Kind."""
-        template = self.facts.template
-        return bool(template.holder) or (template.paused and self.change.follow)
 
     def last_step(self, rows: tuple[Row, ...], end: End | None) -> LastStep | None:
         """See Kind. A run that is aborted in the middle of its adoption finishes it, because that replaces no pod."""
