@@ -567,6 +567,21 @@ class TestProgress:
 
 
 class TestEnds:
+    def test_a_stale_container_that_can_never_be_restarted_is_left_out(self) -> None:
+        """Another one of the pod was restarted. One that is not stale is not left out."""
+        of = run("app", "side", stale=True)
+        side = container("side", restart_policy=RestartPolicy.NEVER)
+        pod = member("web-0", container(), side, config={"side": (USES,)})
+        there = {**recreated(pod).pod.containers, "side": side}
+        after, done = replace(pod, pod=replace(pod.pod, containers=there)), succeeded(run("app"), pod)
+        found = planned(World((after,), (done,), config=EDITED), of)
+        assert (found.end, found.message) == (
+            End.LEFT_OUT,
+            "web-0: container side would not be started again (restartPolicy Never)",
+        )
+        fresh = replace(after, config={})
+        assert planned(World((fresh,), (done,), config=EDITED), of).end is End.DONE
+
     def test_the_first_failure_stops_it(self) -> None:
         of = run(max_unavailable=Amount(3))
         world = World(PODS, (failed(of, ONE),))
