@@ -78,3 +78,11 @@ def test_each_world_of_the_tests_has_one_name() -> None:
         assert re.search(rf"^class {name}\b", text_of(ROOT / file), re.MULTILINE), f"{name} in {file}"
     code = "".join(text_of(path) for path in (ROOT / "tests").rglob("*.py"))
     assert re.findall(r"^class (World|Cluster|Kubelet)\b", code, re.MULTILINE) == ["Cluster"]
+
+
+def test_symptoms_are_what_a_run_says() -> None:
+    table = text_of(ROOT / "docs" / "image.md").partition("| you see |")[2].partition("\n\n")[0]
+    quoted = [each for row in table.splitlines() for each in re.findall(r"`([^`]*)`", row.split("|")[1])]
+    code = "".join(text_of(path) for path in (ROOT / "daemon" / "crrd").rglob("*.py"))
+    assert len(quoted) > 5
+    assert [part for each in quoted for part in each.split("...") if part.strip() not in code] == []
