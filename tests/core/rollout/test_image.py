@@ -12,7 +12,7 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RecreateState, RequestedContainer, RequestPhase
 from crrd.core.rollout.change import ImageChange, TemplateMode, read_image_change
 from crrd.core.rollout.image.adoption import changed_by_others, next_adoption, trial_writes
-from crrd.core.rollout.image.controllers import Adoption, release_command
+from crrd.core.rollout.image.controllers import Adoption
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.names import image_ids, is_mutable
 from crrd.core.rollout.image.pull import RETRY_SECONDS, PullMemory, PullPod, PullState, pull_pod, read_pull_pod
@@ -388,11 +388,11 @@ def test_a_deployment_that_somebody_has_resumed_is_released() -> None:
 def test_how_to_release_other_kinds() -> None:
     held = template(kind="StatefulSet", held="0")
     back = "to roll it out with new pods, set its spec.updateStrategy"
-    assert release_command(with_template(of_image(), held)) == f"{back}.rollingUpdate.partition back to 0"
+    assert with_template(of_image(), held).release_command == f"{back}.rollingUpdate.partition back to 0"
     agents = replace(held, kind="DaemonSet", held="RollingUpdate")
-    assert release_command(with_template(of_image(), agents)) == f"{back}.type back to RollingUpdate"
+    assert with_template(of_image(), agents).release_command == f"{back}.type back to RollingUpdate"
     label = "kubectl label deployment.apps/web -n default crr.apps.kruise.io/adopting-run-"
-    assert release_command(with_template(of_image(), replace(held, held=""))) == f"to let it go: {label}"
+    assert with_template(of_image(), replace(held, held="")).release_command == f"to let it go: {label}"
 
 
 def test_what_is_told_at_the_end() -> None:

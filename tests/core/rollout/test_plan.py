@@ -454,7 +454,7 @@ class TestProgress:
         of = run("app", "side")
         found = planned(World(pods), of)
         assert [row.containers for row in found.create] == [("app",)]
-        assert [*barred_containers(kind_of(World(()), of), found.rows)] == [
+        assert [*barred_containers(kind_of(World(pods), of), found.rows)] == [
             "web-0: container side would not be started again (restartPolicy Never)"
         ]
 

@@ -128,9 +128,9 @@ def _next_pods(kind: Kind, plan: Plan, now: datetime, *, confirmed: bool) -> Pla
     left = None if confirmed else budgets.left_of_first
     under_way = any(row.stage.under_way for row in rows)
     if left == 0 and not under_way and not any(row.failed for row in rows):
-        counts = tally(rows)
-        message = f"the first part of the run is done, {counts[Stage.WAITING]} left"
-        return plan.ended(End.FAILED if counts[Stage.FAILED] else End.PAUSED, message)
+        stages = [row.stage for row in rows]
+        message = f"the first part of the run is done, {stages.count(Stage.WAITING)} left"
+        return plan.ended(End.FAILED if Stage.FAILED in stages else End.PAUSED, message)
     chosen, waits = budgets.choose(left)
     found = kind.prepare(rows, chosen, waits, over_budget, now)
     wait = found.wait if chosen or under_way else next(iter(waits.values()), found.wait)
@@ -224,7 +224,7 @@ def left_out(kind: Kind, rows: tuple[Row, ...]) -> str:
     """
     left = kind.left_out(rows)
     if kind.run.options.containers:
-        left += barred_containers(kind, (row for row in rows if row.skip is None))
+        left += barred_containers(kind, rows)
     more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
     return "; ".join(left[:_MOST_NAMED]) + more
 

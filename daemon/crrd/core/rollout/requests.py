@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from crrd.core.api.time import parse_time
@@ -53,6 +54,11 @@ class RunRequest:
     def started(self) -> bool:
         """Whether the node has started to work on it."""
         return self.request.status.phase is RequestPhase.RECREATING
+
+    @property
+    def created_at(self) -> datetime | None:
+        """When it was created, by the API server's clock."""
+        return parse_time(self.request.created)
 
     @property
     def age(self) -> tuple[str, str]:

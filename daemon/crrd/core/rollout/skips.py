@@ -46,13 +46,12 @@ def wanted(run: Run, member: Member) -> tuple[PodContainer, ...]:
 
 def barred_containers(kind: Kind, rows: Iterable[Row]) -> Iterator[str]:
     """Yield the containers that a run has left because they can never be restarted in place, with the reason."""
-    for row in rows:
-        if row.member is None or not row.member.counts or (row.skip is not None and row.skip.normal):
-            continue
-        for each in wanted(kind.run, row.member):
-            skip = kind.skip(row.member, each, None)
+    there = ((row.pod, row.member) for row in rows if row.skip is None and row.member is not None and row.member.counts)
+    for pod, member in there:
+        for each in wanted(kind.run, member):
+            skip = kind.skip(member, each, None)
             if skip is Skip.NEVER or skip in RESTART_MORE:
-                yield f"{row.pod}: {skip.say(container=each.name)}"
+                yield f"{pod}: {skip.say(container=each.name)}"
 
 
 def kubelet_matters(pod: Pod, *, for_image: bool) -> bool:

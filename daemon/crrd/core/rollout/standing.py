@@ -214,7 +214,7 @@ class Asked:
         After ATTEMPTS requests the last one has failed.
         """
         request, daemon = self.asked.request, (self.kind.world.daemons or {}).get(self.member.pod.node_name)
-        since, created = daemon.since if daemon is not None else None, parse_time(request.created)
+        since, created = daemon.since if daemon is not None else None, self.asked.created_at
         if since is None or created is None or since <= created or attempt_of(request.name) >= ATTEMPTS:
             return None
         again = Candidate(self.kind, self.member).row

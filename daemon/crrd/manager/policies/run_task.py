@@ -17,8 +17,7 @@ from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.rows import tally
 from crrd.core.rollout.run import Target
-from crrd.core.rollout.skips import RESTART_MORE, barred_containers
-from crrd.core.rollout.state import World
+from crrd.core.rollout.skips import RESTART_MORE
 from crrd.core.rollout.waits import Remedies, Skip, WaitReason
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -224,8 +223,7 @@ class RunTask:
     def _outcome(self, plan: Plan) -> tuple[End, str]:
         """Return how the run has ended for the policy, and the sentence that its status has."""
         odd, end = [row for row in plan.rows if row.is_odd], plan.end or End.DONE
-        barred = [*barred_containers(kind_of(World(()), self.run), plan.rows)]
-        if end is End.DONE and (barred or any(row.skip is not Skip.NO_CONTAINER for row in odd)):
+        if end is End.DONE and any(row.skip is not Skip.NO_CONTAINER for row in odd):
             end = End.LEFT_OUT
         unserved = any(row.skip is Skip.NO_DAEMON for row in odd)
         if self.record.image and unserved and end is End.FAILED and not tally(plan.rows)[Stage.FAILED]:

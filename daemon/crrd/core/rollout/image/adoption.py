@@ -12,7 +12,7 @@ matters: `invariant` checks each of them.
 
 from dataclasses import replace
 
-from crrd.core.rollout.image.controllers import Adoption, Write, controller_of, release_command
+from crrd.core.rollout.image.controllers import Adoption, Write, controller_of
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.reasons import AdoptionProblem, AdoptionWait
 from crrd.core.rollout.image.template import LABEL_ADOPTING
@@ -28,13 +28,13 @@ def next_adoption(facts: ImageRun) -> Adoption:
     """Return the next step. All of the workload's pods have the image, or will get it from this run."""
     template, follows = facts.template, facts.change.follow
     if not template.uid:
-        return Adoption(wait=facts.say(AdoptionWait.WORKLOAD))
+        return Adoption(wait=AdoptionWait.WORKLOAD.say(target=facts.target))
     if not follows and (found := _around_the_hold(facts)) is not None:
         return found
     if facts.state.revisions is None:
-        return Adoption(wait=facts.say(AdoptionWait.REVISIONS))
+        return Adoption(wait=AdoptionWait.REVISIONS.say(target=facts.target))
     if facts.state.released:
-        return Adoption(problem=facts.say(AdoptionProblem.SET_BACK, found=template.content.image))
+        return Adoption(problem=AdoptionProblem.SET_BACK.say(target=facts.target, found=template.content.image))
     obstacle, is_deployment = hindered(facts), template.kind == "Deployment"
     goes_on = facts.is_aborted or (obstacle is not None and template.holder and obstacle.wait)
     if obstacle is not None and (follows or not (is_deployment and goes_on)):
@@ -59,14 +59,14 @@ def _around_the_hold(facts: ImageRun) -> Adoption | None:
         return Adoption(problem=problem)
     if has_image and not template.holder:
         if not template.observed:  # what its status says of a rollout is from before the release
-            return Adoption(wait=facts.say(AdoptionWait.RELEASE_SEEN), phase=releasing)
+            return Adoption(wait=AdoptionWait.RELEASE_SEEN.say(target=facts.target), phase=releasing)
         if kept := held_by_user(facts):
             return Adoption(problem=kept)
         wait = (facts.world.workload.rolling if facts.world.workload is not None else "") or facts.starting
         return Adoption(wait=wait, done=not wait, phase=releasing)
     if facts.is_aborted and not has_image:  # the hold writes both, so this is not what the run has held
-        values = {"found": template.content.image, "wanted": image, "release": release_command(facts)}
-        return Adoption(problem=facts.say(AdoptionProblem.OTHER_IMAGE, **values))
+        values = {"found": template.content.image, "wanted": image, "release": facts.release_command}
+        return Adoption(problem=AdoptionProblem.OTHER_IMAGE.say(target=facts.target, **values))
     return None
 
 
@@ -93,11 +93,11 @@ def changed_by_others(facts: ImageRun) -> str:
     change, template, content = facts.change, facts.template, facts.template.content
     if not change.template:
         return ""
-    held = f", and its controller is held ({LABEL_ADOPTING}: {release_command(facts)})" * bool(template.holder)
+    held = f", and its controller is held ({LABEL_ADOPTING}: {facts.release_command})" * bool(template.holder)
     if content.rest != change.template:
-        return facts.say(AdoptionProblem.TEMPLATE_CHANGED, held=held)
+        return AdoptionProblem.TEMPLATE_CHANGED.say(target=facts.target, held=held)
     if change.is_foreign_template(content.image) or (change.adopt and held and content.image != change.template_image):
-        return facts.say(AdoptionProblem.IMAGE_SET, found=content.image, held=held)
+        return AdoptionProblem.IMAGE_SET.say(target=facts.target, found=content.image, held=held)
     return ""
 
 
@@ -106,27 +106,27 @@ def held_by_user(facts: ImageRun) -> str:
     template = facts.template
     if template.holder or not template.is_suspended or template.updated == template.replicas:
         return ""
-    return facts.say(AdoptionProblem.HELD_BY_USER)
+    return AdoptionProblem.HELD_BY_USER.say(target=facts.target)
 
 
 def hindered(facts: ImageRun) -> Adoption | None:
     """Return what to wait for, or why there is no adoption, if a pod does not run the image; None if all do."""
     template, there, workload = facts.template, facts.members, facts.world.workload
     odd = next((each for each in there if facts.image_of(each) != facts.image), None)
-    if not there and workload is not None and workload.desired and not template.holder:
-        return Adoption(wait=facts.say(AdoptionWait.FIRST_POD))  # so that one has shown that the image works
+    if not there and workload is not None and workload.desired and not template.holder:  # one must show that it works
+        return Adoption(wait=AdoptionWait.FIRST_POD.say(target=facts.target))
     if facts.starting:
         return Adoption(wait=facts.starting)
     tried = there or template.holder or facts.change.follow
     if not tried and not any(each.succeeded for each in facts.world.requests_of(facts.run)):
-        return Adoption(problem=facts.say(AdoptionProblem.NEVER_RAN))
+        return Adoption(problem=AdoptionProblem.NEVER_RAN.say(target=facts.target, image=facts.image))
     if odd is not None:
         named = f"pod {odd.pod.name} has {facts.image_of(odd) or 'no such container'}"
         following = AdoptionProblem.ODD_WHILE_FOLLOWING if facts.change.follow else AdoptionProblem.ODD_POD
         reason = AdoptionProblem.ODD_WHILE_HELD if template.holder else following
-        return Adoption(problem=facts.say(reason, odd=named, release=release_command(facts)))
+        return Adoption(problem=reason.say(target=facts.target, odd=named, release=facts.release_command))
     containers = ((each, each.pod.containers[facts.container]) for each in there)
     unready = next((each.pod.name for each, container in containers if not each.ready and not container.ready), None)
     if unready is not None and not template.holder:  # an earlier run may have given it an image that does not work
-        return Adoption(wait=facts.say(AdoptionWait.UNREADY, pod=unready))
+        return Adoption(wait=AdoptionWait.UNREADY.say(container=facts.container, image=facts.image, pod=unready))
     return None

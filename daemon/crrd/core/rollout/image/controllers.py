@@ -49,17 +49,6 @@ class Adoption:
     phase: RunPhase = RunPhase.ADOPTING
 
 
-def release_command(facts: ImageRun) -> str:
-    """Return how to have the controller roll out the template as it is, with new pods."""
-    target, where, template = facts.target, f"-n {facts.run.namespace}", facts.template
-    if template.kind == "Deployment":
-        return f"to roll it out with new pods: kubectl rollout resume {target} {where}"
-    if not template.held:
-        return f"to let it go: kubectl label {target} {where} {LABEL_ADOPTING}-"
-    field = "type" if template.kind == "DaemonSet" else "rollingUpdate.partition"
-    return f"to roll it out with new pods, set its spec.updateStrategy.{field} back to {template.held}"
-
-
 def controller_of(facts: ImageRun) -> "Controller":
     """Return the steps for the workload of a run."""
     return _Deployment(facts) if facts.template.kind == "Deployment" else _Set(facts)
@@ -144,7 +133,7 @@ class _Deployment(Controller):
         """See Controller."""
         if found := self._several() or self._twins():
             return found
-        return Adoption(problem=self.facts.say(AdoptionProblem.PAUSED)) if self.template.paused else None
+        return Adoption(problem=AdoptionProblem.PAUSED.say(target=self.facts.target)) if self.template.paused else None
 
     def hold(self) -> Write:
         """See Controller."""
@@ -152,7 +141,7 @@ class _Deployment(Controller):
 
     def follow(self) -> Adoption | None:
         """See Controller."""
-        say, template, follows = self.facts.say, self.template, self.facts.change.follow
+        target, template, follows = self.facts.target, self.template, self.facts.change.follow
         active = self.facts.state.active
         if several := self._several():
             return several
@@ -161,19 +150,19 @@ class _Deployment(Controller):
         if (agrees or not follows) and (twins := self._twins()):
             return twins
         if not template.observed and not follows:
-            return Adoption(wait=say(AdoptionWait.TEMPLATE_SEEN))
+            return Adoption(wait=AdoptionWait.TEMPLATE_SEEN.say(target=target))
         if not active:
-            return Adoption(wait=say(AdoptionWait.REPLICA_SET)) if template.replicas else None
+            return Adoption(wait=AdoptionWait.REPLICA_SET.say(target=target)) if template.replicas else None
         own = active[0]
         if not follows and not same_rest:
-            release = release_command(self.facts)
-            return Adoption(problem=say(AdoptionProblem.OTHER_REPLICA_SET, name=own.name, release=release))
+            values = {"name": own.name, "release": self.facts.release_command}
+            return Adoption(problem=AdoptionProblem.OTHER_REPLICA_SET.say(target=target, **values))
         if own.content.image != self.image:
             if own.content.shape != template.content.shape:
-                return Adoption(problem=say(AdoptionProblem.OTHER_SHAPE, name=own.name))
+                return Adoption(problem=AdoptionProblem.OTHER_SHAPE.say(target=target, name=own.name))
             return Adoption((self._give(own),))
         if agrees and template.replicas and template.updated != template.replicas:
-            return Adoption(wait=say(AdoptionWait.REPLICA_SET_SEEN))
+            return Adoption(wait=AdoptionWait.REPLICA_SET_SEEN.say(target=target))
         return None
 
     def release(self) -> Write:
@@ -186,8 +175,8 @@ class _Deployment(Controller):
 
     def _several(self) -> Adoption | None:
         """Return the problem of a Deployment with several ReplicaSets, None if it has one at most."""
-        count = len(self.facts.state.active)
-        return Adoption(problem=self.facts.say(AdoptionProblem.SEVERAL, count=count)) if count > 1 else None
+        target, count = self.facts.target, len(self.facts.state.active)
+        return Adoption(problem=AdoptionProblem.SEVERAL.say(target=target, count=count)) if count > 1 else None
 
     def _twins(self) -> Adoption | None:
         """Return the step that deletes ReplicaSets without pods that have the template with the image.
@@ -214,9 +203,9 @@ class _Set(Controller):
         revisions, there = self.facts.state.own_revisions, self.facts.members
         rests = {each.label: each.content.rest for each in revisions}
         if unknown := next((each.pod.name for each in there if label_of(each) not in rests), ""):
-            return Adoption(wait=self.facts.say(AdoptionWait.REVISION_OF_POD, pod=unknown))
+            return Adoption(wait=AdoptionWait.REVISION_OF_POD.say(pod=unknown))
         why = mixed_revisions(revisions, there)
-        return Adoption(problem=self.facts.say(AdoptionProblem.NOT_ADOPTED, why=why)) if why else None
+        return Adoption(problem=AdoptionProblem.NOT_ADOPTED.say(target=self.facts.target, why=why)) if why else None
 
     def hold(self) -> Write:
         """See Controller. With OnDelete the controller deletes no pods anyway."""
@@ -233,7 +222,7 @@ class _Set(Controller):
         """See Controller."""
         template, newest = self.template, self._newest()
         if newest is None:
-            return Adoption(wait=self.facts.say(AdoptionWait.REVISION_MADE))
+            return Adoption(wait=AdoptionWait.REVISION_MADE.say(target=self.facts.target))
         by_label = {each.label: each for each in self.facts.state.own_revisions}
         writes, labels = [], set[str]()
         for member in sorted(self.facts.members, key=lambda each: (-each.ordinal, each.pod.name)):
@@ -249,7 +238,7 @@ class _Set(Controller):
         complete = not self.facts.change.follow or (labels <= {newest.label} and self.is_target(newest.content))
         if complete and template.updated != template.replicas:
             # it watches its pods and itself separately, so order does not help
-            return Adoption(wait=self.facts.say(AdoptionWait.LABELS_SEEN))
+            return Adoption(wait=AdoptionWait.LABELS_SEEN.say(target=self.facts.target))
         return None
 
     def release(self) -> Write:
@@ -282,13 +271,13 @@ class _Set(Controller):
         if not self.facts.change.follow:
             if before is newest or (before is not None and before.content.rest == newest.content.rest):
                 return newest
-            release = release_command(self.facts)
-            return Adoption(problem=self.facts.say(AdoptionProblem.OTHER_REVISION, pod=name, release=release))
+            release = self.facts.release_command
+            return Adoption(problem=AdoptionProblem.OTHER_REVISION.say(pod=name, release=release))
         if before is None:
-            return Adoption(wait=self.facts.say(AdoptionWait.REVISION_OF_POD, pod=name))
+            return Adoption(wait=AdoptionWait.REVISION_OF_POD.say(pod=name))
         after = self._fitting(member, before)
         if after is None and before is newest and before.content.image != image:
-            return Adoption(problem=self.facts.say(AdoptionProblem.REVISION_GONE, wanted=image))
+            return Adoption(problem=AdoptionProblem.REVISION_GONE.say(target=self.facts.target, wanted=image))
         return after or before
 
     def _fitting(self, member: Member, before: Revision) -> Revision | None:

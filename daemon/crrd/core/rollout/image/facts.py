@@ -6,12 +6,11 @@ from functools import cached_property
 from typing import Self
 
 from crrd.core.api.pod import PodContainer
-from crrd.core.api.reason_table import ReasonTable
 from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.image.pull import PullPod
 from crrd.core.rollout.image.reasons import AdoptionWait
 from crrd.core.rollout.image.state import ImageState
-from crrd.core.rollout.image.template import Template
+from crrd.core.rollout.image.template import LABEL_ADOPTING, Template
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, World
@@ -53,14 +52,21 @@ class ImageRun:
         """The target, for messages."""
         return self.run.target.words
 
-    def say(self, reason: ReasonTable, **values: object) -> str:
-        """Return the sentence of a reason, with the names of the run."""
-        return reason.say(target=self.target, image=self.image, container=self.container, **values)
-
     @property
     def template(self) -> Template:
         """The workload's template."""
         return self.state.template
+
+    @property
+    def release_command(self) -> str:
+        """How to have the controller roll out the template as it is, with new pods."""
+        target, where, template = self.target, f"-n {self.run.namespace}", self.template
+        if template.kind == "Deployment":
+            return f"to roll it out with new pods: kubectl rollout resume {target} {where}"
+        if not template.held:
+            return f"to let it go: kubectl label {target} {where} {LABEL_ADOPTING}-"
+        field = "type" if template.kind == "DaemonSet" else "rollingUpdate.partition"
+        return f"to roll it out with new pods, set its spec.updateStrategy.{field} back to {template.held}"
 
     @property
     def is_held(self) -> bool:
@@ -114,6 +120,14 @@ class ImageRun:
         """Whether the container has another image. It may have been removed from the pod."""
         return self.image_of(row.member) not in ("", self.image)
 
+    def needs_step(self, row: Row) -> bool:
+        """Whether the pod has no image yet, and a request that may keep it unready until its deadline.
+
+        A request that is just being created may exist.
+        """
+        begun = row.request is None or (row.has_open_request and not self.has_image(row))
+        return row.stage.under_way and begun
+
     def with_min_ready(self) -> Run:
         """Return the run with its default of `Options.min_ready`.
 
@@ -141,4 +155,4 @@ class ImageRun:
         """What to wait for if a pod has just been created, or ""."""
         pods = (each for each in self.members if self.image_of(each) not in ("", self.image))
         found = next((each.pod for each in pods if self.is_starting(each)), None)
-        return self.say(AdoptionWait.STARTING, pod=found.name) if found is not None else ""
+        return AdoptionWait.STARTING.say(container=self.container, pod=found.name) if found is not None else ""

@@ -137,17 +137,17 @@ def not_held(facts: ImageRun) -> str:
     found = next((each for each in facts.members if each.ordinal >= (template.partition or 0)), None)
     if found is None:
         return ""
-    return facts.say(AdoptionProblem.BEYOND_PARTITION, pod=found.pod.name, how=_HOW[template.kind])
+    return AdoptionProblem.BEYOND_PARTITION.say(target=facts.target, pod=found.pod.name, how=_HOW[template.kind])
 
 
 def released_meanwhile(facts: ImageRun) -> str:
     """Return why a run must not go on, because somebody has changed or released the workload; "" if not."""
     change, template, image = facts.change, facts.template, facts.template.content.image
     if template.content.rest != change.template:
-        return facts.say(AdoptionProblem.TEMPLATE_CHANGED, held="")
+        return AdoptionProblem.TEMPLATE_CHANGED.say(target=facts.target, held="")
     if image not in ((change.image, *change.before) if change.undoes else (change.image,)):
-        return facts.say(AdoptionProblem.IMAGE_SET, found=image, held="")
+        return AdoptionProblem.IMAGE_SET.say(target=facts.target, found=image, held="")
     is_over = template.observed and template.updated == template.replicas
     if not template.is_suspended and not is_over:
-        return facts.say(AdoptionProblem.RELEASED)
+        return AdoptionProblem.RELEASED.say(target=facts.target)
     return not_held(facts)

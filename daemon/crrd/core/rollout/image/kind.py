@@ -9,7 +9,6 @@ from typing import ClassVar
 from crrd.core.api.pod import ContainerKind, PodContainer
 from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.image.adoption import changed_by_others, next_adoption
-from crrd.core.rollout.image.controllers import release_command
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.following import planned_writes, released_meanwhile
 from crrd.core.rollout.image.invariant import replaces_pods
@@ -24,7 +23,7 @@ from crrd.core.rollout.image.steps import (
 from crrd.core.rollout.kind import NO_STEPS, Kind, LastStep, Prepared, Steps
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.requests import RunRequest
-from crrd.core.rollout.rows import Row, tally
+from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.skips import barred
 from crrd.core.rollout.state import Member, World
@@ -94,7 +93,7 @@ class NewImage(Kind):
 
     def last_step(self, rows: tuple[Row, ...], end: End | None) -> LastStep | None:
         """See Kind. A run that is aborted in the middle of its adoption finishes it, because that replaces no pod."""
-        begins = end is End.DONE and not tally(rows)[Stage.FAILED]
+        begins = end is End.DONE and all(row.stage is not Stage.FAILED for row in rows)
         ends_hold = end is End.ABORTED and self.facts.is_marked
         if not self.change.adopt or not (begins or ends_hold):
             return None
@@ -104,7 +103,7 @@ class NewImage(Kind):
         why = next(filter(None, (replaces_pods(self.facts, write) for write in adoption.writes)), "")
         if why:  # a mistake of crrd
             problem = f"a write was not sent, because a controller would replace pods after it: {why}; report this"
-            by_hand = f", and finish by hand: {release_command(self.facts)}" if self.facts.is_held else ""
+            by_hand = f", and finish by hand: {self.facts.release_command}" if self.facts.is_held else ""
             return LastStep(problem=f"{problem}{by_hand}")
         steps = ImageSteps(adoption=adoption) if not adoption.problem else NO_STEPS
         return LastStep(adoption.phase, steps, adoption.wait, adoption.problem)

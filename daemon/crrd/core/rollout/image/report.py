@@ -1,6 +1,5 @@
 """The last line of a run with an image: which pods have the image, and which one new pods get."""
 
-from crrd.core.rollout.image.controllers import release_command
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.names import image_ids
 from crrd.core.rollout.kind import Kind
@@ -30,4 +29,4 @@ def _of_template(facts: ImageRun) -> str:
     held = f"its controller is still held by run {template.holder}"
     found = any(each.run.name == template.holder for each in facts.world.requests)
     how = "resume or abort that run" if found else "give the same command again"  # it has no request to find it by
-    return f"{has}, but {held}: {how}, or {release_command(facts)}"
+    return f"{has}, but {held}: {how}, or {facts.release_command}"

@@ -183,13 +183,4 @@ def image_rows(kind: Kind, facts: ImageRun, rows: tuple[Row, ...], now: datetime
         return replace(found, skip=None, containers=(facts.container,)) if pod.has_image else found
 
     found = map(judged, rows)
-    return tuple(replace(row, needs_step=True) if _needs_step(facts, row) else row for row in found)
-
-
-def _needs_step(facts: ImageRun, row: Row) -> bool:
-    """Whether the pod has no image yet, and a request that may keep it unready until its deadline.
-
-    A request that is just being created may exist.
-    """
-    begun = row.request is None or (row.has_open_request and not facts.has_image(row))
-    return row.stage.under_way and begun
+    return tuple(replace(row, needs_step=True) if facts.needs_step(row) else row for row in found)

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from crrd.core.api.reasons import Reason
-from crrd.core.api.time import parse_time
 from crrd.core.rollout.image.controllers import Adoption
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.names import image_operations
@@ -115,7 +114,7 @@ def pods_over_budget(
     for row in rows:
         if row.member is None or row.request is None or not (row.stage.under_way and row.member.ready):
             continue
-        created, since = parse_time(row.request.request.created), row.member.ready_since
+        created, since = row.request.created_at, row.member.ready_since
         if created is None or not is_present(facts, row):
             continue
         is_old, became_ready = created <= now - BUDGETS_VALID, since is not None and since >= created  # whole seconds
