@@ -1,11 +1,10 @@
 """A kind of run that the planner does not know: it says what it needs, and nothing else changes."""
 
-from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from crrd.core.api.pod import PodContainer
 from crrd.core.api.types import RequestPhase
-from crrd.core.rollout.kind import NO_STEPS, Kind, LastStep, Prepared
+from crrd.core.rollout.kind import NO_STEPS, Choice, Kind, LastStep, Prepared
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.plan import plan_of
 from crrd.core.rollout.requests import RunRequest
@@ -22,11 +21,9 @@ class OnlyTheFirst(Kind):
         """See Kind."""
         return None if member.pod.name == "web-0" else Skip.FRESH
 
-    def prepare(
-        self, rows: tuple[Row, ...], chosen: Collection[Row], later: Iterable[str], late: Collection[str], now: datetime
-    ) -> Prepared:
+    def prepare(self, rows: tuple[Row, ...], choice: Choice, now: datetime) -> Prepared:
         """See Kind."""
-        return Prepared(tuple(chosen))
+        return Prepared(tuple(choice.chosen))
 
 
 class WithAnEnd(OnlyTheFirst):

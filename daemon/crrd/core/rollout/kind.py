@@ -5,7 +5,7 @@ A kind is made for one run and one world (`kinds.kind_of`), so that all it needs
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -35,6 +35,15 @@ class Steps:
 
 
 NO_STEPS = Steps()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the budgets allow now."""
+
+    chosen: Sequence[Row] = ()  # Pods that may start
+    later: Sequence[str] = ()  # The UIDs of those that start after them, in their order
+    over_budget: Collection[str] = ()  # As `Kind.over_budget`
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +128,8 @@ class Kind(ABC):
         return ()
 
     @abstractmethod
-    def prepare(
-        self,
-        rows: tuple[Row, ...],
-        chosen: Collection[Row],
-        later: Iterable[str],
-        over_budget: Collection[str],
-        now: datetime,
-    ) -> Prepared:
-        """Return which of the chosen pods get their request now, and the steps before and after it.
-
-        `chosen` may start now. `later` are the UIDs of those that start after them, in their order.
-        `over_budget` as above.
-        """
+    def prepare(self, rows: tuple[Row, ...], choice: Choice, now: datetime) -> Prepared:
+        """Return which of the chosen pods get their request now, and the steps before and after it."""
 
     @property
     def obstacle(self) -> str:

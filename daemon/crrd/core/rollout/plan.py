@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from crrd.core.rollout.budgets import Budgets
-from crrd.core.rollout.kind import NO_STEPS, Kind, LastStep, Steps
+from crrd.core.rollout.kind import NO_STEPS, Choice, Kind, LastStep, Steps
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.rivals import first_rival
@@ -121,10 +121,11 @@ def _next_pods(kind: Kind, plan: Plan, now: datetime, *, confirmed: bool) -> Pla
     rows, held = plan.rows, _wait_of_all(kind)
     budgets = Budgets(kind, rows, now)
     plan = replace(plan, wake_at=budgets.next_time)
-    over_budget = kind.over_budget(rows, now, budgets.are_exceeded, held=held is not None)
+    over = kind.over_budget(rows, now, budgets.are_exceeded, held=held is not None)
     if held is not None:
+        steps = kind.prepare(rows, Choice((), (), over), now).steps
         waiting = _with_reasons(rows, {row.uid: held for row in rows})
-        return replace(plan, rows=waiting, wait=held, steps=kind.prepare(rows, (), (), over_budget, now).steps)
+        return replace(plan, rows=waiting, wait=held, steps=steps)
     left = None if confirmed else budgets.left_of_first
     under_way = any(row.stage.under_way for row in rows)
     if left == 0 and not under_way and not any(row.failed for row in rows):
@@ -132,7 +133,7 @@ def _next_pods(kind: Kind, plan: Plan, now: datetime, *, confirmed: bool) -> Pla
         message = f"the first part of the run is done, {stages.count(Stage.WAITING)} left"
         return plan.ended(End.FAILED if Stage.FAILED in stages else End.PAUSED, message)
     chosen, waits = budgets.choose(left)
-    found = kind.prepare(rows, chosen, waits, over_budget, now)
+    found = kind.prepare(rows, Choice(chosen, tuple(waits), over), now)
     wait = found.wait if chosen or under_way else next(iter(waits.values()), found.wait)
     return replace(
         plan,

@@ -8,7 +8,7 @@ change, so a process that continues the run does not set it again.
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -18,7 +18,7 @@ from crrd.core.api.types import StatePhase
 from crrd.core.config.objects import changes
 from crrd.core.config.parts import held_since, parts_of, read_change
 from crrd.core.config.references import Reference
-from crrd.core.rollout.kind import NO_STEPS, Kind, Prepared, Steps
+from crrd.core.rollout.kind import NO_STEPS, Choice, Kind, Prepared, Steps
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
@@ -95,20 +95,13 @@ class Restart(Kind):
         missed = filter(None, map(read_change, self.run.options.objects))
         return any(change.misses(part, since) for change in missed for part, since in held.items())
 
-    def prepare(
-        self,
-        rows: tuple[Row, ...],
-        chosen: Collection[Row],
-        later: Iterable[str],
-        over_budget: Collection[str],
-        now: datetime,
-    ) -> Prepared:
+    def prepare(self, rows: tuple[Row, ...], choice: Choice, now: datetime) -> Prepared:
         """See Kind. Pods with changed files start after a refresh."""
         files = self.world.extra
         if not isinstance(files, Files):
-            return Prepared(tuple(chosen))
+            return Prepared(tuple(choice.chosen))
         ready, due, waiting, times = list[Row](), list[tuple[Row, str]](), list[str](), list[datetime]()
-        for row in chosen:
+        for row in choice.chosen:
             token, known = self._token(row), files.refreshes.get(row.uid)
             if not token:
                 ready.append(row)

@@ -20,7 +20,7 @@ from crrd.core.rollout.image.steps import (
     pods_over_budget,
     prepare_pods,
 )
-from crrd.core.rollout.kind import NO_STEPS, Kind, LastStep, Prepared, Steps
+from crrd.core.rollout.kind import NO_STEPS, Choice, Kind, LastStep, Prepared, Steps
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row
@@ -73,16 +73,9 @@ class NewImage(Kind):
         """See Kind."""
         return pods_over_budget(self.facts, rows, now, exceeds, held=held)
 
-    def prepare(
-        self,
-        rows: tuple[Row, ...],
-        chosen: Collection[Row],
-        later: Iterable[str],
-        over_budget: Collection[str],
-        now: datetime,
-    ) -> Prepared:
+    def prepare(self, rows: tuple[Row, ...], choice: Choice, now: datetime) -> Prepared:
         """See Kind. Pods start once their node has the image."""
-        return prepare_pods(self.facts, rows, chosen, later, over_budget)
+        return prepare_pods(self.facts, rows, choice)
 
     @cached_property
     def obstacle(self) -> str:

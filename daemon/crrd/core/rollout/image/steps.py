@@ -23,7 +23,7 @@ from crrd.core.rollout.image.controllers import Adoption
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.names import image_operations
 from crrd.core.rollout.image.pull import PullPod, PullState
-from crrd.core.rollout.kind import Prepared, Steps
+from crrd.core.rollout.kind import Choice, Prepared, Steps
 from crrd.core.rollout.phases import RunPhase, Stage
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.state import Member
@@ -49,12 +49,10 @@ class ImageSteps(Steps):
     adoption: Adoption | None = None
 
 
-def prepare_pods(
-    facts: ImageRun, rows: tuple[Row, ...], chosen: Collection[Row], later: Iterable[str], over_budget: Collection[str]
-) -> Prepared:
+def prepare_pods(facts: ImageRun, rows: tuple[Row, ...], choice: Choice) -> Prepared:
     """Return what is next for the pods of a run with an image. The parameters are those of `Kind.prepare`."""
     ready, waits, first, workload = list[Row](), dict[str, Wait](), None, facts.world.workload
-    for row in chosen:
+    for row in choice.chosen:
         if not _is_pulled(facts, row):
             waits[row.uid] = _wait_for_pull(facts, row)
             first = first or row
@@ -62,9 +60,9 @@ def prepare_pods(
             waits[row.uid] = Wait.of(WaitReason.IN_ORDER, pod=first.pod, why=waits[first.uid].why)
         else:
             ready.append(row)
-    by_uid, batch = {row.uid: row for row in rows}, len(chosen) + sum(row.stage.under_way for row in rows)
-    ahead = [*chosen, *(by_uid[uid] for uid in later)][: _AHEAD * max(1, batch)]
-    steps = _steps(facts, rows, ahead, over_budget)
+    by_uid, batch = {row.uid: row for row in rows}, len(choice.chosen) + sum(row.stage.under_way for row in rows)
+    ahead = [*choice.chosen, *(by_uid[uid] for uid in choice.later)][: _AHEAD * max(1, batch)]
+    steps = _steps(facts, rows, ahead, choice.over_budget)
     if not waits or ready or any(row.stage.under_way for row in rows):
         return Prepared(tuple(ready), waits, steps)
     return Prepared((), waits, steps, next(iter(waits.values())), RunPhase.PULLING)
