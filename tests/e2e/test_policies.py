@@ -129,12 +129,18 @@ async def ready_reason(cluster: Cluster) -> tuple[str, bool]:
 
 
 async def log_of(cluster: Cluster, pod: str) -> str:
-    """Return what the container has printed: the values at its start."""
+    """Wait for the line that the container prints at its start, the values that it has, and return it."""
     logs = await asyncio.create_subprocess_exec(
-        "kubectl", "--kubeconfig", str(cluster.kubeconfig), "-n", cluster.namespace, "logs", pod, "-c", "app",
+        "kubectl", "--kubeconfig", str(cluster.kubeconfig), "-n", cluster.namespace, "logs", pod, "-c", "app", "-f",
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    return (await logs.communicate())[0].decode().strip()
+    assert logs.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            return (await logs.stdout.readline()).decode().strip()
+    finally:
+        logs.kill()
+        await logs.wait()
 
 
 async def all_ready(cluster: Cluster, replicas: int, but: Collection[str] = ()) -> dict[str, Json]:
