@@ -32,7 +32,8 @@ USERS: dict[str, tuple[tuple[str, ...], bool]] = {
     "restarts-and-files": ((RESTARTS, FILES), False),
     "restarts-and-all-that-is-read": ((RESTARTS, FILES, "crrd-read-secrets", "crrd-view", "crrd-edit"), False),
     "all-of-kruise": (("all-of-kruise",), False),
-    "all-of-kruise-and-files": (("all-of-kruise", FILES), True),  # crrd-refresh-files does not limit all verbs
+    "all-of-kruise-and-files": (("all-of-kruise", FILES), False),
+    "all-of-kruise-and-the-managers-role": (("all-of-kruise", IMAGES), True),
     "images": ((RESTARTS, "crrd-recreate-image"), True),
     "images-and-files": ((RESTARTS, "crrd-recreate-image", FILES), True),
     "images-of-templates": ((RESTARTS, "crrd-recreate-from-template"), True),

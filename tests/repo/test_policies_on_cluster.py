@@ -232,11 +232,11 @@ def with_users(server: Server) -> Iterator[Server]:
                 server.done("create", *binding, f"--clusterrole={role}", f"--user={name}")
         for name, (roles, _) in image_requests.USERS.items():
             who = Who(name, bound=roles)
-            for verb, kind in (("patch", "pods"), ("update", "pods"), ("update-images", model.PLURAL)):
-                has = rules.grants(who, verb, "" if kind == "pods" else model.GROUP, kind, namespaced=True)
-                question = ("can-i", verb, kind if kind == "pods" else f"{kind}.{model.GROUP}", "-n", server.namespace)
+            for verb, group in (("patch", ""), ("update", ""), ("update-images", "crr.apps.kruise.io")):
+                has = rules.grants(who, verb, group, "pods", namespaced=True)
+                question = ("can-i", verb, f"pods.{group}".rstrip("."), "-n", server.namespace)
                 while has is not (server.kubectl("auth", *question, who=who)[0] == 0):
-                    assert time.monotonic() < ends, f"{name}: {verb} {kind}"
+                    assert time.monotonic() < ends, f"{name}: {verb} pods {group}"
                     time.sleep(0.5)
         yield server
     finally:

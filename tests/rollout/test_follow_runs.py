@@ -202,7 +202,7 @@ async def test_no_right_to_change_the_workload_is_needed(
 ) -> None:
     async def lacks(_client: object, wanted: tuple[str, ...], _namespace: str) -> tuple[str, ...]:
         rights = ("patch pods", "create,delete pods", "patch,delete replicasets.apps")
-        assert wanted == (*rights, "update pods", "update-images containerrecreaterequests.apps.kruise.io")
+        assert wanted == (*rights, "update pods", "update-images pods.crr.apps.kruise.io")
         return ("delete pods",)
 
     monkeypatch.setattr("crrd.rollout.image.start.missing_rights", lacks)

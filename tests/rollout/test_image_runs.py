@@ -36,7 +36,7 @@ from tests.support.sessions import command, recreated
 Json = dict[str, Any]
 TO = ("-c", "app", "--image", "i:2", "--min-ready", "0")
 DEPLOYMENTS = RESOURCES["Deployment"]
-MAY_REQUEST = ("update pods", "update-images containerrecreaterequests.apps.kruise.io")
+MAY_REQUEST = ("update pods", "update-images pods.crr.apps.kruise.io")
 
 
 async def deployment(cluster: PlayedCluster) -> Json:

@@ -22,8 +22,12 @@ Change = Callable[[Json], object]  # Changes an object in place
 MASTERS = "system:masters"
 _POLICY, _BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 _REQUESTS = "apps.kruise.io", "containerrecreaterequests"
-_VERBS = ("serve", "manage", "refresh", "update-images")
-_CHECKED = (*((*_REQUESTS, verb) for verb in _VERBS), ("", "pods", "update"), ("", "pods", "patch"))
+_MARKS = "crr.apps.kruise.io", "pods"
+_CHECKED = (
+    *((*_REQUESTS, verb) for verb in ("serve", "manage")),
+    *((*_MARKS, verb) for verb in ("refresh", "update-images")),
+    *(("", "pods", verb) for verb in ("update", "patch")),
+)
 """Group, resource and verb of the rights that policies ask RBAC for."""
 
 

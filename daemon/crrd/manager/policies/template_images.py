@@ -31,7 +31,8 @@ from crrd.rollout.target import Aim
 
 UPDATE_RIGHTS = (
     *("patch,create,delete pods", "patch,delete replicasets.apps", "list controllerrevisions.apps"),
-    f"create,update-images {REQUESTS.full_name}",
+    f"create {REQUESTS.full_name}",
+    "update-images pods.crr.apps.kruise.io",
 )
 """What that ClusterRole grants, and policies without the trigger templateImage do not need."""
 

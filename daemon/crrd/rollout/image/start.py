@@ -24,7 +24,6 @@ from crrd.core.rollout.run import Run, Target
 from crrd.core.rollout.standing import make_rows
 from crrd.core.rollout.workload import read_owner
 from crrd.kube.errors import ResourceMissingError
-from crrd.kube.resources import REQUESTS
 from crrd.kube.rights import missing_rights
 from crrd.lib.errors import ConfigurationError, GoneError
 from crrd.lib.jsonfields import items, mapping, text
@@ -39,7 +38,7 @@ Json = Mapping[str, Any]
 ROLE = "crrd-recreate-image"
 FOLLOW_ROLE = "crrd-recreate-from-template"  # It has no right on workloads
 _KRUISE = "apps.kruise.io"
-_ANY_OF = ("update pods", f"update-images {REQUESTS.full_name}")
+_ANY_OF = ("update pods", "update-images pods.crr.apps.kruise.io")
 """Rights of which the policy crrd-admission asks for one, for requests with an image."""
 _GITOPS = {
     "argocd.argoproj.io/": "Argo CD",
