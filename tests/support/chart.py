@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.support.manifests import MANIFESTS
+from tests.support.manifests import MANIFESTS, parsed
 
 helm = pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this machine")
 CHART = MANIFESTS / "chart"
@@ -17,5 +16,4 @@ def templated(values: Json | None = None, namespace: str = "default", chart: Pat
     """Return the objects of the chart, or of another one. Raises HelmError for values that are refused."""
     with helm.Chart.load(chart) as loaded:
         texts = loaded.render(values or {}, name="crrd", namespace=namespace)
-    documents = [text for name, text in texts.items() if name.endswith(".yaml")]
-    return [found for text in documents for found in yaml.safe_load_all(text) if found]
+    return [found for name, text in texts.items() if name.endswith(".yaml") for found in parsed(text)]

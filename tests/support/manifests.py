@@ -32,7 +32,12 @@ def rendered(folder: str, namespace: str = "") -> list[Json]:
 def _render(folder: Path) -> list[Json]:
     result = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    return [found for found in yaml.safe_load_all(result.stdout) if found]
+    return parsed(result.stdout)
+
+
+def parsed(text: str) -> list[Json]:
+    """Return the objects of a YAML file. The C parser, where there is one, is ten times as fast."""
+    return [found for found in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if found]
 
 
 def one(objects: list[Json], kind: str, name: str) -> Json:
