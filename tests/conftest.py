@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
 from tests.support.cluster import VARIABLES, Cluster, local_cluster
@@ -31,6 +32,17 @@ def _loop_of_sync_tests() -> Iterator[None]:
         asyncio.set_event_loop(runner.get_loop())
         yield
         asyncio.set_event_loop(None)
+
+
+@pytest.fixture(scope="module")
+def unmeasured() -> Iterator[None]:
+    """Switch coverage off for a file: measuring takes as long as its tests, and others cover the same lines."""
+    coverage = Coverage.current()
+    if coverage:
+        coverage.stop()
+    yield
+    if coverage:
+        coverage.start()
 
 
 def pytest_xdist_auto_num_workers() -> int:

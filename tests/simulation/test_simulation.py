@@ -3,11 +3,9 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import structlog
-from coverage import Coverage
 
 import crrd.node.execute
 from tests.simulation.maker import day, schedule
@@ -19,20 +17,9 @@ from tests.simulation.world import SimulatedWorld, collect, run
 SCHEDULES = 100  # Number of seeds in `make test`, one of them with a full node. `make soak` runs more
 IMAGE_RUNS = 6  # The same for runs with an image
 CHUNK = 50
+pytestmark = pytest.mark.usefixtures("unmeasured")
 
 
-@pytest.fixture
-def _untraced() -> Iterator[None]:
-    """Switch coverage off: it would take longer than the schedules, and other tests cover the same lines."""
-    coverage = Coverage.current()
-    if coverage:
-        coverage.stop()
-    yield
-    if coverage:
-        coverage.start()
-
-
-@pytest.mark.usefixtures("_untraced")
 @pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
 def test_schedules(first: int) -> None:
     collect()
@@ -43,7 +30,6 @@ def test_schedules(first: int) -> None:
             pytest.fail(f"make soak SEED={seed}\n{told}", pytrace=False)
 
 
-@pytest.mark.usefixtures("_untraced")
 def test_runs_with_an_image() -> None:
     """`kubectl recreate --image` itself. `make soak KIND=images` runs more."""
     collect()
@@ -54,14 +40,12 @@ def test_runs_with_an_image() -> None:
             pytest.fail(f"make soak KIND=images SEED={seed}\n{told}", pytrace=False)
 
 
-@pytest.mark.usefixtures("_untraced")
 @pytest.mark.parametrize("seed", [309])
 def test_what_once_failed_with_an_image(seed: int) -> None:
     """The only pod was away when the run looked, so the template got an image that does not exist."""
     assert not run(image_run(seed)).broken
 
 
-@pytest.mark.usefixtures("_untraced")
 @pytest.mark.parametrize("seed", [2])
 def test_a_day_leaves_no_more_than_a_minute(seed: int) -> None:
     """Hundreds of requests: anything that grows with them would be found at the end."""
