@@ -32,7 +32,7 @@ class ProcessRuntime:
         self.root = root.absolute()
         self.socket = socket.absolute()
         self.endpoint = f"unix://{self.socket}"
-        self._registry = Registry(self.root)
+        self._registry = Registry(self.root, ImageService(self.root))
         self._server: grpc.aio.Server | None = None
         self._lock = ExitStack()
 
@@ -46,15 +46,14 @@ class ProcessRuntime:
         except BlockingIOError as error:
             raise OSError(error.errno, f"{self.root} is in use by another runtime") from error
         namespaced = await self._can_mount()
-        images = ImageService(self.root)
-        images.load()
         self._registry.load()
         runtime = RuntimeService(self._registry, namespaced=namespaced)
         self.socket.parent.mkdir(parents=True, exist_ok=True)
         if self.socket.exists() and stat.S_ISSOCK(self.socket.stat().st_mode):
             self.socket.unlink()
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((handlers("RuntimeService", runtime), handlers("ImageService", images)))
+        images = handlers("ImageService", self._registry.images)
+        server.add_generic_rpc_handlers((handlers("RuntimeService", runtime), images))
         server.add_insecure_port(self.endpoint)
         await server.start()
         self._server = server

@@ -472,8 +472,8 @@ async def on_local_node(
     node: FaultyNode,
     folder: Path,
     *,
-    image: str = "local/shell:1",
-    second_image: str = "local/shell:2",
+    image: str = "localhost/shell:1",
+    second_image: str = "localhost/shell:2",
     containerd: Containerd | None = None,
 ) -> AsyncIterator[Cluster]:
     """Yield the helper for a running local node. The default images are those of its own runtime."""

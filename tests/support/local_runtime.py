@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+IMAGE = "busybox"  # Of containers, unless a test wants another one
 NOBODY = "0" * 64  # An ID that does not exist
 PATIENCE = 30.0  # Seconds until a test fails because a condition is not met
 
@@ -57,6 +58,10 @@ class Client:
         )
         return (await self.runtime.RunPodSandbox(pb.RunPodSandboxRequest(config=config))).pod_sandbox_id
 
+    async def pull(self, image: str) -> str:
+        request = pb.PullImageRequest(image=pb.ImageSpec(image=image))
+        return (await self.images.PullImage(request)).image_ref
+
     async def create(
         self,
         sandbox: str,
@@ -64,7 +69,7 @@ class Client:
         *,
         name: str = "app",
         attempt: int = 0,
-        image: str = "busybox",
+        image: str = IMAGE,
         mounts: Sequence[pb.Mount] = (),
         labels: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
@@ -139,13 +144,16 @@ class Client:
 async def connected(socket: Path) -> AsyncIterator[Client]:
     """Yield a client of the runtime at a socket, which may be about to start.
 
-    It has its own connection: gRPC would share one with an earlier client of the same socket, whose runtime was killed.
+    The image of the containers is pulled. The client has its own connection: gRPC would share one with an earlier
+    client of the same socket, whose runtime was killed.
     """
     soon = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 50)]
     options = [*soon, ("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.insecure_channel(f"unix://{socket}", options=options) as channel:
         await asyncio.wait_for(channel.channel_ready(), PATIENCE)
-        yield Client(channel)
+        client = Client(channel)
+        await client.pull(IMAGE)
+        yield client
 
 
 @asynccontextmanager

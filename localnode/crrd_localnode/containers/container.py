@@ -20,7 +20,7 @@ from google.protobuf import json_format
 from cri_stubs import api_pb2
 from crrd_localnode.containers import exec as exec_
 from crrd_localnode.containers import launch
-from crrd_localnode.containers.images import image_id
+from crrd_localnode.containers.images import Image
 from crrd_localnode.containers.rpc import CallError, wrong_state
 from crrd_localnode.containers.shim import KILL, STOP, Ended, Running, Spec, identity, write_json
 from crrd_localnode.containers.shim_process import ShimProcess, StartingShim
@@ -35,6 +35,7 @@ class Container:
     directory: Path
     sandbox_id: str
     config: api_pb2.ContainerConfig
+    image_id: str
     created_at: int  # Nanoseconds since the epoch, like all times here
     log_path: str  # Absolute path, or ""
     started_at: int = 0
@@ -53,16 +54,19 @@ class Container:
     def save(self) -> None:
         """Create the container's directory, and write its record."""
         (self.directory / "rootfs").mkdir(parents=True)
-        record = {"sandbox_id": self.sandbox_id, "created_at": self.created_at, "log_path": self.log_path}
-        config = json_format.MessageToDict(self.config)
-        write_json(str(self.directory / "container.json"), {**record, "config": config})
+        record = {
+            "sandbox_id": self.sandbox_id, "config": json_format.MessageToDict(self.config), "image_id": self.image_id,
+            "created_at": self.created_at, "log_path": self.log_path,
+        }  # fmt: skip
+        write_json(str(self.directory / "container.json"), record)
 
     @classmethod
     def load(cls, directory: Path) -> "Container":
         """Load a container that an earlier runtime process has created. If it is running, it is watched from now on."""
         record = json.loads((directory / "container.json").read_text())
         config = json_format.ParseDict(record["config"], api_pb2.ContainerConfig())
-        container = cls(directory, record["sandbox_id"], config, record["created_at"], record["log_path"])
+        fields = (record[name] for name in ("image_id", "created_at", "log_path"))
+        container = cls(directory, record["sandbox_id"], config, *fields)
         known = _read(directory / "shim.json")
         if known is None:
             return container
@@ -143,24 +147,28 @@ class Container:
 
     def _outline(self) -> dict[str, Any]:
         """Return the fields that list entry and status have in common."""
-        config, image = self.config, image_id(self.config.image.image)
+        config = self.config
         return {
             "id": self.id, "metadata": config.metadata, "labels": config.labels, "annotations": config.annotations,
-            "state": self.state, "created_at": self.created_at, "image_ref": image, "image_id": image,
+            "state": self.state, "created_at": self.created_at, "image_id": self.image_id,
         }  # fmt: skip
 
     def summary(self) -> api_pb2.Container:
         """Return the container's entry in a list."""
-        return api_pb2.Container(pod_sandbox_id=self.sandbox_id, image=self.config.image, **self._outline())
+        outline = self._outline()
+        return api_pb2.Container(
+            pod_sandbox_id=self.sandbox_id, image=self.config.image, image_ref=self.image_id, **outline
+        )
 
-    def status(self) -> api_pb2.ContainerStatus:
-        """Return the container's status."""
-        # Kubelet creates containers by an image's ID, but real runtimes report a name of that image.
-        image = api_pb2.ImageSpec(image=self.config.image.user_specified_image or self.config.image.image)
+    def status(self, image: Image | None) -> api_pb2.ContainerStatus:
+        """Return the container's status. `image` is None if it was removed."""
+        # Kubelet creates containers by an image's ID. As containerd, the status has the names of that image instead.
+        name = image.name if image and image.tagged else self.config.image.image
         ended: Any = self._ended or {}
         return api_pb2.ContainerStatus(
             started_at=self.started_at,
-            image=image,
+            image=api_pb2.ImageSpec(image=name),
+            image_ref=image.digest_name if image else self.image_id,
             mounts=self.config.mounts,
             log_path=self.log_path,
             stop_signal=self.config.stop_signal or api_pb2.SIGTERM,

@@ -17,7 +17,7 @@ from google.protobuf import json_format
 
 from cri_stubs import api_pb2
 from crrd_localnode.containers.container import Container
-from crrd_localnode.containers.images import check_reference
+from crrd_localnode.containers.images import ImageService
 from crrd_localnode.containers.launch import mounts_of
 from crrd_localnode.containers.rpc import CallError, invalid, not_found, wrong_state
 from crrd_localnode.containers.shim import write_json
@@ -56,7 +56,8 @@ class Sandbox:
 class Registry:
     """The runtime's objects by ID. IDs have 64 hexadecimal digits, as in containerd."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, images: ImageService) -> None:
+        self.images = images
         self.sandboxes: dict[str, Sandbox] = {}
         self.containers: dict[str, Container] = {}
         self._sandbox_directory = root / "sandboxes"
@@ -65,6 +66,7 @@ class Registry:
 
     def load(self) -> None:
         """Load the objects of an earlier runtime process. Needs a running event loop."""
+        self.images.load()
         self._sandbox_directory.mkdir(parents=True, exist_ok=True)
         self._container_directory.mkdir(parents=True, exist_ok=True)
         for file in self._sandbox_directory.glob("*.json"):
@@ -117,13 +119,15 @@ class Registry:
         self.sandboxes.pop(sandbox_id, None)
 
     def add_container(self, sandbox_id: str, config: api_pb2.ContainerConfig) -> Container:
-        """Create a container; its image does not have to be pulled. CallError if the sandbox or config is not valid."""
+        """Create a container. CallError if the sandbox or config is not valid, or the image was not pulled."""
         sandbox = self.sandbox(sandbox_id)
         if not sandbox.ready:
             raise wrong_state(f"pod sandbox {sandbox_id} is stopped")
         if not config.metadata.name:
             raise invalid("the container config has no metadata.name")
-        check_reference(config.image.image)
+        image = self.images.find(config.image.image)
+        if image is None:
+            raise not_found("image", config.image.image)
         for mount in mounts_of(config):
             if not Path(mount["host_path"]).exists():
                 raise invalid(f"mount path {mount['host_path']!r} does not exist")
@@ -133,7 +137,7 @@ class Registry:
         folder = sandbox.config.log_directory
         log_path = str(Path(folder) / config.log_path) if folder and config.log_path else ""
         directory = self._container_directory / secrets.token_hex(32)
-        container = Container(directory, sandbox_id, config, self._now(), log_path)
+        container = Container(directory, sandbox_id, config, image.id, self._now(), log_path)
         container.save()
         self.containers[container.id] = container
         return container

@@ -97,7 +97,8 @@ class RuntimeService:
         """Answer ContainerStatus. The verbose info contains the PID of the container's process."""
         container = self._registry.container(request.container_id)
         info = container.details() if request.verbose else None
-        return api_pb2.ContainerStatusResponse(status=container.status(), info=info)
+        image = self._registry.images.find(container.image_id)
+        return api_pb2.ContainerStatusResponse(status=container.status(image), info=info)
 
     async def exec_sync(self, request: api_pb2.ExecSyncRequest) -> api_pb2.ExecSyncResponse:
         container = self._registry.container(request.container_id)

@@ -193,10 +193,14 @@ class KubeRuntime:
         """Remove a stopped sandbox with all its containers."""
         await self._call(self._runtime.RemovePodSandbox, api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id))
 
-    async def image_id(self, image: str) -> str:
-        """Return the runtime's ID of an image, or "" if it does not have the image."""
+    async def image(self, image: str) -> tuple[str, frozenset[str]]:
+        """Return the runtime's ID of an image, and the repositories that it was pulled from.
+
+        The ID is "" if the runtime does not have the image.
+        """
         request = api_pb2.ImageStatusRequest(image=api_pb2.ImageSpec(image=image))
-        return (await self._call(self._images.ImageStatus, request)).image.id
+        found = (await self._call(self._images.ImageStatus, request)).image
+        return found.id, frozenset(name.partition("@")[0] for name in found.repo_digests)
 
     async def pull(self, image: str) -> str:
         """Pull an image. Return the reference for creating containers."""

@@ -19,6 +19,7 @@ from crrd_localnode.pods.mounter import Mounter
 from crrd_localnode.pods.recorder import Recorder
 from crrd_localnode.pods.spec import Json
 from crrd_localnode.pods.status import Waiting
+from crrd_localnode.reference import InvalidReferenceError, parse_reference
 
 POST_START_SECONDS = 120.0
 CONTAINER_INITIAL_SECONDS = 10.0
@@ -179,8 +180,18 @@ class Starter:
         def tell(reason: str, message: str, kind: str = "Warning") -> None:
             self.recorder.warn(pod, reason, message, spec["name"], kind=kind)
 
-        present = await self.runtime.image_id(image)
-        if present and policy != "Always":
+        try:
+            reference = parse_reference(image)
+        except InvalidReferenceError as error:
+            why = f'Failed to apply default image tag "{image}": couldn\'t parse image name "{image}": {error}'
+            tell("InspectFailed", why)
+            raise self._error("InvalidImageName", why) from error
+        wanted = image if reference.digest or image.endswith(f":{reference.tag}") else f"{image}:{reference.tag}"
+        present, repositories = await self.runtime.image(wanted)
+        # Since 1.35, kubelet pulls an image again under a name of another repository (KEP-2535). An ID is such a name.
+        # Kubelet keeps records of its own pulls; here each image with a digest counts as pulled.
+        usable = present and (not repositories or reference.repository in repositories)
+        if usable and policy != "Always":
             return present
         if policy == "Never":
             why = f'Container image "{image}" is not present with pull policy of Never'
@@ -196,7 +207,7 @@ class Starter:
             raise StartError("ImagePullBackOff", message, retry_after=remaining)
         tell("Pulling", f'Pulling image "{image}"', "Normal")
         try:
-            pulled = await self.runtime.pull(image)
+            pulled = await self.runtime.pull(wanted)
         except RuntimeCallError as error:
             tell("Failed", f'Failed to pull image "{image}": {error}')
             tell("Failed", "Error: ErrImagePull")

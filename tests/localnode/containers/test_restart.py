@@ -67,7 +67,7 @@ async def test_a_runtime_that_was_killed_finds_everything_again(program: Program
         created = await client.create(sandbox, name="waiting")
         ended = await client.run(sandbox, "exit 4", name="ended")
         await client.exited(ended)
-        await client.images.PullImage(pb.PullImageRequest(image=pb.ImageSpec(image="shop/web:1")))
+        await client.pull("shop/web:1")
         before = [await client.status(one) for one in (running, created, ended)]
         pids = await client.pids(running)
         pods = (await client.runtime.ListPodSandbox(pb.ListPodSandboxRequest())).items

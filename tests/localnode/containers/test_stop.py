@@ -99,11 +99,11 @@ async def test_a_container_begins_with_no_signal_blocked_or_ignored(client: Clie
 
 async def test_a_container_that_ends_while_its_start_is_reported_has_started(tmp_path: Path) -> None:
     config = pb.ContainerConfig(command=["true"])
-    container = Container(tmp_path / "short", sandbox_id="", config=config, created_at=1, log_path="")
+    container = Container(tmp_path / "short", sandbox_id="", config=config, image_id="", created_at=1, log_path="")
     container.save()
     start = asyncio.ensure_future(container.start(hostname="", namespaced=False))
     while not start.done():
         await asyncio.sleep(0)
         time.sleep(0.1)  # noqa: ASYNC251 - a loop that is this busy learns of the start and of the end in one go
     await start
-    assert container.status().exit_code == 0
+    assert container.status(None).exit_code == 0

@@ -79,8 +79,8 @@ async def test_a_running_pod_has_a_whole_status(cluster: Cluster) -> None:
     assert {kind: condition(pod, kind) for kind in kinds} == dict.fromkeys(kinds, "True")
     app = container_status(pod, "app")
     assert app["containerID"].startswith("crrd-local://")
-    assert app["image"] == "local/shell:1"
-    assert app["imageID"].startswith("sha256:")
+    assert app["image"] == "localhost/shell:1"
+    assert app["imageID"].startswith("localhost/shell@sha256:")
     assert (app["ready"], app["started"], app["restartCount"], app["lastState"]) == (True, True, 0, {})
     assert list(app["state"]) == ["running"]
 
@@ -455,7 +455,7 @@ async def test_an_image_that_takes_long_to_pull(cluster: Cluster) -> None:
 
 async def test_an_image_that_is_always_pulled_is_pulled(cluster: Cluster) -> None:
     pod = await cluster.run_pod("web", [container("app", image="local/other", imagePullPolicy="Always")])
-    assert container_status(pod, "app")["image"] == "local/other"
+    assert container_status(pod, "app")["image"] == "docker.io/local/other:latest"
 
 
 async def test_a_pod_with_a_volume_that_cannot_be_had_waits(cluster: Cluster) -> None:
