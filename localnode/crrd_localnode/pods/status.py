@@ -56,10 +56,11 @@ def pod_status(
     `version` is kubelet's, because restarts and the phase depend on it.
     """
     old = pod.get("status") or {}
-    build = _Builder(pod, view, waiting, health, runtime)
+    minor = parse_minor(version)
+    build = _Builder(pod, view, waiting, health, runtime, minor)
     init = [build.container(spec, init=True) for spec in podspec.init_containers(pod)]
     regular = [build.container(spec, init=False) for spec in podspec.regular_containers(pod)]
-    phase = _phase(pod, init, regular, parse_minor(version))
+    phase = _phase(pod, init, regular, minor)
     status: Json = {
         "phase": phase,
         "hostIP": podspec.NODE_IP,
@@ -85,6 +86,7 @@ class _Builder:
     _waiting: Mapping[str, Waiting]
     _health: Health
     _runtime_name: str
+    _minor: int  # Of kubelet's version
 
     def container(self, spec: Json, *, init: bool) -> Json:
         """Return the status of one container."""
@@ -150,6 +152,8 @@ class _Builder:
         terminated = status["state"].get("terminated")
         if terminated:
             if init and not podspec.is_sidecar(spec) and terminated["exitCode"] == 0:
+                return
+            if not _restarts(self._pod, status, self._minor):  # stopped for another instance, which could not start
                 return
             status["lastState"] = status["state"]
         status["state"] = {"waiting": {"reason": held.reason, "message": held.message}}
