@@ -103,7 +103,7 @@ def _resources(registry: Registry, group: str, version: str) -> Object:
 def _entries(kind: Kind) -> list[Object]:
     common = {"namespaced": kind.namespaced, "kind": kind.kind}
     one = kind.singular or kind.kind.lower()
-    entry: Object = {"name": kind.plural, "singularName": one, **common, "verbs": _VERBS}
+    entry: Object = {"name": kind.plural, "singularName": one, **common, "verbs": _VERBS if kind.stored else ["create"]}
     if kind.short_names:
         entry["shortNames"] = list(kind.short_names)
     if kind.categories:
@@ -153,8 +153,11 @@ def _operations(kind: Kind) -> Object:
     parameters = [{"name": name, **text} for name in ("dryRun", "fieldValidation")]
     get = {"responses": answer, "x-kubernetes-action": "get", **about}
     patch = {"responses": answer, "x-kubernetes-action": "patch", "parameters": parameters, **about}
+    post = {"post": {**patch, "x-kubernetes-action": "post"}}
+    if not kind.stored:
+        return {base: post}
     return {
-        base: {"get": {**get, "x-kubernetes-action": "list"}, "post": {**patch, "x-kubernetes-action": "post"}},
+        base: {"get": {**get, "x-kubernetes-action": "list"}, **post},
         f"{base}/{{name}}": {"get": get, "patch": patch},
     }
 

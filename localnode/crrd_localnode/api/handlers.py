@@ -9,6 +9,7 @@ from crrd_localnode.api.deletion import Deletion, delete_options
 from crrd_localnode.api.errors import bad_request, details, unsupported_media_type
 from crrd_localnode.api.kinds import Kind
 from crrd_localnode.api.listing import Page, list_page
+from crrd_localnode.api.meta import check_shape
 from crrd_localnode.api.objects import Object, dumps, metadata
 from crrd_localnode.api.patches import parsed, patch_maker
 from crrd_localnode.api.routing import Route
@@ -67,6 +68,8 @@ class Handlers:
     async def answer(self, request: Request) -> Answer:
         """Return the answer. Raises ApiError."""
         verb, target = request.route.verb, request.target
+        if not request.kind.stored:
+            return Answer(201, dumps(request.kind.on_create(check_shape(request.kind, request.json(), ""))))
         if verb == "get":
             stored = self._writes.store.get(request.kind.key, target.key)
             if stored is None:

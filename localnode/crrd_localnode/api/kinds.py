@@ -55,6 +55,7 @@ class Kind:
     custom: bool = False  # A custom resource: list items contain their kind, and strategic merge patch is not supported
     storage: str = ""  # The version of stored objects, "" for this one; versions differ only in their name
     others: tuple[str, ...] = ()  # The other served versions
+    stored: bool = True  # Else a create stores nothing, and its answer is the result (reviews)
     status: bool = False  # It has a status subresource; other writes do not change the status
     status_on_create: bool = False  # A status given on create is kept (nodes: kubelet registers with a status)
     generation: bool = False  # metadata.generation counts changes outside of metadata and status

@@ -89,6 +89,10 @@ BUILTIN: tuple[Kind, ...] = (
     _kind(_REGISTRATION, "MutatingWebhookConfiguration", warnings=unenforced.of_webhooks, **_ADMISSION),
     _kind(_REGISTRATION, "ValidatingAdmissionPolicy", **_ADMISSION, **_UNENFORCED_POLICY),
     _kind(_REGISTRATION, "ValidatingAdmissionPolicyBinding", **_ADMISSION, **_UNENFORCED_POLICY),
+    _kind(
+        "authorization.k8s.io", "SelfSubjectAccessReview", namespaced=False, stored=False,
+        on_create=unenforced.allow_everything,
+    ),
     _kind(_RBAC, "Role", **_ROLE),
     _kind(_RBAC, "RoleBinding", **_ROLE),
     _kind(_RBAC, "ClusterRole", namespaced=False, **_ROLE),

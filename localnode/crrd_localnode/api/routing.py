@@ -53,7 +53,10 @@ def find_route(registry: Registry, method: str, path: str, query: Mapping[str, s
             raise no_such_path()
         if verb not in allowed:
             raise _not_allowed()
-    elif verb == "create" and (name or (kind.namespaced and not in_namespace)):
+    elif verb == "create":
+        if name or (kind.namespaced and not in_namespace):
+            raise _not_allowed()
+    elif not kind.stored:
         raise _not_allowed()
     return route
 

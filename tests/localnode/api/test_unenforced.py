@@ -40,6 +40,19 @@ async def test_what_is_only_stored_comes_with_a_warning(api: Api, path: str, wor
     assert strict.status == 201, "a warning is no error"
 
 
+async def test_every_user_may_do_everything_and_reviews_say_why(api: Api) -> None:
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    review = {"spec": {"resourceAttributes": {"verb": "create", "resource": "pods", "namespace": "default"}}}
+    answer = await api.post(path, review)
+    assert (answer.status, answer.body["kind"], answer.body["spec"]) == (201, "SelfSubjectAccessReview", review["spec"])
+    assert answer.body["status"]["allowed"] is True
+    assert "does not enforce RBAC" in answer.body["status"]["reason"]
+    assert (await api.post(path, {"kind": "Pod"})).status == 400
+    assert [(await api.get(one)).status for one in (path, f"{path}/x")] == [405, 405], "no review is stored"
+    (resource,) = (await api.get("/apis/authorization.k8s.io/v1")).body["resources"]
+    assert resource["verbs"] == ["create"]
+
+
 async def test_match_conditions_are_ignored_with_a_warning(api: Api) -> None:
     (manifest, *_) = yaml.safe_load_all((MANIFESTS / "manager" / "webhooks.yaml").read_text(encoding="utf-8"))
     warned = await api.post(f"{REGISTRATION}/mutatingwebhookconfigurations", manifest)
