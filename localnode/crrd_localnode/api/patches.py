@@ -6,6 +6,7 @@ The rules of the last one are those of Kubernetes' community document "Strategic
 
 from collections import deque
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jsonpatch
@@ -61,9 +62,23 @@ def patch_maker(kind: Kind, content_type: str, body: bytes) -> Make:
     return lambda obj: strategic_merge_patch(obj, patch)
 
 
+class _Test(jsonpatch.TestOperation):
+    """A test for null also succeeds if there is no such key, as with the real server (evanphx/json-patch)."""
+
+    def apply(self, obj: Any) -> Any:
+        """Return the object. Raises JsonPatchTestFailed."""
+        where, key = self.pointer.to_last(obj)
+        absent = isinstance(where, dict) and key not in where
+        return obj if absent and self.operation.get("value", 0) is None else super().apply(obj)
+
+
+class _JsonPatch(jsonpatch.JsonPatch):
+    operations = MappingProxyType({**jsonpatch.JsonPatch.operations, "test": _Test})
+
+
 def _json_patched(obj: Object, patch: list[Object]) -> Any:
     try:
-        return jsonpatch.apply_patch(obj, patch)
+        return _JsonPatch(patch).apply(obj)
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
         # The real server has no further details either, for a failed `test` or an invalid path.
         raise ApiError(422, "the server rejected our request due to an error in our request") from error

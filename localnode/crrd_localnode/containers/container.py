@@ -65,8 +65,9 @@ class Container:
         """Load a container that an earlier runtime process has created. If it is running, it is watched from now on."""
         record = json.loads((directory / "container.json").read_text())
         config = json_format.ParseDict(record["config"], api_pb2.ContainerConfig())
-        fields = (record[name] for name in ("image_id", "created_at", "log_path"))
-        container = cls(directory, record["sandbox_id"], config, *fields)
+        image_id = record.get("image_id", "")  # missing in records of earlier versions, whose containers are removed
+        fields = record["created_at"], record["log_path"]
+        container = cls(directory, record["sandbox_id"], config, image_id, *fields)
         known = _read(directory / "shim.json")
         if known is None:
             return container

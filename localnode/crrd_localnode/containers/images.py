@@ -54,7 +54,7 @@ class ImageService:
     """The CRI's ImageService for the images of a node, whose names are stored in one file."""
 
     def __init__(self, root: Path) -> None:
-        self._file = root / "images.json"
+        self._file = root / "image-names.json"
         self._images: dict[str, Image] = {}  # By full name with the tag
 
     def load(self) -> None:

@@ -59,6 +59,8 @@ def test_merge_patch_twice_is_as_once_and_changes_nothing_given(target: dict[str
         ({"op": "test", "path": "/a", "value": True}, 422),
         ({"op": "test", "path": "/l", "value": [1]}, 422),
         ({"op": "test", "path": "/none", "value": 1}, 422),
+        ({"op": "test", "path": "/none"}, 422),
+        ({"op": "test", "path": "/none/x", "value": None}, 422),
         ({"op": "remove", "path": "/none"}, 422),
         ({"op": "replace", "path": "/none", "value": 1}, 422),
         ({"op": "add", "path": "/none/x", "value": 1}, 422),
@@ -83,6 +85,14 @@ def test_a_json_patch_that_cannot_be_applied_is_refused(operation: Any, code: in
         patch_maker(POD_KIND, "application/json-patch+json", json.dumps([operation]).encode())(document)
     assert refused.value.code == code
     assert document == {"a": 1, "l": [1, 2], "d": {"x": 1}}
+
+
+def test_a_json_patch_may_test_that_a_key_is_absent() -> None:
+    operations = [{"op": "test", "path": "/none", "value": None}, {"op": "add", "path": "/none", "value": 1}]
+    maker = patch_maker(POD_KIND, "application/json-patch+json", json.dumps(operations).encode())
+    assert maker({"a": 1}) == {"a": 1, "none": 1}
+    with pytest.raises(ApiError):
+        maker({"a": 1, "none": 2})
 
 
 POD: dict[str, Any] = {

@@ -3,6 +3,7 @@
 containerd 2.1 does the same with images that were pulled.
 """
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -137,3 +138,16 @@ async def test_a_container_reports_the_names_of_its_image(client: Client) -> Non
     await client.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=reference)))
     status = await client.status(container)
     assert (status.image.image, status.image_ref) == (reference, reference)
+
+
+async def test_the_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    async with serving(tmp_path) as client:
+        container = await client.create(await client.sandbox())
+    record = tmp_path / "root" / "containers" / container / "container.json"
+    earlier = json.loads(record.read_text())
+    del earlier["image_id"]
+    record.write_text(json.dumps(earlier))
+    (tmp_path / "root" / "images.json").write_text('["busybox"]')
+    async with serving(tmp_path) as client:
+        assert (await client.status(container)).image.image == "busybox"
+        await client.remove(container)
