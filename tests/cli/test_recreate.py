@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from crrd.cli.main import main
+from crrd.cli.recreate import VERBS
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.api.types import ANNOTATION_ABORTED, API_VERSION, KIND
 from crrd.core.rollout.run import ANNOTATION_TARGET, LABEL_RUN, Options, Run, Target
@@ -817,7 +818,8 @@ async def test_bad_input_is_one_line(cluster: PlayedCluster) -> None:
     await cluster.pod("crrd-node-1", labels, node="node-a")  # and none on node-z
     await cluster.client.create(Resource("configmaps"), NAMESPACE, {"metadata": {"name": "known"}})
     for words, said in BAD_INPUT:
-        code, out, err = await cluster.recreate(*words)
+        way = () if words[0] in VERBS else ("--via", "daemon")  # without it, a run goes by patches around node-z
+        code, out, err = await cluster.recreate(*words, *way)
         assert (code, out, len(err.splitlines())) == (2, "", 1), (words, out, err)
         assert err.startswith("crrd recreate: ")
         assert said in err
@@ -930,7 +932,9 @@ async def test_a_daemon_that_may_not_be_looked_for_is_not_missed(cluster: Played
 async def test_without_the_crd(tmp_path: Path) -> None:
     async with played(tmp_path, crds=[]) as cluster:
         await cluster.workload("Deployment", "web", 1)
-        code, _, err = await cluster.recreate("deployment/web", "-c", "app")
+        code, out, _ = await cluster.recreate("deployment/web", "-c", "app")
+        assert (code, "by patches of the pods of deployment.apps/web: crrd is not installed" in out) == (2, True)
+        code, _, err = await cluster.recreate("deployment/web", "-c", "app", "--via", "daemon")
         assert (code, err) == (
             2,
             (

@@ -23,6 +23,7 @@ from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.run import Options, Run, Target
 from crrd.core.rollout.state import read_member
 from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
 from crrd.kube.resources import PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError, ConfigurationError
 from crrd.rollout.kinds import make_cluster, make_writer
@@ -169,7 +170,7 @@ async def test_a_pod_that_is_replaced_before_it_gets_its_label_keeps_its_own(clu
     new = await cluster.pod("web-0", labels)
     facts = ImageRun.of(seen.world(), RUN, replace(CHANGE, image="i:1"))
     steps = ImageSteps(adoption=Adoption((set_label(facts, read_member(old), "one", "two"),)))
-    await make_writer(cluster.client, seen, RUN, TextLines()).carry_out(RUN, Plan((), steps=steps))
+    await make_writer(cluster.client, seen, RUN, TextLines(), ServerClock()).carry_out(RUN, Plan((), steps=steps))
     assert [each.pod.uid for each in seen.world().members] == [new["metadata"]["uid"]]
     assert (await cluster.client.get(PODS, NAMESPACE, "web-0"))["metadata"]["labels"] == labels
 

@@ -348,7 +348,7 @@ async def test_the_end_is_recorded_on_another_request_if_one_was_just_deleted() 
     api = Deleting(2)
     run, client, display = api.run_of(), cast("KubeClient", api), TextLines()
     async with make_cluster(client, NAMESPACE, WEB, run.options) as cluster:
-        writer = make_writer(client, cluster, run, display)
+        writer = make_writer(client, cluster, run, display, api.clock)
         runner = Runner(client, cluster, api.clock, display, writer, times=Times(), confirmed=True, remedies=FLAGS)
         plan = await runner.run(run)
         assert await runner.finish(run, plan, 5.0) == ""

@@ -20,6 +20,7 @@ from crrd.core.rollout.restart import FileSteps
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import ANNOTATION_REFRESH, Run
 from crrd.core.rollout.state import read_member
+from crrd.kube.clock import ServerClock
 from crrd.kube.resources import PODS, REQUESTS
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.kinds import make_cluster, make_writer
@@ -82,7 +83,9 @@ async def seen(cluster: PlayedCluster, made: Run = RUN) -> tuple[Cluster, Row]:
 
 async def test_a_pod_does_not_have_the_image_because_the_next_one_has_it(cluster: PlayedCluster) -> None:
     known, row = await seen(cluster)
-    await make_writer(cluster.client, known, RUN, TextLines()).carry_out(RUN, Plan((), steps=ImageSteps(stop=(row,))))
+    await make_writer(cluster.client, known, RUN, TextLines(), ServerClock()).carry_out(
+        RUN, Plan((), steps=ImageSteps(stop=(row,)))
+    )
     (request,) = await cluster.requests()
     assert request["metadata"]["annotations"].get(ANNOTATION_STOPPED) == "true"
 
@@ -90,13 +93,13 @@ async def test_a_pod_does_not_have_the_image_because_the_next_one_has_it(cluster
 async def test_no_pull_pod_is_made_like_another_pod(cluster: PlayedCluster) -> None:
     known, row = await seen(cluster)
     plan = Plan((row,), steps=ImageSteps(pull=("node-a",)))
-    await make_writer(cluster.client, known, RUN, TextLines()).carry_out(RUN, plan)
+    await make_writer(cluster.client, known, RUN, TextLines(), ServerClock()).carry_out(RUN, plan)
     assert not [pod for pod in await cluster.pods() if LABEL_PULL in pod["metadata"]["labels"]]
 
 
 async def test_the_next_pod_gets_no_annotation(cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     known, row = await seen(cluster, PLAIN)
-    refresher = make_writer(cluster.client, known, PLAIN, TextLines())
+    refresher = make_writer(cluster.client, known, PLAIN, TextLines(), ServerClock())
     await refresher.carry_out(PLAIN, Plan((), steps=FileSteps(((row, "0123456789abcdef"),))))
     while row.uid not in getattr(known.world().extra, "refreshes", {}):
         await asyncio.sleep(0.01)
@@ -113,7 +116,7 @@ async def test_a_policy_that_refuses_the_annotation_is_said(
     cluster.api.fail_next(1, 422, match=lambda call: (call.verb, call.resource) == ("patch", "pods"))
     known = make_cluster(cluster.client, NAMESPACE, Aim(RUN.target), PLAIN.options)
     row = Row("db-0", member.pod.uid, Stage.WAITING, node="node-a", member=member, containers=("app",))
-    refresher = make_writer(cluster.client, known, PLAIN, TextLines())
+    refresher = make_writer(cluster.client, known, PLAIN, TextLines(), ServerClock())
     await refresher.carry_out(PLAIN, Plan((), steps=FileSteps(((row, "0123456789abcdef"),))))
     while not (out := capsys.readouterr().out):
         await asyncio.sleep(0.01)

@@ -25,6 +25,7 @@ from crrd.core.api import types as model
 from crrd.core.recreate.observation import ExecResult
 from crrd.kube.access.config import KubeconfigAccess
 from crrd.kube.client import KubeClient
+from crrd.kube.discovery import serves
 from crrd.kube.resources import NAMESPACES, PODS, POLICIES, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, GoneError
 from tests.support.containerd import Containerd
@@ -319,7 +320,7 @@ class Cluster:
 
     async def clear(self) -> None:
         """Delete what the test has created, and wait until its pods are gone."""
-        for name in await self._names(REQUESTS):
+        for name in await self._names(REQUESTS) if await serves(self.client, REQUESTS) else ():
             with suppress(GoneError):
                 await self.client.merge_patch(REQUESTS, self.namespace, name, {"metadata": {"finalizers": None}})
                 await self.client.delete(REQUESTS, self.namespace, name)

@@ -270,11 +270,14 @@ def kept(before: list[Json], after: list[Json], *recreated: str) -> None:
             assert (container_id(new, name) == container_id(old, name)) is (name not in recreated)
 
 
-async def a_deployment_and_a_statefulset(cluster: Cluster) -> None:
-    """A run's guarantees: pods, IPs and other containers stay, budgets hold at every moment, the order is kept."""
+async def a_deployment_and_a_statefulset(cluster: Cluster, *way: str) -> None:
+    """A run's guarantees: pods, IPs and other containers stay, budgets hold at every moment, the order is kept.
+
+    `way` are flags that choose how containers are restarted.
+    """
     before = await workload(cluster, "Deployment", "web", 10)
     async with recorded(cluster, "web") as record:
-        ended = await recreate(cluster, "deployment/web", "-c", "app", "--max-unavailable", "30%", "-o", "json")
+        ended = await recreate(cluster, "deployment/web", "-c", "app", "--max-unavailable", "30%", "-o", "json", *way)
     assert ended.code == 0, ended
     assert lines(ended)[-1]["pods"]["done"] == 10
     kept(before, await pods_of(cluster, "web"), "app")
@@ -283,7 +286,7 @@ async def a_deployment_and_a_statefulset(cluster: Cluster) -> None:
 
     before = await workload(cluster, "StatefulSet", "db", 3)
     async with recorded(cluster, "db") as record:
-        ended = await recreate(cluster, "statefulset", "db", "-c", "app,side", "--ordered", "--min-ready", "2s")
+        ended = await recreate(cluster, "statefulset", "db", "-c", "app,side", "--ordered", "--min-ready", "2s", *way)
     assert ended.code == 0, ended
     kept(before, await pods_of(cluster, "db"), "app", "side")
     assert record.most_unready <= 1

@@ -207,7 +207,7 @@ class RunCluster(LanedApi):
         """Carry out a run to its end, or one turn of it, in a process of its own, or in that of `peers`."""
         client, display = cast("KubeClient", self), _Shown(self.plans)
         async with make_cluster(client, NAMESPACE, aim, run.options, peers=peers) as cluster:
-            parts = client, cluster, self.clock, display, make_writer(client, cluster, run, display)
+            parts = client, cluster, self.clock, display, make_writer(client, cluster, run, display, self.clock)
             return await Runner(*parts, times=times or Times(), confirmed=True, remedies=FLAGS).run(run)
 
     def requests(self) -> dict[str, Mapping[str, Any]]:

@@ -11,6 +11,7 @@ from crrd.core.api.time import format_duration, parse_time
 from crrd.core.rollout.image.resources import PULL_RESOURCES, read_resources
 from crrd.core.rollout.limits import PATIENCE_SECONDS
 from crrd.core.rollout.run import Options, read_amount
+from crrd.rollout.session import Via
 
 
 def _add_start(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +62,11 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
     add("--pull", choices=("kubelet", "never"), default="kubelet", help=pull)
     mutable = "with --image: accept an image without a tag, or with the tag latest"
     add_switch(parser, "--allow-mutable-tag", text=mutable)
+    via = (
+        "auto: by requests for node daemons, or else by patches of the pods, which need nothing installed"
+        " (default: %(default)s)"
+    )
+    add("--via", choices=tuple(Via), type=Via, default=Via.AUTO, help=via)
     stale = "restart only containers that use a ConfigMap or Secret whose data has changed since they started"
     add_switch(parser, "--stale", text=stale)
     since = "skip containers restarted after this time: an age such as 2h, or an RFC 3339 time"

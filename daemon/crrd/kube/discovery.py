@@ -89,6 +89,12 @@ async def kind_of(client: KubeClient, api_version: str, kind: str) -> Served:
     raise ConfigurationError(f"the API server has no kind {kind} in {api_version}")
 
 
+async def serves(client: KubeClient, resource: Resource) -> bool:
+    """Return whether the API server has a resource. Every user may ask this."""
+    api_version = f"{resource.group}/{resource.version}" if resource.group else resource.version
+    return any(each.resource.plural == resource.plural for each in await _served(client, api_version))
+
+
 async def _all(client: KubeClient, group: str, failed: list[str]) -> AsyncIterator[Served]:
     """Yield all kinds, the core group first; with `group` (`GROUP` or `VERSION.GROUP`), only those of that group.
 

@@ -3,14 +3,19 @@
 from contextlib import suppress
 from functools import partial
 
+from crrd.core.rollout.limits import Times
 from crrd.core.rollout.overview import run_status
 from crrd.core.rollout.phases import End
 from crrd.core.rollout.requests import creator_of, longest_lived, newest_run
+from crrd.core.rollout.run import Run
 from crrd.kube.resources import REQUESTS
-from crrd.lib.errors import ApiUnavailableError, ConfigurationError, GoneError
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, GoneError
+from crrd.rollout.carry_out import CLEAN_UP_SECONDS
 from crrd.rollout.creator import line_about
 from crrd.rollout.image.abort import Parts, abort_image, abort_pulls
 from crrd.rollout.kinds import cluster_of, make_writer
+from crrd.rollout.remedies import FLAGS
+from crrd.rollout.runner import Runner
 from crrd.rollout.session import Session
 from crrd.rollout.status import is_gone
 
@@ -35,15 +40,16 @@ async def abort(session: Session) -> int:
     end = run_status(run, requests, session.clock.now(), is_gone).end
     ended = end if end in (End.DONE, End.ABORTED) and not open_requests else None
     if run.options.image is not None:
-        cluster, writer = partial(cluster_of, session, run), partial(make_writer, session.client)
+        cluster, writer = partial(cluster_of, session, run), partial(make_writer, session.client, clock=session.clock)
         return await abort_image(session, run, requests, ended, Parts(cluster, writer))
     if ended is not None:
         raise ConfigurationError(f"run {name} has already ended ({ended.word}), so there is nothing to abort")
     deletable = [each.request for each in open_requests if not each.started]
     # The process of the run must see the abort before requests end. One request is kept.
-    kept = longest_lived([each for each in requests if each.request not in deletable] or requests[:1]).request
+    kept_one = longest_lived([each for each in requests if each.request not in deletable] or requests[:1])
+    kept = kept_one.request
     if not kept.aborted:
-        await session.record_abort(kept)
+        await session.record_abort(kept_one)
     deleted = 0
     for request in deletable:
         if request.name != kept.name:
@@ -55,4 +61,22 @@ async def abort(session: Session) -> int:
     if kept in deletable:
         rest = f"; request {kept.name} is kept to record the abort, and may still restart pod {kept.pod_name}"
     session.display.print_line(f"run {name} aborted, pending requests deleted: {deleted}{rest}")
-    return 0
+    if not run.options.patch or not (problem := await _finish(session, run)):
+        return 0
+    session.display.print_line(f"the pods in progress could not be watched: {problem}")
+    return End.FAILED.exit_code
+
+
+async def _finish(session: Session, run: Run) -> str:
+    """Wait until kubelet has restarted what the run has patched, or give it its image back. Return the problem, or "".
+
+    A process of the run does the same, but there may be none.
+    """
+    try:
+        async with await cluster_of(session, run) as cluster:
+            writer = make_writer(session.client, cluster, run, session.display, session.clock)
+            parts = session.client, cluster, session.clock, session.display, writer
+            runner = Runner(*parts, times=Times(), confirmed=True, remedies=FLAGS)
+            return await runner.finish(run, await runner.run(run), CLEAN_UP_SECONDS)
+    except (ConfigurationError, ApiRefusedError, ApiUnavailableError) as error:  # for example, its target was deleted
+        return str(error)

@@ -34,7 +34,7 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -
     Raises CancelledError if it is interrupted or the output is closed, and the error that stops it, for example a right
     that was lost. Each way out has its last line and its event, and leaves the run to be continued.
     """
-    command, writer = session.command, make_writer(session.client, cluster, run, session.display)
+    command, writer = session.command, make_writer(session.client, cluster, run, session.display, session.clock)
     parts = session.client, cluster, session.clock, session.display, writer
     runner = Runner(*parts, times=Times(command.timeout), confirmed=command.yes, remedies=FLAGS)
     try:
@@ -118,7 +118,7 @@ async def _print_failures(session: Session, plan: Plan) -> None:
         if row.stage is not Stage.FAILED:
             continue
         explanation = ""
-        if row.request is not None:
+        if row.request is not None and not row.request.on_pod:
             with suppress(CrrdError):  # deleted or not readable; the failure itself is known
                 request = await session.client.get(REQUESTS, session.namespace, row.request.request.name)
                 parts = session.client, session.clock, request, session.command.access_flags

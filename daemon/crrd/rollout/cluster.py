@@ -96,13 +96,13 @@ class Cluster:
             self.changed.set()
 
     def written(self, obj: Json) -> None:
-        """Record a request that the API server has just returned to this process."""
+        """Record the object of a request that the API server has just returned to this process."""
         for each in (self, *self._others()):
             each.put(obj)
 
-    def put(self, request: Json) -> None:
-        """Record a version of a request."""
-        self._watched.put_request(request)
+    def put(self, obj: Json) -> None:
+        """Record a version of a request, or of the pod on which it is kept."""
+        self._watched.put(obj)
 
     def _others(self) -> "Iterator[Cluster]":
         return (each for each in self._peers if each is not self and each.namespace == self.namespace)

@@ -1,10 +1,12 @@
 """What a kind of run has to bring to be carried out, besides its decisions (`core.rollout.kind`)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Extra
 from crrd.kube.reflector import Reflector
@@ -24,8 +26,29 @@ class KindObjects(ABC):
         """Return what is known."""
 
 
+class Maker(ABC):
+    """Makes the requests of a run, one for each pod."""
+
+    what: ClassVar[str]  # What it does for a pod, for messages: `cannot ..., retrying`
+
+    @abstractmethod
+    async def make(self, run: Run, row: Row, body: Mapping[str, Any], now: str, ending: Iterable[RunRequest]) -> bool:
+        """Make the request (JSON) for a pod, and record it in the cluster. Return whether this call has made it.
+
+        `now` is the API server's time (RFC 3339). `ending` are the open requests of other runs that it replaces. Raises
+        ConflictError and ApiUnavailableError if it may be tried again, ApiRefusedError, and ConfigurationError if the
+        run cannot go on.
+        """
+
+    @abstractmethod
+    async def refusal(self, run: Run, row: Row, body: Mapping[str, Any], now: str) -> str:
+        """Return why the API server would reject the request, "" if it would not. Raises ApiRefusedError, too."""
+
+
 class KindWriter(ABC):
     """Carries out the steps of one run, besides the requests. The constructor starts nothing."""
+
+    maker: Maker  # Makes the requests
 
     async def begin(self, run: Run) -> None:  # noqa: B027 - most kinds need nothing
         """Prepare a run that is started or resumed."""

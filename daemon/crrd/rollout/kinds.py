@@ -7,6 +7,7 @@ from functools import partial
 
 from crrd.core.rollout.run import Options, Run
 from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
 from crrd.lib.errors import ApiRefusedError
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.daemons import NodeDaemons
@@ -16,6 +17,7 @@ from crrd.rollout.image.objects import ImageObjects
 from crrd.rollout.image.start import check_rights, complete_image
 from crrd.rollout.image.writer import ImageWriter
 from crrd.rollout.kind import KindObjects, KindWriter
+from crrd.rollout.patch import PatchWriter
 from crrd.rollout.refresher import FileObjects, FileRefresher
 from crrd.rollout.session import Session
 from crrd.rollout.target import Aim, find_again
@@ -68,9 +70,11 @@ async def find_pulls(session: Session, name: str = "") -> Mapping[str, Sequence[
     return found
 
 
-def make_writer(client: KubeClient, cluster: Cluster, run: Run, display: RunDisplay) -> KindWriter:
+def make_writer(client: KubeClient, cluster: Cluster, run: Run, display: RunDisplay, clock: ServerClock) -> KindWriter:
     """Return what carries out the steps of a run."""
     if isinstance(cluster.kind_objects, ImageObjects):
         return ImageWriter(client, cluster, cluster.kind_objects, run, display)
     assert isinstance(cluster.kind_objects, FileObjects)  # noqa: S101 - there is no other kind
+    if run.options.patch:
+        return PatchWriter(client, cluster, cluster.kind_objects, display, clock)
     return FileRefresher(client, cluster, cluster.kind_objects, display)

@@ -20,7 +20,8 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.lib.looptime import loop_time
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
-from crrd.rollout.kind import KindObjects, KindWriter
+from crrd.rollout.kind import KindObjects, KindWriter, Maker
+from crrd.rollout.maker import RequestMaker
 from crrd.rollout.refusals import lacks_right
 from crrd.rollout.side_by_side import SideBySide
 
@@ -54,6 +55,7 @@ class FileRefresher(KindWriter):
         """`known` are the cluster's objects for files."""
         self._client, self._cluster, self._known, self._display = client, cluster, known, display
         self._work = SideBySide(cluster.changed.set)
+        self.maker: Maker = RequestMaker(client, cluster)
 
     async def carry_out(self, run: Run, plan: Plan) -> None:
         """Begin to set the annotations of a plan's pods. Raises the error that has ended this for one of them."""

@@ -14,32 +14,28 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from crrd.core.api.types import Request
+from crrd.core.api.time import rfc3339
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.requests import STOPPED, RunRequest, read_run_request
+from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rivals import taken_over
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import make_rows
 from crrd.core.rollout.state import World
-from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.resources import REQUESTS
 from crrd.lib.backoff import retry_delay
 from crrd.lib.errors import (
     ApiRefusedError,
     ApiUnavailableError,
     ConfigurationError,
     ConflictError,
-    CrrdError,
-    GoneError,
 )
-from crrd.lib.jsonfields import mapping
 from crrd.lib.looptime import loop_time
 from crrd.rollout.cluster import Cluster
+from crrd.rollout.kind import Maker
 from crrd.rollout.refusals import ends_run
 from crrd.rollout.side_by_side import SideBySide
 
@@ -66,17 +62,11 @@ class _Choice:
         return self.world.workload is not None and self.world.workload.in_order
 
 
-NOT_ADMITTED = "admission did not handle the request"
-CHECK_ADMISSION = (
-    "check that the manager is running and that its webhook exists (kubectl get mutatingwebhookconfigurations crrd)"
-)
-
-
 class RequestWriter:
     """Creates the requests of one run. The constructor starts nothing."""
 
-    def __init__(self, client: KubeClient, cluster: Cluster, clock: ServerClock) -> None:
-        self._client, self._cluster, self._clock = client, cluster, clock
+    def __init__(self, maker: Maker, cluster: Cluster, clock: ServerClock) -> None:
+        self._maker, self._cluster, self._clock = maker, cluster, clock
         self._choice: _Choice | None = None
         self._work = SideBySide(cluster.changed.set)
         self._failures: dict[str, int] = {}  # By pod (UID): attempts that have failed in a row
@@ -133,7 +123,7 @@ class RequestWriter:
             self._failures.pop(uid, None)
         except (ApiUnavailableError, ConflictError) as error:
             await self._back_off(uid, error)
-        except ApiRefusedError as error:
+        except (ApiRefusedError, ConfigurationError) as error:
             self._choice = None
             raise ConfigurationError(str(error)) from error
         finally:
@@ -143,7 +133,7 @@ class RequestWriter:
     async def _back_off(self, uid: str, error: ApiUnavailableError | ConflictError) -> None:
         """Wait before the next attempt. The pod counts as started, because its request may have been created."""
         failures = self._failures[uid] = self._failures.get(uid, 0) + 1
-        self.problems[uid] = f"cannot create the ContainerRecreateRequest, retrying: {error}"
+        self.problems[uid] = f"cannot {self._maker.what}, retrying: {error}"
         self._cluster.changed.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(retry_delay(error, failures)):
@@ -152,51 +142,25 @@ class RequestWriter:
 
     async def _create(self, choice: _Choice, row: Row) -> None:
         """Create the request. Return when it is known whether it exists, or that it was refused."""
-        run, name = choice.run, choice.run.request_name(row.uid, row.failed)
+        run = choice.run
         body = run.request(row.pod, row.uid, row.containers, row.failed)
         body["metadata"]["annotations"] |= choice.progress
         assert row.member is not None  # noqa: S101 - the pod is there
         self._cluster.claim(row.member, RunRequest(replace(parse_request(body), pod_uid=row.uid), run))
         del choice.rows[row.uid]
         try:
-            for old in choice.taken_over.get(row.uid, ()):
-                with suppress(GoneError):
-                    await self._end(old.request)
-            made = await self._client.create(REQUESTS, run.namespace, body)
-        except ConflictError as error:
-            await self._take_over(run, row, name, error)
+            made = await self._maker.make(
+                run, row, body, rfc3339(self._clock.now()), choice.taken_over.get(row.uid, ())
+            )
+        except ConflictError:
+            raise  # for another attempt
         except ApiRefusedError as error:
             await self._handle_denial(run, row, error)
         else:
-            choice.created()
-            self._refusals = 0
-            self.problems.pop(_REFUSED, None)
-            await self._check_admission_labels(run, made)
-            if not await self._is_for(row, made):
-                raise ConflictError(f"pod {row.pod} was replaced by another one", status=409)
-            self._cluster.written(made)
-
-    async def _end(self, old: Request) -> None:
-        """End an open request of another run. One with an image is not deleted, so that its run can still be undone."""
-        if old.for_image:
-            self._cluster.written(await self._client.merge_patch(REQUESTS, old.namespace, old.name, STOPPED))
-        else:
-            await self._client.delete(REQUESTS, old.namespace, old.name, uid=old.uid)
-
-    async def _take_over(self, run: Run, row: Row, name: str, conflict: ConflictError) -> None:
-        """Handle a request that already exists: a response was lost, or another process created it.
-
-        Raises the conflict if it does not exist: it was deleted, or a quota was written at the same time.
-        """
-        try:
-            found = await self._client.get(REQUESTS, run.namespace, name)
-        except GoneError:
-            raise conflict from None
-        request = read_run_request(found)
-        if request is None or request.run.name != run.name:
-            why = f"request {name} exists, but does not belong to this run; delete it and resume the run"
-            self._cluster.refused(row.uid, why)
-        self._cluster.written(found)
+            if made:
+                choice.created()
+                self._refusals = 0
+                self.problems.pop(_REFUSED, None)
 
     async def _handle_denial(self, run: Run, row: Row, error: ApiRefusedError) -> None:
         """Handle a rejection by admission: the pod or a container was removed (which is normal), or it is final."""
@@ -214,31 +178,4 @@ class RequestWriter:
         elif loop_time() >= self._pause_until:  # else it was sent before the last one was refused
             self._pause_until = loop_time() + retry_delay(error, _FIRST + self._refusals)
             self._refusals += 1
-            self.problems[_REFUSED] = f"cannot create the ContainerRecreateRequest, retrying: {error}"
-
-    async def _is_for(self, row: Row, made: object) -> bool:
-        """Whether a request is for this pod. One for another pod, which has its name by now, is deleted again."""
-        request = parse_request(mapping(made))
-        if request.pod_uid == row.uid:
-            return True
-        with suppress(GoneError, ConflictError):
-            await self._client.delete(REQUESTS, request.namespace, request.name, uid=request.uid)
-        return False
-
-    async def _check_admission_labels(self, run: Run, made: object) -> None:
-        """Check that admission has set its labels. Without them no daemon would serve the request."""
-        request = parse_request(mapping(made))
-        if was_admitted(run, request):
-            return
-        self._choice = None
-        name, outcome = request.name, "so it was deleted again"
-        try:
-            await self._client.delete(REQUESTS, run.namespace, name)
-        except CrrdError as error:
-            outcome = f"and {name} could not be deleted again ({error})"
-        raise ConfigurationError(f"{NOT_ADMITTED}, {outcome}: {CHECK_ADMISSION}")
-
-
-def was_admitted(run: Run, request: Request) -> bool:
-    """Whether admission has handled the request of a run."""
-    return request.active and request.for_image is bool(run.options.change.fields.get("image"))
+            self.problems[_REFUSED] = f"cannot {self._maker.what}, retrying: {error}"

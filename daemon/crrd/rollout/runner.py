@@ -20,12 +20,12 @@ from crrd.core.rollout.standing import RowMemo
 from crrd.core.rollout.waits import Remedies
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
 from crrd.lib.looptime import loop_time
 from crrd.rollout.attempt import attempt
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
+from crrd.rollout.kept import annotate
 from crrd.rollout.kind import KindWriter
 from crrd.rollout.process import this_process
 from crrd.rollout.request_writer import RequestWriter
@@ -56,7 +56,7 @@ class Runner:
         With `confirmed`, the user is not asked after the first part. `remedies` are what its user can do about waits.
         """
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
-        self.writer, self._requests, self._memo = writer, RequestWriter(client, cluster, clock), RowMemo()
+        self.writer, self._requests, self._memo = writer, RequestWriter(writer.maker, cluster, clock), RowMemo()
         self._limits, self._is_turn = Limits(times, loop_time()), times.patience is not None
         self._confirmed, self._remedies = confirmed, remedies
         self.is_unanswered = False  # Whether the run was interrupted, and a write may still be carried out
@@ -169,11 +169,9 @@ class Runner:
             await self._write(run, progress)
 
     async def _write(self, run: Run, progress: Progress) -> None:
-        body = {"metadata": {"annotations": progress.annotation()}}
         for each in sorted(self._cluster.world().requests_of(run), key=lambda each: each.lifetime, reverse=True):
             with suppress(GoneError):  # deleted meanwhile: the next one
-                name = each.request.name
-                self._cluster.written(await self._client.merge_patch(REQUESTS, run.namespace, name, body))
+                self._cluster.written(await annotate(self._client, each, progress.annotation()))
                 return
 
     async def _wait_for_next_second(self, run: Run) -> None:

@@ -6,7 +6,7 @@ from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.run import Options, Run
 from crrd.core.rollout.state import World
 from crrd.lib.errors import ConfigurationError
-from crrd.rollout.session import Session
+from crrd.rollout.session import Session, Via
 from crrd.rollout.target import find_target, split_targets
 
 
@@ -28,6 +28,8 @@ async def check_same(session: Session, run: Run, since: str) -> None:
         parts = (run.partition or str(run.options.first or "")) if command.partition is not None else ""
         own = _flags(run.options, parts, command.template)
         asked = _flags(replace(command.options, since=since), str(command.partition or ""), command.template)
+        own["--via"] = f"--via {Via.PATCH if run.options.patch else Via.DAEMON}"
+        asked["--via"] = f"--via {command.via}" if command.via is not Via.AUTO else own["--via"]
         if command.template:
             asked["--template"] = f"--template {command.template}"
         flag = next((flag for flag in own if own[flag] != asked[flag]), "")

@@ -12,27 +12,36 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from crrd.core.api.time import rfc3339
-from crrd.core.api.types import ANNOTATION_ABORTED, Request
-from crrd.core.rollout.requests import RunRequest, read_run_request
+from crrd.core.api.types import ANNOTATION_ABORTED
+from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import LABEL_RUN, Amount, Options
 from crrd.kube.access.config import Access, find_access
 from crrd.kube.access.kubeconfig import Overrides
 from crrd.kube.client import Deadlines, KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.resources import REQUESTS, Where
 from crrd.lib.errors import ApiRefusedError, ConfigurationError
 from crrd.lib.formats import Format
 from crrd.lib.plain import with_flags
 from crrd.rollout.display import Display
 from crrd.rollout.jsonlines import JsonLines
+from crrd.rollout.kept import annotate, list_requests
 from crrd.rollout.refusals import describe
 from crrd.rollout.text import TextLines
 
 Explainer = Callable[[KubeClient, ServerClock, Mapping[str, Any], str], Awaitable[str]]
 """Explains the state of a request in a few lines. The last argument are flags for the commands in them."""
+
+
+class Via(StrEnum):
+    """How a new run restarts containers."""
+
+    AUTO = "auto"  # By requests where node daemons serve them, else by patches
+    DAEMON = "daemon"  # By ContainerRecreateRequests
+    PATCH = "patch"  # By patches of the pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,7 @@ class Command:
     changed_options: Mapping[str, Any] = field(default_factory=dict)  # Options that replace those of a resumed run
     targets: tuple[str, ...] = ()  # TYPE/NAME, or TYPE and NAME; may be several
     selector: str = ""
+    via: Via = Via.AUTO  # Of a new run
     run_name: str = ""  # "" to generate a name, or for `status` of all runs
     retry_failed: bool = False  # Restart the pods of failed requests again
     partition: Amount | None = None
@@ -84,16 +94,14 @@ class Session:
             raise ConfigurationError(f"run {name!r} not found in {where}; to list runs: {self.command_line('status')}")
         return requests
 
-    async def record_abort(self, request: Request) -> Mapping[str, Any]:
-        """Record on a request that its run is aborted. Return the request as it is then. Raises GoneError."""
-        body = {"metadata": {"annotations": {ANNOTATION_ABORTED: rfc3339(self.clock.now())}}}
-        return await self.client.merge_patch(REQUESTS, self.namespace, request.name, body)
+    async def record_abort(self, asked: RunRequest) -> Mapping[str, Any]:
+        """Record on a request that its run is aborted. Return the object on which it is kept. Raises GoneError."""
+        return await annotate(self.client, asked, {ANNOTATION_ABORTED: rfc3339(self.clock.now())})
 
-    async def requests(self, selector: str) -> list[RunRequest]:
-        """Return the requests of runs that match a label selector."""
-        where = Where(namespace=self.namespace, label_selector=selector)
-        listing = await self.client.list_all(REQUESTS, read_run_request, **where)
-        return [each for each in listing.items if each is not None]
+    async def requests(self, selector: str, *, strict: bool = True) -> list[RunRequest]:
+        """Return the requests of runs that match a label selector. `strict` as in `list_requests`."""
+        found = await list_requests(self.client, self.namespace, selector, strict=strict)
+        return [each.at(self.clock.now()) for each in found]
 
     def command_line(self, verb: str, *run: str) -> str:
         """Return a command for one or all runs, with the flags that were given. Displays add those for the cluster."""

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from itertools import chain
 
 from crrd.core.api.time import parse_time, rfc3339
-from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import unfinished
 from crrd.core.rollout.phases import End, Stage
@@ -18,7 +17,6 @@ from crrd.core.rollout.rows import failed_requests, tally
 from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.core.rollout.run_limits import limits_annotation
 from crrd.core.rollout.state import World
-from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, OutputError
 from crrd.rollout.carry_out import carry_out
 from crrd.rollout.cluster import Cluster
@@ -26,12 +24,14 @@ from crrd.rollout.creator import check_creator
 from crrd.rollout.display import failures, summary
 from crrd.rollout.image.follow import following
 from crrd.rollout.image.start import undone
-from crrd.rollout.kinds import check_resumed, cluster_of, complete_run, find_pulls, make_cluster
+from crrd.rollout.kept import annotate
+from crrd.rollout.kind import Maker
+from crrd.rollout.kinds import check_resumed, cluster_of, complete_run, find_pulls, make_cluster, make_writer
 from crrd.rollout.remedies import FLAGS
-from crrd.rollout.request_writer import CHECK_ADMISSION, NOT_ADMITTED, was_admitted
 from crrd.rollout.same_run import another_run, check_same, template_differs
-from crrd.rollout.session import Session
+from crrd.rollout.session import Session, Via
 from crrd.rollout.target import Aim, check_run, find_again, find_target, split_targets
+from crrd.rollout.way import check_way, with_way
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # The letters of Kubernetes' generated names, which cannot form words
 
@@ -39,13 +39,15 @@ _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # The letters of Kubernetes' generated
 async def start(session: Session) -> int:
     """Start a run for each target, one after the other, or resume an existing run of the given name."""
     command = session.command
-    if command.run_name and (made := await session.requests(f"{LABEL_RUN}={command.run_name}")):
+    of_run, strict = f"{LABEL_RUN}={command.run_name}", command.via is Via.DAEMON
+    if command.run_name and (made := await session.requests(of_run, strict=strict)):
         run = newest_run(made)
         await check_same(session, run, _since(command.since, parse_time(run.started) or session.clock.now()))
         return await resume(session)
     targets = split_targets(command.targets)
     found = [await find_target(session.client, session.namespace, each, command.selector) for each in targets]
     due = [(each, aim) for aim in found if (each := await following(session, aim)) is not None]
+    due = [(await _on_its_way(each, aim), aim) for each, aim in due]
     aims = [aim for _, aim in due]
     if len(aims) > 1:
         for each, aim in due:  # check all targets before the first run
@@ -64,6 +66,14 @@ async def start(session: Session) -> int:
         if not over:
             return code or worst
     return worst
+
+
+async def _on_its_way(session: Session, aim: Aim) -> Session:
+    """Return the session with the way in which the run restarts containers, and say it if it is not by requests."""
+    session, why = await with_way(session, aim)
+    if why:
+        session.display.print_line(f"restarts by patches of the pods of {aim.target.words}: {why}")
+    return session
 
 
 async def undo(session: Session) -> int:
@@ -86,6 +96,7 @@ async def resume(session: Session) -> int:
     run = newest_run(requests)
     await check_creator(session, creator_of(requests), name, run)
     run = run.changed(**command.changed_options)
+    check_way(run.options)
     async with await cluster_of(session, run) as cluster:
         world, now = cluster.world(), session.clock.now()
         if command.follows_template and (differs := template_differs(world, run)):
@@ -96,7 +107,7 @@ async def resume(session: Session) -> int:
             cluster.retried = failed_requests(make_plan(world, run, now).rows)
             world = cluster.world()
         if command.dry_run:
-            return await _preview(session, world, run)
+            return await _preview(session, cluster, run)
         if (first := unfinished(kind_of(world, run), now)) is not None:
             other = f"run {first.name} on {first.target.words} is not finished"
             way_out = f"finish it, or abort it: {session.command_line('abort', first.name)}"
@@ -135,7 +146,7 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
             first_part = min(waiting, command.partition.of(waiting))
             run = replace(run, options=replace(run.options, first=first_part), partition=str(command.partition))
         if command.dry_run:
-            code = await _preview(session, world, run)
+            code = await _preview(session, cluster, run)
             return code, not code
         end = await carry_out(session, run, cluster, run.describe(waiting))
         return end.exit_code, end.next_follows
@@ -182,24 +193,26 @@ def _nothing_to_do(session: Session, run: Run, plan: Plan) -> int:
     return 0
 
 
-async def _preview(session: Session, world: World, run: Run) -> int:
+async def _preview(session: Session, cluster: Cluster, run: Run) -> int:
     """Show what the run would do."""
-    preview = make_preview(world, run, session.clock.now()).worded(FLAGS)
-    refused = await _refusals(session, run, preview) if session.command.dry_run == "server" else {}
+    preview = make_preview(cluster.world(), run, session.clock.now()).worded(FLAGS)
+    refused: dict[str, str] = {}
+    if session.command.dry_run == "server":
+        maker = make_writer(session.client, cluster, run, session.display, session.clock).maker
+        refused = await _refusals(maker, run, preview, rfc3339(session.clock.now()))
     several = len(split_targets(session.command.targets)) > 1
     session.display.print_preview(run.target.words, preview, refused, of_several=several)
     return End.FAILED.exit_code if refused else 0
 
 
-async def _refusals(session: Session, run: Run, preview: Preview) -> dict[str, str]:
+async def _refusals(maker: Maker, run: Run, preview: Preview, now: str) -> dict[str, str]:
     """Return the pods whose requests the API server would reject (admission and policies), and its messages."""
     refused: dict[str, str] = {}
     for row in chain(*preview.batches, *preview.later):
         body = run.request(row.pod, row.uid, row.containers, row.failed)
         try:
-            made = await session.client.create(REQUESTS, run.namespace, body, dry_run=True)
-            if not was_admitted(run, parse_request(made)):
-                refused[row.pod] = f"{NOT_ADMITTED}: {CHECK_ADMISSION}"
+            if why := await maker.refusal(run, row, body, now):
+                refused[row.pod] = why
         except ApiRefusedError as error:
             refused[row.pod] = str(error)
     return refused
@@ -209,9 +222,7 @@ async def _record_options(session: Session, run: Run, cluster: Cluster) -> None:
     """Write changed limits to the request that will live longest."""
     own = cluster.world().requests_of(run)
     if own and newest_run(own).revision < run.revision:
-        patch = {"metadata": {"annotations": limits_annotation(run)}}
-        name = longest_lived(own).request.name
-        cluster.written(await session.client.merge_patch(REQUESTS, session.namespace, name, patch))
+        cluster.written(await annotate(session.client, longest_lived(own), limits_annotation(run)))
 
 
 def _since(given: datetime | timedelta | None, now: datetime) -> str:

@@ -1,12 +1,13 @@
 """The objects that a run needs, with one watch for each kind, kept as values for `core.rollout`."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any, TypeVar
 
 from crrd.core.config.kept import kept_of_pods
+from crrd.core.rollout.patched import patched_requests, read_patched
 from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.run import LABEL_RUN, Options
 from crrd.core.rollout.state import ZONE, Member, World, read_budget, read_member
@@ -19,6 +20,7 @@ from crrd.lib.errors import GoneError
 from crrd.lib.jsonfields import mapping, text
 from crrd.rollout.config import ConfigObjects
 from crrd.rollout.daemons import NodeDaemons, daemon_informer, may_list_daemons
+from crrd.rollout.kept import may_list_requests
 from crrd.rollout.kind import KindObjects
 from crrd.rollout.nodes import Nodes
 from crrd.rollout.owners import Owners
@@ -57,13 +59,15 @@ class Watched:
         self._requests = Objects[Version[RunRequest | None]](self._request_changed, listed=notify)
         self._budgets = Values(read_budget, notify)
         self._labelled_nodes = Values(_zone, notify) if options.max_per_zone else None
-        self._nodes = Nodes(client, notify, for_image=options.image is not None)
+        self._nodes = Nodes(client, notify, for_image=options.image is not None or options.patch)
         named = {"apiVersion": aim.target.api_version, "kind": aim.target.kind}  # the items of a list do not have it
         self._workloads = Values(lambda obj: read_workload({**obj, **named}), notify)
         config = ConfigObjects(client, namespace, strict=options.stale)
         self._config, self._stale = config if options.reads_config else None, options.stale
         self._watched_daemons = daemons
         self._daemons = daemons or NodeDaemons(notify)
+        self._on_pods = Values(read_patched, notify) if options.patch else None  # Requests that are kept on pods
+        self._patched: dict[str, RunRequest] = {}  # By pod (UID): the last one that was seen, also of deleted pods
         self._aborted: set[str] = set()
         self._labels: dict[str, Mapping[str, str]] = {}  # By UID: labels of pods with a request that are not watched
         self._owners = Owners(client, namespace, aim)
@@ -73,10 +77,13 @@ class Watched:
 
     async def begin(self) -> None:
         """Start the watches, and return when everything is listed. Raises ConfigurationError if a right is missing."""
-        if self._watched_daemons is None and await may_list_daemons(self._client):
+        if self._on_pods is not None:
+            self._watch(self._on_pods, PODS, labels=LABEL_RUN)
+        elif self._watched_daemons is None and await may_list_daemons(self._client):
             self._watches.begin(daemon_informer(self._client, self._daemons, strict=True))
-        selection = Selection(REQUESTS, self._parse_request, self.namespace, LABEL_RUN)
-        self._watches.begin(Informer(self._client, selection, self._requests, strict=True))
+        if self._on_pods is None or await may_list_requests(self._client, self.namespace):
+            selection = Selection(REQUESTS, self._parse_request, self.namespace, LABEL_RUN)
+            self._watches.begin(Informer(self._client, selection, self._requests, strict=True))
         self._watch(self.pods, PODS, labels=self._aim.pods_query, fields=self._aim.pods_fields)
         self._watch(self._budgets, BUDGETS)
         if self._aim.resource is not None:
@@ -101,9 +108,10 @@ class Watched:
         config = self._config.known if self._config is not None else {}
         users = (each.user for each in self.pods.values()) if self._stale else ()
         zones = () if self._labelled_nodes is None else self._labelled_nodes.values()
+        requests = tuple(self._all_requests())
         return World(
             members=tuple(sorted(self.own_pods(), key=lambda each: each.pod.name)),
-            requests=tuple(each.value for each in self._requests if each.value is not None),
+            requests=requests,
             labels=self._labels | {each.pod.uid: each.labels for each in self.pods.values()},
             workload=next((each for each in self._workloads.values() if each.uid == self._aim.target.uid), None),
             budgets=tuple(self._budgets.values()),
@@ -123,9 +131,26 @@ class Watched:
         selected = (each.selector for each in self._budgets.values())
         return bool(self.pods.get(member.pod.uid)) or any(each and each.matches(member.labels) for each in selected)
 
-    def put_request(self, obj: Json) -> None:
-        """Record a version of a request."""
-        self._requests.put(self._parse_request(obj))
+    def put(self, obj: Json) -> None:
+        """Record a version of a request, or of a pod on which one is kept."""
+        if obj.get("kind") != "Pod":
+            self._requests.put(self._parse_request(obj))
+            return
+        if self._on_pods is not None:
+            self._on_pods.put(self._on_pods.parse(obj))
+        if self.pods.get(text(mapping(obj.get("metadata")).get("uid"))) is not None:
+            self.put_pod(obj)
+
+    def _all_requests(self) -> Iterator[RunRequest]:
+        """Yield all known requests. One that was kept on a pod which is gone has ended with it."""
+        yield from (each.value for each in self._requests if each.value is not None)
+        there = {each.pod.uid for each in self.pods.values()}
+        known = [*(self._on_pods.values() if self._on_pods is not None else ())]
+        found = patched_requests((*known, *(each.patched for each in self.pods.values())))
+        for uid, asked in (self._patched | found).items():
+            self._aborted |= asked.ended_runs
+            yield asked if uid in found or uid in there else asked.without_pod()
+        self._patched |= found
 
     def put_pod(self, obj: Json) -> None:
         """Record a version of a pod."""
@@ -168,8 +193,8 @@ class Watched:
         if self._config is not None:
             await self._config.learn(members)
         watched = {each.pod.uid for each in self.pods.values()}
-        for found in [each.value for each in self._requests]:
-            if found is None or found.request.completed:
+        for found in [*self._all_requests()]:
+            if found.request.completed:
                 continue
             uid = found.request.pod_uid
             if uid and uid not in watched and uid not in self._labels:

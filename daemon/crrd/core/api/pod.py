@@ -126,6 +126,7 @@ class PodContainer:
     started_at: str = ""  # Of the running instance
     finished_at: str = ""  # Of the last ended instance
     exit_code: int | None = None  # Of that instance
+    status_path: str = field(default="", compare=False)  # The JSON pointer to its status in the pod; "" if it has none
 
     @property
     def version_matters(self) -> bool:
@@ -221,10 +222,10 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
     """Parse a pod with its containers. A field that cannot be read counts as absent."""
     pod = mapping(obj)
     meta, spec, status = (mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
-    statuses: dict[str, Mapping[str, Any]] = {}
+    statuses: dict[str, tuple[Mapping[str, Any], str]] = {}
     for key in STATUSES:
-        for entry in map(mapping, items(status.get(key))):
-            statuses.setdefault(text(entry.get("name")), entry)
+        for index, entry in enumerate(map(mapping, items(status.get(key)))):
+            statuses.setdefault(text(entry.get("name")), (entry, f"/status/{key}/{index}"))
     containers: dict[str, PodContainer] = {}
     of_pod = _restart_policy(spec.get("restartPolicy"), RestartPolicy.ALWAYS)
     for name, entry, kind in pod_containers(spec):
@@ -241,7 +242,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
             text(entry.get("image")),
             entry.get("imagePullPolicy") == "Always",
         )
-        containers.setdefault(name, _with_status(plain, statuses.get(name, {})))
+        containers.setdefault(name, _with_status(plain, *statuses.get(name, ({}, ""))))
     annotations, labels = mapping(meta.get("annotations")), mapping(meta.get("labels"))
     counted = (owner for label, (owner, policies) in _COUNTED.items() if label in labels and of_pod in policies)
     return Pod(
@@ -287,7 +288,7 @@ def _restart_policy(value: object, default: RestartPolicy) -> RestartPolicy:
     return Reader().choice(value, "restartPolicy", default)
 
 
-def _with_status(container: PodContainer, status: Mapping[str, Any]) -> PodContainer:
+def _with_status(container: PodContainer, status: Mapping[str, Any], path: str) -> PodContainer:
     """Return a container of the spec together with its status."""
     state, last = mapping(status.get("state")), mapping(status.get("lastState"))
     waiting, running = mapping(state.get("waiting")), mapping(state.get("running"))
@@ -306,4 +307,5 @@ def _with_status(container: PodContainer, status: Mapping[str, Any]) -> PodConta
         started_at=text(running.get("startedAt")),
         finished_at=text(ended.get("finishedAt")),
         exit_code=Reader().integer(ended.get("exitCode"), "", low=INT32_MIN),
+        status_path=path,
     )

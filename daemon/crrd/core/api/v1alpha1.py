@@ -221,15 +221,15 @@ def _is_rfc3339(value: object) -> bool:
 def _status(section: Section) -> Status:
     states = tuple(_state(entry) for entry in section.sections("containerRecreateStates"))
     phase, message = section.choice("phase", RequestPhase), section.text("message")
-    return Status(phase, states, message, section.text("completionTime"), _reason(section.raw.get("reason")))
+    return Status(phase, states, message, section.text("completionTime"), read_reason(section.raw.get("reason")))
 
 
 def _state(entry: Section) -> RecreateState:
     name, phase, message = entry.text("name"), entry.choice("phase", StatePhase), entry.text("message")
-    return RecreateState(name, phase, message, entry.flag("isKilled"), _reason(entry.raw.get("reason")))
+    return RecreateState(name, phase, message, entry.flag("isKilled"), read_reason(entry.raw.get("reason")))
 
 
-def _reason(value: object) -> Reason:
+def read_reason(value: object) -> Reason:
     """Return the reason if it is one of this version of crrd, or else NONE."""
     return Reason(value) if isinstance(value, str) and value in _REASONS else Reason.NONE
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from crrd.core.api.pod import PodContainer
+from crrd.core.api.types import StatePhase
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row
@@ -72,6 +73,7 @@ class Kind(ABC):
     """One run in one world."""
 
     takes_new_pods: ClassVar[bool] = False  # Whether pods that were created after the run's start belong to it
+    needs_daemon: ClassVar[bool] = True  # Whether a node daemon carries out its requests
     leaves_objects: ClassVar[bool] = False  # Whether something must be cleaned up after the end
     rescues: bool = False  # Whether the run is for broken pods, so that those that are unready start out of order
     needs_workload: bool = False  # Whether it is not done without its workload, which has to follow the pods
@@ -101,7 +103,7 @@ class Kind(ABC):
 
     @cached_property
     def unreplaced(self) -> set[tuple[str, str]]:
-        """The containers (pod's UID, name) that kubelet must replace with one of another image, as far as is known.
+        """The containers (pod's UID, name) that kubelet must replace, because their image was changed, as far as known.
 
         A pod that has the image may still run the old one, whatever has become of its request, and of whichever run it
         is. The image that its status names does not say so, because images may have several names.
@@ -116,7 +118,10 @@ class Kind(ABC):
         due = found - done
         members = self.world.members if due else ()
         there = ((member.pod.uid, each) for member in members for each in member.pod.containers.values())
-        return {(uid, each.name) for uid, each in there if (uid, each.name, each.image, each.container_id) in due}
+        replaced = {(uid, each.name) for uid, each in there if (uid, each.name, each.image, each.container_id) in due}
+        on_pods = (each.patched.request for each in self.world.members if each.patched is not None)
+        states = ((asked.pod_uid, each) for asked in on_pods for each in asked.status.states)
+        return replaced | {(uid, each.name) for uid, each in states if each.phase is StatePhase.RECREATING}
 
     def over_budget(
         self, rows: Iterable[Row], now: datetime, exceeds: Callable[[Member], bool], *, held: bool

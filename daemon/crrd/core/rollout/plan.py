@@ -83,7 +83,7 @@ def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False,
     `world` must contain all requests created so far. `now` is the API server's time. `confirmed` means that the user
     has allowed the rest after the first part. Plans that follow each other are quicker with the same `memo`.
     """
-    return plan_of(kind_of(world, run), now, confirmed=confirmed, memo=memo)
+    return plan_of(kind_of(world.at(now), run), now, confirmed=confirmed, memo=memo)
 
 
 def plan_of(kind: Kind, now: datetime, *, confirmed: bool = False, memo: RowMemo | None = None) -> Plan:

@@ -3,11 +3,19 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from crrd.core.api.time import parse_time
-from crrd.core.api.types import ANNOTATION_REQUESTED_BY, ANNOTATION_STOPPED, Request, RequestPhase
+from crrd.core.api.reasons import Reason
+from crrd.core.api.time import parse_time, rfc3339
+from crrd.core.api.types import (
+    ANNOTATION_REQUESTED_BY,
+    ANNOTATION_STOPPED,
+    Request,
+    RequestPhase,
+    StatePhase,
+    Status,
+)
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.change import read_image_change
 from crrd.core.rollout.progress import ANNOTATION_PROGRESS, Progress, read_progress
@@ -27,6 +35,33 @@ class RunRequest:
     run: Run
     progress: Progress | None = None  # None if it was not written here
     creator: str = ""  # The user who has created the request; "" if admission has not said so
+    on_pod: bool = False  # Whether it is kept on its pod, and is no object of its own (`patched`)
+
+    def at(self, now: datetime) -> "RunRequest":
+        """Return the request as it is at this time. The manager ends requests at their deadline, but not these."""
+        created, seconds = parse_time(self.request.created), self.run.options.pod_timeout
+        if not self.on_pod or self.request.completed or created is None or now < created + timedelta(seconds=seconds):
+            return self
+        why = Reason.DEADLINE.say(deadline=f"{seconds}s", waited="")
+        old = self.request.status
+        states = tuple(
+            each if each.phase.final else replace(each, phase=StatePhase.FAILED, message=why, reason=Reason.DEADLINE)
+            for each in old.states
+        )
+        at = rfc3339(created + timedelta(seconds=seconds))
+        return replace(self, request=replace(self.request, status=Status(RequestPhase.COMPLETED, states, why, at)))
+
+    def without_pod(self) -> "RunRequest":
+        """Return the request as it is once its pod is gone."""
+        if self.request.completed:
+            return self
+        why = Reason.POD_GONE
+        states = tuple(
+            each if each.phase.final else replace(each, phase=StatePhase.FAILED, message=why.say(), reason=why)
+            for each in self.request.status.states
+        )
+        status = Status(RequestPhase.COMPLETED, states, why.say(), self.request.created, why)
+        return replace(self, request=replace(self.request, status=status))
 
     @property
     def first_name(self) -> str:

@@ -73,7 +73,7 @@ class Restart(Kind):
         """See Kind."""
         options, minor = self.run.options, known_minor(self.world.kubelets.get(member.pod.node_name, ""))
         why_not = barred(member.pod, container, minor, allow_pod_restart=options.allow_pod_restart)
-        if not container.running or not container.container_id:
+        if not self.has_instance(container):
             return why_not if why_not is Skip.NEVER else Skip.NOT_RUNNING
         if failed is not None and failed.request.status.state(container.name).phase is StatePhase.FAILED:
             return why_not
@@ -88,6 +88,10 @@ class Restart(Kind):
         if options.stale and not changes(uses, container, self.world.config, self.world.kept_on(member)):
             return Skip.FRESH
         return why_not
+
+    def has_instance(self, container: PodContainer) -> bool:
+        """Whether there is an instance that can be restarted."""
+        return container.running and bool(container.container_id)
 
     def _misses_change(self, uses: Iterable[Reference], started: datetime, mounted: datetime | None) -> bool:
         """Whether a container misses one of the run's changes. `mounted` is as in `held_since`."""

@@ -112,6 +112,7 @@ class Options:
     reason: Annotated[str, "Why the user has started the run."] = ""
     policy: Annotated[str, "UID of the policy that has started the run. Empty for the run of a user."] = ""
     image: Annotated[ImageChange | None, "Another image for the container, which is not restarted then."] = None
+    patch: Annotated[bool, "Whether containers are restarted by patches of their pods (docs/lean.md)."] = False
     pull_resources: Annotated[
         str, "With an image: what pull pods request, for example `cpu=50m`. Empty for the default."
     ] = ""
@@ -218,7 +219,7 @@ class Run:
         """Return the run as JSON. Equal runs give equal texts."""
         options = {**asdict(self.options), "max_unavailable": str(self.options.max_unavailable)}
         # Processes of older versions cannot continue a run with an option that they do not know.
-        for name in ("policy", "pull_resources"):
+        for name in ("policy", "pull_resources", "patch"):
             if not options[name]:
                 del options[name]
         del options["image"]

@@ -32,6 +32,8 @@ def skips(kind: Kind, member: Member, failed: RunRequest | None) -> Iterator[tup
     yield from (each for each in unfit if each[0] in RESTART_MORE)
     if len(unfit) == len(chosen):
         yield from unfit
+    if not kind.needs_daemon:
+        return
     if len(pod.node_name) > LABEL_CHARACTERS:
         yield Skip.LONG_NODE_NAME, ""
     if daemons is not None and pod.node_name not in daemons:

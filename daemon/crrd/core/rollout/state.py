@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import ObjectName, Reference
 from crrd.core.config.uses import Unreached, references, unreached
 from crrd.core.rollout.labels import LabelSelector, read_selector
+from crrd.core.rollout.patched import image_changes, own_annotations, read_patched
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import ANNOTATION_REFRESH, Run
 from crrd.core.rollout.workload import Owner, Workload, read_owner
@@ -41,6 +42,10 @@ class Member:
     added: Mapping[str, datetime] = field(default_factory=dict)
     """By container: when it was added to the pod's spec. Empty if the spec has not changed since the pod's creation."""
     disrupted: bool = False  # Whether it was evicted or preempted, or is about to be (condition DisruptionTarget)
+    annotations: Mapping[str, str] | None = None  # crrd's own; None if the pod has no annotations at all
+    image_changes: Mapping[str, datetime] = field(default_factory=dict)
+    """By container: when its image was changed in the pod's spec. Empty if that has not changed since its creation."""
+    patched: RunRequest | None = None  # The last restart by a patch, as a request of its run
 
     @property
     def counts(self) -> bool:
@@ -99,6 +104,9 @@ def read_member(obj: Mapping[str, Any], *, with_config: bool = True) -> Member:
         pull_source=pull_source(obj),
         added=additions(obj) if with_config else {},
         disrupted=condition_is_true(obj, "DisruptionTarget"),
+        annotations=own_annotations(obj),
+        image_changes=image_changes(obj),
+        patched=read_patched(obj, pod),
     )
 
 
@@ -186,6 +194,11 @@ class World:
     kept: Mapping[str, frozenset[ObjectName]] = field(default_factory=dict)
     """By node: immutable objects of which kubelet may keep older data."""
     extra: Extra = Extra()  # noqa: RUF009 - it has no state
+
+    def at(self, now: datetime) -> "World":
+        """Return the world at this time, at which requests that are kept on pods may have failed."""
+        requests = tuple(each.at(now) for each in self.requests)
+        return self if requests == self.requests else replace(self, requests=requests)
 
     def kept_on(self, member: Member) -> Collection[ObjectName]:
         """Return the objects of which a pod may have older data that kubelet keeps."""

@@ -74,6 +74,7 @@ class WaitReason(ReasonTable):
     MISSING_PODS = "MissingPods", "waiting for new pods of {target}, it has {count} of {desired}"
     ADOPTING = "AdoptingPods", "{message}"
     NOT_READY = "NotReady", "the pod is not ready"
+    NOT_STARTED = "NotStartedYet", "kubelet has not started all containers of {pods} again yet"
     NEW_STATUS = "WaitingForStatus", "waiting for the pod's new status"
     NO_READY_TIME = "NoReadyTime", "the pod's Ready condition has no transition time"
     MIN_READY = "MustStayReady", "must be ready for {seconds}s"
@@ -106,6 +107,16 @@ class Skip(ReasonTable):
     KEPT = (
         "KeptByKubelet",
         "kubelet on its node is older than 1.32, and would not replace native sidecar {container}",
+    )
+    STATIC = "StaticPod", "it is a static pod, whose containers only the files on its node define"
+    OF_KRUISE = "OwnedByOpenKruise", "its controller is of OpenKruise, which writes the images of its pods itself"
+    CHANGED = (
+        "ImageChanged",
+        "the image of container {container} was changed after its start, and kubelet has not replaced it yet",
+    )
+    NO_SPELLING = (
+        "NoSpelling",
+        "container {container}: its image has no other name that the container runtime knows for certain",
     )
     BEFORE = "SkippedBefore", "the run has ended without it"
     NO_DAEMON = "NoNodeDaemon", "the node has no node daemon"

@@ -179,7 +179,7 @@ class RunTask:
         if self._until is not None:
             left = (self._until - shared.clock.now()).total_seconds()
         parts = shared.client, cluster, shared.clock, self._display
-        writer = make_writer(shared.client, cluster, run, self._display)
+        writer = make_writer(shared.client, cluster, run, self._display, shared.clock)
         times = self.pace.times(left, full=shared.turns.full)
         runner = Runner(*parts, writer, times=times, confirmed=True, remedies=POLICY_REMEDIES)
         try:

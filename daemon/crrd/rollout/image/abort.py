@@ -55,8 +55,8 @@ async def abort_image(
         if await abort_pulls(session, f"has already ended ({ended.word})"):
             return 0
         raise ConfigurationError(f"run {name} has already ended ({ended.word}), so there is nothing to abort")
-    kept = longest_lived(requests).request
-    if not kept.aborted:
+    kept = longest_lived(requests)
+    if not kept.request.aborted:
         await session.record_abort(kept)
     clean_up = CleanUp(session.client, run, session.display)
     left = await clean_up.finish(CLEAN_UP_SECONDS)

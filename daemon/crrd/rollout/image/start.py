@@ -102,7 +102,7 @@ async def _end_undone(session: Session, run: Run, cluster: Cluster) -> None:
     for each in undone:
         if each is kept or not each.request.completed:
             with suppress(GoneError):
-                cluster.written(await session.record_abort(each.request))
+                cluster.written(await session.record_abort(each))
     await stop_requests(session.client, undone, set())
 
 

@@ -35,6 +35,7 @@ from crrd.rollout.image.leftovers import delete_pull_pod, name_and_uid
 from crrd.rollout.image.objects import ImageObjects
 from crrd.rollout.image.pulls import create_pull_pod
 from crrd.rollout.kind import KindWriter
+from crrd.rollout.maker import RequestMaker
 from crrd.rollout.refusals import ends_run
 from crrd.rollout.side_by_side import SideBySide, each_of
 
@@ -58,6 +59,7 @@ class ImageWriter(KindWriter):
         """`known` are the cluster's objects for images."""
         self._client, self._cluster, self._known = client, cluster, known
         self._display, self._clean_up = display, CleanUp(client, run, display)
+        self.maker = RequestMaker(client, cluster)
         self._patches = SideBySide(cluster.changed.set)
         self._chosen: dict[str, Row] = {}  # By UID: the pods that get the image by the newest plan
         self._sent: set[str] = set()  # Those of them whose patch is under way

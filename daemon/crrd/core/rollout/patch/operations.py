@@ -1,0 +1,163 @@
+"""The JSON patches that restart containers of a pod, and give them their images back.
+
+A patch is one write: what makes kubelet restart, and the record of it. Its tests bind it to the instances that were
+decided on, by container ID and restart count, and to the image that each of them has.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from crrd.core.api.pod import PodContainer
+from crrd.core.api.time import parse_time
+from crrd.core.api.types import StatePhase
+from crrd.core.rollout.patched import ANNOTATION_PATCHED, PatchedContainer, PatchRecord, is_due, read_record
+from crrd.core.rollout.run import LABEL_RUN
+from crrd.core.rollout.spelling import next_spelling
+from crrd.core.rollout.state import Member
+from crrd.lib import jsonpatch
+from crrd.lib.jsonpatch import Operation, pointer
+
+_OF_A_RUN = "crr.apps.kruise.io/run-"  # Annotations with which a run records its state
+
+
+def record_of(member: Member) -> PatchRecord | None:
+    """Return what a pod records about its last restart by a patch."""
+    return read_record((member.annotations or {}).get(ANNOTATION_PATCHED, ""))
+
+
+def spelling_of(member: Member, container: PodContainer) -> str:
+    """Return the next spelling for a container of the pod, "" if there is none."""
+    record = record_of(member)
+    return next_spelling(container, record.used_by_now().get(container.name, ()) if record is not None else ())
+
+
+def runs_other_image(member: Member, container: PodContainer) -> bool:
+    """Whether a container may run another image than its spec has, because somebody has changed that since its start.
+
+    Kubelet replaces it soon, and another spelling of the image that still runs would take the change back. When the
+    last instance of one that crashes has started is not known.
+    """
+    changed, began = member.image_changes.get(container.name), parse_time(container.started_at)
+    if changed is None or (began is not None and changed <= began):
+        return False
+    record = record_of(member)
+    if record is None:
+        return True
+    asked = next((each for each in record.containers if each.name == container.name), None)
+    kept = asked is not None and (asked.before, asked.container_id) == (container.image, container.container_id)
+    return not kept and container.image not in record.used_by_now().get(container.name, ())[-1:]
+
+
+def restart(member: Member, request: Mapping[str, Any], now: str) -> tuple[Operation, ...]:
+    """Return the patch that restarts containers of a pod, each of which has a spelling.
+
+    `request` is the request (JSON) that it replaces, `now` the API server's time (RFC 3339). If it restarts them in
+    order, this is the patch for the first one (`proceed` has those of the others). What an earlier run has recorded on
+    the pod is replaced.
+    """
+    meta, annotations = request["metadata"], request["metadata"]["annotations"]
+    pod, before, operations = member.pod, record_of(member), [jsonpatch.test("/metadata/uid", member.pod.uid)]
+    restarted, in_order = list[PatchedContainer](), request["spec"]["strategy"]["orderedRecreate"]
+    for name in (each["name"] for each in request["spec"]["containers"]):
+        found = pod.containers[name]
+        given = spelling_of(member, found) if not (in_order and restarted) else ""
+        asked = PatchedContainer(name, found.container_id, found.restart_count, found.image_id, found.image, given)
+        restarted.append(asked)
+        operations += _respell(member, asked) if given else ()
+    used = before.used_by_now() if before is not None else {}
+    record = PatchRecord(meta["name"], now, tuple(restarted), used)
+    there = member.annotations or {}
+    earlier = [key for key in there if key.startswith(_OF_A_RUN) and key not in annotations]
+    operations += [jsonpatch.remove(pointer("metadata", "annotations", key)) for key in earlier]
+    after = {**annotations, ANNOTATION_PATCHED: record.to_json()}
+    return (*operations, *_label(member, meta["labels"][LABEL_RUN]), *_annotate(member, after))
+
+
+def next_container(member: Member, now: datetime) -> str:
+    """Return the container that is restarted next, because the ones before it are ready again; "" for none."""
+    record, asked = record_of(member), member.patched.at(now) if member.patched is not None else None
+    if record is None or asked is None or asked.request.completed:
+        return ""
+    phases = {each.name: asked.request.status.state(each.name).phase for each in record.containers}
+    begun = [name for name, phase in phases.items() if phase is not StatePhase.PENDING]
+    back = all(phases[name].final and member.pod.containers[name].ready for name in begun)
+    return next((name for name in phases if name not in begun), "") if back else ""
+
+
+def proceed(member: Member, now: datetime) -> tuple[Operation, ...]:
+    """Return the patch that restarts the next container; () if none is due, or it has no spelling any more."""
+    record, name = record_of(member), next_container(member, now)
+    given = spelling_of(member, member.pod.containers[name]) if name else ""
+    if record is None or not given:
+        return ()
+    after = record.proceeding(name, member.pod.containers[name].image, given)
+    asked = next(each for each in after.containers if each.name == name)
+    changes = {ANNOTATION_PATCHED: after.to_json()}
+    return (jsonpatch.test("/metadata/uid", member.pod.uid), *_respell(member, asked), *_annotate(member, changes))
+
+
+def foreign_image(made: Member) -> str:
+    """Return a container and its image if that is not the spelling that a patch has just given it, "" if all are."""
+    record = record_of(made)
+    for each in record.containers if record is not None else ():
+        image = made.pod.containers[each.name].image
+        if each.given and image != each.given:
+            return f"{each.name} to {image}"
+    return ""
+
+
+def _respell(member: Member, asked: PatchedContainer) -> Iterable[Operation]:
+    yield from _tests(member, asked, asked.before)
+    yield jsonpatch.replace(f"{member.pod.path_of(asked.name)}/image", asked.given)
+
+
+def _tests(member: Member, asked: PatchedContainer, image: str) -> Iterable[Operation]:
+    """Yield the tests for the instance of a container, and for its image."""
+    status, spec = member.pod.containers[asked.name].status_path, member.pod.path_of(asked.name)
+    yield jsonpatch.test(f"{status}/name", asked.name)
+    yield jsonpatch.test(f"{status}/containerID", asked.container_id)
+    yield jsonpatch.test(f"{status}/restartCount", asked.restart_count)
+    yield jsonpatch.test(f"{spec}/name", asked.name)
+    yield jsonpatch.test(f"{spec}/image", image)
+
+
+def _label(member: Member, run: str) -> Iterable[Operation]:
+    if not member.labels:
+        yield jsonpatch.add("/metadata/labels", {LABEL_RUN: run})
+    else:
+        yield jsonpatch.add(pointer("metadata", "labels", LABEL_RUN), run)
+
+
+def _annotate(member: Member, after: Mapping[str, str]) -> Iterable[Operation]:
+    """Yield the changes of the pod's annotations, bound to those that it has."""
+    if member.annotations is None:
+        yield jsonpatch.test("/metadata/annotations", None)
+        yield jsonpatch.add("/metadata/annotations", dict(after))
+        return
+    there = member.annotations  # null is a key that is not there
+    yield from (jsonpatch.test(pointer("metadata", "annotations", key), there.get(key)) for key in after)
+    yield from (jsonpatch.add(pointer("metadata", "annotations", key), value) for key, value in after.items())
+
+
+def give_back(member: Member, now: datetime) -> tuple[Operation, ...]:
+    """Return the patch that gives containers their images back whose restart has failed; () if none is due.
+
+    Kubelet cannot start them, or has not begun until the deadline, and nobody would be there if it cannot start them
+    later. It knows the earlier spelling, because an instance has run with it.
+    """
+    record = record_of(member)
+    if record is None or member.patched is None:
+        return ()
+    states = member.patched.at(now).request.status.states
+    failed = {each.name: each for each in states if each.phase is StatePhase.FAILED}
+    there = member.pod.containers
+    back = [each for each in record.containers if each.name in failed and is_due(each, there.get(each.name))]
+    if not back:
+        return ()
+    operations = [jsonpatch.test("/metadata/uid", member.pod.uid)]
+    for each in back:
+        path = f"{member.pod.path_of(each.name)}/image"
+        operations += [*_tests(member, each, each.given), jsonpatch.replace(path, each.before)]
+    record = record.given_back({each.name: failed[each.name] for each in back})
+    return (*operations, *_annotate(member, {ANNOTATION_PATCHED: record.to_json()}))

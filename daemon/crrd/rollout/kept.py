@@ -1,0 +1,68 @@
+"""The requests of runs wherever they are kept: as objects of their own, or on their pods (`core.rollout.patched`)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from crrd.core.rollout.patched import read_patched
+from crrd.core.rollout.requests import RunRequest, read_run_request
+from crrd.core.rollout.run import LABEL_RUN
+from crrd.kube.client import KubeClient
+from crrd.kube.discovery import serves
+from crrd.kube.errors import ResourceMissingError
+from crrd.kube.resources import PODS, REQUESTS, Where
+from crrd.lib.errors import ApiRefusedError, GoneError
+from crrd.rollout.refusals import lacks_right
+
+_INVALID = 422  # Also what a patch gets that names another UID than the pod's
+
+
+async def annotate(client: KubeClient, asked: RunRequest, annotations: Mapping[str, str]) -> Mapping[str, Any]:
+    """Write annotations on a request. Return the object on which they are. Raises GoneError if it is not there."""
+    request, body = asked.request, {"metadata": {"annotations": dict(annotations)}}
+    if not asked.on_pod:
+        return await client.merge_patch(REQUESTS, request.namespace, request.name, body)
+    meta = {**body["metadata"], "uid": request.pod_uid}  # another pod of this name is refused
+    try:
+        return await client.merge_patch(PODS, request.namespace, request.pod_name, {"metadata": meta})
+    except ApiRefusedError as error:
+        if error.status == _INVALID:
+            raise GoneError(str(error)) from error
+        raise
+
+
+async def may_list_requests(client: KubeClient, namespace: str) -> bool:
+    """Return whether the API server has ContainerRecreateRequests, and this process may list them."""
+    if not await serves(client, REQUESTS):
+        return False
+    try:
+        await client.first(REQUESTS, namespace=namespace)
+    except ApiRefusedError as error:
+        if not lacks_right(error):
+            raise
+        return False
+    return True
+
+
+async def list_requests(
+    client: KubeClient, namespace: str, selector: str = LABEL_RUN, *, strict: bool = True
+) -> list[RunRequest]:
+    """Return the requests of runs that match a label selector, wherever they are kept.
+
+    Without the CRD, and without a right to its objects, there are those on pods. If there are none either, and the API
+    server has the CRD, the refusal is raised if this is `strict`.
+    """
+    where, refusal = Where(namespace=namespace, label_selector=selector), None
+    own: list[RunRequest | None] = []
+    try:
+        own = list((await client.list_all(REQUESTS, read_run_request, **where)).items)
+    except ResourceMissingError:
+        pass
+    except ApiRefusedError as error:
+        if not lacks_right(error):
+            raise
+        refusal = error
+    on_pods = (await client.list_all(PODS, read_patched, **where)).items
+    found = [each for each in (*own, *on_pods) if each is not None]
+    if refusal is not None and not found and strict and await serves(client, REQUESTS):
+        raise refusal
+    return found

@@ -1,0 +1,113 @@
+"""Restarts containers by patches of their pods (`core.rollout.patch`), and gives images back that cannot be started."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from crrd.core.rollout.patch.operations import foreign_image, give_back, proceed, restart
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.rows import Row
+from crrd.core.rollout.run import Run
+from crrd.core.rollout.state import Member, read_member
+from crrd.kube.client import KubeClient
+from crrd.kube.clock import ServerClock
+from crrd.kube.resources import PODS
+from crrd.lib.errors import ApiRefusedError, ConflictError, GoneError
+from crrd.lib.jsonpatch import Operation
+from crrd.rollout.attempt import attempt
+from crrd.rollout.cluster import Cluster
+from crrd.rollout.display import RunDisplay
+from crrd.rollout.kind import Maker
+from crrd.rollout.refresher import FileObjects, FileRefresher
+from crrd.rollout.side_by_side import SideBySide, each_of
+
+_INVALID = 422  # A test of the patch has failed, or the API server does not accept the result
+
+
+class PodPatcher(Maker):
+    """Restarts the containers of a pod by a patch, which records the request on the pod."""
+
+    what = "patch the pod"
+
+    def __init__(self, client: KubeClient, cluster: Cluster) -> None:
+        self._client, self._cluster = client, cluster
+        self._tried = False  # Whether a patch of this process was tried without effect, or sent
+
+    async def make(self, run: Run, row: Row, body: Mapping[str, Any], now: str, ending: Iterable[RunRequest]) -> bool:
+        """See Maker. Nothing ends other runs: a run by patches replaces none."""
+        if not self._tried:
+            if why := await self.refusal(run, row, body, now):
+                raise ApiRefusedError(why, status=_INVALID)
+            self._tried = True
+        self._cluster.written(await self._patch(row, body, now))
+        return True
+
+    async def refusal(self, run: Run, row: Row, body: Mapping[str, Any], now: str) -> str:
+        """See Maker. A webhook that changes the image would make kubelet start another one, or none."""
+        foreign = foreign_image(read_member(await self._patch(row, body, now, dry_run=True), with_config=False))
+        return f"a webhook changes the image of container {foreign}" if foreign else ""
+
+    async def _patch(self, row: Row, body: Mapping[str, Any], now: str, *, dry_run: bool = False) -> Mapping[str, Any]:
+        member = row.member
+        assert member is not None  # noqa: S101 - the pod is there
+        operations = restart(member, body, now)
+        try:
+            return await self._client.json_patch(PODS, member.pod.namespace, row.pod, operations, dry_run=dry_run)
+        except ApiRefusedError as error:
+            if error.status == _INVALID and await self._cluster.look_again(row.pod, row.uid) != member:
+                raise ConflictError(f"pod {row.pod} has changed meanwhile", status=409) from error
+            raise
+
+
+class PatchWriter(FileRefresher):
+    """The steps of a run by patches: those of a plain restart, the next of several containers, and images back."""
+
+    def __init__(
+        self, client: KubeClient, cluster: Cluster, known: FileObjects, display: RunDisplay, clock: ServerClock
+    ) -> None:
+        """The first parameters are those of FileRefresher."""
+        super().__init__(client, cluster, known, display)
+        self._clock = clock
+        self.maker = PodPatcher(client, cluster)
+        self._patches = SideBySide(cluster.changed.set)
+
+    async def carry_out(self, run: Run, plan: Plan) -> None:
+        """See KindWriter."""
+        self._patches.raise_error()
+        now = self._clock.now()
+        for member in self._own(run):
+            if operations := give_back(member, now) or proceed(member, now):
+                self._patches.begin(member.pod.uid, partial(self._send, member, operations))
+        await super().carry_out(run, plan)
+
+    async def cancel(self) -> None:
+        """See KindWriter."""
+        await super().cancel()
+        await self._patches.stop()
+
+    async def clean_up(self, seconds: float) -> str:
+        """See KindWriter. The last pods may still need their images back."""
+        problem = await attempt(self._give_all_back, seconds, self._display)
+        return problem and f"containers that kubelet cannot start could not get their images back: {problem}"
+
+    def _own(self, run: Run) -> list[Member]:
+        known = ((each, each.patched) for each in self._cluster.world().members)
+        return [each for each, asked in known if asked is not None and asked.run.name == run.name]
+
+    async def _give_all_back(self) -> None:
+        now = self._clock.now()
+        due = ((each, give_back(each, now)) for each in self._cluster.world().members)
+        await each_of(self._send(member, operations) for member, operations in due if operations)
+
+    async def _send(self, member: Member, operations: Sequence[Operation]) -> None:
+        """Patch a pod, unless it has changed, which the next plan sees."""
+        try:
+            made = await self._client.json_patch(PODS, member.pod.namespace, member.pod.name, operations)
+        except GoneError:
+            return
+        except ApiRefusedError as error:
+            if error.status == _INVALID and await self._cluster.look_again(member.pod.name, member.pod.uid) != member:
+                return
+            raise
+        self._cluster.written(made)

@@ -1,0 +1,372 @@
+"""Restarts by patches: what is written, to which pods, and which pods are skipped."""
+
+import json
+from copy import deepcopy
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from crrd.core.api.pod import ContainerKind
+from crrd.core.api.reasons import Reason
+from crrd.core.api.types import ANNOTATION_ABORTED, StatePhase
+from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.patch.kind import PatchRestart
+from crrd.core.rollout.patch.operations import (
+    foreign_image,
+    give_back,
+    next_container,
+    proceed,
+    record_of,
+    restart,
+    runs_other_image,
+    spelling_of,
+)
+from crrd.core.rollout.patched import ANNOTATION_PATCHED
+from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.run import LABEL_RUN, Amount
+from crrd.core.rollout.skips import kubelet_matters
+from crrd.core.rollout.state import World, read_member
+from crrd.core.rollout.waits import Skip, WaitReason
+from crrd.core.rollout.workload import Owner
+from crrd.kubelet.restart_rules import RestartPolicy
+from crrd_localnode.api.errors import ApiError
+from crrd_localnode.api.patches import patch_maker
+from crrd_localnode.api.resources import POD as POD_KIND
+from tests.support.rollouts import AFTER, BEFORE, budget, chosen, container, member, planned, run, stages, workload
+
+DIGEST = f"sha256:{'0' * 64}"
+NOW = "2026-01-01T12:01:00Z"
+LATER = datetime(2026, 1, 1, 12, 1, 30, tzinfo=UTC)
+BY_PATCH = run(patch=True)
+RUNS = container(image="app:1", image_id=f"docker.io/library/app@{DIGEST}", status_path="/status/containerStatuses/0")
+
+
+def pod(**meta: Any) -> dict[str, Any]:
+    """A pod as the API server returns it."""
+    status = {"name": "app", "containerID": "containerd://app-1", "restartCount": 3, "ready": True}
+    status |= {"imageID": f"docker.io/library/app@{DIGEST}", "state": {"running": {"startedAt": BEFORE}}}
+    plain = {"name": "web-0", "namespace": "default", "uid": "uid-web-0", "creationTimestamp": BEFORE}
+    spec = {"nodeName": "node-a", "containers": [{"name": "log", "image": "log:1"}, {"name": "app", "image": "app:1"}]}
+    other = {"name": "log", "containerID": "containerd://log-1", "restartCount": 0, "imageID": ""}
+    conditions = [{"type": "Ready", "status": "True", "lastTransitionTime": BEFORE}]
+    found = {"phase": "Running", "conditions": conditions, "containerStatuses": [status, other]}
+    return {"metadata": {**plain, **meta}, "spec": spec, "status": found}
+
+
+def patched(whole: dict[str, Any], operations: Any) -> dict[str, Any]:
+    """The pod after a JSON patch, as the local API server carries it out."""
+    maker = patch_maker(POD_KIND, "application/json-patch+json", json.dumps(operations).encode())
+    return dict(maker(deepcopy(whole)))
+
+
+def restarted(whole: dict[str, Any], of: Any = BY_PATCH, now: str = NOW) -> dict[str, Any]:
+    found = read_member(whole)
+    return patched(whole, restart(found, of.request("web-0", "uid-web-0", ("app",)), now))
+
+
+def test_a_patch_restarts_and_records() -> None:
+    whole = pod(annotations={"owner": "team"}, labels={"app": "web"})
+    after = restarted(whole)
+    assert [each["image"] for each in after["spec"]["containers"]] == ["log:1", f"docker.io/library/app:1@{DIGEST}"]
+    assert after["metadata"]["labels"] == {"app": "web", LABEL_RUN: "run"}
+    assert after["metadata"]["annotations"]["owner"] == "team"
+    found = read_member(after)
+    assert found.patched is not None
+    assert found.patched.run == BY_PATCH
+    record = record_of(found)
+    assert record is not None
+    (each,) = record.containers
+    assert (each.container_id, each.restart_count, each.before) == ("containerd://app-1", 3, "app:1")
+    assert after["status"] == whole["status"]
+
+
+@pytest.mark.parametrize("meta", [{}, {"labels": {}}, {"annotations": {}}, {"labels": None}])
+def test_a_pod_without_labels_and_annotations_gets_them(meta: dict[str, Any]) -> None:
+    found = read_member(restarted(pod(**meta)))
+    assert (found.labels, found.patched is not None) == ({LABEL_RUN: "run"}, True)
+
+
+def test_an_earlier_run_leaves_nothing() -> None:
+    first = restarted(pod())
+    first["metadata"]["annotations"] |= {ANNOTATION_ABORTED: NOW, "crr.apps.kruise.io/run-progress": "{}"}
+    first["status"]["containerStatuses"][0] |= {"containerID": "containerd://app-2", "restartCount": 4}
+    second = restarted(first, run(name="second", patch=True), "2026-01-01T12:30:00Z")
+    found = read_member(second)
+    assert found.patched is not None
+    assert (found.patched.run.name, found.patched.request.aborted, found.patched.progress) == ("second", "", None)
+    assert set(second["metadata"]["annotations"]) == {
+        ANNOTATION_PATCHED,
+        "crr.apps.kruise.io/run-options",
+        "crr.apps.kruise.io/run-target",
+    }
+    assert second["spec"]["containers"][1]["image"] == f"docker.io/library/app@{DIGEST}"
+    third = restarted({**second, "status": pod()["status"]}, run(name="third", patch=True), "2026-01-01T13:00:00Z")
+    assert third["spec"]["containers"][1]["image"] == f"docker.io/library/app:1@{DIGEST}"
+
+
+CHANGES = {
+    "restarted by kubelet": lambda whole: whole["status"]["containerStatuses"][0].update(
+        containerID="containerd://two"
+    ),
+    "counted by kubelet": lambda whole: whole["status"]["containerStatuses"][0].update(restartCount=4),
+    "given another image": lambda whole: whole["spec"]["containers"][1].update(image="app:2"),
+    "replaced by another pod": lambda whole: whole["metadata"].update(uid="another"),
+    "with other containers": lambda whole: whole["spec"]["containers"].pop(0),
+    "with its status in another order": lambda whole: whole["status"]["containerStatuses"].reverse(),
+    "annotated for the first time": lambda whole: whole["metadata"].update(annotations={"a": "b"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_patch_that_comes_late_changes_nothing(change: str) -> None:
+    decided, now = pod(), pod()
+    CHANGES[change](now)
+    operations = restart(read_member(decided), BY_PATCH.request("web-0", "uid-web-0", ("app",)), NOW)
+    with pytest.raises(ApiError):
+        patched(now, operations)
+
+
+def test_two_processes_cannot_both_restart_it() -> None:
+    decided = pod(annotations={"a": "b"})
+    operations = restart(read_member(decided), BY_PATCH.request("web-0", "uid-web-0", ("app",)), NOW)
+    once = patched(decided, operations)
+    with pytest.raises(ApiError):
+        patched(once, operations)
+
+
+def test_a_spelling_that_cannot_be_started_is_taken_back() -> None:
+    after = restarted(pod())
+    assert give_back(read_member(after), LATER) == ()
+    waiting = {"reason": "ErrImageNeverPull", "message": "not on the node"}
+    after["status"]["containerStatuses"][0] |= {"state": {"waiting": waiting}, "ready": False}
+    after["metadata"]["annotations"][ANNOTATION_ABORTED] = NOW
+    found = read_member(after)
+    back = patched(after, give_back(found, LATER))
+    assert back["spec"]["containers"][1]["image"] == "app:1"
+    assert back["metadata"]["annotations"][ANNOTATION_ABORTED] == NOW
+    again = read_member(back)
+    assert give_back(again, LATER) == ()
+    assert again.patched is not None
+    assert "cannot start it" in again.patched.request.status.states[0].message
+    assert spelling_of(again, again.pod.containers["app"]) == f"docker.io/library/app@{DIGEST}"
+    with pytest.raises(ApiError):
+        patched({**after, "spec": pod()["spec"]}, give_back(found, LATER))
+
+
+def test_a_webhook_that_changes_the_image_is_seen() -> None:
+    after = restarted(pod())
+    assert foreign_image(read_member(after)) == ""
+    after["spec"]["containers"][1]["image"] = "mirror.example/app:1"
+    assert foreign_image(read_member(after)) == "app to mirror.example/app:1"
+    assert foreign_image(read_member(pod())) == ""
+
+
+def test_containers_are_restarted_one_after_the_other() -> None:
+    whole = pod()
+    whole["status"]["containerStatuses"][1] |= {"imageID": f"docker.io/library/log@{DIGEST}", "ready": True}
+    ordered = run("app", "log", patch=True, ordered=True)
+    operations = restart(read_member(whole), ordered.request("web-0", "uid-web-0", ("app", "log")), NOW)
+    after = patched(whole, operations)
+    assert [each["image"] for each in after["spec"]["containers"]] == ["log:1", f"docker.io/library/app:1@{DIGEST}"]
+    assert (next_container(read_member(after), LATER), proceed(read_member(after), LATER)) == ("", ())
+    after["status"]["containerStatuses"][0] |= {"containerID": "containerd://app-2", "ready": False}
+    assert next_container(read_member(after), LATER) == ""
+    after["status"]["containerStatuses"][0]["ready"] = True
+    found = read_member(after)
+    assert next_container(found, LATER) == "log"
+    then = patched(after, proceed(found, LATER))
+    assert then["spec"]["containers"][0]["image"] == f"docker.io/library/log:1@{DIGEST}"
+    with pytest.raises(ApiError):
+        patched(then, proceed(found, LATER))
+    assert next_container(read_member(then), LATER) == ""
+    then["status"]["containerStatuses"][1]["containerID"] = "containerd://log-2"
+    done = read_member(then)
+    assert done.patched is not None
+    assert done.patched.succeeded
+    assert next_container(done, LATER) == ""
+
+
+def test_a_container_whose_image_has_no_other_name_any_more_is_not_restarted() -> None:
+    whole = pod()
+    ordered = run("app", "log", patch=True, ordered=True)
+    after = patched(whole, restart(read_member(whole), ordered.request("web-0", "uid-web-0", ("app", "log")), NOW))
+    after["status"]["containerStatuses"][0] |= {"containerID": "containerd://app-2", "ready": True}
+    assert (next_container(read_member(after), LATER), proceed(read_member(after), LATER)) == ("log", ())
+    assert proceed(read_member(pod()), LATER) == ()
+
+
+def test_nothing_is_given_back_to_pods_without_a_record() -> None:
+    assert give_back(read_member(pod()), LATER) == ()
+    kept = restarted(pod())["metadata"]["annotations"] | {"crr.apps.kruise.io/run-options": "broken"}
+    assert give_back(read_member(pod(annotations=kept)), LATER) == ()
+
+
+def test_the_kind_is_that_of_the_option() -> None:
+    assert isinstance(kind_of(World(()), BY_PATCH), PatchRestart)
+    assert not isinstance(kind_of(World(()), run()), PatchRestart)
+
+
+KRUISE = Owner("apps.kruise.io/v1alpha1", "CloneSet", "web", "uid")
+
+
+@pytest.mark.parametrize(
+    ("changes", "of_member", "kubelet", "skip"),
+    [
+        ({}, {}, "", None),
+        ({"restart_policy": RestartPolicy.ON_FAILURE}, {}, "", Skip.NOT_ALWAYS),
+        ({"restart_policy": RestartPolicy.NEVER}, {}, "", Skip.NEVER),
+        ({"own_restart_policy": RestartPolicy.ON_FAILURE}, {}, "v1.36.2", Skip.NOT_ALWAYS),
+        ({"kind": ContainerKind.SIDECAR}, {}, "v1.31.0", Skip.KEPT),
+        ({"kind": ContainerKind.SIDECAR}, {}, "v1.36.2", None),
+        ({"image_id": ""}, {}, "", Skip.NO_SPELLING),
+        ({"started_at": AFTER}, {}, "", Skip.RECENT),
+        ({"running": False}, {}, "", Skip.NOT_RUNNING),
+        ({"running": False, "waiting_reason": "CrashLoopBackOff", "started_at": ""}, {}, "", None),
+        ({"running": False, "terminated": True, "started_at": ""}, {}, "", None),
+        ({"running": False, "waiting_reason": "ContainerCreating", "started_at": ""}, {}, "", Skip.NOT_RUNNING),
+        ({}, {"owner": KRUISE}, "", Skip.OF_KRUISE),
+    ],
+)
+def test_what_a_patch_cannot_restart_is_skipped(
+    changes: dict[str, Any], of_member: dict[str, Any], kubelet: str, skip: Skip | None
+) -> None:
+    found = member("web-0", replace(RUNS, **changes), **of_member)
+    world = World((found,), kubelets={"node-a": kubelet} if kubelet else {}, workload=workload(1))
+    row = planned(world, BY_PATCH).rows[0]
+    assert row.skip is skip
+    assert row.stage is (Stage.SKIPPED if skip else Stage.WAITING)
+
+
+def test_a_static_pod_is_skipped() -> None:
+    found = member("web-0", RUNS)
+    mirror = replace(found, pod=replace(found.pod, static_uid="of-the-file"))
+    assert planned(World((mirror,)), BY_PATCH).rows[0].skip is Skip.STATIC
+
+
+def test_no_node_daemon_is_needed() -> None:
+    far = member("web-0", RUNS, node="n" * 64)
+    assert planned(World((far,), daemons={}), BY_PATCH).create
+
+
+def test_a_pod_at_its_deadline_has_failed() -> None:
+    after = restarted(pod(), now=BEFORE)
+    found = read_member(after)
+    assert found.patched is not None
+    plan = planned(World((found,), (found.patched,)), BY_PATCH)
+    assert plan.end is End.FAILED
+    assert "activeDeadlineSeconds" in plan.rows[0].wait.why
+
+
+def test_a_pod_at_its_deadline_still_counts_as_unready_until_kubelet_has_restarted_it() -> None:
+    """Kubelet may be slow, and stops the container later."""
+    late = read_member(restarted(pod(labels={"app": "web"}), now=BEFORE), with_config=False)
+    assert late.patched is not None
+    world = World((late, member("web-1", RUNS)), (late.patched,), workload(2), (budget(1),))
+    plan = planned(world, run(patch=True, max_failures=9))
+    assert (stages(plan), chosen(plan)) == ({"web-0": "failed", "web-1": "waiting"}, [])
+    wide = planned(world, run(patch=True, max_failures=9, max_unavailable=Amount(2)))
+    assert (chosen(wide), wide.wait.reason) == ([], WaitReason.BUDGET_USED_UP)
+
+
+def test_what_kubelet_has_not_begun_until_the_deadline_is_taken_back() -> None:
+    """Else it could stop the container later, when nobody is there to give an image back that it cannot start."""
+    after = restarted(pod())
+    late = LATER + timedelta(seconds=BY_PATCH.options.pod_timeout)
+    back = patched(after, give_back(read_member(after), late))
+    assert back["spec"]["containers"][1]["image"] == "app:1"
+    found = read_member(back)
+    assert found.patched is not None
+    (state,) = found.patched.request.status.states
+    assert (state.phase, state.reason) == (StatePhase.FAILED, Reason.DEADLINE)
+    assert "activeDeadlineSeconds" in state.message
+    after["status"]["containerStatuses"][0] |= {"containerID": "containerd://app-2", "restartCount": 4}
+    assert give_back(read_member(after), late) == ()
+
+
+def test_no_further_container_is_restarted_after_the_deadline() -> None:
+    of = run("app", "log", patch=True, ordered=True)
+    whole = pod()
+    whole["status"]["containerStatuses"][1] |= {"imageID": f"docker.io/library/log@{DIGEST}", "ready": True}
+    after = patched(whole, restart(read_member(whole), of.request("web-0", "uid-web-0", ("app", "log")), NOW))
+    after["status"]["containerStatuses"][0] |= {"containerID": "containerd://app-2", "restartCount": 4}
+    found = read_member(after)
+    assert next_container(found, LATER) == "log"
+    late = LATER + timedelta(seconds=of.options.pod_timeout)
+    assert (next_container(found, late), proceed(found, late), give_back(found, late)) == ("", (), ())
+
+
+def test_a_process_that_has_not_seen_the_failure_does_not_try_again() -> None:
+    """The container has its image back, and is still the one that was seen before the first patch."""
+    seen = pod(annotations={"a": "b"})
+    after = restarted(seen)
+    waiting = {"waiting": {"reason": "ErrImageNeverPull"}}
+    after["status"]["containerStatuses"][0] |= {"state": waiting, "ready": False}
+    back = patched(after, give_back(read_member(after), LATER))
+    operations = restart(read_member(seen), BY_PATCH.request("web-0", "uid-web-0", ("app",)), NOW)
+    with pytest.raises(ApiError):
+        patched(back, operations)
+
+
+@pytest.mark.parametrize(("end", "changes"), [(End.FAILED, {}), (End.ABORTED, {"aborted": frozenset({"run"})})])
+def test_it_waits_for_what_it_has_begun_before_it_ends(end: End, changes: dict[str, Any]) -> None:
+    """Only its process gives images back that kubelet cannot start."""
+    begun = read_member(restarted(pod()), with_config=False)
+    whole = pod(name="web-1", uid="uid-web-1")
+    late = restart(read_member(whole), BY_PATCH.request("web-1", "uid-web-1", ("app",)), BEFORE)
+    failed = read_member(patched(whole, late), with_config=False)
+    for some, waits in (((begun, failed), "web-0"), ((failed,), "")):
+        requests = tuple(each.patched for each in some if each.patched is not None)
+        plan = planned(World(some, requests, workload(2), **changes), BY_PATCH)
+        assert (plan.end, bool(plan.wait_before_end.why)) == (end, bool(waits))
+        assert waits in plan.wait_before_end.why
+
+
+def changed(at: object, **meta: Any) -> dict[str, Any]:
+    """A pod whose image somebody has changed."""
+    owned = {f'k:{{"name":"{name}"}}': {"f:image": dict[str, Any]()} for name in ("app", "gone")}
+    fields = {"f:spec": {"f:containers": owned}}
+    entries = [{"time": at, "fieldsV1": fields}, {"time": BEFORE, "fieldsV1": fields}, {"fieldsV1": fields}]
+    return pod(**{"generation": 2, "managedFields": [*entries, {"time": at, "fieldsV1": {"f:metadata": {}}}], **meta})
+
+
+def crashing(whole: dict[str, Any]) -> dict[str, Any]:
+    whole["status"]["containerStatuses"][0] |= {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "ready": False}
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("whole", "skip"),
+    [
+        (changed(AFTER), Skip.CHANGED),
+        (changed(BEFORE), None),
+        (changed("broken"), None),
+        (changed(AFTER, generation=1), None),
+        (changed(AFTER, annotations={"a": "b"}), Skip.CHANGED),
+        (crashing(changed(BEFORE)), Skip.CHANGED),
+        (crashing(pod()), None),
+    ],
+)
+def test_the_image_that_somebody_has_just_set_is_not_taken_back(whole: dict[str, Any], skip: Skip | None) -> None:
+    plan = planned(World((read_member(whole),), workload=workload(1)), BY_PATCH)
+    assert plan.rows[0].skip is skip
+
+
+def test_the_spelling_of_an_earlier_run_is_no_other_image() -> None:
+    """The API server's time of it is that of the run's last write to the pod."""
+    whole = restarted(changed(AFTER), run(name="earlier", patch=True))
+    late = LATER + timedelta(seconds=BY_PATCH.options.pod_timeout)
+    back = patched(whole, give_back(read_member(whole), late))
+    assert not runs_other_image(read_member(back), read_member(back).pod.containers["app"])
+    whole["status"]["containerStatuses"][0] |= {"containerID": "containerd://app-2", "restartCount": 4}
+    assert not runs_other_image(read_member(whole), read_member(whole).pod.containers["app"])
+    whole["spec"]["containers"][1]["image"] = "app:2"
+    assert runs_other_image(read_member(whole), read_member(whole).pod.containers["app"])
+
+
+def test_the_version_of_kubelet_matters_for_native_sidecars() -> None:
+    side = member("web-0", replace(RUNS, kind=ContainerKind.SIDECAR)).pod
+    assert [kubelet_matters(side, for_image=spelled) for spelled in (True, False)] == [True, False]
+    own = member("web-0", replace(RUNS, own_restart_policy=RestartPolicy.NEVER)).pod
+    assert kubelet_matters(own, for_image=False)

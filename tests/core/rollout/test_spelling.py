@@ -1,0 +1,86 @@
+"""The spellings of an image: which ones are exact, and which one is next."""
+
+from dataclasses import replace
+
+import pytest
+
+from crrd.core.api.pod import PodContainer
+from crrd.core.rollout.spelling import is_same_image, next_spelling, spellings
+
+HEX = "0123456789abcdef" * 4
+DIGEST, OTHER = f"sha256:{HEX}", f"sha256:{HEX[::-1]}"
+PULLED = f"registry.example/team/app@{DIGEST}"
+
+
+def container(image: str, image_id: str, runtime: str = "containerd", *, pulls: bool = False) -> PodContainer:
+    return PodContainer("app", image=image, image_id=image_id, container_id=f"{runtime}://one", pulls_image=pulls)
+
+
+@pytest.mark.parametrize(
+    ("image", "image_id", "found"),
+    [
+        ("registry.example/team/app:1", PULLED, (f"registry.example/team/app:1@{DIGEST}", PULLED)),
+        ("registry.example/team/app", PULLED, (PULLED,)),
+        ("app:1", f"docker.io/library/app@{DIGEST}", (
+            f"docker.io/library/app:1@{DIGEST}", f"docker.io/library/app@{DIGEST}")),
+        (f"registry.example/team/app:1@{DIGEST}", PULLED, (PULLED,)),
+        (PULLED, PULLED, ()),
+        ("localhost:5000/app", f"localhost:5000/app@{DIGEST}", (f"localhost:5000/app@{DIGEST}",)),
+        ("localhost:5000/app:v1.2-rc_3", f"localhost:5000/app@{DIGEST}", (
+            f"localhost:5000/app:v1.2-rc_3@{DIGEST}", f"localhost:5000/app@{DIGEST}")),
+        ("app:1", f"docker-pullable://registry.example/app@{DIGEST}", (
+            f"registry.example/app:1@{DIGEST}", f"registry.example/app@{DIGEST}")),
+        ("localhost/app:1", DIGEST, (DIGEST, DIGEST[:55])),
+        (DIGEST, DIGEST, (DIGEST[:55],)),
+        ("app:1", "", ()),
+        ("app:1", "app:1", ()),
+        ("app:1", f"app@sha512:{HEX}", ()),
+        ("app:1", f"@{DIGEST}", (DIGEST, DIGEST[:55])),
+    ],
+)  # fmt: skip
+def test_each_names_the_image_that_runs_by_its_digest_or_id(image: str, image_id: str, found: tuple[str, ...]) -> None:
+    assert spellings(container(image, image_id)) == found
+
+
+def test_only_containerd_knows_an_image_by_its_id() -> None:
+    assert spellings(container("localhost/app:1", DIGEST, "cri-o")) == ()
+    assert spellings(container("localhost/app:1", HEX, "cri-o")) == ()
+
+
+def test_no_registry_knows_an_id() -> None:
+    assert spellings(container("localhost/app:1", DIGEST, pulls=True)) == ()
+    assert spellings(container("registry.example/team/app:1", PULLED, pulls=True))
+
+
+def test_the_next_one_was_used_longest_ago_because_kubelet_backs_off_by_spelling() -> None:
+    one = container("registry.example/team/app:1", PULLED)
+    tagged, plain = spellings(one)
+    assert next_spelling(one, ()) == tagged
+    assert next_spelling(one, (tagged,)) == plain
+    assert next_spelling(one, (plain, tagged)) == plain
+    assert next_spelling(one, (tagged, plain)) == tagged
+    assert next_spelling(replace(one, image=tagged), (one.image, tagged)) == plain
+    assert next_spelling(container("app", ""), ()) == ""
+
+
+def test_an_earlier_spelling_with_the_same_digest_is_used_again() -> None:
+    one = container(PULLED, PULLED)
+    tagged, moved = f"registry.example/team/app:1@{DIGEST}", f"registry.example/team/app:1@{OTHER}"
+    assert next_spelling(one, ("registry.example/team/app:1", moved, PULLED)) == ""
+    assert next_spelling(one, ("registry.example/team/app:1", tagged, moved, PULLED)) == tagged
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (PULLED, PULLED, True),
+        (PULLED, f"mirror.example/app@{DIGEST}", True),
+        (PULLED, f"registry.example/team/app@{OTHER}", False),
+        (DIGEST, OTHER, False),
+        (DIGEST, HEX, True),
+        (PULLED, OTHER, True),  # an ID and a digest cannot be compared
+        (PULLED, "", True),
+    ],
+)
+def test_two_image_ids_are_compared_by_digest(one: str, other: str, same: bool) -> None:
+    assert is_same_image(one, other) is same
