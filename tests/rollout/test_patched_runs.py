@@ -1,0 +1,226 @@
+"""`crrd recreate` by patches, in virtual time: what stops a patch, and what becomes of the run."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from crrd.kube.resources import PODS
+from crrd.lib.errors import ApiRefusedError, ConfigurationError
+from crrd.lib.supervise import cancel
+from tests.support.patch_cluster import PatchCluster
+from tests.support.spelled import image_of, started, with_image
+
+pytestmark = pytest.mark.virtual_time
+
+WEB = ("statefulset/web", "-c", "app", "--run", "r")
+NAMES = ["web-0002", "web-0001", "web-0000"]
+
+
+def world(*, in_order: bool = True) -> PatchCluster:
+    api = PatchCluster(3)
+    api.stateful_set(3, in_order=in_order)
+    return api
+
+
+def images(api: PatchCluster) -> list[str]:
+    return [image_of(api.now(name), "app") for name in NAMES]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until this holds."""
+    async with asyncio.timeout(600):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def test_the_next_run_has_other_spellings(capsys: pytest.CaptureFixture[str]) -> None:
+    api, seen = world(), []
+    for name in ("r", "s", "t"):
+        assert await api.recreate(*WEB[:-1], name) == 0
+        seen.append(images(api))
+    assert (api.created, api.most_away) == (3 * NAMES, 1)
+    assert api.restarts == dict.fromkeys(NAMES, 3)
+    assert all(len({*some}) == 3 for some in zip(*seen, strict=True)) or seen[0] == seen[2] != seen[1]
+    assert await api.recreate("status", "t") == 0
+    assert "3 of 3 pods recreated" in capsys.readouterr().out.splitlines()[-5]
+
+
+async def test_a_patch_whose_response_is_lost_is_not_sent_again() -> None:
+    api = world()
+    api.lost = {*NAMES}
+    assert await api.recreate(*WEB) == 0
+    assert (api.restarts, api.created) == (dict.fromkeys(NAMES, 1), NAMES)
+
+
+async def test_a_container_that_kubelet_has_just_restarted_is_left_alone() -> None:
+    """The watch has yet to report it."""
+    api = world()
+
+    def crash(name: str) -> None:
+        if name == "web-0001" and not api.restarts[name]:
+            api.restarts[name] += 1
+            api.put(PODS, started(api.now(name), "app", "2026-01-01T00:20:00Z"))
+
+    api.before = crash
+    assert await api.recreate(*WEB) == 0
+    assert (api.restarts, api.created) == (dict.fromkeys(NAMES, 1), ["web-0002", "web-0000"])
+
+
+async def test_a_policy_that_denies_a_patch(capsys: pytest.CaptureFixture[str]) -> None:
+    api = world()
+    api.denies = lambda pod: ApiRefusedError("denied by policy", status=403) if pod == "web-0001" else None
+    assert await api.recreate(*WEB) == 1
+    assert (api.created, api.restarts["web-0001"]) == (["web-0002"], 0)
+    assert "denied by policy" in capsys.readouterr().out
+
+
+async def test_a_webhook_that_changes_the_image_is_noticed_before_the_first_patch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    api, before = world(), images(world())
+    api.mutates = lambda pod: with_image(pod, "app", f"mirror.local/{image_of(pod, 'app')}", "2026-01-01T00:20:00Z")
+    assert await api.recreate(*WEB) == 1
+    assert (api.created, images(api)) == ([], before)
+    assert "a webhook changes the image of container app to mirror.local/" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("writes", [1, 2, 3])
+@pytest.mark.parametrize("in_order", [True, False])
+async def test_killed_after_each_write_and_resumed(writes: int, *, in_order: bool) -> None:
+    api = world(in_order=in_order)
+    api.hangs = {writes}
+    killed = asyncio.create_task(api.recreate(*WEB))
+    await until(lambda: len(api.created) == writes)
+    await cancel([killed])
+    assert await api.recreate("resume", "r") == 0
+    assert api.restarts == dict.fromkeys(NAMES, 1)
+    assert (api.most_away, len(api.created)) == (1, 3)
+
+
+async def test_an_abort_from_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    api = world()
+    running = asyncio.create_task(api.recreate(*WEB))
+    await until(lambda: api.created == NAMES[:2])
+    assert await api.recreate("abort", "r") == 0
+    assert await running == 1
+    await until(lambda: not api.away)
+    assert (api.created, api.restarts) == (NAMES[:2], dict.fromkeys(NAMES[:2], 1))
+    capsys.readouterr()
+    assert await api.recreate("status", "r") == 0
+    assert "aborted" in capsys.readouterr().out
+    with pytest.raises(ConfigurationError, match="was aborted"):
+        await api.recreate("resume", "r")
+
+
+async def test_a_pod_that_is_replaced_while_it_restarts() -> None:
+    api = world()
+    running = asyncio.create_task(api.recreate(*WEB))
+    await until(lambda: "web-0001" in api.away)
+    api.remove(PODS, "web-0001")
+    api.pod("web-0001", "node-0", uid="another", creationTimestamp="2026-01-01T01:00:00Z")
+    assert await running == 0
+    assert api.created == NAMES
+    assert image_of(api.now("web-0001"), "app") == "app:1"
+
+
+async def test_an_image_that_kubelet_does_not_find_is_given_back(capsys: pytest.CaptureFixture[str]) -> None:
+    api = world(in_order=False)
+    api.missing = {*NAMES}
+    assert await api.recreate(*WEB, "--max-unavailable", "2") == 1
+    await until(lambda: not api.away)
+    assert {*images(api)} == {"app:1"}
+    assert sorted(api.restarts.values()) == [1, 1], "they run again, and the third one was not begun"
+    assert "ErrImageNeverPull" in capsys.readouterr().out
+    assert await api.recreate("resume", "r") == 1
+    assert sorted(api.restarts.values()) == [1, 1]
+
+
+async def test_a_run_by_requests_does_not_begin_beside_one_by_patches() -> None:
+    api = world()
+    api.crds = True
+    running = asyncio.create_task(api.recreate(*WEB, "--via", "patch"))
+    await until(lambda: bool(api.away))
+    with pytest.raises(ConfigurationError, match=r"run r on statefulset\.apps/web is not finished"):
+        await api.recreate(*WEB[:-1], "s", "--via", "daemon")
+    assert await running == 0
+    assert api.restarts == dict.fromkeys(NAMES, 1)
+
+
+async def test_a_run_by_patches_does_not_begin_beside_one_by_requests() -> None:
+    api = world()
+    api.crds = True
+    running = asyncio.create_task(api.recreate(*WEB))
+    await until(lambda: bool(api.away))
+    with pytest.raises(ConfigurationError, match=r"run r on statefulset\.apps/web is not finished"):
+        await api.recreate(*WEB[:-1], "s", "--via", "patch")
+    assert await running == 0
+    assert images(api) == ["app:1"] * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "crds", "daemons", "why"),
+    [
+        ((), False, True, "crrd is not installed in this cluster"),
+        ((), True, True, ""),
+        ((), True, False, ""),  # another program serves the requests
+        (("--via", "patch"), True, True, "as --via says"),
+        (("--via", "daemon"), True, False, ""),
+    ],
+)
+async def test_the_way(
+    words: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str], *, crds: bool, daemons: bool
+) -> None:
+    api = world()
+    api.crds = crds
+    if not daemons:
+        api.remove(PODS, "crrd-node-0")
+    assert await api.recreate(*WEB[:-2], "--dry-run", *words) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.partition(": ")[2] == why if why else "by patches" not in first
+
+
+async def test_a_node_without_a_daemon(capsys: pytest.CaptureFixture[str]) -> None:
+    api = world()
+    api.crds = True
+    api.pod("web-0002", "node-7")
+    assert await api.recreate(*WEB[:-2], "--dry-run") == 0
+    assert "by patches" not in capsys.readouterr().out, "the others have one, and this one may be away for a moment"
+    assert await api.recreate("pod/web-0002", "-c", "app", "--dry-run") == 0
+    assert "no node of its pods has a node daemon, for example node-7" in capsys.readouterr().out
+
+
+async def test_what_only_a_daemon_can_do() -> None:
+    with pytest.raises(ConfigurationError, match="--unready-grace needs the node daemon"):
+        await world().recreate(*WEB, "--via", "patch", "--unready-grace", "5")
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+async def test_two_processes_carry_out_one_run(*, in_order: bool) -> None:
+    api = world(in_order=in_order)
+    first = asyncio.create_task(api.recreate(*WEB))
+    await until(lambda: bool(api.created))
+    assert {*await asyncio.gather(first, api.recreate("resume", "r"), api.recreate("resume", "r"))} == {0}
+    assert (api.restarts, api.most_away, len(api.created)) == (dict.fromkeys(NAMES, 1), 1, 3)
+
+
+async def test_a_kubelet_that_is_too_slow_does_not_restart_a_pod_after_the_end() -> None:
+    api = world()
+    api.STOP_SECONDS = 100.0
+    assert await api.recreate(*WEB, "--pod-timeout", "30") == 1
+    await asyncio.sleep(500.0)
+    assert (api.created, images(api), api.restarts) == (["web-0002", "web-0002"], ["app:1"] * 3, {})
+
+
+@pytest.mark.parametrize("seconds", [15.0, 30.0])  # kubelet looks for the image before the abort, and after it
+async def test_an_abort_gives_images_back_if_no_process_is_left(seconds: float) -> None:
+    api = world()
+    api.missing, api.STOP_SECONDS = {*NAMES}, seconds
+    api.hangs = {1}
+    killed = asyncio.create_task(api.recreate(*WEB))
+    await until(lambda: bool(api.created))
+    await cancel([killed])
+    await asyncio.sleep(30.0)
+    assert await api.recreate("abort", "r") == 0
+    await until(lambda: not api.kubelets)
+    assert (images(api), api.restarts) == (["app:1"] * 3, {"web-0002": 1})
