@@ -9,8 +9,8 @@ from crrd_localnode.demo import run_demo
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags and arguments."""
     parser.description = (
-        "Starts a local node (API server, kubelet and a runtime of plain processes, all on loopback), a pod of\n"
-        "two containers and the node daemon; posts a request, and shows what happens."
+        "Starts a local node (API server, kubelet and a runtime of plain processes, all on loopback) and a pod of\n"
+        "two containers. Restarts one of them with nothing installed, then installs crrd, and shows what it adds."
     )
     real = "--cri-endpoint unix:///run/containerd/containerd.sock --image busybox:1.36"
     parser.epilog = f"examples:\n  crrd demo\n  crrd demo {real}"

@@ -1,8 +1,8 @@
-"""`crrd demo`: starts a local node, a pod and the node daemon, creates a request, and shows live what it changes.
+"""`crrd demo`: starts a local node and a pod, and restarts a container of it before anything of crrd is installed.
 
-Then `crrd recreate` recreates a workload of three pods, a policy applies a changed ConfigMap to the same pods, and
-`crrd recreate --image` gives one of their containers another image. The demo removes everything at its end, however it
-ends; with `--keep` it first waits for Ctrl-C.
+Then it installs crrd, creates a request, and shows live what it changes. `crrd recreate` recreates a workload of three
+pods, a policy applies a changed ConfigMap to the same pods, and `crrd recreate --image` gives one of their containers
+another image. The demo removes everything at its end, however it ends; with `--keep` it first waits for Ctrl-C.
 """
 
 import asyncio
@@ -26,11 +26,13 @@ from crrd.kube.client import KubeClient
 from crrd.kube.resources import CONFIG_MAPS, PODS, POLICIES, REQUESTS, Resource
 from crrd.lib.errors import CrrdError
 from crrd_localnode import leftovers
+from crrd_localnode.apiserver import ApiServer
 from crrd_localnode.daemons import node_daemon, running_manager
-from crrd_localnode.demo_view import Snapshot, View, short_id
+from crrd_localnode.demo_view import Row, Snapshot, View, image_rows, pod_rows
 from crrd_localnode.node import LocalNode
 from crrd_localnode.workload import Maker
 
+CRDS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 NAMESPACE, POD, REQUEST, WORKLOAD = "default", "demo", "restart-app", "web"
 NEXT_IMAGE = "side:2"  # A runtime of plain processes runs the same programs with any image
 PATIENCE_SECONDS = 60.0
@@ -87,9 +89,14 @@ class _Demo:
         async with AsyncExitStack() as stack:
             runtime = endpoint or "a runtime of plain processes"
             self._view.print_line(f"starting a local node: API server, kubelet, {runtime}")
-            node = await stack.enter_async_context(LocalNode(cri_endpoint=endpoint))
+            api = ApiServer()
+            crds, api.crds = api.crds, []
+            node = await stack.enter_async_context(LocalNode(cri_endpoint=endpoint, api=api))
             try:
-                return await self._play(node, stack, endpoint, keep=keep)
+                ok = await self._restart_by_patch(node)
+                for crd in crds:
+                    await node.client.create(CRDS, "", crd)
+                return 0 if await self._play(node, stack, endpoint, keep=keep) and ok else 1
             except TimeoutError:
                 self._view.print_line(f"timed out after {PATIENCE_SECONDS:.0f}s")
                 if endpoint:
@@ -102,12 +109,25 @@ class _Demo:
                         await node.client.delete(PODS, NAMESPACE, pod.name)
                     await _until_pods(node.client, lambda pods: not pods)  # so that a real runtime is left as it was
 
-    async def _play(self, node: LocalNode, stack: AsyncExitStack, endpoint: str, *, keep: bool) -> int:
-        client = node.client
-        await client.create(PODS, NAMESPACE, self._pod(node))
+    async def _restart_by_patch(self, node: LocalNode) -> bool:
+        """Restart a container of the demo's pod with nothing of crrd in the cluster. Return whether it succeeded."""
+        await node.client.create(PODS, NAMESPACE, self._pod(node))
         self._view.print_line(f'creating pod "{POD}": "app" with a preStop hook that writes into a volume, and "side"')
+        before = await self._pod_ready(node.client)
+        self._view.print_line("nothing of crrd is installed: the command writes the pod's image in another way,")
+        self._view.print_line("so kubelet restarts the container with the same image")
+        done = await self._recreate(node, f"pod/{POD}", "-c", "app")
+        after = await self._pod_ready(node.client)
+        hook: Row = ("preStop hook runs", "0", await _hook_runs(node, after))
+        self._view.summary([*pod_rows(before, after), *image_rows("app", before, after), hook])
+        return done
+
+    async def _play(self, node: LocalNode, stack: AsyncExitStack, endpoint: str, *, keep: bool) -> bool:
+        """Show what the daemons add. Return whether all succeeded."""
+        client = node.client
         before = await self._pod_ready(client)
-        self._view.print_line("starting crrd manager (admission, lifecycle) and crrd node as separate processes")
+        runs = await _hook_runs(node, before)
+        self._view.print_line("installing crrd: its CRDs, crrd manager (admission, lifecycle) and crrd node")
         manager = await stack.enter_async_context(running_manager(node))
         daemon = await stack.enter_async_context(node_daemon(node))
         self._view.print_line(f"manager {manager.pid} and node daemon {daemon.pid} are ready; logs: {node.root}")
@@ -117,8 +137,9 @@ class _Demo:
         created = await client.create(REQUESTS, NAMESPACE, request)
         final = await self._follow(client, parse_request(created))
         after = await self._pod_ready(client)
-        hook = await _run_inside(node.cri_endpoint, after, "app", f"cat {IN_VOLUME}")
-        self._view.summary(_comparison(before, after, final, hook))
+        hook: Row = ("preStop hook runs", runs, await _hook_runs(node, after))
+        ended: Row = ("request", "-", f"{final.status.phase}: {final.status.message}")
+        self._view.summary([*pod_rows(before, after), hook, ended])
         ok = all(state.phase.value == "Succeeded" for state in final.status.states)
         ok = await self._recreate_workload(node) and ok
         ok = await self._edit_configuration(node.client, node.cri_endpoint) and ok
@@ -129,7 +150,7 @@ class _Demo:
             self._view.print_line(f"export KUBECONFIG={node.kubeconfig} CONTAINER_RUNTIME_ENDPOINT={node.cri_endpoint}")
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
-        return 0 if ok else 1
+        return ok
 
     async def _recreate_workload(self, node: LocalNode) -> bool:
         """Create three pods of a Deployment, and restart a container of each. Return whether it succeeded."""
@@ -140,12 +161,13 @@ class _Demo:
         await node.client.create(CONFIG_MAPS, NAMESPACE, config)
         await Maker(node.client, NAMESPACE).workload("Deployment", WORKLOAD, 3, spec)
         await _until_pods(node.client, lambda pods: all(map(_all_ready, pods)))
-        return await self._recreate(node, "-c", "app", "--reason", "demo")
+        return await self._recreate(node, f"deployment/{WORKLOAD}", "-c", "app", "--reason", "demo")
 
-    async def _recreate(self, node: LocalNode, *flags: str) -> bool:
-        """Run `crrd recreate` on the Deployment. Return whether it succeeded."""
-        arguments = ["recreate", f"deployment/{WORKLOAD}", *flags]
-        self._view.print_line(f"crrd {' '.join(arguments)}")
+    async def _recreate(self, node: LocalNode, *words: str) -> bool:
+        """Run `crrd recreate`. Return whether it succeeded."""
+        arguments = ["recreate", *words]
+        self._view.pause()
+        self._view.print_line(f"kubectl {' '.join(arguments)}")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "crrd", *arguments, "--kubeconfig", str(node.kubeconfig), "-n", NAMESPACE),
             env={**os.environ, "NO_COLOR": "1"} if not sys.stdout.isatty() else None,
@@ -161,7 +183,7 @@ class _Demo:
         """Give a container of the Deployment's pods another image. The pods stay."""
         before = await _images(node.client)
         flags = ("--image", NEXT_IMAGE, "--template", "keep", "--max-unavailable", "100%", "--min-ready", "0")
-        done = await self._recreate(node, "-c", "side", *flags)
+        done = await self._recreate(node, f"deployment/{WORKLOAD}", "-c", "side", *flags)
         after = await _images(node.client)
         self._view.summary([(name, old, new) for (name, _, old), (*_, new) in zip(before, after, strict=True)])
         return done and [each[:2] for each in before] == [each[:2] for each in after]
@@ -280,6 +302,11 @@ async def _greeting(pod: Pod, endpoint: str) -> tuple[str, str, str]:
     return pod.name, pod.uid, await _run_inside(endpoint, pod, "side", "echo $GREETING")
 
 
+async def _hook_runs(node: LocalNode, pod: Pod) -> str:
+    """Return how often the preStop hook of the container "app" has run."""
+    return await _run_inside(node.cri_endpoint, pod, "app", f"grep -c ran {IN_VOLUME}")
+
+
 async def _images(client: KubeClient) -> list[tuple[str, str, str]]:
     """Return name and UID of the Deployment's pods, and the image of their container "side"."""
     return [(pod.name, pod.uid, pod.containers["side"].image) for pod in await _workload_pods(client)]
@@ -320,19 +347,3 @@ async def _run_inside(endpoint: str, pod: Pod, name: str, script: str) -> str:
     finally:
         await client.close()
     return (result.stdout.strip() or result.stderr.strip()).decode(errors="replace")
-
-
-def _comparison(before: Pod, after: Pod, final: Request, hook: str) -> list[tuple[str, str, str]]:
-    """Return the rows of the summary: what, before, after."""
-
-    def container(name: str, pod: Pod) -> str:
-        return f"{short_id(pod.containers[name])}, {pod.containers[name].restart_count} restarts"
-
-    return [
-        ("container app", container("app", before), container("app", after)),
-        ("container side", container("side", before), container("side", after)),
-        ("pod UID", before.uid, after.uid),
-        ("pod IP", before.pod_ip, after.pod_ip),
-        ("file in the volume", "-", hook),
-        ("request", "-", f"{final.status.phase}: {final.status.message}"),
-    ]

@@ -21,6 +21,23 @@ def short_id(container: PodContainer) -> str:
     return container.container_id.partition("://")[2][:13]
 
 
+def pod_rows(before: Pod, after: Pod) -> list[Row]:
+    """Return the rows of a summary for the containers and the identity of a pod."""
+
+    def container(name: str, pod: Pod) -> str:
+        found = pod.containers[name]
+        return f"{short_id(found)}, restartCount {found.restart_count}"
+
+    containers = [(f"container {name}", container(name, before), container(name, after)) for name in before.containers]
+    return [*containers, ("pod UID", before.uid, after.uid), ("pod IP", before.pod_ip, after.pod_ip)]
+
+
+def image_rows(name: str, before: Pod, after: Pod) -> list[Row]:
+    """Return the rows of a summary for the image of a container."""
+    old, new = before.containers[name], after.containers[name]
+    return [(f"image of {name}", old.image, new.image), (f"image ID of {name}", old.image_id, new.image_id)]
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state at one moment."""
@@ -87,9 +104,13 @@ class View:
             self._live.start()
             self._live.update(snapshot.table(), refresh=True)
 
+    def pause(self) -> None:
+        """Leave the terminal to another program, until the next state is shown."""
+        self._live.stop()
+
     def summary(self, rows: Sequence[Row]) -> None:
         """Print what changed and what did not."""
-        self._live.stop()
+        self.pause()
         self._console.print()
         for what, before, after in rows:
             verdict, style = ("same", "green") if before == after else ("new" if before == "-" else "changed", "cyan")

@@ -1,5 +1,6 @@
 """`crrd demo`: what it shows where it succeeds; where it cannot, it says why, ends with 1 and leaves nothing behind."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -21,9 +22,16 @@ def log_as_before() -> Iterator[None]:
 async def test_it_shows_a_recreated_container() -> None:
     code, out, err = await crrd("demo")
     assert code == 0, out + err
-    for words in ("container app        changed", "container side       same", "pod UID              same"):
-        assert words in out
-    assert "preStop hook ran" in out
+    first, second = out.split("installing crrd")
+    assert "crrd is not installed in this cluster" in out
+    for part, count in ((first, 0), (second, 1)):
+        for words in ("container side       same", "pod UID              same", "pod IP               same"):
+            assert words in part
+        pattern = rf"container app        changed  \w+, restartCount {count} -> \w+, restartCount {count + 1}\n"
+        assert re.search(pattern, part), part
+        assert f"preStop hook runs    changed  {count} -> {count + 1}" in part
+    assert "image of app         changed  busybox -> docker.io/library/busybox@sha256:" in first
+    assert "image ID of app      same" in first
     assert "Completed: 1 of 1 containers recreated" in out
     assert out.count("changed  hello -> welcome") == 3, "an edit of a ConfigMap goes live in the same pods"
     assert "policy: 3 of 3 pods recreated" in out
@@ -39,7 +47,7 @@ def test_it_finds_the_volume_where_nothing_can_be_mounted(
 
     monkeypatch.setattr(ProcessRuntime, "_can_mount", cannot_mount)
     assert demo.run_demo(cri_endpoints=[], image="busybox", keep=False) == 0
-    assert "file in the volume   new      preStop hook ran" in capsys.readouterr().out
+    assert "preStop hook runs    changed  1 -> 2" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("log_as_before")
