@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from crrd.core.api.types import ANNOTATION_ABORTED
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiRefusedError, ConfigurationError
 from crrd.lib.supervise import cancel
@@ -106,6 +107,7 @@ async def test_an_abort_from_elsewhere(capsys: pytest.CaptureFixture[str]) -> No
     assert await running == 1
     await until(lambda: not api.away)
     assert (api.created, api.restarts) == (NAMES[:2], dict.fromkeys(NAMES[:2], 1))
+    assert all(ANNOTATION_ABORTED in api.now(name)["metadata"]["annotations"] for name in NAMES[:2])
     capsys.readouterr()
     assert await api.recreate("status", "r") == 0
     assert "aborted" in capsys.readouterr().out

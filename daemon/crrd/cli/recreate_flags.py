@@ -26,7 +26,8 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Recreates containers of all pods of a workload in place, a few pods at a time, and waits for each to be\n"
         "ready again. It writes only ContainerRecreateRequests, which hold all state of the run, and events; with\n"
-        "--image also pods and the workload (docs/image.md).\n\n"
+        "--image also pods and the workload (docs/image.md). On a cluster without crrd, it restarts containers by\n"
+        "patches of their pods, which hold the state of the run (docs/lean.md).\n\n"
         "status [RUN] shows runs. resume RUN continues a run that was interrupted, is paused or has failed. abort RUN\n"
         "deletes its pending requests; requests in progress finish. undo RUN gives back the image from before a run\n"
         "with --image. Each has its own --help."

@@ -1,12 +1,13 @@
 """`abort`: ends a run, so that no process begins more pods of it."""
 
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
 from crrd.core.rollout.limits import Times
 from crrd.core.rollout.overview import run_status
 from crrd.core.rollout.phases import End
-from crrd.core.rollout.requests import creator_of, longest_lived, newest_run
+from crrd.core.rollout.requests import RunRequest, creator_of, longest_lived, newest_run
 from crrd.core.rollout.run import Run
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, GoneError
@@ -50,6 +51,7 @@ async def abort(session: Session) -> int:
     kept = kept_one.request
     if not kept.aborted:
         await session.record_abort(kept_one)
+    await _record_on_pods(session, requests)
     deleted = 0
     for request in deletable:
         if request.name != kept.name:
@@ -65,6 +67,14 @@ async def abort(session: Session) -> int:
         return 0
     session.display.print_line(f"the pods in progress could not be watched: {problem}")
     return End.FAILED.exit_code
+
+
+async def _record_on_pods(session: Session, requests: Iterable[RunRequest]) -> None:
+    """Record the abort on all pods of a run by patches. One may be deleted, and what is recorded on it with it."""
+    for each in requests:
+        if each.on_pod and not each.request.aborted:
+            with suppress(GoneError):
+                await session.record_abort(each)
 
 
 async def _finish(session: Session, run: Run) -> str:

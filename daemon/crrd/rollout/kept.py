@@ -9,7 +9,7 @@ from crrd.core.rollout.run import LABEL_RUN
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import serves
 from crrd.kube.errors import ResourceMissingError
-from crrd.kube.resources import PODS, REQUESTS, Where
+from crrd.kube.resources import PODS, REQUESTS, Resource, Where
 from crrd.lib.errors import ApiRefusedError, GoneError
 from crrd.rollout.refusals import lacks_right
 
@@ -48,21 +48,23 @@ async def list_requests(
 ) -> list[RunRequest]:
     """Return the requests of runs that match a label selector, wherever they are kept.
 
-    Without the CRD, and without a right to its objects, there are those on pods. If there are none either, and the API
-    server has the CRD, the refusal is raised if this is `strict`.
+    Without the CRD, or without a right to its objects, there are those on pods. If there are none either, and the API
+    server has the CRD, the refusal is raised if this is `strict`. Without a right to pods, there are those of the CRD.
     """
-    where, refusal = Where(namespace=namespace, label_selector=selector), None
-    own: list[RunRequest | None] = []
-    try:
-        own = list((await client.list_all(REQUESTS, read_run_request, **where)).items)
-    except ResourceMissingError:
-        pass
-    except ApiRefusedError as error:
-        if not lacks_right(error):
-            raise
-        refusal = error
-    on_pods = (await client.list_all(PODS, read_patched, **where)).items
-    found = [each for each in (*own, *on_pods) if each is not None]
-    if refusal is not None and not found and strict and await serves(client, REQUESTS):
-        raise refusal
-    return found
+    where = Where(namespace=namespace, label_selector=selector)
+    found, refused, served = list[RunRequest | None](), dict[Resource, ApiRefusedError](), True
+    for resource, read in (REQUESTS, read_run_request), (PODS, read_patched):
+        try:
+            found += (await client.list_all(resource, read, **where)).items
+        except ResourceMissingError:
+            served = False
+        except ApiRefusedError as error:
+            if not lacks_right(error):
+                raise
+            refused[resource] = error
+    known = [each for each in found if each is not None]
+    if not known and REQUESTS in refused and strict and await serves(client, REQUESTS):
+        raise refused[REQUESTS]
+    if not known and PODS in refused and (not served or REQUESTS in refused):
+        raise refused[PODS]
+    return known
