@@ -24,7 +24,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[PlayedCluster]:
 @pytest.fixture
 async def api() -> AsyncIterator[ScriptedApi]:
     async with scripted_api() as found:
-        for kind in ("ContainerRecreateRequestList", "PodList"):
+        for kind in ("ContainerRecreateRequestList", "PodList", "PodList"):
             found.then(reply({"kind": kind, **NOTHING}))
         yield found
 
