@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
 from crrd.core.api.types import ANNOTATION_ABORTED
+from crrd.core.rollout.patched import read_patched
+from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
-from crrd.lib.errors import ApiRefusedError, ConfigurationError
+from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
 from crrd.lib.supervise import cancel
+from crrd.rollout.kept import annotate
 from tests.support.patch_cluster import PatchCluster
 from tests.support.spelled import image_of, started, with_image
 
@@ -209,7 +213,7 @@ async def test_two_processes_carry_out_one_run(*, in_order: bool) -> None:
 async def test_a_kubelet_that_is_too_slow_does_not_restart_a_pod_after_the_end() -> None:
     api = world()
     api.STOP_SECONDS = 100.0
-    assert await api.recreate(*WEB, "--pod-timeout", "30") == 1
+    assert await api.recreate(*WEB, "--pod-timeout", "70") == 1
     await asyncio.sleep(500.0)
     assert (api.created, images(api), api.restarts) == (["web-0002", "web-0002"], ["app:1"] * 3, {})
 
@@ -226,3 +230,40 @@ async def test_an_abort_gives_images_back_if_no_process_is_left(seconds: float) 
     assert await api.recreate("abort", "r") == 0
     await until(lambda: not api.kubelets)
     assert (images(api), api.restarts) == (["app:1"] * 3, {"web-0002": 1})
+
+
+async def test_a_webhook_for_some_of_the_pods() -> None:
+    api = world()
+
+    def mirrored(pod: dict[str, Any]) -> dict[str, Any]:
+        mine, image = pod["metadata"]["name"] == "web-0001", image_of(pod, "app")
+        return with_image(pod, "app", f"mirror.local/{image}", "2026-01-01T00:20:00Z") if mine and "@" in image else pod
+
+    api.mutates = mirrored
+    assert await api.recreate(*WEB) == 1
+    assert api.created == NAMES[:1]
+
+
+async def test_a_second_abort_gives_images_back_that_cannot_be_started_later() -> None:
+    api = world()
+    api.STOP_SECONDS = 100.0  # a long preStop hook
+    api.missing = {NAMES[0]}
+    running = asyncio.create_task(api.recreate(*WEB))
+    await until(lambda: len(api.created) == 1)
+    await cancel([running])
+    assert await api.recreate("abort", "r") == 0
+    await asyncio.sleep(300)
+    assert await api.recreate("abort", "r") == 0
+    assert image_of(api.now(NAMES[0]), "app") == "app:1"
+
+
+async def test_what_is_written_for_a_run_is_not_written_on_the_next_one() -> None:
+    api = world()
+    assert await api.recreate(*WEB) == 0
+    first = read_patched(api.now(NAMES[0]))
+    assert first is not None
+    await asyncio.sleep(60)
+    assert await api.recreate("statefulset/web", "-c", "app", "--run", "s") == 0
+    with pytest.raises(GoneError):
+        await annotate(cast("KubeClient", api), first, {ANNOTATION_ABORTED: "now"})
+    assert ANNOTATION_ABORTED not in api.now(NAMES[0])["metadata"]["annotations"]

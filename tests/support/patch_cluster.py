@@ -134,7 +134,7 @@ class PatchCluster(RunCluster):
         dry_run: bool = False,
     ) -> Mapping[str, Any]:
         async with self._place(Lane.WRITE, "patch", resource, namespace, name):
-            if not dry_run:
+            if not dry_run and any(each["path"].endswith("/image") for each in operations):
                 self.before(name)
             old = self._found(resource, name)
             if (refusal := self.denies(name)) is not None:
@@ -146,8 +146,10 @@ class PatchCluster(RunCluster):
             made = self.mutates(made)
             if dry_run:
                 return cast("Mapping[str, Any]", made)
-            self.created.append(name)
             self.put(resource, made)
+            if not any(each["path"].endswith("/image") for each in operations):  # an annotation
+                return self.objects[resource.plural][name]
+            self.created.append(name)
             if len(self.created) in self.hangs:
                 await asyncio.Event().wait()
             if name in self.lost:

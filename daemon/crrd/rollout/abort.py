@@ -40,6 +40,8 @@ async def abort(session: Session) -> int:
             session.display.print_line(line)
     end = run_status(run, requests, session.clock.now(), is_gone).end
     ended = end if end in (End.DONE, End.ABORTED) and not open_requests else None
+    if run.options.patch and end is End.ABORTED:
+        ended = None  # kubelet may have found only since then that it cannot start a container
     if run.options.image is not None:
         cluster, writer = partial(cluster_of, session, run), partial(make_writer, session.client, clock=session.clock)
         return await abort_image(session, run, requests, ended, Parts(cluster, writer))
@@ -50,7 +52,8 @@ async def abort(session: Session) -> int:
     kept_one = longest_lived([each for each in requests if each.request not in deletable] or requests[:1])
     kept = kept_one.request
     if not kept.aborted:
-        await session.record_abort(kept_one)
+        with suppress(*([GoneError] if kept_one.on_pod else [])):  # the other pods have it, too
+            await session.record_abort(kept_one)
     await _record_on_pods(session, requests)
     deleted = 0
     for request in deletable:

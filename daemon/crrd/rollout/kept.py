@@ -10,20 +10,29 @@ from crrd.kube.client import KubeClient
 from crrd.kube.discovery import serves
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import PODS, REQUESTS, Resource, Where
+from crrd.lib import jsonpatch
 from crrd.lib.errors import ApiRefusedError, GoneError
 from crrd.rollout.refusals import lacks_right
 
-_INVALID = 422  # Also what a patch gets that names another UID than the pod's
+_INVALID = 422  # A test of the patch has failed
 
 
 async def annotate(client: KubeClient, asked: RunRequest, annotations: Mapping[str, str]) -> Mapping[str, Any]:
-    """Write annotations on a request. Return the object on which they are. Raises GoneError if it is not there."""
-    request, body = asked.request, {"metadata": {"annotations": dict(annotations)}}
+    """Write annotations on a request. Return the object on which they are.
+
+    Raises GoneError if it is not there any more, also if the record of another run has replaced it on its pod.
+    """
+    request = asked.request
     if not asked.on_pod:
+        body = {"metadata": {"annotations": dict(annotations)}}
         return await client.merge_patch(REQUESTS, request.namespace, request.name, body)
-    meta = {**body["metadata"], "uid": request.pod_uid}  # another pod of this name is refused
+    operations = [
+        jsonpatch.test("/metadata/uid", request.pod_uid),  # else another pod has its name
+        jsonpatch.test(jsonpatch.pointer("metadata", "labels", LABEL_RUN), asked.run.name),  # else the next run has it
+        *(jsonpatch.add(jsonpatch.pointer("metadata", "annotations", key), text) for key, text in annotations.items()),
+    ]
     try:
-        return await client.merge_patch(PODS, request.namespace, request.pod_name, {"metadata": meta})
+        return await client.json_patch(PODS, request.namespace, request.pod_name, operations)
     except ApiRefusedError as error:
         if error.status == _INVALID:
             raise GoneError(str(error)) from error

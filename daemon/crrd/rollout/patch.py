@@ -32,14 +32,11 @@ class PodPatcher(Maker):
 
     def __init__(self, client: KubeClient, cluster: Cluster) -> None:
         self._client, self._cluster = client, cluster
-        self._tried = False  # Whether a patch of this process was tried without effect, or sent
 
     async def make(self, run: Run, row: Row, body: Mapping[str, Any], now: str, ending: Iterable[RunRequest]) -> bool:
         """See Maker. Nothing ends other runs: a run by patches replaces none."""
-        if not self._tried:
-            if why := await self.refusal(run, row, body, now):
-                raise ApiRefusedError(why, status=_INVALID)
-            self._tried = True
+        if why := await self.refusal(run, row, body, now):
+            raise ApiRefusedError(why, status=_INVALID)
         self._cluster.written(await self._patch(row, body, now))
         return True
 

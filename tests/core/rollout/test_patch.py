@@ -82,7 +82,7 @@ def test_a_patch_restarts_and_records() -> None:
     assert after["status"] == whole["status"]
 
 
-@pytest.mark.parametrize("meta", [{}, {"labels": {}}, {"annotations": {}}, {"labels": None}])
+@pytest.mark.parametrize("meta", [{}, {"annotations": {}}, {"labels": None}])
 def test_a_pod_without_labels_and_annotations_gets_them(meta: dict[str, Any]) -> None:
     found = read_member(restarted(pod(**meta)))
     assert (found.labels, found.patched is not None) == ({LABEL_RUN: "run"}, True)
@@ -153,6 +153,18 @@ def test_a_spelling_that_cannot_be_started_is_taken_back() -> None:
     assert spelling_of(again, again.pod.containers["app"]) == f"docker.io/library/app@{DIGEST}"
     with pytest.raises(ApiError):
         patched({**after, "spec": pod()["spec"]}, give_back(found, LATER))
+
+
+def test_the_image_of_another_writer_stays_in_a_run_in_order() -> None:
+    """kubelet still runs the hook of the old instance, whose digest does not belong to the new tag."""
+    whole = pod()
+    whole["status"]["containerStatuses"][1] |= {"imageID": f"docker.io/library/log@{DIGEST}", "ready": True}
+    ordered = run("app", "log", patch=True, ordered=True)
+    after = patched(whole, restart(read_member(whole), ordered.request("web-0", "uid-web-0", ("app", "log")), NOW))
+    after["status"]["containerStatuses"][0] |= {"containerID": "containerd://app-2", "ready": True}
+    assert proceed(read_member(after), LATER)
+    after["spec"]["containers"][0]["image"] = "log:2"
+    assert proceed(read_member(after), LATER) == ()
 
 
 def test_a_webhook_that_changes_the_image_is_seen() -> None:
@@ -237,6 +249,15 @@ def test_what_a_patch_cannot_restart_is_skipped(
     row = planned(world, BY_PATCH).rows[0]
     assert row.skip is skip
     assert row.stage is (Stage.SKIPPED if skip else Stage.WAITING)
+
+
+def test_a_stop_must_end_before_the_deadline() -> None:
+    """Else the patch would be taken back while kubelet stops the container, which is then stopped once more."""
+    found = member("web-0", RUNS)
+    slow = replace(found, pod=replace(found.pod, grace_seconds=571))
+    assert planned(World((slow,)), BY_PATCH).rows[0].skip is Skip.LONG_GRACE
+    assert planned(World((slow,)), run(patch=True, pod_timeout=601)).create
+    assert planned(World((replace(found, pod=replace(found.pod, grace_seconds=570)),)), BY_PATCH).create
 
 
 def test_a_static_pod_is_skipped() -> None:

@@ -232,6 +232,12 @@ def test_a_record_without_its_run_is_no_request() -> None:
     assert read_patched({}) is None
 
 
+def test_a_pod_that_was_restored_from_a_copy_records_nothing() -> None:
+    whole = pod()
+    whole["metadata"]["uid"] = "another"
+    assert read_patched(whole) is None
+
+
 def test_only_the_last_request_of_a_pod_is_kept() -> None:
     found = read()
     assert patched_requests((None, found)) == {"uid-web-0": found}
@@ -262,3 +268,5 @@ def test_the_spellings_that_were_used_are_kept() -> None:
     assert read_record(second.to_json()) == second
     back = replace(second, containers=(replace(ASKED, before=ASKED.given, given="app:1"),))
     assert back.used_by_now() == {"app": (f"app:1@{DIGEST}", "app:1")}
+    failed = replace(first, containers=(replace(ASKED, failure="it has the first one back"),))
+    assert failed.used_by_now() == {"app": (f"app:1@{DIGEST}", "app:1")}

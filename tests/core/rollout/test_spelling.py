@@ -28,8 +28,11 @@ def container(image: str, image_id: str, runtime: str = "containerd", *, pulls: 
         ("localhost:5000/app", f"localhost:5000/app@{DIGEST}", (f"localhost:5000/app@{DIGEST}",)),
         ("localhost:5000/app:v1.2-rc_3", f"localhost:5000/app@{DIGEST}", (
             f"localhost:5000/app:v1.2-rc_3@{DIGEST}", f"localhost:5000/app@{DIGEST}")),
-        ("app:1", f"docker-pullable://registry.example/app@{DIGEST}", (
-            f"registry.example/app:1@{DIGEST}", f"registry.example/app@{DIGEST}")),
+        ("app:1", f"docker-pullable://app@{DIGEST}", (f"app:1@{DIGEST}", f"app@{DIGEST}")),
+        ("team/app:1", f"docker.io/team/app@{DIGEST}", (
+            f"docker.io/team/app:1@{DIGEST}", f"docker.io/team/app@{DIGEST}")),
+        ("registry.example/app:1", f"mirror.example/app@{DIGEST}", ()),  # known by two names
+        (f"sha256:{HEX}", f"registry.example/app@{DIGEST}", ()),
         ("localhost/app:1", DIGEST, (DIGEST, DIGEST[:55])),
         (DIGEST, DIGEST, (DIGEST[:55],)),
         ("app:1", "", ()),

@@ -33,6 +33,7 @@ ANNOTATION_PATCHED = "crr.apps.kruise.io/restarted-by-patch"
 """On a pod: the last restart of its containers by a patch."""
 OWN_PREFIX = "crr.apps.kruise.io/"
 STORED_VERSION = 1
+_CHARACTERS = 300  # Most characters of kubelet's message, because annotations have a limit of size
 CANNOT_START = (
     "ErrImageNeverPull",
     "ErrImagePull",
@@ -103,7 +104,8 @@ class PatchRecord:
         found = {**self.used}
         for each in (each for each in self.containers if each.given):
             earlier = (spelled for spelled in found.get(each.name, ()) if spelled not in (each.before, each.given))
-            found[each.name] = (*earlier, each.before, each.given)
+            last = (each.given, each.before) if each.failure else (each.before, each.given)
+            found[each.name] = (*earlier, *last)
         return found
 
 
@@ -165,7 +167,10 @@ def read_patched(obj: Mapping[str, Any], pod: Pod | None = None) -> RunRequest |
             "status": status_to_json(status),
         }
     )
-    return replace(found, on_pod=True) if found is not None and found.run.options.patch else None
+    if found is None or not found.run.options.patch:
+        return None
+    of_this_pod = found.first_name == found.run.request_name(pod.uid)  # not of one that was restored from a copy
+    return replace(found, on_pod=True) if of_this_pod else None
 
 
 def status_of(record: PatchRecord, pod: Pod) -> Status:
@@ -202,7 +207,7 @@ def _state_of(asked: PatchedContainer, now: PodContainer | None) -> RecreateStat
     if now.image != asked.given:
         return _failed(asked, PatchFailure.FOREIGN.say(image=now.image))
     if now.waiting_reason in CANNOT_START:
-        why = ": ".join(filter(None, (now.waiting_reason, now.waiting_message)))
+        why = ": ".join(filter(None, (now.waiting_reason, now.waiting_message)))[:_CHARACTERS]
         return _failed(asked, PatchFailure.CANNOT_START.say(image=asked.given, why=why, before=asked.before))
     return RecreateState(asked.name, StatePhase.RECREATING)
 

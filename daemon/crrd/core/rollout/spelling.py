@@ -27,8 +27,12 @@ def spellings(container: PodContainer) -> tuple[str, ...]:
     each start (imagePullPolicy Always), an ID is of no use, because no registry knows it.
     """
     repository, _, digest = container.image_id.rpartition("://")[2].rpartition("@")
+    name = container.image.partition("@")[0]
+    tag = _TAG.fullmatch(name.rpartition("/")[2])
+    name = name.removesuffix(f":{tag['tag']}") if tag else name
     if repository and _DIGEST.fullmatch(digest):
-        tag = _TAG.fullmatch(container.image.partition("@")[0].rpartition("/")[2])
+        if _full_name(name) != _full_name(repository):
+            return ()  # the image is known by several names, and kubelet may not be allowed to pull it by this one
         tagged = (f"{repository}:{tag['tag']}@{digest}",) if tag else ()
         found = (*tagged, f"{repository}@{digest}")
     elif _DIGEST.fullmatch(digest) and container.container_id.startswith(_CONTAINERD) and not container.pulls_image:
@@ -36,6 +40,14 @@ def spellings(container: PodContainer) -> tuple[str, ...]:
     else:
         found = ()
     return tuple(each for each in found if each != container.image)
+
+
+def _full_name(repository: str) -> str:
+    """Return the name of a repository with its registry, as the runtimes complete it (distribution/reference)."""
+    first, slash, _ = repository.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return repository
+    return f"docker.io/{repository}" if slash else f"docker.io/library/{repository}"
 
 
 def next_spelling(container: PodContainer, used: Sequence[str]) -> str:

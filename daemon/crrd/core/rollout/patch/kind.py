@@ -6,7 +6,7 @@ It is the plain restart in all else: order, budgets, and when a pod is done. Wha
 from typing import ClassVar
 
 from crrd.core.api.pod import ContainerKind, PodContainer
-from crrd.core.api.types import GROUP
+from crrd.core.api.types import GROUP, Strategy
 from crrd.core.rollout.patch.operations import runs_other_image, spelling_of
 from crrd.core.rollout.phases import End
 from crrd.core.rollout.requests import RunRequest
@@ -16,6 +16,9 @@ from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason
 from crrd.kubelet.restart_rules import RestartPolicy, keeps_sidecars
 from crrd.kubelet.version import known_minor
+
+_START_SECONDS = 30
+"""From the end of a grace period to the next start, at most. A patch that is taken back in between restarts twice."""
 
 
 class PatchRestart(Restart):
@@ -36,6 +39,8 @@ class PatchRestart(Restart):
             return Skip.NOT_ALWAYS
         if container.kind is ContainerKind.SIDECAR and keeps_sidecars(minor):
             return Skip.KEPT
+        if Strategy().grace(member.pod.grace_seconds) + _START_SECONDS > self.run.options.pod_timeout:
+            return Skip.LONG_GRACE
         if runs_other_image(member, container):
             return Skip.CHANGED
         return None if spelling_of(member, container) else Skip.NO_SPELLING

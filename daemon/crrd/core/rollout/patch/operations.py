@@ -88,10 +88,14 @@ def next_container(member: Member, now: datetime) -> str:
 def proceed(member: Member, now: datetime) -> tuple[Operation, ...]:
     """Return the patch that restarts the next container; () if none is due, or it has no spelling any more."""
     record, name = record_of(member), next_container(member, now)
-    given = spelling_of(member, member.pod.containers[name]) if name else ""
-    if record is None or not given:
+    if record is None or not name:
         return ()
-    after = record.proceeding(name, member.pod.containers[name].image, given)
+    found = member.pod.containers[name]
+    asked = next(each for each in record.containers if each.name == name)
+    given = spelling_of(member, found)
+    if not given or found.image != asked.before:
+        return ()  # with another image, kubelet replaces it, which counts as its restart
+    after = record.proceeding(name, found.image, given)
     asked = next(each for each in after.containers if each.name == name)
     changes = {ANNOTATION_PATCHED: after.to_json()}
     return (jsonpatch.test("/metadata/uid", member.pod.uid), *_respell(member, asked), *_annotate(member, changes))
@@ -124,6 +128,7 @@ def _tests(member: Member, asked: PatchedContainer, image: str) -> Iterable[Oper
 
 def _label(member: Member, run: str) -> Iterable[Operation]:
     if not member.labels:
+        yield jsonpatch.test("/metadata/labels", None)
         yield jsonpatch.add("/metadata/labels", {LABEL_RUN: run})
     else:
         yield jsonpatch.add(pointer("metadata", "labels", LABEL_RUN), run)
