@@ -1,7 +1,6 @@
 """Restarts by patches on a real kubelet, without crrd's daemons: what stays, hooks, kills, budgets, and rights."""
 
 import asyncio
-import sys
 
 import pytest
 
@@ -22,6 +21,7 @@ from tests.support.recreates import (
     a_deployment_and_a_statefulset,
     create_workload,
     kept,
+    often_killed,
     pod_spec,
     pods_of,
     recorded,
@@ -43,25 +43,10 @@ async def test_a_deployment_and_a_statefulset(cluster: Cluster) -> None:
 
 
 async def test_killed_after_each_write_and_resumed(cluster: Cluster) -> None:
-    before = await workload(cluster, "StatefulSet", "db", 3)
-    words = ["statefulset/db", "-c", "app", "--run", "often-killed", *BY_PATCH]
-    async with recorded(cluster, "db") as record:
-        for number in range(3):
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "crrd", "recreate", *words),
-                *("-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig)),
-                stdout=asyncio.subprocess.DEVNULL,
-            )
-            async with asyncio.timeout(PATIENCE):
-                while sum(_is_recorded(pod) for pod in await pods_of(cluster, "db")) <= number:
-                    await asyncio.sleep(0.01)
-            process.kill()
-            await process.wait()
-        ended = await recreate(cluster, *words)
-    assert ended.code == 0, ended
-    kept(before, await pods_of(cluster, "db"), "app")
-    assert record.restarts == [("db-2", "app"), ("db-1", "app"), ("db-0", "app")]
-    assert record.most_unready <= 1
+    async def written() -> int:
+        return sum(_is_recorded(pod) for pod in await pods_of(cluster, "db"))
+
+    await often_killed(cluster, written, *BY_PATCH)
 
 
 def _is_recorded(pod: Json) -> bool:

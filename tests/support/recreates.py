@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -268,6 +269,29 @@ def kept(before: list[Json], after: list[Json], *recreated: str) -> None:
             more = restart_count(new, name) - restart_count(old, name)
             assert more == (1 if name in recreated else 0), f"{name} of {new['metadata']['name']}: {more} restarts"
             assert (container_id(new, name) == container_id(old, name)) is (name not in recreated)
+
+
+async def often_killed(cluster: Cluster, written: Callable[[], Awaitable[int]], *flags: str) -> None:
+    """Kill a run on a StatefulSet after each of its writes, which `written` counts. Nothing is restarted twice."""
+    before = await workload(cluster, "StatefulSet", "db", 3)
+    words = ["statefulset/db", "-c", "app", "--run", "often-killed", *flags]
+    async with recorded(cluster, "db") as record:
+        for number in range(3):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "crrd", "recreate", *words),
+                *("-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig)),
+                stdout=asyncio.subprocess.DEVNULL,
+            )
+            async with asyncio.timeout(PATIENCE):
+                while await written() <= number:
+                    await asyncio.sleep(0.01)
+            process.kill()
+            await process.wait()
+        ended = await recreate(cluster, *words)
+    assert ended.code == 0, ended
+    kept(before, await pods_of(cluster, "db"), "app")
+    assert record.restarts == [("db-2", "app"), ("db-1", "app"), ("db-0", "app")]
+    assert record.most_unready <= 1
 
 
 async def a_deployment_and_a_statefulset(cluster: Cluster, *way: str) -> None:

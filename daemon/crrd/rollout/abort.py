@@ -11,12 +11,11 @@ from crrd.core.rollout.requests import RunRequest, creator_of, longest_lived, ne
 from crrd.core.rollout.run import Run
 from crrd.kube.resources import REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, GoneError
-from crrd.rollout.carry_out import CLEAN_UP_SECONDS
 from crrd.rollout.creator import line_about
 from crrd.rollout.image.abort import Parts, abort_image, abort_pulls
 from crrd.rollout.kinds import cluster_of, make_writer
 from crrd.rollout.remedies import FLAGS
-from crrd.rollout.runner import Runner
+from crrd.rollout.runner import CLEAN_UP_SECONDS, Runner
 from crrd.rollout.session import Session
 from crrd.rollout.status import is_gone
 
@@ -51,9 +50,8 @@ async def abort(session: Session) -> int:
     # The process of the run must see the abort before requests end. One request is kept.
     kept_one = longest_lived([each for each in requests if each.request not in deletable] or requests[:1])
     kept = kept_one.request
-    if not kept.aborted:
-        with suppress(*([GoneError] if kept_one.on_pod else [])):  # the other pods have it, too
-            await session.record_abort(kept_one)
+    if not kept.aborted and not kept_one.on_pod:
+        await session.record_abort(kept_one)
     await _record_on_pods(session, requests)
     deleted = 0
     for request in deletable:

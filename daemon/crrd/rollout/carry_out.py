@@ -21,10 +21,9 @@ from crrd.rollout.events import BEGUN, workload_event
 from crrd.rollout.kinds import make_writer
 from crrd.rollout.refusals import describe
 from crrd.rollout.remedies import FLAGS
-from crrd.rollout.runner import ANSWER_SECONDS, Runner
+from crrd.rollout.runner import ANSWER_SECONDS, CLEAN_UP_SECONDS, Runner
 from crrd.rollout.session import Session
 
-CLEAN_UP_SECONDS = 30.0  # How long a run that ends tries to delete what it leaves behind
 _FINAL_WRITES_SECONDS = 5.0  # Time limit for an event, and after Ctrl-C for cleaning up, because the user waits
 
 

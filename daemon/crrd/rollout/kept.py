@@ -12,9 +12,7 @@ from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import PODS, REQUESTS, Resource, Where
 from crrd.lib import jsonpatch
 from crrd.lib.errors import ApiRefusedError, GoneError
-from crrd.rollout.refusals import lacks_right
-
-_INVALID = 422  # A test of the patch has failed
+from crrd.rollout.refusals import INVALID, lacks_right
 
 
 async def annotate(client: KubeClient, asked: RunRequest, annotations: Mapping[str, str]) -> Mapping[str, Any]:
@@ -34,17 +32,17 @@ async def annotate(client: KubeClient, asked: RunRequest, annotations: Mapping[s
     try:
         return await client.json_patch(PODS, request.namespace, request.pod_name, operations)
     except ApiRefusedError as error:
-        if error.status == _INVALID:
+        if error.status == INVALID:
             raise GoneError(str(error)) from error
         raise
 
 
 async def may_list_requests(client: KubeClient, namespace: str) -> bool:
     """Return whether the API server has ContainerRecreateRequests, and this process may list them."""
-    if not await serves(client, REQUESTS):
-        return False
     try:
         await client.first(REQUESTS, namespace=namespace)
+    except ResourceMissingError:
+        return False
     except ApiRefusedError as error:
         if not lacks_right(error):
             raise

@@ -20,9 +20,8 @@ from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
 from crrd.rollout.kind import Maker
 from crrd.rollout.refresher import FileObjects, FileRefresher
+from crrd.rollout.refusals import INVALID
 from crrd.rollout.side_by_side import SideBySide, each_of
-
-_INVALID = 422  # A test of the patch has failed, or the API server does not accept the result
 
 
 class PodPatcher(Maker):
@@ -36,7 +35,7 @@ class PodPatcher(Maker):
     async def make(self, run: Run, row: Row, body: Mapping[str, Any], now: str, ending: Iterable[RunRequest]) -> bool:
         """See Maker. Nothing ends other runs: a run by patches replaces none."""
         if why := await self.refusal(run, row, body, now):
-            raise ApiRefusedError(why, status=_INVALID)
+            raise ApiRefusedError(why, status=INVALID)
         self._cluster.written(await self._patch(row, body, now))
         return True
 
@@ -52,7 +51,7 @@ class PodPatcher(Maker):
         try:
             return await self._client.json_patch(PODS, member.pod.namespace, row.pod, operations, dry_run=dry_run)
         except ApiRefusedError as error:
-            if error.status == _INVALID and await self._cluster.look_again(row.pod, row.uid) != member:
+            if error.status == INVALID and await self._cluster.look_again(row.pod, row.uid) != member:
                 raise ConflictError(f"pod {row.pod} has changed meanwhile", status=409) from error
             raise
 
@@ -104,7 +103,7 @@ class PatchWriter(FileRefresher):
         except GoneError:
             return
         except ApiRefusedError as error:
-            if error.status == _INVALID and await self._cluster.look_again(member.pod.name, member.pod.uid) != member:
+            if error.status == INVALID and await self._cluster.look_again(member.pod.name, member.pod.uid) != member:
                 return
             raise
         self._cluster.written(made)

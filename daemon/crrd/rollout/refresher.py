@@ -22,12 +22,11 @@ from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
 from crrd.rollout.kind import KindObjects, KindWriter, Maker
 from crrd.rollout.maker import RequestMaker
-from crrd.rollout.refusals import lacks_right
+from crrd.rollout.refusals import INVALID, lacks_right
 from crrd.rollout.side_by_side import SideBySide
 
 _ATTEMPTS = 5
 """Most attempts while the API server fails. A webhook for pods that is down must not keep the run from its work."""
-_INVALID = 422  # Also what a patch gets that names another UID than the pod's
 
 
 class FileObjects(KindObjects):
@@ -76,7 +75,7 @@ class FileRefresher(KindWriter):
             pass  # deleted meanwhile, which the plan sees before it creates a request
         except (ApiRefusedError, ApiUnavailableError) as error:
             problem, no_right = str(error), isinstance(error, ApiRefusedError) and lacks_right(error)
-            if isinstance(error, ApiRefusedError) and error.status == _INVALID and await self._is_gone(row):
+            if isinstance(error, ApiRefusedError) and error.status == INVALID and await self._is_gone(row):
                 problem = ""
         self._known.refreshed(row.uid, token, problem)
         self._display.files_refreshed(problem, lacks_right=no_right)

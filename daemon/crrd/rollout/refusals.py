@@ -28,6 +28,8 @@ _READERS = {
     SECRETS.full_name: "crrd-read-secrets",
     CONTROLLER_REVISIONS.full_name: "crrd-recreate-from-template",
 }
+INVALID = 422
+"""The status of a write that the API server does not accept, also if a test of its JSON patch has failed."""
 
 
 def lacks_right(error: ApiRefusedError) -> bool:

@@ -31,6 +31,7 @@ from crrd.rollout.process import this_process
 from crrd.rollout.request_writer import RequestWriter
 
 _PROGRESS_SECONDS = LIVE_SECONDS / 4  # Interval of writing the progress while the state is unchanged
+CLEAN_UP_SECONDS = 30.0  # How long a run that ends tries to delete what it leaves behind
 RECORD_SECONDS = 5.0  # How long a process tries to record how its run has ended
 ANSWER_SECONDS = 5.0  # How long an interrupted command waits for the responses to its writes
 _WAITS_CHARACTERS = 500  # Length limit for the waits in the progress

@@ -1,7 +1,7 @@
 """The objects that a run needs, with one watch for each kind, kept as values for `core.rollout`."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -108,7 +108,7 @@ class Watched:
         config = self._config.known if self._config is not None else {}
         users = (each.user for each in self.pods.values()) if self._stale else ()
         zones = () if self._labelled_nodes is None else self._labelled_nodes.values()
-        requests = tuple(self._all_requests())
+        requests = self._all_requests()
         return World(
             members=tuple(sorted(self.own_pods(), key=lambda each: each.pod.name)),
             requests=requests,
@@ -141,16 +141,16 @@ class Watched:
         if self.pods.get(text(mapping(obj.get("metadata")).get("uid"))) is not None:
             self.put_pod(obj)
 
-    def _all_requests(self) -> Iterator[RunRequest]:
-        """Yield all known requests. One that was kept on a pod which is gone has ended with it."""
-        yield from (each.value for each in self._requests if each.value is not None)
+    def _all_requests(self) -> tuple[RunRequest, ...]:
+        """Return all known requests. One that was kept on a pod which is gone has ended with it."""
         there = {each.pod.uid for each in self.pods.values()}
-        known = [*(self._on_pods.values() if self._on_pods is not None else ())]
+        known = self._on_pods.values() if self._on_pods is not None else ()
         found = patched_requests((*known, *(each.patched for each in self.pods.values())))
-        for uid, asked in (self._patched | found).items():
-            self._aborted |= asked.ended_runs
-            yield asked if uid in found or uid in there else asked.without_pod()
         self._patched |= found
+        self._aborted.update(*(each.ended_runs for each in self._patched.values()))
+        there |= found.keys()
+        on_pods = (each if uid in there else each.without_pod() for uid, each in self._patched.items())
+        return (*(each.value for each in self._requests if each.value is not None), *on_pods)
 
     def put_pod(self, obj: Json) -> None:
         """Record a version of a pod."""
@@ -193,7 +193,7 @@ class Watched:
         if self._config is not None:
             await self._config.learn(members)
         watched = {each.pod.uid for each in self.pods.values()}
-        for found in [*self._all_requests()]:
+        for found in self._all_requests():
             if found.request.completed:
                 continue
             uid = found.request.pod_uid

@@ -56,9 +56,9 @@ def _needs_daemon(options: Options) -> str:
 async def _why_patch(session: Session, aim: Aim) -> str:
     """Return why node daemons cannot serve a run on this target, "" if they can."""
     client, namespace = session.client, session.namespace
-    if not await serves(client, REQUESTS):
-        return "crrd is not installed in this cluster"
     if not await may_list_requests(client, namespace):
+        if not await serves(client, REQUESTS):
+            return "crrd is not installed in this cluster"
         return f"you may not list ContainerRecreateRequests in namespace {namespace}"
     missing: tuple[str, ...] = ()
     with suppress(ApiRefusedError):  # without this API, the first request says so

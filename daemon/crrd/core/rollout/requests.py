@@ -42,25 +42,22 @@ class RunRequest:
         created, seconds = parse_time(self.request.created), self.run.options.pod_timeout
         if not self.on_pod or self.request.completed or created is None or now < created + timedelta(seconds=seconds):
             return self
-        why = Reason.DEADLINE.say(deadline=f"{seconds}s", waited="")
-        old = self.request.status
-        states = tuple(
-            each if each.phase.final else replace(each, phase=StatePhase.FAILED, message=why, reason=Reason.DEADLINE)
-            for each in old.states
-        )
-        at = rfc3339(created + timedelta(seconds=seconds))
-        return replace(self, request=replace(self.request, status=Status(RequestPhase.COMPLETED, states, why, at)))
+        at = created + timedelta(seconds=seconds)
+        return self._failed(Reason.DEADLINE, Reason.DEADLINE.say(deadline=f"{seconds}s", waited=""), rfc3339(at))
 
     def without_pod(self) -> "RunRequest":
         """Return the request as it is once its pod is gone."""
         if self.request.completed:
             return self
-        why = Reason.POD_GONE
+        return self._failed(Reason.POD_GONE, Reason.POD_GONE.say(), self.request.created)
+
+    def _failed(self, why: Reason, message: str, at: str) -> "RunRequest":
+        """Return the request after the containers that are not finished have failed."""
         states = tuple(
-            each if each.phase.final else replace(each, phase=StatePhase.FAILED, message=why.say(), reason=why)
+            each if each.phase.final else replace(each, phase=StatePhase.FAILED, message=message, reason=why)
             for each in self.request.status.states
         )
-        status = Status(RequestPhase.COMPLETED, states, why.say(), self.request.created, why)
+        status = Status(RequestPhase.COMPLETED, states, message, at, why)
         return replace(self, request=replace(self.request, status=status))
 
     @property

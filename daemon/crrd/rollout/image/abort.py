@@ -19,9 +19,9 @@ from crrd.rollout.display import RunDisplay
 from crrd.rollout.image.clean_up import CleanUp, unknown_holder
 from crrd.rollout.image.leftovers import delete_pull_pods
 from crrd.rollout.kind import KindWriter
+from crrd.rollout.runner import CLEAN_UP_SECONDS
 from crrd.rollout.session import Session
 
-CLEAN_UP_SECONDS = 30.0
 _ADOPTION_SECONDS = 60.0  # Time limit for finishing an adoption, which usually takes two seconds
 _WAIT_SECONDS = 1.0
 

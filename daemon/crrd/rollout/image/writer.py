@@ -36,13 +36,12 @@ from crrd.rollout.image.objects import ImageObjects
 from crrd.rollout.image.pulls import create_pull_pod
 from crrd.rollout.kind import KindWriter
 from crrd.rollout.maker import RequestMaker
-from crrd.rollout.refusals import ends_run
+from crrd.rollout.refusals import INVALID, ends_run
 from crrd.rollout.side_by_side import SideBySide, each_of
 
 T = TypeVar("T")
 _PARALLEL = 16
 _PAUSE_SECONDS = 0.5  # After a write that was not accepted, so that the watches can catch up
-_INVALID = 422
 
 
 def _without_world(run: Run) -> ImageRun:
@@ -173,7 +172,7 @@ class ImageWriter(KindWriter):
             if ends_run(error):
                 raise ConfigurationError(str(error)) from error
             known = await self._cluster.look_again(row.pod, row.uid)
-            if error.status != _INVALID or known == row.member:  # else a test has failed, and the next plan decides
+            if error.status != INVALID or known == row.member:  # else a test has failed, and the next plan decides
                 self._cluster.refused(row.uid, str(error))
             return False
         except ApiUnavailableError:
@@ -209,7 +208,7 @@ class ImageWriter(KindWriter):
         except (ConflictError, GoneError, ApiUnavailableError):
             return False
         except ApiRefusedError as error:
-            if error.status != _INVALID or write in self._refused:
+            if error.status != INVALID or write in self._refused:
                 raise ConfigurationError(f"cannot change {write.plural} {name}: {error}") from error
             # A test has failed, or a policy refuses it. Then the next plan is the same, because it knows the object.
             with suppress(GoneError, ApiUnavailableError):
