@@ -1,4 +1,4 @@
-"""`make bench CLUSTER=1`: crrd on a real cluster, beside the same stops by hand, in turn.
+"""`make bench CLUSTER=1`: crrd on a real cluster, by requests and by patches, beside the same stops by hand, in turn.
 
 For a cluster for tests only, with crrd installed: the node daemon is taken away for a while. Needs KUBECONFIG,
 CRRD_TEST_CRI_ENDPOINT (the runtime's socket), CRRD_TEST_NODE (its node, best this machine) and CRRD_TEST_IMAGE (a
@@ -7,6 +7,7 @@ busybox that the node has). CPU is read from this machine's /proc; a process tha
 Absolute times differ between machines, and on one machine by a factor of two within an hour: compare the columns.
 """
 
+import json
 import os
 import statistics
 import sys
@@ -24,16 +25,21 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cri_stubs import api_pb2, api_pb2_grpc
 from crrd.core.api.types import API_VERSION, GROUP, KIND, PLURAL, VERSION
+from crrd.core.rollout.patch.operations import restart
+from crrd.core.rollout.run import LABEL_RUN
+from crrd.core.rollout.state import read_member
 
 VARIABLES = ("CRRD_TEST_CRI_ENDPOINT", "CRRD_TEST_NODE", "CRRD_TEST_IMAGE")
 NAMESPACE = "crrd-bench"
-BURSTS, ROUNDS, SINGLE = (90, 30), 5, 12
+BURSTS, ROUNDS, SINGLE = (90, 30), 3, 12
 PAD_BYTES = 8000
 """Of an annotation of each pod: pods of real clusters are not small."""
-POSTERS = 16
+AT_A_TIME = 16
+SENT = "POSTs, or PATCHes with their dry runs,"
 DAEMON = ("crrd-node", "crrd-node")
 """Namespace and name of the node daemon's DaemonSet."""
 ENDS_ON_SIGTERM = "trap 'exit 0' TERM; sleep 1000000 & wait"
+WAYS = HAND, PATCH, REQUEST = "by hand", "by patch", "by request"
 NAMES = ("kube-apiserver", "etcd", "containerd", "kubelet", "node daemon", "managers")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _COLLECTION = (GROUP, VERSION, NAMESPACE, PLURAL)
@@ -41,7 +47,7 @@ Json = dict[str, Any]
 
 
 class Bench:
-    """A cluster, the runtime of one of its nodes, and what was measured there: row -> by hand and by request, each."""
+    """A cluster, the runtime of one of its nodes, and what was measured there: row -> the values of each way."""
 
     def __init__(self) -> None:
         missing = [
@@ -55,10 +61,10 @@ class Bench:
         self.apps: Any = client.AppsV1Api()
         self.custom: Any = client.CustomObjectsApi()
         self.cri: Any = api_pb2_grpc.RuntimeServiceStub(grpc.insecure_channel(os.environ["CRRD_TEST_CRI_ENDPOINT"]))
-        self.rows: dict[str, tuple[list[float], list[float]]] = {}
+        self.rows: dict[str, dict[str, list[float]]] = {}
 
-    def note(self, row: str, value: float, *, by_request: bool) -> None:
-        self.rows.setdefault(row, ([], []))[by_request].append(value)
+    def note(self, row: str, value: float, way: str) -> None:
+        self.rows.setdefault(row, {each: [] for each in WAYS})[way].append(value)
 
     def fresh_pods(self, count: int) -> dict[str, str]:
         """New pods, all ready; name -> container ID."""
@@ -112,6 +118,24 @@ class Bench:
         }
         self.custom.create_namespaced_custom_object(*_COLLECTION, body)
 
+    def patch(self, pod: str) -> None:
+        """Restart the container as `kubectl recreate --via patch` does: read the pod, try the patch, and send it."""
+        read = json.loads(self.core.read_namespaced_pod(pod, NAMESPACE, _preload_content=False).data)
+        spec = {"strategy": {"orderedRecreate": False}, "containers": [{"name": "app"}]}
+        meta = {"name": pod, "labels": {LABEL_RUN: "bench"}, "annotations": {}}
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        operations = list(restart(read_member(read), {"metadata": meta, "spec": spec}, now))
+        for options in ({"dry_run": "All"}, {}):
+            self.core.patch_namespaced_pod(pod, NAMESPACE, operations, **options)
+
+    def ready_again(self, pod: str) -> float:
+        """The time at which a pod is seen ready with another instance; waits for it."""
+        while True:
+            status = self.core.read_namespaced_pod(pod, NAMESPACE).status.container_statuses[0]
+            if status.ready and status.restart_count:
+                return time.time()
+            time.sleep(0.02)
+
     def finished_at(self, container_id: str, pause: float) -> float:
         """The Unix time at which the runtime says that the container ended; waits for it."""
         while True:
@@ -128,32 +152,48 @@ class Bench:
             sys.exit(f"a request has failed: {failed[0]}")
         return len(ended)
 
-    def all_at_once(self, count: int, *, by_request: bool) -> None:
-        """Stop the containers of so many new pods, by hand or by a request each."""
+    def all_at_once(self, count: int, way: str) -> None:
+        """Restart the containers of so many new pods."""
         pods = self.fresh_pods(count)
-        cpu, lists = cpu_seconds(), self.lists()
+        cpu, lists, calls = cpu_seconds(), self.lists(), self.calls()
         began = time.time()
-        with ThreadPoolExecutor(POSTERS if by_request else count) as pool:
-            list(pool.map(self.post, pods) if by_request else pool.map(self.stop, pods.values()))
-        posted = time.time() - began
+        with ThreadPoolExecutor(count if way == HAND else AT_A_TIME) as pool:
+            list(pool.map(self.stop, pods.values()) if way == HAND else pool.map(self.ask(way), pods))
+        asked = time.time() - began
         took = sorted(self.finished_at(each, 0.02) - began for each in pods.values())
-        if by_request:
-            self._until(lambda: self.completed() == count)
-        else:
-            self._until(lambda: len(self._ready(1)) == count)
+        self._until(lambda: (self.completed() if way == REQUEST else len(self._ready(1))) == count)
         over = time.time() - began
         time.sleep(3)  # what goes on behind it is part of the cost
-        if by_request:
-            self.note(f"{count} POSTs answered ({POSTERS} at a time), s", posted, by_request=True)
-        self.note(f"{count} at once, stopped: p50, s", took[len(took) // 2], by_request=by_request)
-        self.note(f"{count} at once, stopped: p99, s", took[int(len(took) * 0.99)], by_request=by_request)
-        self.note(f"{count} at once, all ready again, or Completed, s", over, by_request=by_request)
-        if by_request:
-            self.note(f"{count} at once, ListContainers a request", (self.lists() - lists) / count, by_request=True)
+        if way != HAND:
+            self.note(f"{count} {SENT} answered ({AT_A_TIME} at a time), s", asked, way)
+        self.note(f"{count} at once, stopped: p50, s", took[len(took) // 2], way)
+        self.note(f"{count} at once, stopped: p99, s", took[int(len(took) * 0.99)], way)
+        self.note(f"{count} at once, all ready again, or Completed, s", over, way)
+        self.note(f"{count} at once, writes to the API server a restart", (self.calls() - calls) / count, way)
+        if way == REQUEST:
+            self.note(f"{count} at once, ListContainers a request", (self.lists() - lists) / count, way)
         after = cpu_seconds()
         for name in NAMES:
             if name in after:
-                self.note(f"{count} at once, CPU: {name}, s", after[name] - cpu.get(name, 0.0), by_request=by_request)
+                self.note(f"{count} at once, CPU: {name}, s", after[name] - cpu.get(name, 0.0), way)
+
+    def ask(self, way: str) -> Callable[[str], None]:
+        """How a pod's container is restarted in this way, by the pod's name."""
+        return self.patch if way == PATCH else self.post
+
+    def calls(self) -> float:
+        """How many writes the API server has answered, leases and this bench's own deletions not counted."""
+        api = self.core.api_client
+        asked = api.call_api(*api.param_serialize("GET", "/metrics", auth_settings=["BearerToken"]))
+        page = asked.read().decode()
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+            if sample.name == "apiserver_request_total"
+            and sample.labels["verb"] in {"POST", "PUT", "PATCH", "APPLY"}
+            and sample.labels["resource"] != "leases"
+        )
 
     def posts_alone(self) -> None:
         """POST for each pod while there is no node daemon."""
@@ -161,9 +201,9 @@ class Bench:
             count = max(BURSTS)
             pods = self.fresh_pods(count)
             began = time.time()
-            with ThreadPoolExecutor(POSTERS) as pool:
+            with ThreadPoolExecutor(AT_A_TIME) as pool:
                 list(pool.map(self.post, pods))
-            self.note(f"{count} POSTs answered ({POSTERS} at a time), s", time.time() - began, by_request=False)
+            self.note(f"{count} {SENT} answered ({AT_A_TIME} at a time), s", time.time() - began, HAND)
             self.custom.delete_collection_namespaced_custom_object(*_COLLECTION)
 
     @contextmanager
@@ -199,40 +239,36 @@ class Bench:
         )
 
     def one_at_a_time(self) -> None:
-        """A request, then a stop by hand, and so on."""
-        pods = iter(self.fresh_pods(2 * SINGLE).items())
+        """A request, a patch, a stop by hand, and so on."""
+        pods = iter(self.fresh_pods(len(WAYS) * SINGLE).items())
         for _ in range(SINGLE):
-            name, container_id = next(pods)
-            began = time.time()
-            self.post(name)
-            answered = time.time()
-            stopped = self.finished_at(container_id, 0.02)
-            self.note("one at a time: POST, ms", (answered - began) * 1e3, by_request=True)
-            self.note("one at a time: to stopped, ms", (stopped - answered) * 1e3, by_request=True)
-            time.sleep(1)
-            began = time.time()
-            self.core.create_namespaced_config_map(NAMESPACE, {"metadata": {"name": name}})
-            self.note("one at a time: POST, ms", (time.time() - began) * 1e3, by_request=False)
-            _, container_id = next(pods)
-            began = time.time()
-            self.stop(container_id)
-            self.note(
-                "one at a time: to stopped, ms", (self.finished_at(container_id, 0.02) - began) * 1e3, by_request=False
-            )
-            time.sleep(1)
+            for way in WAYS:
+                name, container_id = next(pods)
+                began = time.time()
+                self.core.create_namespaced_config_map(NAMESPACE, {"metadata": {"name": name}})
+                self.note("one at a time: POST of a ConfigMap, ms", (time.time() - began) * 1e3, HAND)
+                began = time.time()
+                if way == HAND:
+                    self.stop(container_id)
+                else:
+                    self.ask(way)(name)
+                    self.note(f"one at a time: {SENT} ms", (time.time() - began) * 1e3, way)
+                self.note("one at a time: to ready again, s", self.ready_again(name) - began, way)
+                self.note("one at a time: to stopped, ms", (self.finished_at(container_id, 0.02) - began) * 1e3, way)
+                time.sleep(1)
 
     def memory(self) -> None:
         """Of the node daemon of this machine."""
         for status, kind in (("VmRSS", "resident"), ("RssAnon", "anonymous")):
             for folder in processes("node daemon"):
                 lines = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-                self.note(f"node daemon afterwards: {kind}, MiB", int(lines[status].split()[0]) / 1024, by_request=True)
+                self.note(f"node daemon afterwards: {kind}, MiB", int(lines[status].split()[0]) / 1024, REQUEST)
 
     def report(self) -> None:
         """The rows as a table: medians of the rounds, and the lowest and highest."""
-        print("| | by hand | by request |\n|---|---|---|")
+        print(f"| | {' | '.join(WAYS)} |\n|---|---|---|---|")
         for row, columns in self.rows.items():
-            print(f"| {row} | {' | '.join(map(shown, columns))} |")
+            print(f"| {row} | {' | '.join(map(shown, columns.values()))} |")
 
 
 def shown(values: list[float]) -> str:
@@ -277,8 +313,8 @@ def main() -> None:
         for number in range(ROUNDS):
             print(f"round {number + 1} of {ROUNDS}", file=sys.stderr)
             for count in BURSTS:
-                bench.all_at_once(count, by_request=True)
-                bench.all_at_once(count, by_request=False)
+                for way in WAYS:
+                    bench.all_at_once(count, way)
             bench.one_at_a_time()
             bench.memory()
             bench.posts_alone()
