@@ -67,6 +67,21 @@ def test_what_pull_pods_request(monkeypatch: pytest.MonkeyPatch) -> None:
         build_parser("manager").parse_args(["manager"])
 
 
+def test_who_restarts_containers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def by_patch(*flags: str) -> bool:
+        return manager_config(build_parser("manager").parse_args(["manager", *flags])).via_patch
+
+    assert not by_patch()
+    assert by_patch("--via", "patch")
+    monkeypatch.setenv("CRRD_VIA", "patch")
+    assert by_patch()
+    assert not by_patch("--via=daemon")
+    assert "argument --via: 'auto' must be one of daemon, patch" in refused(capsys, "--via", "auto")
+    monkeypatch.setenv("CRRD_VIA", "Patch")
+    with pytest.raises(ConfigurationError, match=r"^CRRD_VIA is 'Patch', but must be one of daemon, patch"):
+        by_patch()
+
+
 def test_a_name_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAMESPACE", "Foo/Bar")
     with pytest.raises(ConfigurationError, match=r"^POD_NAMESPACE is 'Foo/Bar', but must be at most 63"):

@@ -18,6 +18,7 @@ CONFIG = ManagerConfig(
     ca_file="",
     client_ca_file="",
     pull_resources="",
+    via_patch=False,
     bind_address="127.0.0.1:0",
     log_format="console",
     log_level="error",

@@ -7,7 +7,16 @@ import re
 import socket
 from functools import partial
 
-from crrd.cli.options import add_daemon_flags, add_flag, add_kubeconfig_flag, from_flags, label, number, subdomain
+from crrd.cli.options import (
+    add_daemon_flags,
+    add_flag,
+    add_kubeconfig_flag,
+    choice,
+    from_flags,
+    label,
+    number,
+    subdomain,
+)
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS
 from crrd.core.rollout.image.resources import PULL_RESOURCES, read_resources
 from crrd.kube.access.files import is_file
@@ -54,6 +63,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     pulls = "what pods that pull images for policies request, and may use: cpu, memory, ephemeral-storage"
     shown: dict[str, str] = {"env": "CRRD_PULL_RESOURCES", "shown": PULL_RESOURCES, "metavar": "NAME=QUANTITY,..."}
     add_flag(parser, "--pull-resources", pulls, convert=read_resources, **shown)
+    via = "who restarts containers: the node daemons, or this manager by patches of the pods, without node daemons"
+    add_flag(parser, "--via", via, env="CRRD_VIA", default="daemon", **choice("daemon", "patch"))
     service = "Service name for the serving certificate"
     name("--service", service, env="CRRD_SERVICE", default="crrd-manager", convert=label)
     certificate = "additional DNS name or IP address for the serving certificate; can be repeated"
@@ -109,4 +120,5 @@ def manager_config(args: argparse.Namespace) -> ManagerConfig:
         names=tuple(args.certificate_name or ()),
         default_deadline_slack=int(args.default_deadline_slack_seconds),
         webhook_configurations=tuple(args.webhook_configuration or ("crrd",)),
+        via_patch=args.via == "patch",
     )

@@ -120,7 +120,7 @@ def parsed(found: str, convert: Convert) -> Any:
         raise argparse.ArgumentTypeError(f"{found!r} must be {error}") from error
 
 
-def _choice(*choices: str) -> dict[str, Any]:
+def choice(*choices: str) -> dict[str, Any]:
     """Return the arguments of `add_flag` for one of these words. argparse does not check the environment's value."""
 
     def convert(given: str) -> str:
@@ -202,9 +202,9 @@ def add_daemon_flags(parser: argparse.ArgumentParser) -> None:
     flag = partial(add_flag, parser)
     address = "address that serves /metrics, /healthz and /readyz; port 0 picks a free port"
     flag("--bind-address", address, env="CRRD_BIND_ADDRESS", default="127.0.0.1:9420", metavar="HOST:PORT")
-    formats = _choice("console", "json")
+    formats = choice("console", "json")
     flag("--log-format", "log format: console or json", env="CRRD_LOG_FORMAT", default="console", **formats)
-    levels, level = _choice("debug", "info", "warning", "error"), "minimum log level; SIGUSR1 switches debug on and off"
+    levels, level = choice("debug", "info", "warning", "error"), "minimum log level; SIGUSR1 switches debug on and off"
     flag("--log-level", level, env="CRRD_LOG_LEVEL", default="info", **levels)
 
 

@@ -56,6 +56,7 @@ class ManagerConfig:
     ca_file: str
     client_ca_file: str  # CAs of the client certificates that the webhook requires; "" to accept all callers
     pull_resources: str  # What pull pods request by default, as in `Options.pull_resources`
+    via_patch: bool  # Whether it restarts containers itself, by patches of their pods (docs/lean.md)
     bind_address: str
     log_format: LogFormat
     log_level: str
