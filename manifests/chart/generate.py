@@ -10,7 +10,7 @@ files are up to date, and that the chart renders the same objects as kustomize.
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import SequenceMatcher
 from itertools import groupby
 from pathlib import Path
@@ -28,6 +28,9 @@ Key = tuple[str, str]
 ENABLED = 'ne (toString .Values.enabled) "false"'
 """Also if the value is missing, as with `helm upgrade --reuse-values`, which would uninstall everything otherwise."""
 BESIDE = ".Values.besideOpenKruise.enabled"
+LEAN = 'eq (toString .Values.node.enabled) "false"'
+"""Not if the value is missing, for the same reason."""
+HOST_NETWORK = ".Values.manager.hostNetwork"
 NAMESPACES = {
     "crrd-system": ".Values.namespaces.manager",
     "crrd-node": ".Values.namespaces.node",
@@ -37,8 +40,8 @@ WORKLOADS = {"Deployment": "manager", "DaemonSet": "node"}
 """Kinds of the workloads, and where their values are."""
 DASHBOARD_LABELS = ("grafana_dashboard",)
 """Labels of the dashboard that a value replaces."""
-FIXED = ("CRRD_BIND_ADDRESS", "CRRD_CRI_ENDPOINTS", "CRRD_SPEC_DIR")
-"""Variables of the containers that belong to a port or a volume; all others with a value are in `env`."""
+FIXED = ("CRRD_BIND_ADDRESS", "CRRD_CRI_ENDPOINTS", "CRRD_SPEC_DIR", "CRRD_VIA")
+"""Variables that belong to a port, a volume or another value; all others of a container with a value are in `env`."""
 HEAD = "{{- /* Made by generate.py of what kustomize renders. */}}\n"
 KEPT = {"helm.sh/resource-policy": "keep"}
 """Annotation of what Helm must not delete, because content of others would be deleted with it."""
@@ -154,18 +157,32 @@ def dumped(found: Json | None) -> list[str]:
     return text.replace("{{", '{{ "{{" }}').splitlines()
 
 
-def merged(value: str, without: list[str], with_it: list[str]) -> Iterator[str]:
-    """Lines that are the one or the other text, depending on a boolean value."""
-    for tag, i1, i2, j1, j2 in SequenceMatcher(None, without, with_it, autojunk=False).get_opcodes():
-        if tag == "equal":
-            yield from without[i1:i2]
-            continue
-        yield f"{{{{- if {value} }}}}" if j1 < j2 else f"{{{{- if not {value} }}}}"
-        yield from with_it[j1:j2]
-        if i1 < i2 and j1 < j2:
+def merged(usual: list[str], others: Mapping[str, list[str]]) -> Iterator[str]:
+    """Lines that are the usual ones, or another text where a condition holds. Each changes other lines."""
+    changes = [
+        (i1, i2, condition, other[j1:j2])
+        for condition, other in others.items()
+        for tag, i1, i2, j1, j2 in SequenceMatcher(None, usual, other, autojunk=False).get_opcodes()
+        if tag != "equal"
+    ]
+    at = 0
+    for begin, end, condition, instead in sorted(changes):
+        if begin < at:
+            raise ValueError(f"two conditions change {usual[begin]!r}")
+        yield from usual[at:begin]
+        yield f"{{{{- if {condition} }}}}" if instead else f"{{{{- if {negated(condition)} }}}}"
+        yield from instead
+        if begin < end and instead:
             yield "{{- else }}"
-        yield from without[i1:i2]
+        yield from usual[begin:end]
         yield "{{- end }}"
+        at = end
+    yield from usual[at:]
+
+
+def negated(condition: str) -> str:
+    """The opposite of a condition."""
+    return f"not ({condition})" if " " in condition else f"not {condition}"
 
 
 def filled(lines: list[str]) -> str:
@@ -200,40 +217,37 @@ def file_of(found: Json) -> str:
     return str(found["metadata"].get("labels", {}).get("app.kubernetes.io/component", "access"))
 
 
-def variants(key: Key, found: Json, host_network: dict[Key, Json]) -> list[str]:
-    """The lines of an object of `default`, with what values change of it."""
-    lines = dumped(found)
-    if key in host_network:
-        lines = list(merged(".Values.manager.hostNetwork", lines, dumped(host_network[key])))
+def chunk(key: Key, found: Json, others: Mapping[str, dict[Key, Json]]) -> tuple[str, list[str]]:
+    """An object as `if` it is there ("" for always), and its lines, with what conditions change of it.
+
+    `others` are all objects as they are where a condition holds.
+    """
+    changed = {condition: there[key] for condition, there in others.items() if there.get(key, found) != found}
     if found["kind"] == "CustomResourceDefinition":
-        kept = {**found, "metadata": {**found["metadata"], "annotations": KEPT}}
-        lines = list(merged(".Values.crd.keep", lines, dumped(kept)))
+        changed[".Values.crd.keep"] = {**found, "metadata": {**found["metadata"], "annotations": KEPT}}
+    lines = list(merged(dumped(found), {condition: dumped(each) for condition, each in changed.items()}))
     if found["kind"] == "Namespace":
         name = NAMESPACES[found["metadata"]["name"]]
         created = f"{{{{- if and .Values.namespaces.create (ne .Release.Namespace {name}) }}}}"
         lines = [created, f'{{{{- include "crrd.checkNamespace" {name} }}}}', *lines, "{{- end }}"]
-    return lines
-
-
-def chunk(key: Key, found: Json, beside: dict[Key, Json], host_network: dict[Key, Json]) -> tuple[str, list[str]]:
-    """An object as `if` it is there ("" for always), and its lines."""
-    lines = variants(key, found, host_network)
-    if key not in beside:
-        return f"not {BESIDE}", lines
-    return "", lines if beside[key] == found else list(merged(BESIDE, lines, dumped(beside[key])))
+    absent = [negated(condition) for condition, there in others.items() if key not in there]
+    return absent[0] if len(absent) == 1 else f"and {' '.join(f'({each})' for each in absent)}" if absent else "", lines
 
 
 def templates() -> dict[str, str]:
     """The templates: file name -> text."""
+    overlays = {BESIDE: "beside-openkruise", LEAN: "lean", HOST_NETWORK: "host-network"}
     parts = [
-        (rendered("default"), rendered("overlays/beside-openkruise")),
-        (rendered("monitoring"), rendered("overlays/monitoring-beside-openkruise")),
+        (rendered("default"), {value: rendered(f"overlays/{name}") for value, name in overlays.items()}),
+        (
+            rendered("monitoring"),
+            {value: rendered(f"overlays/monitoring-{overlays[value]}") for value in (BESIDE, LEAN)},
+        ),
     ]
-    host_network = rendered("overlays/host-network")
     files: dict[str, list[tuple[str, list[str]]]] = {}
-    for usual, beside in parts:
+    for usual, others in parts:
         for key, found in usual.items():
-            files.setdefault(file_of(found), []).append(chunk(key, found, beside, host_network))
+            files.setdefault(file_of(found), []).append(chunk(key, found, others))
     made = {}
     for name, chunks in files.items():
         text = ""

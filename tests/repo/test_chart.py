@@ -53,6 +53,11 @@ def test_what_is_committed_is_what_the_script_makes() -> None:
         (["overlays/k3s"], {"node": {"runtimeSocket": "/run/k3s/containerd/containerd.sock"}}),
         (["overlays/host-network"], {"manager": {"hostNetwork": True}}),
         (["overlays/beside-openkruise"], {"besideOpenKruise": {"enabled": True}}),
+        (["overlays/lean"], {"node": {"enabled": False}}),
+        (
+            ["overlays/lean", "overlays/monitoring-lean"],
+            {"node": {"enabled": False}, "monitoring": {"enabled": True}},
+        ),
         (
             ["overlays/beside-openkruise", "overlays/monitoring-beside-openkruise"],
             {"besideOpenKruise": {"enabled": True}, "monitoring": {"enabled": True}},

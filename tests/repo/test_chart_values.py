@@ -254,6 +254,7 @@ def test_values_that_cannot_work_are_refused(values: Json) -> None:
         ({"imagePullSecrets": ["pull"]}, "'/imagePullSecrets/0': got string, want object"),
         ({"namespaces": {"manager": "same", "node": "same"}}, "must differ"),
         ({"namespaces": {"node": "crrd-system"}}, "must differ"),
+        ({"node": {"enabled": False}, "besideOpenKruise": {"enabled": True}}, "node.enabled must not be false"),
     ],
     ids=str,
 )

@@ -19,7 +19,7 @@ from tests.support.manifests import MANIFESTS, needs_kubectl, rendered
 
 PARTS = ["base", "node", "manager"]
 RENDERED = [*PARTS, "default", *(f"overlays/{name}" for name in ("containerd", "crio", "k3s", "host-network"))]
-RENDERED += ["overlays/beside-openkruise"]
+RENDERED += ["overlays/beside-openkruise", "overlays/lean"]
 KUBERNETES = "1.36"
 NO_SCHEMA = {"CustomResourceDefinition"}
 """Too recursive for the published schemas; a real API server takes it in the end-to-end tests."""
@@ -57,7 +57,8 @@ def test_in_another_namespace_nothing_of_ours_stays_behind(folder: str) -> None:
 
 def test_every_overlay_is_rendered_here() -> None:
     folders = {f"overlays/{folder.name}" for folder in (manifests.MANIFESTS / "overlays").iterdir()}
-    assert folders - {"overlays/monitoring-beside-openkruise"} == {each for each in RENDERED if "overlays" in each}
+    monitoring = {f"overlays/monitoring-{each}" for each in ("beside-openkruise", "lean")}
+    assert folders - monitoring == {each for each in RENDERED if "overlays" in each}
 
 
 @pytest.mark.parametrize(("kind", "name"), [("DaemonSet", "crrd-node"), ("Deployment", "crrd-manager")])
@@ -123,7 +124,7 @@ def test_each_right_of_the_daemons_is_in_the_table_of_what_a_thief_could_do() ->
     owners = {
         "node daemon": ("crrd-node", "crrd-serve-requests"),
         "manager": ("crrd-manager", "crrd-manage-requests"),
-        "manager, where bound": ("crrd-read-config", "crrd-read-secrets", "crrd-update-images"),
+        "manager, where bound": ("crrd-read-config", "crrd-read-secrets", "crrd-update-images", "crrd-patch-pods"),
     }
     for owner, names in owners.items():
         cells = [cell for to, cell, _, thief in rows if to.strip() == owner and thief.strip()]
@@ -185,6 +186,19 @@ def test_kubernetes_own_roles_take_up_the_rights_to_requests() -> None:
     verbs = ("create", "update", "patch", "delete", "deletecollection")
     writes = {(verb, resource) for verb in verbs for resource in (plain, POLICIES.plural)}
     assert aggregated("edit") == aggregated("admin") == seen | writes
+
+
+def test_without_node_daemons_nothing_needs_more_than_restricted_pods_may() -> None:
+    """The Pod Security level of the namespace is the API server's to enforce. No other namespace is there."""
+    found = rendered("overlays/lean")
+    assert "DaemonSet" not in {each["kind"] for each in found}
+    levels = [each["metadata"]["labels"] for each in found if each["kind"] == "Namespace"]
+    assert [each["pod-security.kubernetes.io/enforce"] for each in levels] == ["restricted"]
+    (container,) = one("overlays/lean", "Deployment", "crrd-manager")["spec"]["template"]["spec"]["containers"]
+    assert {"name": "CRRD_VIA", "value": "patch"} in container["env"]
+    usual = {(each["kind"], each["metadata"]["name"]): each for each in rendered("default")}
+    changed = [each for each in found if usual[each["kind"], each["metadata"]["name"]] != each]
+    assert [each["kind"] for each in changed] == ["Deployment"]
 
 
 def test_beside_openkruise_there_is_the_node_daemon_alone() -> None:

@@ -225,6 +225,21 @@ def test_beside_openkruise_nothing_is_said_of_a_manager() -> None:
     ]
 
 
+@needs_kubectl
+def test_without_node_daemons_none_is_missed() -> None:
+    objects = rendered("overlays/monitoring-lean")
+    assert {(each["kind"], each["metadata"]["name"], each["metadata"]["namespace"]) for each in objects} == {
+        ("ConfigMap", "crrd-dashboard", "crrd-system"),
+        ("PodMonitor", "crrd-manager", "crrd-system"),
+        ("PrometheusRule", "crrd", "crrd-system"),
+    }
+    groups = one(objects, "PrometheusRule", "crrd")["spec"]["groups"]
+    whole = one(rendered("monitoring"), "PrometheusRule", "crrd")["spec"]["groups"]
+    assert groups == [group for group in whole if group["name"] != "crrd.node"]
+    assert len(groups) == len(whole) - 1
+    assert not [rule for group in groups for rule in group["rules"] if 'absent(up{job="crrd-node' in rule["expr"]]
+
+
 def test_what_is_scraped_are_ports_that_there_are() -> None:
     monitors = list(yaml.safe_load_all((MONITORING / "podmonitors.yaml").read_text(encoding="utf-8")))
     for monitor, file in zip(monitors, ("node/daemonset.yaml", "manager/deployment.yaml"), strict=True):

@@ -22,6 +22,7 @@ import yaml
 from crrd.core.api import types as model
 from tests.repo import test_image_policies as images
 from tests.repo import test_image_requests as image_requests
+from tests.repo import test_patch_policies as patches
 from tests.repo.test_hints import HINTS, policy
 from tests.repo.test_manager_policies import (
     POD_STATUS,
@@ -379,6 +380,41 @@ def test_the_manager_may_change_images_where_that_is_bound(
     words = ("patch", kind, "web", "-n", bound.namespace, "--type=json", "--dry-run=server", "-p", patch_of(old, new))
     asked(bound, allowed, *words)
     bound.remove(kind, "web")
+
+
+@pytest.fixture
+def patcher(server: Server) -> Iterator[Server]:
+    with having(server, patches.ROLE):
+        yield server
+
+
+@pytest.mark.parametrize("server", WITH_MANAGER[:1], indirect=True)
+@pytest.mark.parametrize("what", [what for what in patches.UPDATES if what not in patches.REFUSED_BEFORE])
+def test_the_manager_may_give_images_other_names_where_that_is_bound(patcher: Server, what: str) -> None:
+    before, after, allowed = patches.UPDATES[what]
+    body = images.changed(patches.pod, before)
+    held(patcher, "pods", body)
+    ends = time.monotonic() + PATIENCE
+    while patcher.put("pods", body, "status")[0]:  # the garbage collector writes at the same time
+        assert time.monotonic() < ends, "the pod gets no status"
+    old = json.loads(patcher.done("get", "--raw", patcher.path("pods", "web")))
+    new = copy.deepcopy(old)
+    new["metadata"].pop("resourceVersion")
+    new["metadata"].pop("managedFields", None)
+    after(new)
+    words = (
+        "patch",
+        "pods",
+        "web",
+        "-n",
+        patcher.namespace,
+        "--type=json",
+        "--dry-run=server",
+        "-p",
+        patch_of(old, new),
+    )
+    asked(patcher, allowed, *words)
+    patcher.remove("pods", "web")
 
 
 @pytest.mark.parametrize("server", WITH_MANAGER[:1], indirect=True)

@@ -25,7 +25,7 @@ _REQUESTS = "apps.kruise.io", "containerrecreaterequests"
 _MARKS = "crr.apps.kruise.io", "pods"
 _CHECKED = (
     *((*_REQUESTS, verb) for verb in ("serve", "manage")),
-    *((*_MARKS, verb) for verb in ("refresh", "update-images")),
+    *((*_MARKS, verb) for verb in ("refresh", "update-images", "respell")),
     *(("", "pods", verb) for verb in ("update", "patch")),
 )
 """Group, resource and verb of the rights that policies ask RBAC for."""

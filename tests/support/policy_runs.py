@@ -30,10 +30,10 @@ def policy_runs(
     return PolicyRuns(shared, on_stop=lambda _: None)
 
 
-def policy_controller(api: LanedApi) -> PolicyController:
+def policy_controller(api: LanedApi, *, patch: bool = False) -> PolicyController:
     """Return a controller in virtual time."""
     client = cast("KubeClient", api)
-    return PolicyController(client, _sink(client), LoopClock(), account="a:b", on_run=lambda *_: None)
+    return PolicyController(client, _sink(client), LoopClock(), account="a:b", on_run=lambda *_: None, patch=patch)
 
 
 def _sink(client: KubeClient) -> KubeEventSink:

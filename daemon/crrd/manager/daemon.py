@@ -166,6 +166,7 @@ async def _serve(
             account=account,
             on_run=metrics.policy_run_ended,
             pull_resources=config.pull_resources,
+            patch=config.via_patch,
         )
         try:
             async with asyncio.TaskGroup() as group:

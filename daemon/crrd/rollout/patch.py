@@ -1,6 +1,7 @@
 """Restarts containers by patches of their pods (`core.rollout.patch`), and gives images back that cannot be started."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,7 @@ from crrd.core.rollout.patch.operations import foreign_image, give_back, proceed
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row
-from crrd.core.rollout.run import Run
+from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.core.rollout.state import Member, read_member
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -19,6 +20,7 @@ from crrd.rollout.attempt import attempt
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
 from crrd.rollout.kind import Maker
+from crrd.rollout.process import has_other
 from crrd.rollout.refresher import FileObjects, FileRefresher
 from crrd.rollout.refusals import INVALID
 from crrd.rollout.side_by_side import SideBySide, each_of
@@ -107,3 +109,42 @@ class PatchWriter(FileRefresher):
                 return
             raise
         self._cluster.written(made)
+
+
+async def give_images_back(
+    client: KubeClient, namespace: str, carried_on: Callable[[], Collection[str]], now: datetime
+) -> bool:
+    """Give containers images back that kubelet cannot start, of policies' runs that nobody carries on.
+
+    Return whether a restart of such a run has not ended yet. The parameters and errors are those of `release_runs`.
+    """
+    known = await client.list_all(PODS, _read, namespace=namespace, label_selector=LABEL_RUN)
+    asked = [(each, each.patched.at(now)) for each in known.items if each.patched is not None]
+    of_policies = [(each, patched) for each, patched in asked if patched.run.options.policy]
+    requests = [patched for _, patched in of_policies]
+    users = {name for name in {each.run.name for each in requests} if has_other(requests, name, now)}
+    keep = {*carried_on(), *users}
+    left = [(each, give_back(each, now), patched) for each, patched in of_policies if patched.run.name not in keep]
+    await each_of(_patch_unchanged(client, member, operations) for member, operations, _ in left if operations)
+    return bool(users) or any(operations or patched.is_open for _, operations, patched in left)
+
+
+async def namespaces_with_restarts(client: KubeClient) -> set[str]:
+    """Return the namespaces with pods that a policy's run has patched."""
+    known = (await client.list_all(PODS, _read, label_selector=LABEL_RUN)).items
+    return {each.pod.namespace for each in known if each.patched is not None and each.patched.run.options.policy}
+
+
+def _read(obj: Mapping[str, Any]) -> Member:
+    return read_member(obj, with_config=False)
+
+
+async def _patch_unchanged(client: KubeClient, member: Member, operations: Sequence[Operation]) -> None:
+    """Patch a pod, unless it has changed since it was read."""
+    try:
+        await client.json_patch(PODS, member.pod.namespace, member.pod.name, operations)
+    except GoneError:
+        return
+    except ApiRefusedError as error:
+        if error.status != INVALID:
+            raise

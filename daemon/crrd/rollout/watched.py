@@ -65,7 +65,7 @@ class Watched:
         config = ConfigObjects(client, namespace, strict=options.stale)
         self._config, self._stale = config if options.reads_config else None, options.stale
         self._watched_daemons = daemons
-        self._daemons = daemons or NodeDaemons(notify)
+        self._daemons = daemons if daemons and not options.patch else NodeDaemons(notify)
         self._on_pods = Values(read_patched, notify) if options.patch else None  # Requests that are kept on pods
         self._patched: dict[str, RunRequest] = {}  # By pod (UID): the last one that was seen, also of deleted pods
         self._aborted: set[str] = set()

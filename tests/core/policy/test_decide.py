@@ -965,6 +965,7 @@ class TestEdits:
             ({"containers": ("side",)}, "the policy no longer has all of its containers"),
             ({"target": TargetRef("apps/v1", "Deployment", "other")}, "the policy has another target"),
             ({"target": None, "selector": "app=web"}, "the policy has another target"),
+            ({"generation": 1, "patch": True}, "the manager restarts containers in another way now (--via)"),
         ],
     )
     def test_end_a_run_that_does_not_fit_any_more(self, edit: dict[str, Any], why: str) -> None:
@@ -972,7 +973,7 @@ class TestEdits:
         history.look(1, None, *self.BOTH)
         run = history.look(3600, None, *self.BOTH).run
         assert run is not None
-        history.policy = replace(history.policy, generation=2, **edit)
+        history.policy = replace(history.policy, **{"generation": 2, **edit})
         edited = history.look(3605, None, *self.BOTH)
         assert (edited.run, reason(edited)) == (None, PolicyReason.IDLE)
         assert edited.status.run == replace(run, finished=text(3605), message=f"ended because {why}")

@@ -155,6 +155,24 @@ def test_the_version_of_kubelet_decides_what_is_barred(kubelet: str, rules: Skip
     assert seen == [rules, own]
 
 
+def test_what_a_patch_can_never_restart_is_barred() -> None:
+    """Only where the manager patches pods. An image whose ID is not known yet may have another name later."""
+    pulled = {"imageID": f"app@sha256:{'0' * 64}", "containerID": "containerd://1"}
+    rows: list[tuple[dict[str, Any], dict[str, Any], Skip | None]] = [
+        ({"image": "app:1"}, pulled, None),
+        ({"image": "app:1"}, {}, None),
+        ({"image": "app:1"}, {**pulled, "imageID": f"other@sha256:{'0' * 64}"}, Skip.NO_SPELLING),
+        ({"image": "app:1", "restartPolicy": "OnFailure"}, pulled, Skip.NOT_ALWAYS),
+    ]
+    for container, status, why in rows:
+        shown = pod(container, nodeName="a")
+        shown["status"]["containerStatuses"][0] |= status
+        by_way = [
+            observe(replace(policy(), patch=patch), [read_pod(shown, NOW)], {"a": "v1.36.2"}) for patch in (False, True)
+        ]
+        assert [each.running[0].barred for each in by_way] == [None, why]
+
+
 def test_the_fastest_pod_shows_how_long_a_restart_takes() -> None:
     """The others may have been unready for other reasons since."""
     pods = (pod({}, ready="2026-01-01T12:30:00Z"), pod({}, ready="2026-01-01T12:00:10Z"))

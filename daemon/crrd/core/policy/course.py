@@ -31,6 +31,7 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
         policy=policy.uid,
         image=image,
         pull_resources=policy.pull_resources if image is not None else "",
+        patch=policy.patch,
     )
     return Run(policy.namespace, record.name, target, options, record.started)
 
@@ -107,7 +108,9 @@ def is_repaired(look: Look, run: RunRecord) -> bool:
 
 
 def _misfit(policy: Policy, active: RunRecord) -> str:
-    """Return why an active run does not fit the policy after an edit, "" if it fits."""
+    """Return why an active run does not fit the policy, or the way in which the manager restarts; "" if it fits."""
+    if active.name == name_of(replace(policy, patch=not policy.patch), active):
+        return "the manager restarts containers in another way now (--via)"
     if active.generation == policy.generation:
         return ""
     if TRIGGERS[active.trigger] not in triggers_of(policy):

@@ -12,6 +12,8 @@ from crrd.core.config.references import ObjectName, Reference
 from crrd.core.config.uses import Unreached
 from crrd.core.policy.types import Policy, PolicyStatus
 from crrd.core.rollout.image.following import TemplateChange, TemplateImages
+from crrd.core.rollout.patch.kind import never_patched
+from crrd.core.rollout.run import Options
 from crrd.core.rollout.skips import barred
 from crrd.core.rollout.state import Member, read_member
 from crrd.core.rollout.waits import Skip
@@ -183,9 +185,9 @@ def observe(policy: Policy, pods: Iterable[TargetPod], kubelets: Mapping[str, st
     """
     known, config = list(pods), policy.config
     every = [
-        replace(each, barred=barred(pod, pod.containers[each.name], known_minor(kubelets.get(each.node, ""))))
-        for pod, running in ((each.member.pod, each.running) for each in known)
-        for each in running
+        replace(each, barred=_barred(policy, pod.member, each.name, known_minor(kubelets.get(each.node, ""))))
+        for pod in known
+        for each in pod.running
     ]
     names = frozenset(each.name for each in every)
     chosen = [each for each in every if not policy.containers or each.name in policy.containers]
@@ -195,3 +197,9 @@ def observe(policy: Policy, pods: Iterable[TargetPod], kubelets: Mapping[str, st
     left_out = dict.fromkeys(use for each in chosen for use in each.uses if not config.counts(use))
     lost = dict.fromkeys(each for pod in known for each in pod.unreached if config.counts(each))
     return Observed(running, names=names, left_out=tuple(left_out), unreached=tuple(lost))
+
+
+def _barred(policy: Policy, member: Member, name: str, minor: int | None) -> Skip | None:
+    container = member.pod.containers[name]
+    found = barred(member.pod, container, minor)
+    return found or (never_patched(Options(()), member, container, minor) if policy.patch else None)

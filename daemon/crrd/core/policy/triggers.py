@@ -19,7 +19,7 @@ from crrd.core.policy.types import ConfigChange, Policy, PolicyStatus, RunRecord
 from crrd.core.rollout.image.following import TemplateChange
 
 RETRY = timedelta(minutes=10)  # After a run, until what it has left is tried again
-READ_ROLE, UPDATE_ROLE = "crrd-read-config", "crrd-update-images"
+READ_ROLE, UPDATE_ROLE, PATCH_ROLE = "crrd-read-config", "crrd-update-images", "crrd-patch-pods"
 Place = tuple[str, str]  # A pod, and its node
 
 
@@ -101,6 +101,7 @@ def name_of(policy: Policy, run: RunRecord) -> str:
     """Return the name of a run. Every process computes the same name, and another one for another target."""
     identity = [policy.uid, str(run.generation), run.trigger, run.since, *run.containers]
     identity += [run.image, run.template] if run.image else []
+    identity += ["patch"] if policy.patch else []
     digest = hashlib.sha256("|".join([*identity, str(policy.target), policy.selector]).encode()).hexdigest()
     return f"{policy.name.replace('.', '-')[:28].rstrip('-')}-{digest[:10]}"
 
@@ -248,7 +249,9 @@ def triggers_of(policy: Policy) -> list[Trigger]:
 
 
 def role_for(policy: Policy) -> str:
-    """Return the ClusterRole that a policy needs before all others. The one for images cannot read configuration."""
+    """Return the ClusterRole that a policy needs before all others. Only one of them can read configuration."""
+    if policy.patch and policy.config is None:
+        return PATCH_ROLE
     roles = [each.role for each in triggers_of(policy)]
     return READ_ROLE if READ_ROLE in roles else roles[0]
 

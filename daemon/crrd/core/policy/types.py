@@ -200,6 +200,7 @@ class Policy:
     max_age: int | None = None  # Seconds
     template_image: bool = False  # Whether pods get the images of the template of their held workload
     pull_resources: str = ""  # As `Options.pull_resources`
+    patch: bool = False  # As `Options.patch`
     window: Window | None = None
     suspended: bool = False
     status: PolicyStatus = PolicyStatus()

@@ -28,8 +28,11 @@ _READ: Mapping[Type, Callable[[Section, str], Any]] = {
 }
 
 
-def read_policy(obj: Mapping[str, Any], pull_resources: str = "") -> Policy:
-    """Parse a policy from its JSON. What it does not say of `pull_resources` is as given."""
+def read_policy(obj: Mapping[str, Any], pull_resources: str = "", *, patch: bool = False) -> Policy:
+    """Parse a policy from its JSON. What it does not say of `pull_resources` is as given.
+
+    `patch`: whether its runs patch pods, because there are no node daemons.
+    """
     reader = Reader()
     meta, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
     spec = Section(FIELDS, reader, obj.get("spec"), "spec")
@@ -45,6 +48,8 @@ def read_policy(obj: Mapping[str, Any], pull_resources: str = "") -> Policy:
         triggers.reject(f"must have {' or '.join(sorted(TRIGGERS))}")
     if given["template_image"] and target is None:
         triggers.reject("needs spec.targetRef", "templateImage")
+    if given["template_image"] and patch:
+        triggers.reject("needs node daemons, and the manager runs without them (--via patch)", "templateImage")
     budget, max_age = _budget(spec.section("budget")), given["max_age"]
     if max_age is not None and budget.min_ready is not None and max_age <= budget.min_ready:
         triggers.reject("must be longer than spec.budget.minReady", "maxAge")
@@ -62,6 +67,7 @@ def read_policy(obj: Mapping[str, Any], pull_resources: str = "") -> Policy:
         containers=tuple(dict.fromkeys(spec.texts("containers"))),  # a request must not name one twice
         **given,
         pull_resources=_pull_resources(triggers, pull_resources),
+        patch=patch,
         window=None if window is None else _window(window),
         budget=budget,
         suspended=spec.flag("suspend"),

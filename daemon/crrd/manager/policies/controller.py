@@ -45,7 +45,7 @@ class PolicyController(Controller):
     """Runs all policies of a cluster. The constructor starts nothing.
 
     The responses to `client` must reach `clock`. The caller runs `events`. `account` is the manager's ServiceAccount as
-    `namespace:name`, `pull_resources` as in `read_policy`.
+    `namespace:name`, `pull_resources` and `patch` as in `read_policy`.
     """
 
     name = "policies"
@@ -60,10 +60,11 @@ class PolicyController(Controller):
         account: str,
         on_run: RunObserver,
         pull_resources: str = "",
+        patch: bool = False,
     ) -> None:
         super().__init__()
         self._client, self._clock = client, clock
-        self._policies = Policies(client, self._changed, pull_resources)
+        self._policies = Policies(client, self._changed, pull_resources, patch=patch)
         wake_at = self.queue.wake_at
         self._daemons = NodeDaemons(self._daemons_changed)
         parts = client, events, clock, self._policies, self._daemons
@@ -186,10 +187,11 @@ class PolicyController(Controller):
             self._forget_unwatched(policy.namespace)  # the look may have begun a watch that is not needed any more
         if found is None:
             return None
-        nodes = {each.node for each in found.running}
-        down = {node: why for node in nodes if (why := unserved(node, self._daemons.by_node))}
+        daemons = None if policy.patch else self._daemons.by_node
+        down = {node: why for node in {each.node for each in found.running} if (why := unserved(node, daemons))}
         self._waiting[key] = {*down}
-        down |= {node: WaitReason.NODE_NOT_READY.say(node=node) for node in await find_down(self._client, down)}
+        doubtful = {each.node for each in found.running if not each.ready} if policy.patch else down
+        down |= {node: WaitReason.NODE_NOT_READY.say(node=node) for node in await find_down(self._client, doubtful)}
         found = replace(found, down=down, progress=self._runs.progress(key), idle_for=self._runs.idle_for(key))
         found = replace(found, old_files=memory.old_files, dropped=memory.dropped, unsettled=memory.unsettled)
         decision = decide(policy, found, self._clock.now())

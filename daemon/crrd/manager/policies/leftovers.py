@@ -1,8 +1,9 @@
-"""Ends what runs of policies have left, and nobody carries on: pull pods, and requests that keep pods unready.
+"""Ends what runs of policies have left, and nobody carries on.
 
-Only runs with an image leave something. It is found from the cluster's objects (requests, pull pods, policies), not
-from what this process has seen. So it does not matter in which order a policy was edited or deleted, and which manager
-led meanwhile. The end of a run's task only says when to look. A look that fails is repeated until it succeeds.
+Runs with an image leave pull pods, and requests that keep pods unready. Runs by patches leave containers that kubelet
+cannot start. It is found from the cluster's objects (requests, pods, policies), not from what this process has seen. So
+it does not matter in which order a policy was edited or deleted, and which manager led meanwhile. The end of a run's
+task only says when to look. A look that fails is repeated until it succeeds.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -20,6 +21,7 @@ from crrd.lib.jsonfields import mapping, text
 from crrd.lib.looptime import loop_time
 from crrd.lib.workqueue import WorkQueue
 from crrd.rollout.image.leftovers import release_runs
+from crrd.rollout.patch import give_images_back, namespaces_with_restarts
 
 LATE_SECONDS = 15.0
 """When to look once more, because a write of a stopped run may arrive late. Its response was not awaited."""
@@ -60,7 +62,7 @@ class Leftovers:
         """Look at the namespace of a policy that has changed or was deleted, or of whose run was stopped."""
         for policy in filter(None, (before, after)):
             runs = policy.status.run, *policy.status.tried
-            if policy.template_image or any(each is not None and each.image for each in runs):
+            if policy.patch or policy.template_image or any(each is not None and each.image for each in runs):
                 self._wake(policy.namespace)
 
     def _wake(self, namespace: str) -> None:
@@ -74,7 +76,9 @@ class Leftovers:
             return None
         if not self._is_listed():
             return loop_time() + 1.0
-        left = await release_runs(self._client, namespace, lambda: self._carried_on(namespace).runs, self._clock.now())
+        left = False
+        for release in (release_runs, give_images_back):
+            left |= await release(self._client, namespace, self._runs_of(namespace), self._clock.now())
         late = self._until[namespace]
         if self._carried_on(namespace).undecided:
             return max(late, loop_time() + LATE_SECONDS)
@@ -83,11 +87,14 @@ class Leftovers:
         del self._until[namespace]
         return None
 
+    def _runs_of(self, namespace: str) -> Callable[[], Collection[str]]:
+        return lambda: self._carried_on(namespace).runs
+
     async def _namespaces(self) -> set[str]:
-        """Return the namespaces where a policy's run with an image may have left something."""
+        """Return the namespaces where a policy's run may have left something."""
         requests = await self._client.list_all(REQUESTS, _of_policy, label_selector=LABEL_RUN)
         pods = await self._client.list_all(PODS, _namespace, label_selector=LABEL_PULL_POLICY)
-        return {each for each in (*requests.items, *pods.items) if each}
+        return {each for each in (*requests.items, *pods.items) if each} | await namespaces_with_restarts(self._client)
 
 
 def _of_policy(obj: Mapping[str, Any]) -> str:

@@ -14,14 +14,16 @@ from crrd.core.config.objects import data_hash, missing, read_object
 from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference
 from crrd.core.policy.observed import Data, Observed, TargetPod, UseKey, observe, read_pod, used_parts
-from crrd.core.policy.triggers import role_for
+from crrd.core.policy.triggers import PATCH_ROLE, role_for
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.run import Target
 from crrd.core.rollout.skips import kubelet_matters
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
+from crrd.kube.errors import ResourceMissingError
 from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.resources import CONFIG_MAPS, CONFIGURATION, PODS, SECRETS, Resource
+from crrd.kube.rights import missing_rights
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
 from crrd.manager.policies.obstacles import Obstacle
@@ -32,6 +34,8 @@ from crrd.rollout.target import Aim, find_workload
 
 _SCRYPT_COST = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
 """Cost of the hash of a Secret, because all readers of the policy can read it: 4 MiB and some ms for each guess."""
+PATCH_RIGHTS = ("patch pods", "respell pods.crr.apps.kruise.io")
+"""What the ClusterRole crrd-patch-pods grants, and policies whose runs create requests do not need."""
 _GROUPS = ("", "apps", "batch", "apps.kruise.io", "policy")  # Of the kinds that the ClusterRoles include
 KUBELET_SECONDS, KUBELETS, _NODES_AT_ONCE = 600.0, 20_000, 5
 """For how long the version of a kubelet is known to looks, of how many nodes, and how many are read at once. Before a
@@ -127,6 +131,8 @@ class TargetObserver:
         namespace, role = policy.namespace, role_for(policy)
         found = Observed()
         try:
+            if policy.patch and (lacking := await self._missing(namespace)):
+                return None, Observed(unreadable=lacking)
             aim = await self._find(policy, memory)
         except ConfigurationError as error:
             return None, Observed(problem=str(error))
@@ -165,13 +171,22 @@ class TargetObserver:
 
     async def _kubelets_of(self, policy: Policy, pods: Iterable[TargetPod]) -> Mapping[str, str]:
         """Return by node the version of the kubelet, where it decides what can be restarted."""
-        matter = (each.member.pod for each in pods if kubelet_matters(each.member.pod, for_image=policy.template_image))
+        sidecars = policy.template_image or policy.patch
+        matter = (each.member.pod for each in pods if kubelet_matters(each.member.pod, for_image=sidecars))
         nodes = sorted({pod.node_name for pod in matter} - {""})
         found: dict[str, str] = {}
         for first in range(0, len(nodes), _NODES_AT_ONCE):
             some = nodes[first : first + _NODES_AT_ONCE]
             found |= zip(some, await asyncio.gather(*map(self._kubelets.version, some)), strict=True)
         return found
+
+    async def _missing(self, namespace: str) -> str:
+        """Return which rights to patch pods the manager lacks, and what to do; "" for none."""
+        missing: tuple[str, ...] = ()
+        with suppress(ResourceMissingError):  # the local API server has no access reviews, and no rights
+            missing = await missing_rights(self._client, PATCH_RIGHTS, namespace)
+        what = f"the manager may not {', '.join(missing)} in this namespace"
+        return f"{what}; to allow it: {self.grant(namespace, PATCH_ROLE)}" if missing else ""
 
     async def _find(self, policy: Policy, memory: Memory) -> Aim:
         """Find the target. One that does not exist is watched for. Raises the errors of `find_target`."""

@@ -17,13 +17,18 @@ from crrd.lib.jsonfields import lost_fields
 class Policies:
     """All policies of the cluster, never older than own writes.
 
-    `changed` is as in Objects, `pull_resources` as in `read_policy`.
+    `changed` is as in Objects, the other parameters as in `read_policy`.
     """
 
     def __init__(
-        self, client: KubeClient, changed: Callable[[Policy | None, Policy | None], None], pull_resources: str = ""
+        self,
+        client: KubeClient,
+        changed: Callable[[Policy | None, Policy | None], None],
+        pull_resources: str = "",
+        *,
+        patch: bool = False,
     ) -> None:
-        self._client, self._read = client, partial(read_policy, pull_resources=pull_resources)
+        self._client, self._read = client, partial(read_policy, pull_resources=pull_resources, patch=patch)
         self.objects = Objects[Policy](changed, group=lambda policy: policy.key)
         self.informer = Informer(client, Selection(POLICIES, self._read), self.objects)
 

@@ -6,13 +6,13 @@ from datetime import datetime
 
 from crrd.core.api.pod import parse_pod
 from crrd.core.rollout.image.pull import LABEL_PULL, LABEL_PULL_POLICY, PullPod, read_pull_pod
-from crrd.core.rollout.requests import STOPPED, RunRequest, last_progress, read_run_request
+from crrd.core.rollout.requests import STOPPED, RunRequest, read_run_request
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REQUESTS, Where
 from crrd.lib.errors import ConflictError, GoneError
 from crrd.lib.jsonfields import mapping, text
-from crrd.rollout.process import this_process
+from crrd.rollout.process import has_other
 from crrd.rollout.side_by_side import each_of
 
 
@@ -42,7 +42,7 @@ async def release_runs(
     requests = Where(namespace=namespace, label_selector=LABEL_RUN)
     asked = [each for each in (await client.list_all(REQUESTS, read_run_request, **requests)).items if each is not None]
     of_policies = [each for each in asked if each.run.options.policy]
-    users = {name for name in {each.run.name for each in of_policies} if _is_live(of_policies, name, now)}
+    users = {name for name in {each.run.name for each in of_policies} if has_other(of_policies, name, now)}
     ended, keep = set[str](), {*carried_on(), *users}
     await stop_requests(client, (each for each in of_policies if each.run.name not in keep), ended)
     pods = Where(namespace=namespace, label_selector=LABEL_PULL_POLICY)
@@ -50,12 +50,6 @@ async def release_runs(
     own = [each for each in pulls if each.run not in {"", *keep}]
     await each_of(_delete(client, namespace, each.name, each.uid) for each in own)
     return bool(users or ended or own)
-
-
-def _is_live(asked: Iterable[RunRequest], run: str, now: datetime) -> bool:
-    """Whether another process carries out a run."""
-    found = last_progress(each for each in asked if each.run.name == run)
-    return found is not None and found.is_live(now) and found.by != this_process()
 
 
 async def stop_requests(client: KubeClient, requests: Iterable[RunRequest], ended: set[str]) -> None:

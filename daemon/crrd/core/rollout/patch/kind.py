@@ -12,6 +12,7 @@ from crrd.core.rollout.phases import End
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.restart import Restart
 from crrd.core.rollout.rows import Row
+from crrd.core.rollout.run import Options
 from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason
 from crrd.kubelet.restart_rules import RestartPolicy, keeps_sidecars
@@ -31,16 +32,8 @@ class PatchRestart(Restart):
         if (why_not := super().skip(member, container, failed)) is not None:
             return why_not
         minor = known_minor(self.world.kubelets.get(member.pod.node_name, ""))
-        if member.pod.static_uid:
-            return Skip.STATIC
-        if member.owner is not None and member.owner.api_version.partition("/")[0] == GROUP:
-            return Skip.OF_KRUISE
-        if container.policy(minor) is not RestartPolicy.ALWAYS:
-            return Skip.NOT_ALWAYS
-        if container.kind is ContainerKind.SIDECAR and keeps_sidecars(minor):
-            return Skip.KEPT
-        if Strategy().grace(member.pod.grace_seconds) + _START_SECONDS > self.run.options.pod_timeout:
-            return Skip.LONG_GRACE
+        if (why_not := never_patched(self.run.options, member, container, minor)) is not None:
+            return why_not
         if runs_other_image(member, container):
             return Skip.CHANGED
         return None if spelling_of(member, container) else Skip.NO_SPELLING
@@ -54,3 +47,18 @@ class PatchRestart(Restart):
         """See Restart. The patch ends the back-off of one that crashes."""
         crashes = container.terminated or container.waiting_reason == "CrashLoopBackOff"
         return super().has_instance(container) or (crashes and bool(container.container_id))
+
+
+def never_patched(options: Options, member: Member, container: PodContainer, minor: int | None) -> Skip | None:
+    """Return why a patch can never restart a container, None if it can. `minor` is that of its kubelet, if known."""
+    if member.pod.static_uid:
+        return Skip.STATIC
+    if member.owner is not None and member.owner.api_version.partition("/")[0] == GROUP:
+        return Skip.OF_KRUISE
+    if container.policy(minor) is not RestartPolicy.ALWAYS:
+        return Skip.NOT_ALWAYS
+    if container.kind is ContainerKind.SIDECAR and keeps_sidecars(minor):
+        return Skip.KEPT
+    if Strategy().grace(member.pod.grace_seconds) + _START_SECONDS > options.pod_timeout:
+        return Skip.LONG_GRACE
+    return Skip.NO_SPELLING if container.image_id and not spelling_of(member, container) else None
