@@ -88,7 +88,7 @@ async def test_without_the_role_nothing_starts_and_the_status_says_what_to_do() 
     shop.may_not = {"respell"}
     async with shop.led():
         await asyncio.sleep(60)
-        assert (shop.created, shop.ready["status"]) == ([], "False")
+        assert (shop.created, shop.ready["reason"]) == ([], "PodsNotPatchable")
         assert "may not respell pods.crr.apps.kruise.io in this namespace" in shop.ready["message"]
         assert f"kubectl create rolebinding crrd-patch-pods -n {NAMESPACE} " in shop.ready["message"]
         shop.may_not = set()

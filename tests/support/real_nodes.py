@@ -30,28 +30,35 @@ def kubectl(found: Machines, *words: str, kubeconfig: Path | None = None) -> str
 
 
 @contextmanager
-def installed(found: Machines) -> Iterator[Machines]:
-    """Install this checkout as pods, with an image of it, and uninstall it in the end."""
-    with tempfile.TemporaryDirectory() as folder:
-        archive = Path(folder) / "crrd.tar"
+def installed(found: Machines, folder: str = "default") -> Iterator[Machines]:
+    """Install this checkout as pods, with an image of it, from a folder of manifests, and uninstall it in the end."""
+    with tempfile.TemporaryDirectory() as temporary:
+        archive = Path(temporary) / "crrd.tar"
         write_crrd_image(archive)
         for node in found.nodes:
             node.load(archive)
-    kubectl(found, "apply", "-k", str(MANIFESTS / "default"))
+    kubectl(found, "apply", "-k", str(MANIFESTS / folder))
     try:
-        kubectl(found, "-n", "crrd-node", "set", "env", "daemonset/crrd-node", "CRRD_SERVE_FORECAST=true")
-        roll_out(found)
+        if folder == "default":
+            kubectl(found, "-n", "crrd-node", "set", "env", "daemonset/crrd-node", "CRRD_SERVE_FORECAST=true")
+            roll_out(found)
+        wait_for_manager(found)
         yield found
     finally:
-        words = ["sh", str(MANIFESTS / "uninstall.sh"), "-k", str(MANIFESTS / "default")]
+        words = ["sh", str(MANIFESTS / "uninstall.sh"), "-k", str(MANIFESTS / folder)]
         environment = {**os.environ, "KUBECONFIG": str(found.plan.kubeconfig)}
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=environment)
 
 
 def roll_out(found: Machines) -> None:
     """Wait until all daemons and managers are ready."""
-    for namespace, workload in (("crrd-node", "daemonset/crrd-node"), ("crrd-system", "deployment/crrd-manager")):
-        kubectl(found, "-n", namespace, "rollout", "status", workload, "--timeout=180s")
+    kubectl(found, "-n", "crrd-node", "rollout", "status", "daemonset/crrd-node", "--timeout=180s")
+    wait_for_manager(found)
+
+
+def wait_for_manager(found: Machines) -> None:
+    """Wait until all managers are ready."""
+    kubectl(found, "-n", "crrd-system", "rollout", "status", "deployment/crrd-manager", "--timeout=180s")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.triggers import READ_ROLE, triggers_of
 from crrd.core.policy.types import Policy
 
-_BEFORE_READING = (PolicyReason.INVALID, PolicyReason.SUSPENDED, PolicyReason.TARGET)
+_BEFORE_READING = (PolicyReason.INVALID, PolicyReason.SUSPENDED, PolicyReason.TARGET, PolicyReason.UNPATCHABLE)
 """With these reasons it is unknown whether configuration can be read."""
 _CHARACTERS = 2000  # Length limit for the message of the condition Effective
 Condition = Mapping[str, Any]

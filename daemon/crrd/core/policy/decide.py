@@ -74,7 +74,8 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
 def _obstacle(policy: Policy, found: Observed) -> tuple[PolicyReason, object] | None:
     """Return why the policy does nothing, and notes nothing of what was observed; None if it works."""
     whys = {PolicyReason.INVALID: policy.error, PolicyReason.SUSPENDED: policy.suspended}
-    whys |= {PolicyReason.TARGET: found.problem, PolicyReason.UNREADABLE: found.unreadable}
+    whys |= {PolicyReason.UNPATCHABLE: found.unpatchable, PolicyReason.TARGET: found.problem}
+    whys |= {PolicyReason.UNREADABLE: found.unreadable}
     return next((why for why in whys.items() if why[1]), None)
 
 

@@ -87,6 +87,7 @@ class Observed:
     missing: tuple[str, ...] = ()  # Messages about missing objects and keys that containers need to start
     problem: str = ""  # Why there is no target, "" if there is one
     unreadable: str = ""  # Why configuration cannot be read, and what to do about it
+    unpatchable: str = ""  # Why pods cannot be restarted by patches, and what to do about it
     progress: str = ""  # What the active run waits for
     idle_for: float = 0.0  # Seconds since the active run has made progress
     down: Mapping[str, str] = field(default_factory=dict)

@@ -22,6 +22,7 @@ class PolicyReason(ReasonTable):
     SUSPENDED = "Suspended", False, "spec.suspend is true"
     TARGET = "TargetNotFound", False, "{what}"
     UNREADABLE = "ConfigNotReadable", False, "{what}"
+    UNPATCHABLE = "PodsNotPatchable", False, "{what}"
     DROPPED = ("StatusFieldsDropped", False,
         "no run starts, because the API server drops fields of the status that the CRD of policies lacks: {fields}",
         "install crrd again, the way you installed it (helm upgrade, or kubectl apply)")

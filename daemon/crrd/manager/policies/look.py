@@ -132,7 +132,7 @@ class TargetObserver:
         found = Observed()
         try:
             if policy.patch and (lacking := await self._missing(namespace)):
-                return None, Observed(unreadable=lacking)
+                return None, Observed(unpatchable=lacking)
             aim = await self._find(policy, memory)
         except ConfigurationError as error:
             return None, Observed(problem=str(error))
