@@ -81,6 +81,8 @@ def test_the_phase_is_the_one_that_was_recorded_or_over() -> None:
     assert {seen(one(progress(end))).phase for end in End if end.over} == {RunPhase.OVER}
     assert {seen(one(progress(end))).phase for end in End if not end.over} == {RunPhase.ADOPTING}
     assert seen(one(None)).phase is RunPhase.RESTARTING
+    aborted = written(one(None), None, aborted="2026-01-01T12:00:00Z")
+    assert (seen(aborted).word, seen(aborted).phase) == ("aborted", RunPhase.OVER), "its process was killed at once"
 
 
 def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:

@@ -7,6 +7,7 @@ from datetime import datetime
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.rollout.kind import Kind
 from crrd.core.rollout.phases import End, RunPhase
+from crrd.core.rollout.progress import Progress
 from crrd.core.rollout.requests import RunRequest, last_progress
 from crrd.core.rollout.rivals import age_of, with_open_requests
 from crrd.core.rollout.run import Options, Run, Target
@@ -14,6 +15,7 @@ from crrd.core.rollout.run import Options, Run, Target
 RUNNING, WAITING = "running", "waiting"  # Words for runs that go on
 UNKNOWN = "unknown"
 """The word for a run without requests, and for its target. Only requests record what a run does."""
+_NOTHING = Progress("", "", RunPhase.RESTARTING, 0, 0)  # In place of a progress that no process has written yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +60,24 @@ def run_status(
 
     `is_gone` returns whether a process (`Progress.by`) is known to have ended.
     """
-    last, end = last_progress(requests), End.STOPPED
-    if any(each.request.aborted for each in requests):
-        end = End.ABORTED
     times = [each.request.created for each in requests] + [each.request.status.completion_time for each in requests]
     active_at = max((moment for moment in map(parse_time, times) if moment is not None), default=None)
     idle = (now - active_at).total_seconds() if active_at is not None else 0.0
-    if last is None:
-        return RunStatus(run, requests, RunPhase.RESTARTING, end, "", 0, 0, active_at, idle, "", blocked=False)
-    goes_on = end is not End.ABORTED and last.is_live(now) and not is_gone(last.by)
-    found = None if goes_on else end if end is End.ABORTED else last.end or end
-    phase = RunPhase.OVER if found is not None and found.over else last.phase
-    host, waits = last.by.rpartition("/")[0], last.waits if goes_on else ""
+    last = last_progress(requests) or _NOTHING
+    end = _end_of(last, now, is_gone, is_aborted=any(each.request.aborted for each in requests))
+    phase = RunPhase.OVER if end is not None and end.over else last.phase
+    host, waits = last.by.rpartition("/")[0], last.waits if end is None else ""
     counts = last.done, last.total, active_at, idle
-    return RunStatus(run, requests, phase, found, host, *counts, waits, blocked=last.blocked)
+    return RunStatus(run, requests, phase, end, host, *counts, waits, blocked=last.blocked)
+
+
+def _end_of(last: Progress, now: datetime, is_gone: Callable[[str], bool], *, is_aborted: bool) -> End | None:
+    """Return the end of a run: that of an abort, else the recorded one, else None while its process lives.
+
+    A process that has recorded no end, and writes nothing any more, has stopped.
+    """
+    goes_on = last.is_live(now) and not is_gone(last.by)
+    return End.ABORTED if is_aborted else last.end or (None if goes_on else End.STOPPED)
 
 
 def unstarted(namespace: str, name: str, created: Collection[datetime], now: datetime, abort: str) -> RunStatus:
