@@ -2,27 +2,53 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 
-from crrd.core.api.reasons import Reason
 from crrd.core.config.objects import missing
 from crrd.core.rollout.kind import Kind
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row
-from crrd.core.rollout.run import attempt_of
-from crrd.core.rollout.state import Budget, Member
+from crrd.core.rollout.state import Budget, Member, World
 from crrd.core.rollout.waits import NO_WAIT, Wait, WaitReason, describe_pod
 from crrd.lib.plain import and_more
 
 _NAMED = 3  # Most pods that a message names; the others are counted
-_READY_SOON, _MOST_DOUBLINGS = timedelta(seconds=30), 9  # See `_is_ready_soon`
+
+
+@dataclass(slots=True)
+class _Disruptions:
+    """What a PodDisruptionBudget allows. Its status does not know yet of the pods that are just going down."""
+
+    budget: Budget
+    elsewhere: int  # Pods of other targets that it may select, and that have an open request
+    left: int  # How many more of its pods may go down now
+    while_other: str  # Which other run may have used it up, as the end of a sentence
+
+
+class _Places:
+    """How many pods count for the limit of each node, and of each zone."""
+
+    def __init__(self, zones: Mapping[str, str], members: Iterable[Member]) -> None:
+        self._zone_of, self.by_node, self.by_zone = zones, Counter[str](), Counter[str]()
+        for member in members:
+            self.add(member)
+
+    def add(self, member: Member) -> None:
+        """Count another pod."""
+        node = member.pod.node_name
+        self.by_node[node] += 1
+        self.by_zone[self._zone_of.get(node, "")] += 1
 
 
 class Budgets:
-    """Chooses the pods to start now, within all budgets. The work is in proportion to the number of pods."""
+    """Chooses the pods to start now, within all budgets. The work is in proportion to the number of pods.
+
+    A pod is busy while any run works on it. It is down while it is busy, unready, or not ready for long enough yet.
+    Pods that are chosen count at once. What is known by pod has its UID as the key.
+    """
 
     def __init__(self, kind: Kind, rows: tuple[Row, ...], now: datetime) -> None:
         world, run = kind.world, kind.run
@@ -30,37 +56,23 @@ class Budgets:
         self._rescues, self._min_ready = kind.rescues, kind.min_ready
         self._in_order = world.workload is not None and world.workload.in_order
         requests = [each for each in world.requests if not each.request.completed]
-        self._busy = {row.uid for row in rows if row.stage.under_way} | {each.request.pod_uid for each in requests}
-        self._busy |= {uid for uid, _ in kind.unreplaced}  # kubelet stops them, also if their request has failed
-        self._ready_soon = {row.uid for row in rows if row.member is not None and _is_ready_soon(row, row.member, now)}
+        self._busy = _busy_pods(kind, rows, requests)
+        self._requested = {each.request.pod_uid for each in requests if not run.replaces(each.run)}
         counting = [member for member in world.members if member.counts]
-        self._others_busy = {each.request.pod_uid for each in requests if not run.replaces(each.run)}
-        min_ready = kind.min_ready
-        available = {each.pod.uid: each.available_at(min_ready) for each in counting} if min_ready else {}
-        self._available_later = {uid: at for uid, at in available.items() if at is not None and at > now}
+        self._available_later = _available_later(counting, kind.min_ready, now)
+        self._ready_soon = {row.uid for row in rows if row.is_ready_soon(now)}
         self._down = {each.pod.uid: each for each in counting if self._is_down(each)}
         desired = world.workload.desired if world.workload is not None else 0
         self._missing = max(0, desired - len(counting))
         self._limit = run.options.max_unavailable.of(max(desired, len(counting)))
         under_way = [row.member for row in rows if row.stage.under_way and row.member is not None]
         self._under_way = len(under_way)
-        self._places = {True: self._count_places(self._down.values()), False: self._count_places(under_way)}
-        """By whether a pod costs budget: how many pods count for the limit of each node, and of each zone."""
+        self._places_down = _Places(world.zones, self._down.values())
+        self._places_under_way = _Places(world.zones, under_way)
         members = {member.pod.uid: member for member in world.members}
-        at_work = [members[uid] for uid in self._busy if uid in members]
-        # Open requests, of any run, for pods that do not belong to the target.
+        busy = [members[uid] for uid in self._busy if uid in members]
         elsewhere = [each for each in requests if each.request.pod_uid not in members]
-        others = {budget.uid: self._requests_using(budget, elsewhere) for budget in world.budgets}
-        self._elsewhere = {
-            uid: len({each.request.pod_uid or each.request.name for each in some}) for uid, some in others.items()
-        }
-        self._beside = {budget.uid: _beside(budget, others[budget.uid]) for budget in world.budgets}
-        self._left = {
-            budget.uid: budget.allowed
-            - sum(1 for member in at_work if _selects(budget, member.labels))
-            - self._elsewhere[budget.uid]
-            for budget in world.budgets
-        }
+        self._disruptions = [_disruptions(world, each, busy, elsewhere) for each in world.budgets]
 
     def _is_down(self, member: Member) -> bool:
         """Whether a pod is unready, or not ready for long enough yet, or a request for it is in progress."""
@@ -77,11 +89,11 @@ class Budgets:
         What PodDisruptionBudgets allow now takes into account which pods are unready. Of the limit, it has its place.
         Whether pods of other targets with an open request are unready is not known here, so all of them count.
         """
-        at_work = [each for uid, each in self._down.items() if uid in self._busy and each.ready]
+        busy = [each for uid, each in self._down.items() if uid in self._busy and each.ready]
         return len(self._down) + self._missing > self._limit or any(
-            _selects(budget, member.labels)
-            and budget.allowed < sum(_selects(budget, each.labels) for each in at_work) + self._elsewhere[budget.uid]
-            for budget in self._world.budgets
+            each.budget.selects(member.labels)
+            and each.budget.allowed < sum(each.budget.selects(other.labels) for other in busy) + each.elsewhere
+            for each in self._disruptions
         )
 
     @property
@@ -148,7 +160,7 @@ class Budgets:
         One that is ready, but not for long enough yet, counts as down, and costs budget, because it serves.
         """
         uid, options = member.pod.uid, self._run.options
-        if uid in self._others_busy:
+        if uid in self._requested:
             yield Wait.of(WaitReason.OTHER_REQUEST)
         yield from (Wait.of(WaitReason.CONFIG_MISSING, missing=each) for each in self._missing_config(row, member))
         costs, itself = self._uses_budget(member), int(uid in self._down)
@@ -156,24 +168,22 @@ class Budgets:
             yield self._too_many_unready(member)
         if not costs and self._under_way >= self._limit:
             yield Wait.of(WaitReason.TOO_MANY_STARTED, pods=_pods_are(self._under_way), limit=self._limit)
-        for budget in self._world.budgets if costs else ():
-            if not _selects(budget, member.labels):
+        for each in self._disruptions if costs else ():
+            budget = each.budget
+            if not budget.selects(member.labels):
                 continue
             command = f"kubectl describe pdb {budget.name} -n {member.pod.namespace}"
             if not budget.current:
                 yield Wait.of(WaitReason.BUDGET_OUTDATED, command, budget=budget.name)
-            elif self._left[budget.uid] < 1:
-                other = self._beside[budget.uid]
-                yield Wait.of(WaitReason.BUDGET_USED_UP, command, budget=budget.name, while_other=other)
-        node = member.pod.node_name
-        nodes, zones = self._places[costs]
+            elif each.left < 1:
+                yield Wait.of(WaitReason.BUDGET_USED_UP, command, budget=budget.name, while_other=each.while_other)
+        node, counted = member.pod.node_name, itself if costs else 0
+        places = self._places_down if costs else self._places_under_way
         for reason, place, others, limit in (
-            (WaitReason.NODE_LIMIT, node, nodes, options.max_per_node),
-            (WaitReason.ZONE_LIMIT, self._world.zones.get(node, ""), zones, options.max_per_zone),
+            (WaitReason.NODE_LIMIT, node, places.by_node, options.max_per_node),
+            (WaitReason.ZONE_LIMIT, self._world.zones.get(node, ""), places.by_zone, options.max_per_zone),
         ):
-            if (
-                limit and place and others[place] - (itself if costs else 0) >= limit
-            ):  # one without a known name has no limit
+            if limit and place and others[place] - counted >= limit:  # one without a known name has no limit
                 yield Wait.of(reason, place=place, limit=limit)
 
     def _missing_config(self, row: Row, member: Member) -> Iterator[str]:
@@ -182,20 +192,6 @@ class Budgets:
             for use in uses:
                 if use.object in self._world.config and (name in row.containers or use.use.mounted):
                     yield from filter(None, [missing(use, self._world.config[use.object])])
-
-    def _requests_using(self, budget: Budget, elsewhere: Iterable[RunRequest]) -> list[RunRequest]:
-        """Return the requests for other targets' pods that use up a budget. A pod with unknown labels counts, too."""
-        known = self._world.labels
-        pods = [(each, each.request.pod_uid) for each in elsewhere]
-        return [each for each, uid in pods if uid not in known or _selects(budget, known[uid])]
-
-    def _count_places(self, members: Iterable[Member]) -> tuple[Counter[str], Counter[str]]:
-        """Return how many of these pods are on each node, and in each zone."""
-        nodes = Counter(member.pod.node_name for member in members)
-        zones = Counter[str]()
-        for node, count in nodes.items():
-            zones[self._world.zones.get(node, "")] += count
-        return nodes, zones
 
     def _too_many_unready(self, member: Member) -> Wait:
         down, wait, first = self._unready
@@ -227,41 +223,40 @@ class Budgets:
 
     def _take(self, member: Member) -> None:
         """Count a pod that starts now."""
-        nodes, zones = self._count_places([member])
-        for budget in self._world.budgets if self._uses_budget(member) else ():
-            self._left[budget.uid] -= int(_selects(budget, member.labels))
+        for each in self._disruptions if self._uses_budget(member) else ():
+            each.left -= int(each.budget.selects(member.labels))
         if member.pod.uid not in self._down:
             self._down[member.pod.uid] = member
-            self._places[True][0].update(nodes)
-            self._places[True][1].update(zones)
+            self._places_down.add(member)
         self._busy.add(member.pod.uid)
         self._under_way += 1
-        self._places[False][0].update(nodes)
-        self._places[False][1].update(zones)
+        self._places_under_way.add(member)
 
 
-def _is_ready_soon(row: Row, member: Member, now: datetime) -> bool:
-    """Whether an unready pod may be ready in a moment: it was, when its last request ended without the image.
+def _busy_pods(kind: Kind, rows: Iterable[Row], requests: Iterable[RunRequest]) -> set[str]:
+    """Return the pods (UID) that any run works on. Kubelet may stop a container although its request has failed."""
+    under_way = {row.uid for row in rows if row.stage.under_way}
+    return under_way | {each.request.pod_uid for each in requests} | {uid for uid, _ in kind.unreplaced}
 
-    So it needs the budgets of a ready pod, until it has been unready for long. This time doubles with each request, so
-    that a pod which comes and goes gets few of them.
+
+def _available_later(members: Iterable[Member], min_ready: int, now: datetime) -> dict[str, datetime]:
+    """Return the pods that are ready, but not for long enough yet, and when they are."""
+    times = {each.pod.uid: each.available_at(min_ready) for each in members} if min_ready else {}
+    return {uid: at for uid, at in times.items() if at is not None and at > now}
+
+
+def _disruptions(world: World, budget: Budget, busy: Iterable[Member], elsewhere: Iterable[RunRequest]) -> _Disruptions:
+    """Return what a budget allows besides the target's busy pods, and open requests for pods of other targets.
+
+    A pod with unknown labels counts, too.
     """
-    if row.request is None or not row.failed or not row.has_reason(Reason.RUN_STOPPED):
-        return False
-    since, doublings = member.ready_since, min(attempt_of(row.failed) - 1, _MOST_DOUBLINGS)
-    return since is None or now < since + _READY_SOON * 2**doublings
-
-
-def _beside(budget: Budget, others: Iterable[RunRequest]) -> str:
-    """Return, as the end of a sentence, which other run may have used up a budget; "" for none."""
-    first = min(others, key=lambda each: each.request.name, default=None)
-    if first is None or budget.allowed < 1:
-        return ""
-    return f" while run {first.run.name} restarts pod {first.request.pod_name}"
-
-
-def _selects(budget: Budget, labels: Mapping[str, str]) -> bool:
-    return budget.selector is not None and budget.selector.matches(labels)
+    labels = ((each, world.labels.get(each.request.pod_uid)) for each in elsewhere)
+    requests = [each for each, known in labels if known is None or budget.selects(known)]
+    pods = len({each.request.pod_uid or each.request.name for each in requests})
+    left = budget.allowed - sum(budget.selects(member.labels) for member in busy) - pods
+    first = min(requests, key=lambda each: each.request.name, default=None) if budget.allowed > 0 else None
+    other = f" while run {first.run.name} restarts pod {first.request.pod_name}" if first is not None else ""
+    return _Disruptions(budget, pods, left, other)
 
 
 def _with_reason(member: Member, wait: Wait) -> str:

@@ -12,9 +12,8 @@ from functools import cached_property
 from typing import ClassVar
 
 from crrd.core.api.pod import PodContainer
-from crrd.core.api.types import StatePhase
 from crrd.core.rollout.phases import End, RunPhase
-from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.requests import GivenImage, RunRequest
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, World
@@ -97,31 +96,14 @@ class Kind(ABC):
         return rows
 
     @property
-    def given(self) -> Iterable[tuple[str, str, str, str]]:
-        """What this process has given to pods: UID, container, image, and the ID of the container to be replaced."""
+    def given(self) -> Iterable[GivenImage]:
+        """What this process has given to pods."""
         return ()
 
     @cached_property
-    def unreplaced(self) -> set[tuple[str, str]]:
-        """The containers (pod's UID, name) that kubelet must replace, because their image was changed, as far as known.
-
-        A pod that has the image may still run the old one, whatever has become of its request, and of whichever run it
-        is. The image that its status names does not say so, because images may have several names.
-        """
-        found, done = set(self.given), set[tuple[str, str, str, str]]()
-        for asked in self.world.requests:
-            for each in asked.request.containers:
-                if each.image:
-                    old = each.context.container_id if each.context is not None else ""  # it has never run
-                    what = asked.request.pod_uid, each.name, each.image, old
-                    (done if asked.succeeded else found).add(what)
-        due = found - done
-        members = self.world.members if due else ()
-        there = ((member.pod.uid, each) for member in members for each in member.pod.containers.values())
-        replaced = {(uid, each.name) for uid, each in there if (uid, each.name, each.image, each.container_id) in due}
-        on_pods = (each.patched.request for each in self.world.members if each.patched is not None)
-        states = ((asked.pod_uid, each) for asked in on_pods for each in asked.status.states)
-        return replaced | {(uid, each.name) for uid, each in states if each.phase is StatePhase.RECREATING}
+    def unreplaced(self) -> Collection[tuple[str, str]]:
+        """See `World.unreplaced`."""
+        return self.world.unreplaced(self.given)
 
     def over_budget(
         self, rows: Iterable[Row], now: datetime, exceeds: Callable[[Member], bool], *, held: bool

@@ -1,10 +1,10 @@
 """The requests of runs, read from JSON, and what they record about their run."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time, rfc3339
@@ -25,6 +25,15 @@ from crrd.lib.jsonfields import items, mapping, number, text
 
 STOPPED: Mapping[str, Any] = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
 """The merge patch after which the manager ends an open request for another image. The request is kept for an undo."""
+
+
+class GivenImage(NamedTuple):
+    """An image that a run gives to a container of a pod, so that kubelet replaces the container."""
+
+    pod_uid: str
+    container: str
+    image: str
+    replaced: str  # The ID of the container that is to be replaced, "" if it has never run
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,14 @@ class RunRequest:
         """Whether every container was recreated."""
         states = self.request.status.states
         return self.request.completed and bool(states) and all(each.phase == "Succeeded" for each in states)
+
+    @property
+    def given(self) -> Iterator[GivenImage]:
+        """The images that it is for."""
+        for each in self.request.containers:
+            if each.image:
+                old = each.context.container_id if each.context is not None else ""
+                yield GivenImage(self.request.pod_uid, each.name, each.image, old)
 
     @property
     def ended_runs(self) -> frozenset[str]:

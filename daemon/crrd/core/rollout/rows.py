@@ -3,14 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import StatePhase
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.run import attempt_of
 from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait
+
+_READY_SOON, _MOST_DOUBLINGS = timedelta(seconds=30), 9  # See `Row.is_ready_soon`
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,17 @@ class Row:
     def has_reason(self, *reasons: Reason) -> bool:
         """Whether the pod's request has failed for one of these reasons."""
         return self.request is not None and not _reasons(self.request).isdisjoint(reasons)
+
+    def is_ready_soon(self, now: datetime) -> bool:
+        """Whether an unready pod may be ready in a moment: it was, when its last request ended without the image.
+
+        So it needs the budgets of a ready pod, until it has been unready for long. This time doubles with each request,
+        so that a pod which comes and goes gets few of them.
+        """
+        if self.member is None or not self.failed or not self.has_reason(Reason.RUN_STOPPED):
+            return False
+        since, doublings = self.member.ready_since, min(attempt_of(self.failed) - 1, _MOST_DOUBLINGS)
+        return since is None or now < since + _READY_SOON * 2**doublings
 
 
 def _reasons(asked: RunRequest) -> set[Reason]:

@@ -1,20 +1,21 @@
 """The objects that a run needs, parsed from JSON. Nothing here raises for invalid input."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.time import parse_time
+from crrd.core.api.types import StatePhase
 from crrd.core.config.kept import UserPod, additions, user_of
 from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import ObjectName, Reference
 from crrd.core.config.uses import Unreached, references, unreached
 from crrd.core.rollout.labels import LabelSelector, read_selector
 from crrd.core.rollout.patched import image_changes, own_annotations, read_patched
-from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.requests import GivenImage, RunRequest
 from crrd.core.rollout.run import ANNOTATION_REFRESH, Run
 from crrd.core.rollout.workload import Owner, Workload, read_owner
 from crrd.lib.jsonfields import condition, condition_is_true, mapping, number, text
@@ -73,6 +74,14 @@ class Member:
         at = added if added is not None and began is not None and added <= began else parse_time(self.created)
         return at if found.running and not found.restart_count else None
 
+    def unreplaced(self, given: Collection[GivenImage]) -> Iterator[str]:
+        """Yield the containers that kubelet must replace, as far as known: for one of these images, or by a patch."""
+        for each in self.pod.containers.values() if given else ():
+            if GivenImage(self.pod.uid, each.name, each.image, each.container_id) in given:
+                yield each.name
+        states = self.patched.request.status.states if self.patched is not None else ()
+        yield from (each.name for each in states if each.phase is StatePhase.RECREATING)
+
     @property
     def user(self) -> UserPod:
         """The pod as a user of ConfigMaps and Secrets."""
@@ -125,6 +134,10 @@ class Budget:
     selector: LabelSelector | None
     allowed: int  # disruptionsAllowed
     current: bool = True  # Whether its status is about the present spec
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether it is about pods with these labels."""
+        return self.selector is not None and self.selector.matches(labels)
 
 
 def read_budget(obj: Mapping[str, Any]) -> Budget:
@@ -199,6 +212,17 @@ class World:
         """Return the world at this time, at which requests that are kept on pods may have failed."""
         requests = tuple(each.at(now) for each in self.requests)
         return self if requests == self.requests else replace(self, requests=requests)
+
+    def unreplaced(self, given: Iterable[GivenImage]) -> Collection[tuple[str, str]]:
+        """Return the containers (pod's UID, name) that kubelet must replace because of any run, as far as known.
+
+        A pod that has an image may still run the old one, whatever has become of its request. The image that its status
+        names does not say so, because images may have several names. `given` is what this process has given to pods.
+        """
+        asked = {each for request in self.requests if not request.succeeded for each in request.given}
+        done = {each for request in self.requests if request.succeeded for each in request.given}
+        due = asked.union(given) - done
+        return {(member.pod.uid, name) for member in self.members for name in member.unreplaced(due)}
 
     def kept_on(self, member: Member) -> Collection[ObjectName]:
         """Return the objects of which a pod may have older data that kubelet keeps."""

@@ -22,7 +22,7 @@ from crrd.core.rollout.image.steps import (
 )
 from crrd.core.rollout.kind import NO_STEPS, Choice, Kind, LastStep, Prepared, Steps
 from crrd.core.rollout.phases import End, Stage
-from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.requests import GivenImage, RunRequest
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.skips import barred
@@ -62,10 +62,10 @@ class NewImage(Kind):
         return image_rows(self, self.facts, rows, now)
 
     @property
-    def given(self) -> Iterable[tuple[str, str, str, str]]:
+    def given(self) -> Iterable[GivenImage]:
         """See Kind."""
         sent, name = self.facts.state.sent, self.facts.container
-        return ((uid, name, self.change.image, old) for uid, old in sent.items())
+        return (GivenImage(uid, name, self.change.image, old) for uid, old in sent.items())
 
     def over_budget(
         self, rows: Iterable[Row], now: datetime, exceeds: Callable[[Member], bool], *, held: bool
