@@ -14,6 +14,9 @@ CHECK_SECONDS = 5.0  # The same for a run whose last turn brought no progress
 STUCK_SECONDS = 240.0
 """How long a run whose pods are done may wait, after its turn, for what follows them, for example for a pod to start.
 Then it ends, so that others of the policy can start."""
+GOES_ON = (End.YIELDED, End.TIMED_OUT, End.RIVAL)
+"""Ends of a turn after which the run goes on: the turn is over, the policy's window has closed, or another run on the
+same pods is first. With any other end, the run has ended."""
 
 
 @dataclass(slots=True)
@@ -35,16 +38,17 @@ class Pace:
         patience = CHECK_SECONDS if self.idle and full and not for_nodes else TURN_SECONDS
         return Times(None if left is None else max(1.0, left), patience, MOST_SECONDS)
 
-    def after(self, plan: Plan, now: float) -> Plan | None:
-        """Record the last plan of a turn. Return the plan with which the run has ended, None if it goes on."""
-        goes_on = plan.end in (End.YIELDED, End.TIMED_OUT)
+    def after(self, plan: Plan, now: float) -> Plan:
+        """Record the last plan of a turn, or of a part of one. Return it, or the end of a run that gets nowhere."""
+        out_of_time = plan.end in (End.YIELDED, End.TIMED_OUT)
         stages = tuple(row.stage for row in plan.rows)
         if stages != self.stages:
             self.moved_at = now
-        self.idle = (goes_on and not self.idle) or stages == self.stages
+        self.idle = (out_of_time and not self.idle) or stages == self.stages
         self.stages = stages
         after_pods = plan.phase in (RunPhase.ADOPTING, RunPhase.RELEASING) or plan.wait_before_end.why
-        self.stuck_since = (now if self.stuck_since is None else self.stuck_since) if goes_on and after_pods else None
+        is_stuck = out_of_time and after_pods
+        self.stuck_since = (now if self.stuck_since is None else self.stuck_since) if is_stuck else None
         if self.stuck_since is not None and now >= self.stuck_since + STUCK_SECONDS:
             return plan.ended(End.LEFT_OUT, plan.wait.why)
-        return None if goes_on else plan
+        return plan

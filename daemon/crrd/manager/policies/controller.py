@@ -197,7 +197,7 @@ class PolicyController(Controller):
         decision = decide(policy, found, self._clock.now())
         memory.unsettled = decision.unsettled
         memory.wanted = "" if decision.run is None else decision.run.name
-        self._runs.goes_on(policy, decision.run, aim)  # before the write, which may fail
+        self._runs.stop_others(policy, decision.run, aim)  # before the write, which may fail
         parts = policy, decision.status, decision.conditions
         memory.dropped = await self._policies.write(*parts, always=bool(found.dropped))
         if memory.dropped and not found.dropped:  # the policy must not act on what it could not record

@@ -10,7 +10,7 @@ from enum import StrEnum
 import structlog
 
 from crrd.core.policy.course import ended, make_run
-from crrd.core.policy.pace import CHECK_SECONDS, TURN_SECONDS, Pace
+from crrd.core.policy.pace import CHECK_SECONDS, GOES_ON, TURN_SECONDS, Pace
 from crrd.core.policy.types import API_VERSION, KIND, Policy, RunRecord
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.phases import End, Stage
@@ -117,29 +117,31 @@ class RunTask:
         self._log.info("policy run started", reason=self.record.reason)
         if not self._continues:
             self._record_event(BEGUN, self.record.reason)
-        plan = None
-        while plan is None and not self._closed():
+        ended = False
+        while not ended and not self._closed():
             pause = RETRY_SECONDS
             try:
                 self.phase = TaskPhase.QUEUED
-                if plan := await self._take_turn():
+                plan = await self._take_turn()
+                if plan.end not in GOES_ON:
                     self.phase = TaskPhase.ENDING
                     await self._end(plan)
+                    ended = True
                 self._failures = 0
             except Exception as error:  # noqa: BLE001 - it is tried again after any failure, with a growing back-off
-                self._failures, pause, plan = self._failures + 1, retry_delay(error, self._failures + 1), None
+                self._failures, pause = self._failures + 1, retry_delay(error, self._failures + 1)
                 is_known = isinstance(error, CrrdError)
                 self._log.warning("policy run interrupted", phase=self.phase, error=str(error), exc_info=not is_known)
                 self._progressed(str(error))
                 self._shared.wake_at(self.policy.key, loop_time() + pause)  # a look says what is missing
-            if plan is None:
+            if not ended:
                 self.phase = TaskPhase.PAUSING
                 await asyncio.sleep(pause)
-        if plan is None:
+        if not ended:
             self._log.info("policy run interrupted", error="the window has closed")
 
-    async def _take_turn(self) -> Plan | None:
-        """Return the plan with which the run has ended, None if its window or its turn has ended first.
+    async def _take_turn(self) -> Plan:
+        """Return the last plan of a turn. With an end of GOES_ON, the run goes on in the next one.
 
         A turn goes on for as long as nobody else needs its place.
         """
@@ -151,7 +153,7 @@ class RunTask:
         self._memory = cluster.kind_objects.memory
         async with turns.take(run.namespace, idle=self.pace.idle), AsyncExitStack() as stack:
             if self._closed():
-                return None
+                return Plan((), end=End.TIMED_OUT)
             self.phase = TaskPhase.LISTING
             try:
                 async with asyncio.timeout(TURN_SECONDS):
@@ -163,18 +165,17 @@ class RunTask:
             while True:
                 self.phase = TaskPhase.WORKING
                 plan = await self._carry_on(cluster)
-                if plan is not None and plan.end is not End.RIVAL:
-                    return plan
-                if plan is not None:
+                is_behind = plan.end is End.RIVAL
+                if is_behind:
                     self._progressed(plan.message)
-                if turns.wanted or self._closed():
-                    return None
-                if plan is not None:
+                if plan.end not in GOES_ON or turns.wanted or self._closed():
+                    return plan
+                if is_behind:
                     self.phase = TaskPhase.BEHIND
                     await asyncio.sleep(RETRY_SECONDS)
 
-    async def _carry_on(self, cluster: Cluster) -> Plan | None:
-        """Carry out a part of the run. Return its last plan if the run has ended, else None."""
+    async def _carry_on(self, cluster: Cluster) -> Plan:
+        """Carry out a part of the run. Return its last plan."""
         shared, run, left = self._shared, self.run, None
         if self._until is not None:
             left = (self._until - shared.clock.now()).total_seconds()
@@ -187,10 +188,10 @@ class RunTask:
         except (ApiRefusedError, ConfigurationError) as error:
             known = make_plan(cluster.world(), run, shared.clock.now())
             plan = self._without_right(known, error)
-        over = self.pace.after(plan, loop_time())
-        if problem := await runner.finish(run, over or plan, CHECK_SECONDS):
+        plan = self.pace.after(plan, loop_time())
+        if problem := await runner.finish(run, plan, CHECK_SECONDS):
             self._log.warning("policy run cannot clean up", error=problem)
-        return over
+        return plan
 
     def _without_right(self, plan: Plan, error: CrrdError) -> Plan:
         """Return the end of a run with an image: it keeps no pod unready until a user acts, and is tried again later.

@@ -32,18 +32,17 @@ class PolicyRuns:
         """Return how many seconds ago the active run of a policy has made progress, 0 if there is none."""
         return loop_time() - active.pace.moved_at if (active := self.active(key)) else 0.0
 
-    def goes_on(self, policy: Policy, wanted: RunRecord | None, aim: Aim | None) -> bool:
-        """Return whether this run of a policy is active. Stop any other."""
+    def stop_others(self, policy: Policy, wanted: RunRecord | None, aim: Aim | None) -> None:
+        """Stop the active run of a policy, unless it is this one, of the same generation and target."""
         active = self.active(policy.key)
         identity = (wanted.name, policy.generation, aim.target) if wanted is not None and aim is not None else None
-        if active is not None and active.identity == identity:
-            return True
-        self.stop(policy.key)
-        return False
+        if active is not None and active.identity != identity:
+            self.stop(policy.key)
 
     def follow(self, policy: Policy, wanted: RunRecord | None, aim: Aim | None, until: datetime | None) -> None:
         """Carry out this run of a policy, and stop any other."""
-        if self.goes_on(policy, wanted, aim) or wanted is None or aim is None:
+        self.stop_others(policy, wanted, aim)
+        if wanted is None or aim is None or policy.key in self._active:
             return
         made = RunTask(self._shared, policy, wanted, aim, until)
         self._active[policy.key] = made, asyncio.create_task(self._carry_out(made), name=f"run {wanted.name}")
