@@ -6,12 +6,17 @@ import pytest
 from rich.console import Console
 
 from crrd.core.api.types import RecreateState, RequestPhase, StatePhase
+from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.run import Amount
 from crrd.core.rollout.state import World
-from crrd.rollout.table import Terminal
+from crrd.rollout.table import _ORDER, Terminal
 from tests.support.rollouts import asked, container, member, planned, recreated, run, succeeded
 
 STATES = (RecreateState("app", StatePhase.RECREATING, "CrashLoopBackOff"),)
+
+
+def test_each_stage_has_one_place_among_the_rows() -> None:
+    assert sorted(_ORDER) == sorted(Stage)
 
 
 @pytest.mark.parametrize(

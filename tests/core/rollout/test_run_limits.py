@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,21 +17,67 @@ from tests.support.rollouts import run
 
 PLAIN = run("app")
 IMAGE = run("app", image=ImageChange("i:2", ("i:1",)))
-CHANGES: dict[str, Any] = {
-    "max_unavailable": Amount(20, percent=True),
-    "max_per_node": 1,
-    "max_per_zone": 2,
-    "min_ready": 30,
-    "ordered": True,
-    "unready_grace": 5,
-    "pod_timeout": 60,
-    "max_failures": 2,
-    "force": True,
-    "allow_pod_restart": True,
-    "preflight": True,
-    "reason": "log level",
-    "pull_resources": "cpu=50m",
+
+
+class Row(NamedTuple):
+    """An option of runs."""
+
+    other: Any  # A value that is not the default one
+    limit: bool  # Whether `resume` can change it. Else it is part of the aim, which never changes
+    optional: bool = False  # Whether it is stored only if it is set, so that older versions can continue other runs
+
+
+OPTIONS = {
+    "containers": Row(("app", "side"), limit=False),
+    "max_unavailable": Row(Amount(20, percent=True), limit=True),
+    "max_per_node": Row(1, limit=True),
+    "max_per_zone": Row(2, limit=True),
+    "min_ready": Row(30, limit=True),
+    "first": Row(3, limit=False),
+    "ordered": Row(other=True, limit=True),
+    "unready_grace": Row(5, limit=True),
+    "pod_timeout": Row(60, limit=True),
+    "max_failures": Row(2, limit=True),
+    "force": Row(other=True, limit=True),
+    "allow_pod_restart": Row(other=True, limit=True),
+    "stale": Row(other=True, limit=False),
+    "objects": Row(("ConfigMap/web",), limit=False),
+    "preflight": Row(other=True, limit=True),
+    "since": Row("2026-01-01T11:00:00Z", limit=False),
+    "reason": Row("log level", limit=True),
+    "policy": Row("uid-of-policy", limit=False, optional=True),
+    "image": Row(ImageChange("i:2", ("i:1",)), limit=False, optional=True),
+    "patch": Row(other=True, limit=False, optional=True),
+    "pull_resources": Row("cpu=50m", limit=True, optional=True),
 }
+CHANGES = {name: row.other for name, row in OPTIONS.items() if row.limit}
+
+
+def test_each_option_has_a_row() -> None:
+    assert [*OPTIONS] == [*Options.__slots__]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_is_a_limit_or_part_of_the_aim(name: str) -> None:
+    row, changed = OPTIONS[name], PLAIN.changed(**{name: OPTIONS[name].other})
+    assert changed != PLAIN
+    assert (name in LIMITS) is row.limit
+    assert (changed.aim != PLAIN.aim) is not row.limit
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_that_is_not_set_is_stored_unless_it_is_optional(name: str) -> None:
+    row, changed = OPTIONS[name], PLAIN.changed(**{name: OPTIONS[name].other})
+
+    def stored(made: Run) -> bool:
+        return name in json.loads(made.to_json())["options"]
+
+    def kept(made: Run) -> bool:
+        return name in json.loads(limits_annotation(made)[ANNOTATION_LIMITS])["limits"]
+
+    assert (stored(PLAIN), stored(changed)) == (not row.optional, True)
+    assert (kept(PLAIN), kept(changed)) == (row.limit and not row.optional, row.limit)
+    assert read(changed, None).run == changed
 
 
 def read(made: Run, annotation: str | None, **meta: Any) -> RunRequest:
@@ -46,7 +92,6 @@ def read(made: Run, annotation: str | None, **meta: Any) -> RunRequest:
 
 def test_these_are_the_options_that_resume_can_change() -> None:
     assert {*LIMITS} == {name for name in Options.__slots__ if as_flag(name) in flags_of("resume")}
-    assert CHANGES.keys() == {*LIMITS}
 
 
 @pytest.mark.parametrize("made", [PLAIN, IMAGE])

@@ -148,9 +148,13 @@ class Run:
 
     @property
     def aim(self) -> tuple[object, ...]:
-        """What the run does, to which pods. It never changes, whatever somebody writes on a request."""
+        """What the run does, to which pods. It never changes, whatever somebody writes on a request.
+
+        It has all options that are not among the LIMITS (`run_limits`).
+        """
         own = self.options
-        return self.target, own.containers, own.image, own.objects, own.since, own.policy
+        chosen = own.containers, own.stale, own.objects, own.since
+        return self.target, *chosen, own.image, own.patch, own.first, own.policy
 
     def replaces(self, other: "Run") -> bool:
         """Whether this run takes over from another one: it undoes it, or a policy has only one run at a time."""
