@@ -10,8 +10,21 @@ from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
 from crrd.core.api.time import format_duration, parse_time
 from crrd.core.rollout.image.resources import PULL_RESOURCES, read_resources
 from crrd.core.rollout.limits import PATIENCE_SECONDS
+from crrd.core.rollout.phases import End
 from crrd.core.rollout.run import Options, read_amount
 from crrd.rollout.session import Via
+
+_ENDS = tuple(end for end in End if end is not End.YIELDED)  # A command has no turns
+_OF_RUN = tuple((end.exit_code, end.word) for end in _ENDS)
+
+
+def _exit_codes(*ends: tuple[int, str]) -> str:
+    """Return the exit codes of a verb, for its help. `ends` are codes and what they mean."""
+    meanings: dict[int, list[str]] = {}
+    for code, meaning in (*ends, (1, "cannot reach the API server"), (2, "bad input")):
+        meanings.setdefault(code, []).append(meaning)
+    lines = (f"  {code:<3}  {', '.join(dict.fromkeys(some))}" for code, some in sorted(meanings.items()))
+    return "\n".join(["exit codes:", *lines])
 
 
 def _add_start(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +56,7 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
         "  %(prog)s deployment/web deployment/api -c app --dry-run=server\n"
         "  %(prog)s --stale --dry-run                    list containers with outdated configuration\n"
         "  %(prog)s deployment/web --stale --max-unavailable 10%%\n\n"
-        "exit codes: 0 done, 1 failed, 2 bad input, 3 timed out, 4 incomplete, 130 interrupted"
+        f"{_exit_codes(*_OF_RUN)}"
     )
     add, flag = parser.add_argument, partial(add_flag, parser, default=argparse.SUPPRESS)
     targets = "workload with a spec.selector, or a pod; several run one after the other"
@@ -83,7 +96,7 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
         "Shows all runs of a namespace, or one run with its pods: its state and progress, what it waits for, and\n"
         "the command that continues it."
     )
-    parser.epilog = "exit codes of -w: 0 the run is done, 1 it has stopped, failed or was aborted, 2 bad input"
+    parser.epilog = "with -w, " + _exit_codes(*((end.watch_code, end.word) for end in _ENDS), (130, "Ctrl-C"))
     _add_run(parser, "one run; without it, all runs")
     add_switch(parser, "-w", "--watch", text="show the progress of the run until it ends")
 
@@ -100,7 +113,8 @@ def _add_resume(parser: argparse.ArgumentParser) -> None:
         "examples:\n"
         "  %(prog)s web-5f52h --yes               after --partition: the rest of the pods\n"
         "  %(prog)s web-5f52h --retry-failed      restart failed pods again, after fixing the cause\n"
-        "  %(prog)s web-5f52h --max-failures 2    leave one failed pod, and continue with the others"
+        "  %(prog)s web-5f52h --max-failures 2    leave one failed pod, and continue with the others\n\n"
+        f"{_exit_codes(*_OF_RUN)}"
     )
     _add_run(parser, "name of the run")
     _add_limits(parser)
@@ -112,6 +126,7 @@ def _add_undo(parser: argparse.ArgumentParser) -> None:
         "Starts a run that gives the pods of a run with --image the image back that they had before, within the same\n"
         "limits. If the workload's template got the image, it gets the old one back, too."
     )
+    parser.epilog = _exit_codes(*_OF_RUN)
     _add_run(parser, "name of the run to undo")
     _add_limits(parser)
 
@@ -122,6 +137,7 @@ def _add_abort(parser: argparse.ArgumentParser) -> None:
         "Ends a run for good: deletes its pending requests, and no process starts more pods of it. Requests in\n"
         "progress finish."
     )
+    parser.epilog = _exit_codes((0, "aborted"), (1, "something is left"), (2, "nothing to abort"))
     _add_run(parser, "name of the run")
 
 

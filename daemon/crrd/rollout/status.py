@@ -71,7 +71,7 @@ async def _follow(session: Session, run: Run, cluster: Cluster) -> int:
         if not outdated and status.end is not None:
             again = _again(session, status)
             session.display.end(status.word, summary(plan.rows) + (f"; to continue: {again}" if again else ""))
-            return status.end.exit_code if status.end.over or status.end is End.PAUSED else End.FAILED.exit_code
+            return status.end.watch_code
         await cluster.wait(1.0)
 
 

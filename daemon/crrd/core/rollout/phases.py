@@ -150,6 +150,11 @@ class End(StrEnum):
         self.word, self.cause, self.exit_code, self.event = word, cause, exit_code, event
         self.metric, self.next_follows, self.go_on = metric, next_follows, go_on
 
+    @property
+    def watch_code(self) -> int:
+        """The exit code of `status --watch`. Whatever else has stopped the process of the run, the run is not done."""
+        return self.exit_code if self.over or self is End.PAUSED else End.FAILED.exit_code
+
     @classmethod
     def named(cls, name: str) -> Self | None:
         """Return the row of this name, None if there is none."""

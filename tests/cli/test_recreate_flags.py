@@ -1,0 +1,40 @@
+"""The help of `crrd recreate` and its verbs."""
+
+import argparse
+
+import pytest
+
+from crrd.cli.recreate_flags import add_flags
+from crrd.core.rollout.phases import End
+
+ENDS = [end for end in End if end is not End.YIELDED]
+
+
+def exit_codes(verb: str) -> dict[int, list[str]]:
+    """The exit codes that the help of a verb lists, with their meanings."""
+    add_flags(parser := argparse.ArgumentParser(), verb)
+    lines = (parser.epilog or "").partition("exit codes:\n")[2].splitlines()
+    return {int(code): meanings.split(", ") for code, meanings in (line.split(maxsplit=1) for line in lines)}
+
+
+@pytest.mark.parametrize("verb", ["", "resume", "undo"])
+def test_the_exit_code_of_each_end_is_listed(verb: str) -> None:
+    found = exit_codes(verb)
+    assert {end: end.word in found[end.exit_code] for end in ENDS} == dict.fromkeys(ENDS, True)
+    assert found.keys() == {end.exit_code for end in ENDS}
+    assert "bad input" in found[2]
+
+
+def test_a_run_that_is_watched_has_the_exit_code_of_its_end_or_1() -> None:
+    assert exit_codes("status") == {
+        0: ["done", "paused"],
+        1: ["failed", "aborted", "stopped", "timed out", "interrupted", "cannot reach the API server"],
+        2: ["bad input"],
+        4: ["incomplete"],
+        130: ["Ctrl-C"],
+    }
+    assert {end.watch_code for end in End} == {0, 1, 4}
+
+
+def test_an_abort_has_exit_codes_of_its_own() -> None:
+    assert exit_codes("abort").keys() == {0, 1, 2}
