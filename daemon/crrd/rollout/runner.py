@@ -58,7 +58,7 @@ class Runner:
         """
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
         self.writer, self._requests, self._memo = writer, RequestWriter(writer.maker, cluster, clock), RowMemo()
-        self._limits, self._is_turn = Limits(times, loop_time()), times.patience is not None
+        self._limits, self._is_turn = Limits(times, loop_time()), times.is_turn
         self._confirmed, self._remedies = confirmed, remedies
         self.is_unanswered = False  # Whether the run was interrupted, and a write may still be carried out
         self._written: object = None  # The state of the progress that was written last

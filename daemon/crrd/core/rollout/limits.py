@@ -28,6 +28,11 @@ class Times:
     most: float = float("inf")
     """After this time, a turn begins no more pods, and ends once no pod is unready and waits for its next step."""
 
+    @property
+    def is_turn(self) -> bool:
+        """Whether the process has only a turn of the run, which goes on in another one. Runs of policies take turns."""
+        return self.patience is not None
+
 
 class Limits:
     """The limits of one process. All times are the loop's, in seconds."""
@@ -65,8 +70,7 @@ class Limits:
         self._extend(plan, run, now)
         if plan.end is not None or now < self._ends:
             return plan
-        is_turn = self._times.patience is not None and now < self._limit
-        return plan.ended(End.YIELDED if is_turn else End.TIMED_OUT)
+        return plan.ended(End.YIELDED if self._times.is_turn and now < self._limit else End.TIMED_OUT)
 
     def _wait_before_end(self, plan: Plan, now: float) -> Plan:
         """Return the plan without an end while nodes may still come back, or pods are being recreated."""

@@ -98,6 +98,29 @@ class End(StrEnum):
     A row has its word (for programs and `status`), its cause (for the docs), the exit code, the reason of its event (""
     for no event), how a policy counts it, whether the run on the next target of the command may follow, and what a user
     can do. Its name is what is recorded: it is unique, and several rows may share a word.
+
+    These are all places in which a run gets an end:
+
+    - The planner (`plan`): `ENDS` has the causes, and the first one counts. `_ended` makes FAILED or LEFT_OUT of an
+      end after which pods have failed or are left, `_with_last_step` ends a run whose last step cannot be done, and
+      `_next_pods` one whose first part is done.
+    - The time (`Limits.apply`): TIMED_OUT after `--timeout`, or too long without progress. If the process has only a
+      turn of the run (`Times.is_turn`), that is YIELDED, and the run goes on in another turn. `apply` also takes ends
+      away: all but ABORTED while the known state may be out of date, and those before which the run waits
+      (`Plan.wait_before_end`).
+    - The command (`rollout/carry_out`): INTERRUPTED by Ctrl-C, a signal or a closed stdout, STOPPED by any other
+      error. An interrupted command waits a moment for the responses to its writes (`Runner.run`). A turn
+      (`Times.is_turn`) ends at once, because others need its place.
+    - The task of a policy's run (`manager/policies/run_task`): a missing right ends a run with an image as LEFT_OUT,
+      and so does `Pace.after` a run that gets nowhere. After an end of `GOES_ON`, also because the window has closed,
+      the run has not ended. `_outcome` says how an end counts for the policy.
+    - The policy (`core/policy/course`): `next_run` ends a run that does not fit the policy any more, or that a newer
+      one replaces. Its task is cancelled. So it is if the policy is suspended or deleted, or another manager leads.
+      No end is recorded on the requests of a cancelled task.
+    - `abort` and `undo` record an abort on the requests of the run, and those of the undo name the run that they end
+      (`RunRequest.ended_runs`). The process of the run finds it by `_aborted`.
+    - Those who look at the run (`overview.run_status`): an abort counts without a process, too, and a run is STOPPED
+      if its process is gone and has recorded no end.
     """
 
     word: str
