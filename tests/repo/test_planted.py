@@ -45,3 +45,8 @@ def test_mutants_meet_all_schedules() -> None:
     name = "tests/simulation/test_simulation.py::test_schedules"
     firsts = range(0, test_simulation.SCHEDULES, test_simulation.CHUNK)
     assert list(mutants.SCHEDULES) == [f"{name}[{first}]" for first in firsts]
+
+
+def test_mutants_that_say_the_same_are_still_possible() -> None:
+    """Their keys have the file and the statement, which may move or change. Then `make mutants` stops at once."""
+    assert mutants.EQUIVALENT.keys() <= {mutant.key for _, mutant in mutants.all_mutants()}

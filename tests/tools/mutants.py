@@ -73,15 +73,13 @@ EQUIVALENT: dict[str, str] = {
     "node/daemon.py: 3.0 -> 4.0: TIDY_SECONDS = 3.0": "nobody is promised a second of it",
     "node/hooks.py: 0 -> 1: while left > 0 and (chunk := (await response.content.read(le":
         "whether the last byte of an answer that nobody uses is read",
-    "node/records.py: 2.0 -> 3.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0":
+    "node/lookups.py: 2.0 -> 3.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0":
         "how soon a runtime that was away for long is asked again: nobody is promised a second of it",
-    "node/records.py: 0.5 -> 1.5: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
-    "node/records.py: 5.0 -> 6.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
+    "node/lookups.py: 0.5 -> 1.5: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
+    "node/lookups.py: 5.0 -> 6.0: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
     "node/kubelet_health.py: 0.5 -> 1.5: FRESH_SECONDS = 0.5": "how old an answer may be: nobody is promised a second",
     "node/pods.py: 60.0 -> 61.0: LEFT_SECONDS = 60.0": "nobody is promised a second of it",
     "node/daemon.py: 0 -> 1: kubelet_healthz_port: int = 0": "the command line always says it",
-    "node/observe.py: True -> False: runtime_state.foreign.update(zip(wanted, found, strict=True)":
-        "there is an answer for each question",
     "node/slots.py: statement left out: timer.cancel()": "a slot is given back once, whoever comes first",
     "node/daemon.py: statement left out: small_tls_buffers()": "memory only",
     "node/execute.py: 0.0 -> 1.0: result = HookResult(0.0, 'it was interrupted')":
@@ -98,7 +96,7 @@ EQUIVALENT: dict[str, str] = {
         "a UID has 36 characters",
     "node/hooks.py: Gt -> GtE: while left > 0 and (chunk := (await response.content.read(le":
         "reading no bytes reads none",
-    "node/records.py: 0.1 -> 1.1: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
+    "node/lookups.py: 0.1 -> 1.1: RUNTIME_RETRY = Backoff(initial=0.5, factor=2.0, maximum=5.0": "likewise",
     "node/daemon.py: False -> True: serve_forecast: bool = False": "the command line always says it",
     "node/daemon.py: statement left out: freeze_objects()": "memory and speed only",
     "node/writes.py: Lt -> LtE: if now < retry.next_try and retry.version in ('', request.re":
@@ -108,7 +106,7 @@ EQUIVALENT: dict[str, str] = {
     "node/observe.py: Gt -> GtE: if loop_time() > answered + WAITED_SECONDS:": "one instant, which nobody hits",
     "node/pods.py: Lt -> LtE: if loop.time() < kept_until:": "one instant, which nobody hits",
     "node/pods.py: 0.0 -> 1.0: until = 0.0": "an instant soon after the machine has started",
-    "node/reconcile.py: Add -> Sub: return None if at is None else max(at, loop_time() + ROUND_SE":
+    "node/reconcile.py: Add -> Sub: return None if at is None else max(at, loop_time() + ROUND_S":
         "whether a look that wants another one at once waits 10 ms: nobody is promised it",
     "node/execute.py: 12 -> 13: task = asyncio.create_task(run, name=f'{type(action).__name_": "a task's name",
     "node/controller.py: statement left out: self.pods_heartbeat.within(LATE_SECONDS, 'ending')":
@@ -165,6 +163,12 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
         for number, what in enumerate(_changes(node)):
             line = getattr(node, "lineno", 0)
             yield Mutant(str(path.relative_to(ROOT)), line, what, index, number, statements[id(node)])
+
+
+def all_mutants() -> list[tuple[str, Mutant]]:
+    """Every mutant of all rooms, each with its room."""
+    rooms = ((room, path) for room in TESTS for path in sorted((ROOT / room).rglob("*.py")))
+    return [(room, mutant) for room, path in rooms for mutant in mutants_of(path)]
 
 
 def _not_behaviour(tree: ast.Module) -> set[int]:
@@ -352,9 +356,7 @@ def baseline(folder: Path) -> None:
 def main() -> None:
     """Print each survivor, and the score."""
     count, seed = ([int(word) for word in sys.argv[1:]] + [400, 1][len(sys.argv) - 1 :])[:2]
-    everything = [
-        (room, mutant) for room in TESTS for path in sorted((ROOT / room).rglob("*.py")) for mutant in mutants_of(path)
-    ]
+    everything = all_mutants()
     chosen = random.Random(seed).sample(everything, min(count, len(everything)))
     equivalent = [mutant for _, mutant in chosen if mutant.key in EQUIVALENT]
     stale = EQUIVALENT.keys() - {mutant.key for _, mutant in everything}
