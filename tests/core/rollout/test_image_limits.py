@@ -236,7 +236,10 @@ def test_a_pod_that_comes_and_goes_while_its_budget_is_used_up_gets_few_requests
 def test_a_pod_that_comes_and_goes_is_asked_again_once_it_has_been_unready_for_long() -> None:
     of, (pod,) = of_image(pulls=False), pods(OLD)
     first = failed(of, pod, Reason.RUN_STOPPED)
-    third = replace(first, request=replace(first.request, name=of.request_name(pod.pod.uid, "x.2")))
+    third, tenth, later = (
+        replace(first, request=replace(first.request, name=of.request_name(pod.pod.uid, f"x.{before}")))
+        for before in (2, 9, 99)
+    )
 
     def asks(last: RunRequest, seconds: int, allowed: int = 0) -> bool:
         unready = replace(pod, ready=False, ready_since=NOW - timedelta(seconds=seconds))
@@ -246,6 +249,9 @@ def test_a_pod_that_comes_and_goes_is_asked_again_once_it_has_been_unready_for_l
 
     assert [asks(first, seconds) for seconds in (0, 29, 30)] == [False, False, True]
     assert [asks(third, seconds) for seconds in (30, 119, 120)] == [False, False, True]
+    longest = 30 * 2**9
+    for last in (tenth, later):
+        assert [asks(last, seconds) for seconds in (longest - 1, longest)] == [False, True], "no longer than this"
     assert asks(first, 0, allowed=1), "within the budget it starts at once"
 
 

@@ -239,6 +239,8 @@ class TestBudgets:
     def test_an_unready_pod_costs_a_disruption_budget_nothing(self) -> None:
         found = planned(World((replace(ONE, ready=False), TWO), budgets=(budget(0),)))
         assert chosen(found) == ["web-0"]
+        one, two = World((replace(ONE, ready=False), TWO), budgets=(budget(1),)), run(max_unavailable=Amount(2))
+        assert chosen(planned(one, two)) == ["web-0", "web-1"], "it leaves the budget for the next one"
 
     def test_nodes_and_zones(self) -> None:
         pods = (member("a1"), member("a2"), member("b1", node="node-b"), member("c1", node="node-c"))
