@@ -175,7 +175,7 @@ class End(StrEnum):
 
     @property
     def watch_code(self) -> int:
-        """The exit code of `status --watch`. Whatever else has stopped the process of the run, the run is not done."""
+        """The exit code of `status --watch`. A run that was interrupted, timed out or stopped has failed so far."""
         return self.exit_code if self.over or self is End.PAUSED else End.FAILED.exit_code
 
     @classmethod
