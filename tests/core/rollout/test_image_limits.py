@@ -206,6 +206,8 @@ def test_an_image_that_is_present_for_long_is_given_only_within_the_budgets() ->
     assert (patched(became_ready), stopped(became_ready)) == ([], ["web-0"]), "its request used no budget"
     third = replace(down, pod=replace(down.pod, name="web-2", uid="uid-web-2"))
     assert stopped(plan(60, pod, down, third)) == ["web-0"], "the limit of the run itself is used up"
+    both = world((pod, down), present(of, pod, 60), asked(of, down))
+    assert patched(planned(replace(both, budgets=(budget(1),)), of)) == ["web-0"], "one that is down uses nothing more"
 
 
 @pytest.mark.parametrize(("period", "most"), [(20, 1), (60, 2), (200, 4)])

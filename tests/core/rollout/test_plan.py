@@ -254,6 +254,13 @@ class TestBudgets:
         assert why(found)["b1"] == "zone east has reached the limit of 2 pods in progress or unready"
         assert len(planned(World(pods), run(max_unavailable=wide, max_per_zone=1)).create) == 4, "no zone is known"
 
+    def test_a_pod_that_is_not_ready_for_long_enough_counts_but_not_against_itself(self) -> None:
+        fresh, ahead = (replace(TWO, ready_since=NOW + timedelta(seconds=seconds)) for seconds in (-5, 5))
+        limited = run(min_ready=60, max_per_node=1)
+        assert chosen(planned(World((fresh,)), limited)) == ["web-1"]
+        assert chosen(planned(World((ONE, fresh)), limited)) == ["web-1"]
+        assert chosen(planned(World((ONE, ahead)))) == ["web-0"], "a node's clock that is ahead does not matter"
+
     def test_unready_ones_on_a_node_count_but_not_against_each_other(self) -> None:
         limited = run(max_unavailable=Amount(4), max_per_node=1)
         lost = replace(member("lost", container(running=False)), ready=False)
