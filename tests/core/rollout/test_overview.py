@@ -97,6 +97,7 @@ def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:
     assert (seen(aborted, new).word, seen(aborted, new).phase) == ("aborted", RunPhase.OVER)
     nothing = seen(written(old, None, created=""))
     assert (nothing.host, nothing.active_at, nothing.idle) == ("", None, 0.0)
+    assert (nothing.done, nothing.total, nothing.waits) == (0, 0, "")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"done":1}', '{"at":"2026-01-01T12:00:00Z","phase":"Going"}'])
