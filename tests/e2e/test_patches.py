@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from crrd.core.rollout.patched import ANNOTATION_PATCHED
+from crrd.core.api.images import ANNOTATION_PATCHED
 from crrd.kube.resources import PODS, Resource
 from tests.support.cluster import (
     PATIENCE,

@@ -161,6 +161,21 @@ async def test_pods_and_replicaset_follow_through_typos_leaders_and_suspensions(
         assert managed.ended == [("templateImage", each) for each in ("succeeded", "failed", "succeeded")]
 
 
+async def test_a_pod_that_a_patch_has_restarted_has_the_image_of_its_template(tmp_path: Path) -> None:
+    spelled = f"docker.io/library/i:1@sha256:{'0123456789abcdef' * 4}"
+    async with shopping(tmp_path, tokens={"m": User("crrd-manager")}) as shop:
+        await shop.images.give(spelled, but=1)
+        before = await shop.pods()
+        assert {*before.values()} == {spelled, "i:1"}
+        await shop.managed.policy(**FOLLOW)
+        await shop.managed.lead()
+        assert "run" not in await shop.managed.until(is_idle)
+        assert (await shop.pods(), await shop.managed.cluster.requests()) == (before, [])
+        await shop.set("i:2")
+        run = (await shop.has("i:2"))["run"]
+        assert (run["failed"], run["before"]) == (False, ["i:1"])
+
+
 async def test_nothing_is_left_of_a_policy_in_whatever_order_it_ends(tmp_path: Path) -> None:
     """Neither a request that keeps a pod unready nor a pull pod."""
     async with shopping(tmp_path, tokens={"m": User("crrd-manager")}) as shop:

@@ -7,6 +7,7 @@ from typing import Any
 
 from crrd.core.admission.rules import Denied, read_new, review_create
 from crrd.core.api.pod import parse_pod
+from crrd.lib.jsonfields import shown
 
 JsonObject = dict[str, Any]
 Change = Callable[[JsonObject], object]
@@ -106,6 +107,15 @@ def meta(**fields: Any) -> Change:
 
 def status(**fields: Any) -> Change:
     return lambda obj: obj["status"].update(fields)
+
+
+SPELLED = f"docker.io/library/app:1@sha256:{'0123456789abcdef' * 4}"
+
+
+def spelled(pod: JsonObject) -> None:
+    """Give the container another name of its image, as a restart by a patch does."""
+    pod["spec"]["containers"][0].update(image=SPELLED)
+    pod["status"]["containerStatuses"][0].update(imageID=SPELLED.replace(":1@", "@"))
 
 
 def without_id(pod: JsonObject) -> None:
@@ -288,6 +298,12 @@ CREATE_REFUSALS = [
         "spec.containers[0].image must be another image than that of 'app'",
         containers({"name": "app", "image": "app:1"}),
         pod=lambda o: o["spec"]["containers"][0].update(image="app:1"),
+    ),
+    Refusal(
+        "image that the container has by another name",
+        f"spec.containers[0].image must be another image than that of 'app', which is named {shown(SPELLED)} there",
+        containers({"name": "app", "image": "app:1"}),
+        pod=spelled,
     ),
     Refusal(
         "image of a static pod",

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from crrd.core.api.images import ANNOTATION_PATCHED
 from crrd.core.api.time import rfc3339
-from crrd.core.rollout.patched import ANNOTATION_PATCHED, CANNOT_START
+from crrd.core.rollout.patched import CANNOT_START
 from crrd.core.rollout.state import Member, read_member
 from crrd.lib.jsonpatch import Operation
 from crrd_localnode.api.errors import ApiError

@@ -68,6 +68,7 @@ REASONS = {
     "container that stays down": DenialReason.CONTAINER_NEVER_RESTARTED,
     "pod that stays down": DenialReason.CONTAINER_NEVER_RESTARTED,
     "image that the container has": DenialReason.IMAGE,
+    "image that the container has by another name": DenialReason.IMAGE,
     "image of a static pod": DenialReason.IMAGE,
     "image of a container that may stay down": DenialReason.IMAGE,
     "image and force": DenialReason.IMAGE,

@@ -1647,6 +1647,7 @@ def first_image(written: float, reason: str = "") -> Json:
 
 
 REFUSED = waiting("ErrImagePull", "not found")
+SPELLED = f"docker.io/library/app:2@sha256:{'0123456789abcdef' * 4}"
 SET, TAKEN = "the image app:2 is on the node; waiting until the pod has it", "the pod has the image app:2; kubelet has"
 FAILING = "kubelet has stopped the container, and cannot pull its new image app:2 (ErrImagePull: not found)"
 BACK = "to start the container with an image that the node has: kubectl "
@@ -1712,6 +1713,13 @@ IMAGE_ROWS = [
         MOVING,
         "the new container containerd://new012345678 is running (for 20s), and is ready",
         pod=having("app:2", status(NEW, 3)),
+    ),
+    Row(
+        "ready, and restarted by a patch",
+        for_image(8, "ImagePresent"),
+        MOVING,
+        "the new container containerd://new012345678 is running (for 20s), and is ready",
+        pod=having(SPELLED, status(NEW, 4, imageID=SPELLED.replace(":2@", "@"))),
     ),
 ]
 

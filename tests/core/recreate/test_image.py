@@ -105,6 +105,24 @@ def test_it_is_done_when_the_next_instance_has_the_image_and_is_ready() -> None:
     assert state(unready).phase is StatePhase.RECREATING
 
 
+SPELLED = f"docker.io/library/{NEW}@sha256:{'0123456789abcdef' * 4}"
+
+
+def respelled(container_id: str, **changes: Any) -> Pod:
+    """A pod that had the image, and which a restart by a patch gives another name of it."""
+    return shown(SPELLED, container_id, image_id=SPELLED.replace(":2@", "@"), **changes)
+
+
+def test_another_name_of_the_image_is_that_image() -> None:
+    new = instance("new", image=SPELLED, created_at=2)
+    assert state(one(asked(), respelled("new"), exited("old", image=OLD), new)).phase is StatePhase.SUCCEEDED
+    hashed = replace(new, image="", hash=hash_of_name_and_image("app", SPELLED))
+    decision = one(asked(), respelled("new"), exited("old", hash="1"), hashed, kubelet_minor=36)
+    assert state(decision).phase is StatePhase.SUCCEEDED
+    before = instance("before", image=NEW, created_at=2)
+    assert state(one(asked(), respelled("before"), before)).phase is StatePhase.RECREATING, "kubelet replaces it"
+
+
 def test_an_instance_of_the_old_image_is_not_the_one() -> None:
     """The old instance has crashed after the patch, and kubelet had the old spec still when it started the next one."""
     decision = one(asked(), shown(NEW, "new"), instance("new", image=OLD, created_at=2))
@@ -243,7 +261,7 @@ def test_nothing_is_ever_stopped_and_done_means_the_image(
         if write.status.states[0].phase is StatePhase.SUCCEEDED:
             app = view.containers["app"]
             newest = max(found, key=lambda each: each.created_at)
-            assert (app.image, newest.image, app.ready) == (NEW, NEW, True)
+            assert (app.image, newest.image or NEW, app.ready) == (NEW, NEW, True), "some runtimes do not tell"
             assert app.container_id == newest.pin.container_id
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from crrd.core.api.images import ANNOTATION_PATCHED
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import ANNOTATION_ABORTED, StatePhase
@@ -23,7 +24,6 @@ from crrd.core.rollout.patch.operations import (
     runs_other_image,
     spelling_of,
 )
-from crrd.core.rollout.patched import ANNOTATION_PATCHED
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.run import LABEL_RUN, Amount
 from crrd.core.rollout.skips import kubelet_matters
@@ -37,6 +37,7 @@ from crrd_localnode.api.resources import POD as POD_KIND
 from tests.support.rollouts import AFTER, BEFORE, budget, chosen, container, member, planned, run, stages, workload
 
 DIGEST = f"sha256:{'0' * 64}"
+MOVED = f"docker.io/library/app@sha256:{'1' * 64}"
 NOW = "2026-01-01T12:01:00Z"
 LATER = datetime(2026, 1, 1, 12, 1, 30, tzinfo=UTC)
 BY_PATCH = run(patch=True)
@@ -104,6 +105,31 @@ def test_an_earlier_run_leaves_nothing() -> None:
     assert second["spec"]["containers"][1]["image"] == f"docker.io/library/app@{DIGEST}"
     third = restarted({**second, "status": pod()["status"]}, run(name="third", patch=True), "2026-01-01T13:00:00Z")
     assert third["spec"]["containers"][1]["image"] == f"docker.io/library/app:1@{DIGEST}"
+
+
+def test_names_of_an_image_that_somebody_has_replaced_are_forgotten() -> None:
+    """Else another image would count as that of the template."""
+    second = restarted(restarted(pod()), run(name="second", patch=True))
+    assert read_member(second).pod.containers["app"].has_image("app:1")
+    changed = deepcopy(second)
+    changed["spec"]["containers"][1]["image"] = "app:2"
+    third = restarted(changed, run(name="third", patch=True))
+    assert third["spec"]["containers"][1]["image"] == f"docker.io/library/app:2@{DIGEST}"
+    found = read_member(third).pod.containers["app"]
+    assert found.image_names == ("app:2", f"docker.io/library/app:2@{DIGEST}")
+    assert (found.has_image("app:2"), found.has_image("app:1")) == (True, False)
+    back = deepcopy(second)
+    back["spec"]["containers"][1]["image"] = "app:1"  # the tag was moved
+    back["status"]["containerStatuses"][0]["imageID"] = MOVED
+    moved = read_member(restarted(back, run(name="third", patch=True))).pod.containers["app"]
+    assert moved.image_names == ("app:1", MOVED.replace("@", ":1@"))
+    without = deepcopy(second)
+    without["spec"]["containers"][1]["name"] = "new"
+    without["status"]["containerStatuses"][0]["name"] = "new"
+    other = restart(read_member(without), BY_PATCH.request("web-0", "uid-web-0", ("new",)), NOW)
+    record = record_of(read_member(patched(without, other)))
+    assert record is not None
+    assert record.used == {}, "the container is gone"
 
 
 CHANGES = {

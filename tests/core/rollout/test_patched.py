@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from crrd.core.api.images import ANNOTATION_PATCHED
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import ANNOTATION_ABORTED, RecreateState, RequestPhase, StatePhase
 from crrd.core.rollout.patched import (
-    ANNOTATION_PATCHED,
     CANNOT_START,
     PatchedContainer,
     PatchRecord,

@@ -229,8 +229,9 @@ def _unfit_for_image(request: Request, pod: Pod, kubelet_minor: int | None) -> D
         policy = f"the restartPolicy of {shown(container.name)} is {known.policy(kubelet_minor)}"
         why = "if the image cannot be started, kubelet does not try again"
         rule = f"containers[0].image must be left out: {policy}, and {why}"
-    elif known.image == container.image:
-        rule = f"containers[0].image must be another image than that of {shown(container.name)}"
+    elif known.has_image(container.image):
+        named = f", which is named {shown(known.image)} there" if known.image != container.image else ""
+        rule = f"containers[0].image must be another image than that of {shown(container.name)}{named}"
     else:
         return None
     return Denied(f"spec.{rule}", DenialReason.IMAGE)

@@ -4,11 +4,12 @@ Nothing here raises for invalid input. A field that cannot be read counts as abs
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from crrd.core.api.images import ANNOTATION_PATCHED, has_image, plainest, recorded_names
 from crrd.core.api.types import READINESS_GATE
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from crrd.kubelet.restart_rules import RestartPolicy, effective_policy
@@ -113,6 +114,7 @@ class PodContainer:
     liveness_probe: bool = False
     readiness_probe: bool = False
     image: str = ""  # In the spec
+    image_names: tuple[str, ...] = ()  # Names of its image that restarts by a patch have recorded, the oldest first
     pulls_image: bool = False  # Whether kubelet pulls its image at every start (imagePullPolicy Always)
     container_id: str = ""
     image_id: str = ""  # Of that instance, as kubelet reports it
@@ -132,6 +134,20 @@ class PodContainer:
     def version_matters(self) -> bool:
         """Whether kubelet's version decides what happens after the container has ended."""
         return self.own_restart_policy is not None or bool(self.restart_rules)
+
+    def has_image(self, image: str) -> bool:
+        """Whether it has the image that a template, a run or a request means, by whatever name."""
+        return has_image(self.image, image, self.image_id, self.image_names)
+
+    @property
+    def plain_image(self) -> str:
+        """The image by the name that it had before restarts by a patch."""
+        plain = plainest(self.image_names) if self.image in self.image_names else self.image
+        return plain if self.has_image(plain) else self.image
+
+    def image_among(self, known: Iterable[str]) -> str:
+        """Return the first of these names that means its image, else `plain_image`."""
+        return next((each for each in known if self.has_image(each)), self.plain_image)
 
     def policy(self, minor: int | None) -> RestartPolicy:
         """Return the restartPolicy that kubelet 1.`minor` applies (None: unknown version)."""
@@ -227,6 +243,8 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         for index, entry in enumerate(map(mapping, items(status.get(key)))):
             statuses.setdefault(text(entry.get("name")), (entry, f"/status/{key}/{index}"))
     containers: dict[str, PodContainer] = {}
+    annotations, labels = mapping(meta.get("annotations")), mapping(meta.get("labels"))
+    recorded = recorded_names(text(annotations.get(ANNOTATION_PATCHED)))
     of_pod = _restart_policy(spec.get("restartPolicy"), RestartPolicy.ALWAYS)
     for name, entry, kind in pod_containers(spec):
         own = entry.get("restartPolicy") if kind is ContainerKind.REGULAR else None
@@ -240,10 +258,10 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
             entry.get("livenessProbe") is not None,
             entry.get("readinessProbe") is not None,
             text(entry.get("image")),
+            recorded.get(name, ()),
             entry.get("imagePullPolicy") == "Always",
         )
         containers.setdefault(name, _with_status(plain, *statuses.get(name, ({}, ""))))
-    annotations, labels = mapping(meta.get("annotations")), mapping(meta.get("labels"))
     counted = (owner for label, (owner, policies) in _COUNTED.items() if label in labels and of_pod in policies)
     return Pod(
         **_meta_fields(pod),

@@ -55,7 +55,7 @@ def _image_pending(
 ) -> Finding | None:
     """Return the finding for a container that does not run its new image yet; None if it does, or waits otherwise."""
     written, image = facts.seconds_since(facts.times.written), container.image
-    has_image, target = known.image == image, facts.request.target(container)
+    has_image, target = known.has_image(image), facts.request.target(container)
     if known.waiting_reason in IMAGE_NOT_PULLED and has_image and target is not None:
         back = f"kubectl -n {facts.request.namespace} set image pod/{facts.request.pod_name} {known.name}=IMAGE"
         if facts.run is not None:
@@ -83,7 +83,7 @@ def _status_message(facts: Facts, state: RecreateState, otherwise: Topic) -> Fin
 def _runs_next(target: Pin | None, container: RequestedContainer, known: PodContainer) -> bool:
     """Whether the pod's status shows the next instance. A container that had never run gets its first one."""
     if target is None and container.image:
-        return known.image == container.image and bool(known.container_id)
+        return known.has_image(container.image) and bool(known.container_id)
     return _is_successor(target, known)
 
 

@@ -21,7 +21,7 @@ SHOWN_SECONDS = 2.0  # From the change of the pod until the status says that kub
 
 def await_image(view: ContainerView, *, blocked: bool) -> Step:
     """Return what to do about a container that gets another image."""
-    if view.status.image != view.image:
+    if not view.status.has_image(view.image):
         return _await_change(view, blocked=blocked)
     newest = view.newest
     if newest is None or newest.state is ContainerState.EXITED:
@@ -87,10 +87,10 @@ def _started_for_image(view: ContainerView, newest: Instance) -> bool:
     must have had the time to replace this one.
     """
     if newest.image:
-        return newest.image == view.image
+        return newest.image == view.status.image
     minor, observed, target = view.whole.node.kubelet_minor, view.whole.observed, view.target
     if minor is None or minor >= SINCE:
-        return newest.hash == hash_of_name_and_image(view.name, view.image)
+        return newest.hash == hash_of_name_and_image(view.name, view.status.image)
     if target is not None:
         if (before := observed.hashes.get(target.bare_id)) is not None:
             return newest.hash != before

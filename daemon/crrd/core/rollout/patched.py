@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from crrd.core.api.images import ANNOTATION_PATCHED, RECORD_VERSION
 from crrd.core.api.pod import Pod, PodContainer, parse_pod, pod_containers
 from crrd.core.api.reason_table import ReasonTable
 from crrd.core.api.reasons import Reason
@@ -29,10 +30,7 @@ from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.spelling import is_same_image
 from crrd.lib.jsonfields import items, mapping, number, text
 
-ANNOTATION_PATCHED = "crr.apps.kruise.io/restarted-by-patch"
-"""On a pod: the last restart of its containers by a patch."""
 OWN_PREFIX = "crr.apps.kruise.io/"
-STORED_VERSION = 1
 _CHARACTERS = 300  # Most characters of kubelet's message, because annotations have a limit of size
 CANNOT_START = (
     "ErrImageNeverPull",
@@ -82,7 +80,7 @@ class PatchRecord:
 
     def to_json(self) -> str:
         """Return the text of the annotation."""
-        return json.dumps({"version": STORED_VERSION, **asdict(self)}, sort_keys=True, separators=(",", ":"))
+        return json.dumps({"version": RECORD_VERSION, **asdict(self)}, sort_keys=True, separators=(",", ":"))
 
     def proceeding(self, name: str, before: str, given: str) -> "PatchRecord":
         """Return the record with the patch of the next container."""
@@ -119,7 +117,7 @@ def read_record(annotation: str) -> PatchRecord | None:
     used = {name: tuple(map(text, items(spelled))) for name, spelled in mapping(shape.get("used")).items()}
     record = PatchRecord(text(shape.get("request")), text(shape.get("created")), containers, used)
     sound = all(isinstance(value, str) for each in containers for value in _values(each))
-    known = 0 < number(shape.get("version")) <= STORED_VERSION
+    known = 0 < number(shape.get("version")) <= RECORD_VERSION
     return record if known and sound and containers and record.request else None
 
 

@@ -11,12 +11,12 @@ since the container started, and then the next instance would run another image.
 import re
 from collections.abc import Sequence
 
+from crrd.core.api.images import read_image_name
 from crrd.core.api.pod import PodContainer
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CONTAINERD = "containerd://"
 _ENOUGH = len("sha256:") + 48  # Characters of an ID that no other image begins with
-_TAG = re.compile(r"[^/@]*:(?P<tag>\w[\w.-]{0,127})")
 
 
 def spellings(container: PodContainer) -> tuple[str, ...]:
@@ -27,27 +27,17 @@ def spellings(container: PodContainer) -> tuple[str, ...]:
     each start (imagePullPolicy Always), an ID is of no use, because no registry knows it.
     """
     repository, _, digest = container.image_id.rpartition("://")[2].rpartition("@")
-    name = container.image.partition("@")[0]
-    tag = _TAG.fullmatch(name.rpartition("/")[2])
-    name = name.removesuffix(f":{tag['tag']}") if tag else name
+    name = read_image_name(container.image)
     if repository and _DIGEST.fullmatch(digest):
-        if _full_name(name) != _full_name(repository):
+        if name.repository != read_image_name(repository).repository:
             return ()  # the image is known by several names, and kubelet may not be allowed to pull it by this one
-        tagged = (f"{repository}:{tag['tag']}@{digest}",) if tag else ()
+        tagged = (f"{repository}:{name.tag}@{digest}",) if name.tag else ()
         found = (*tagged, f"{repository}@{digest}")
     elif _DIGEST.fullmatch(digest) and container.container_id.startswith(_CONTAINERD) and not container.pulls_image:
         found = (digest, digest[:_ENOUGH])
     else:
         found = ()
     return tuple(each for each in found if each != container.image)
-
-
-def _full_name(repository: str) -> str:
-    """Return the name of a repository with its registry, as the runtimes complete it (distribution/reference)."""
-    first, slash, _ = repository.partition("/")
-    if slash and ("." in first or ":" in first or first == "localhost"):
-        return repository
-    return f"docker.io/{repository}" if slash else f"docker.io/library/{repository}"
 
 
 def next_spelling(container: PodContainer, used: Sequence[str]) -> str:

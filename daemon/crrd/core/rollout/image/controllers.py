@@ -289,7 +289,7 @@ class _Set(Controller):
         images, had, own = member.pod.containers, set(before.content.images), self.facts.container
         for each in self.facts.state.own_revisions:
             other = [(name, image) for name, image in each.content.images if (name, image) not in had and name != own]
-            fits = all(name in images and images[name].image == image for name, image in other)
+            fits = all(name in images and images[name].has_image(image) for name, image in other)
             if fits and (each.content.shape, each.content.image) == (before.content.shape, self.image):
                 return each
         return None
@@ -301,7 +301,7 @@ def set_label(facts: ImageRun, member: Member, before: str, after: str) -> Write
     tests = (
         jsonpatch.test("/metadata/uid", member.pod.uid),
         jsonpatch.test(path, before),
-        jsonpatch.test(f"{image}/image", facts.image),
+        jsonpatch.test(f"{image}/image", member.pod.containers[facts.container].image),
     )
     return Write("pods", member.pod.name, member.pod.uid, (*tests, jsonpatch.replace(path, after)))
 

@@ -1,6 +1,6 @@
 """One run with an image, in one world: all that its decisions are based on, and nothing of it can be missing."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -108,9 +108,22 @@ class ImageRun:
         return member.pod.containers.get(self.container) if member is not None else None
 
     def image_of(self, member: Member | None) -> str:
-        """Return the image that the pod's spec has, "" if it does not have the container."""
+        """Return the image that the pod's spec has, "" if it does not have the container.
+
+        Restarts by a patch give it other names. So it is by the first name that run, template, revisions or other pods
+        have for the same image.
+        """
         found = self.container_of(member)
-        return found.image if found is not None else ""
+        return found.image_among(self._names) if found is not None else ""
+
+    @cached_property
+    def _names(self) -> Sequence[str]:
+        """The names by which images are known to the run. Those of pods come last, the plain ones first."""
+        change, there = self.change, filter(None, map(self.container_of, self.examples))
+        contents = self.template.content, *(each.content for each in self.state.own_revisions)
+        known = (change.image, change.template_image, *change.before, *(each.image for each in contents))
+        of_pods = sorted({each.plain_image for each in there}, key=lambda each: ("@" in each, each))
+        return tuple(filter(None, dict.fromkeys((*known, *of_pods))))
 
     def has_image(self, row: Row) -> bool:
         """Whether the pod's spec has the image."""

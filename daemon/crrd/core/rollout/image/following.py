@@ -103,9 +103,11 @@ def _changes(
     recorded, complete = [], True
     for name, image in template.content.images:
         pods = [each.pod for each in members if name in each.pod.containers]
-        lacking = tuple((pod.name, pod.node_name) for pod in pods if pod.containers[name].image != image)
-        others = {pod.containers[name].image for pod in pods} - {image}
+        without = [pod for pod in pods if not pod.containers[name].has_image(image)]
+        lacking = tuple((pod.name, pod.node_name) for pod in without)
         of_new_pods = {other for each in records for known, other in each.content.images if known == name}
+        names = sorted(of_new_pods | {other for known, other in given if known == name})
+        others = {pod.containers[name].image_among(names) for pod in without}
         behind = any((name, image) not in each.content.images for each in records)
         if behind and not lacking:
             recorded.append(TemplateChange(name, image))

@@ -49,7 +49,7 @@ class NewImage(Kind):
         """See Kind. One that crashes or has never run gets the image, too, because it may help."""
         minor = known_minor(self.world.kubelets.get(member.pod.node_name, ""))
         why_not = barred(member.pod, container, minor, allow_pod_restart=self.run.options.allow_pod_restart)
-        if container.image == self.change.image:
+        if container.has_image(self.change.image):
             return Skip.HAS_IMAGE
         if container.kind is ContainerKind.SIDECAR and keeps_sidecars(minor):
             return Skip.KEPT

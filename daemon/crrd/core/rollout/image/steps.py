@@ -91,8 +91,9 @@ def patch_of(facts: ImageRun, row: Row) -> tuple[Operation, ...]:
     """Return the JSON patch that gives a pod the image, if it still has the image that was decided on."""
     if row.member is None:
         return ()
-    path, before = row.member.pod.path_of(facts.container), facts.image_of(row.member)
-    image = image_operations(path, facts.container, before, facts.image)
+    pod = row.member.pod
+    before = pod.containers[facts.container].image
+    image = image_operations(pod.path_of(facts.container), facts.container, before, facts.image)
     return jsonpatch.test("/metadata/uid", row.uid), *image
 
 

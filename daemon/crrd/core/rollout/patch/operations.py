@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from crrd.core.api.images import ANNOTATION_PATCHED
 from crrd.core.api.pod import PodContainer
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import StatePhase
-from crrd.core.rollout.patched import ANNOTATION_PATCHED, PatchedContainer, PatchRecord, is_due, read_record
+from crrd.core.rollout.patched import PatchedContainer, PatchRecord, is_due, read_record
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.core.rollout.spelling import next_spelling
 from crrd.core.rollout.state import Member
@@ -66,6 +67,7 @@ def restart(member: Member, request: Mapping[str, Any], now: str) -> tuple[Opera
         restarted.append(asked)
         operations += _respell(member, asked) if given else ()
     used = before.used_by_now() if before is not None else {}
+    used = {name: names for name, names in used.items() if _is_known(pod.containers.get(name), names)}
     record = PatchRecord(meta["name"], now, tuple(restarted), used)
     there = member.annotations or {}
     earlier = [key for key in there if key.startswith(_OF_A_RUN) and key not in annotations]
@@ -109,6 +111,11 @@ def foreign_image(made: Member) -> str:
         if each.given and image != each.given:
             return f"{each.name} to {image}"
     return ""
+
+
+def _is_known(container: PodContainer | None, names: tuple[str, ...]) -> bool:
+    """Whether these are names of the image that a container has, because nobody else has written that since."""
+    return container is not None and names[-1:] == (container.image,)
 
 
 def _respell(member: Member, asked: PatchedContainer) -> Iterable[Operation]:
