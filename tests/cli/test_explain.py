@@ -29,6 +29,7 @@ from tests.support.cluster import (
 from tests.support.command import crrd, explained
 from tests.support.daemons import NodeDaemon
 from tests.support.faulty_api import Match
+from tests.support.recreates import recreate
 from tests.support.scripted_api import reply, scripted_api
 
 GATE: dict[str, Any] = {"readinessGates": [{"conditionType": model.READINESS_GATE}]}
@@ -229,9 +230,40 @@ async def test_what_may_not_be_read_is_left_out(cluster: Cluster) -> None:
     ]
 
 
+async def test_a_pod_whose_image_has_another_name(cluster: Cluster) -> None:
+    await cluster.run_pod("web", [container("app"), container("side")])
+    assert "no container has another name of its image" in await explained(cluster, "pod/web")
+    ended = await recreate(cluster, "pod/web", "-c", "app", "--via", "patch")
+    assert ended.code == 0, ended
+    out = await explained(cluster, "pods/web")
+    assert out.splitlines()[0] == f"pod {cluster.namespace}/web: Running, on node {cluster.node_name}"
+    said = r"^container app: run \S+ restarted it by a patch \d+s ago; since then its image is named"
+    assert re.search(said, out, re.MULTILINE)
+    assert await explained(cluster, "po/web", "-o", "name") == "pod/web\n"
+    cluster.local.api.fail_next(status=403, match=on(model.PLURAL))
+    answer = await told(cluster, "pod/web")
+    (app,) = answer["containers"]
+    image = next(each for each in (await cluster.pod("web"))["spec"]["containers"] if each["name"] == "app")["image"]
+    assert (app["image"], app["imageBefore"], app["reason"]) == (image, cluster.image, "OtherName")
+    assert answer["notes"] == ["cannot read the requests of this pod: forbidden"]
+
+
+async def test_a_pod_that_cannot_be_read_is_one_line(cluster: Cluster) -> None:
+    where = "-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig)
+    gone = await crrd("explain", "pod/web", *where)
+    assert (gone.code, gone.err) == (1, f"crrd explain: pod 'web' not found in namespace {cluster.namespace!r}\n")
+    cluster.local.api.fail_next(status=403, match=on("/pods/web"))
+    refused = await crrd("explain", "pod/web", *where)
+    assert (refused.code, refused.out, len(refused.err.splitlines())) == (1, "", 1)
+    assert f"cannot read pod 'web' in namespace {cluster.namespace!r}: " in refused.err
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
+        (("pod/one",), "'pod/one' is not the name of a pod: use pod/NAME -n NAMESPACE (for a request in a namespace"),
+        (("pod/", "-n", "shop"), "'pod/' is not the name of a pod"),
+        (("pods/a/b", "-n", "shop"), "'pods/a/b' is not the name of a pod"),
         (("one",), "'one' is not the name of a request: use NAMESPACE/NAME, or NAME -n NAMESPACE (kubectl get crr -A)"),
         (("shop/",), "'shop/' is not the name of a request"),
         (("a/b/c",), "'a/b/c' is not the name of a request"),

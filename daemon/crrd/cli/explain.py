@@ -1,17 +1,15 @@
-"""`crrd explain`: shows the state of a request. Reads what `core.explain` needs from the API server.
+"""`crrd explain`: shows the state of a request, or of a pod. Reads what `core.explain` needs from the API server.
 
-Only the request itself must be readable. Everything else is optional, and the output lists what could not be read.
+Only the request or pod itself must be readable. All else is optional, and the output lists what could not be read.
 """
 
 import argparse
 import asyncio
-import os
-import shutil
 import sys
-import textwrap
 from typing import Any
 
 from crrd.cli.connection import access_flags, add_connection_flags, connect
+from crrd.cli.explain_pod import explained_pod, render_pod, render_pod_json, shortly
 from crrd.cli.options import add_output
 from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.time import format_duration
@@ -20,6 +18,7 @@ from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.explain import facts as read
 from crrd.core.explain.facts import DaemonFacts, Facts, Json
 from crrd.core.explain.findings import Explanation, Finding, Topic, Verdict
+from crrd.core.explain.pod import PodExplanation
 from crrd.core.explain.request import explain_request
 from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.state import ProbeFailure
@@ -32,36 +31,44 @@ from crrd.kube.reflector import APPLY
 from crrd.kube.resources import EVENTS, NODES, PODS, REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, CrrdError, GoneError
 from crrd.lib.log import configure as configure_log
-from crrd.lib.plain import plain, with_flags
+from crrd.lib.plain import plain, with_flags, wrapped
 
-EXIT_NOT_EXPLAINED = 1  # The request does not exist, or the API server did not return it
+EXIT_NOT_EXPLAINED = 1  # The request or pod does not exist, or the API server did not return it
+_PODS = ("pod", "pods", "po")  # As kubectl writes the kind
 _COLORS = {Verdict.SUCCEEDED: "32", Verdict.FAILED: "31", Verdict.MOVING: "36", Verdict.STUCK: "33"}
 
 
 class NotExplainedError(CrrdError):
-    """The request cannot be read. The message is one line with the reason and what to do."""
+    """The request or pod cannot be read. The message is one line with the reason and what to do."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags and arguments."""
     parser.description = (
         "Shows the state of a ContainerRecreateRequest: what it waits for and since when, the result of each\n"
-        "container, and what to do next. Only reads from the API server."
+        "container, and what to do next. For a pod, shows which of its images have another name than in its\n"
+        "template, because a restart by a patch gave it to them. Only reads from the API server."
     )
     parser.epilog = (
         "examples:\n"
         "  crrd explain shop/restart-app\n"
-        "  crrd explain restart-app -n shop -o json\n\n"
-        "exit codes: 0 explained, 1 request not found or API server not reachable, 2 bad input"
+        "  crrd explain restart-app -n shop -o json\n"
+        "  crrd explain pod/web-0 -n shop\n\n"
+        "exit codes: 0 explained, 1 not found or API server not reachable, 2 bad input"
     )
-    parser.add_argument("request", metavar="NAMESPACE/NAME", help="the request (with -n only its name)")
-    parser.add_argument("-n", "--namespace", metavar="NAME", default="", help="the request's namespace")
+    parser.add_argument(
+        "request", metavar="NAMESPACE/NAME", help="the request (with -n only its name), or pod/NAME with -n"
+    )
+    parser.add_argument("-n", "--namespace", metavar="NAME", default="", help="the namespace")
     add_output(parser)
     add_connection_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the state of the request. Return the exit code. Raises ConfigurationError for a bad name or kubeconfig."""
+    """Print the state of the request or pod. Return the exit code. Raises ConfigurationError for bad input."""
+    kind, slash, name = args.request.partition("/")
+    if slash and kind in _PODS:
+        return _run_pod(args, name)
     namespace, slash, name = args.request.rpartition("/")
     if slash and args.namespace not in ("", namespace):
         raise ConfigurationError(f"{args.request} and --namespace {args.namespace} are different namespaces: use one")
@@ -80,6 +87,35 @@ def run(args: argparse.Namespace) -> int:
     text, names = f"{render(explanation, flags)}\n", [f"{REQUESTS.full_name}/{name}"]
     print(text if args.output.is_text else args.output.render(render_json(explanation), flags, names), end="")
     return 0
+
+
+def _run_pod(args: argparse.Namespace, name: str) -> int:
+    """Print what is known of a pod. Return the exit code."""
+    flags = access_flags(args)
+    if not args.namespace or not name or "/" in name:
+        kind, _, _ = args.request.partition("/")
+        why = f"{args.request!r} is not the name of a pod: use pod/NAME -n NAMESPACE"
+        raise ConfigurationError(f"{why} (for a request in a namespace {kind!r}, use NAME -n {kind})")
+    configure_log("console", "error")
+    try:
+        found = asyncio.run(_explain_pod(args, name))
+    except NotExplainedError as error:
+        print(f"crrd explain: {plain(with_flags(str(error), flags))}", file=sys.stderr)
+        return EXIT_NOT_EXPLAINED
+    text = f"{render_pod(found, flags)}\n"
+    print(text if args.output.is_text else args.output.render(render_pod_json(found), flags, [f"pod/{name}"]), end="")
+    return 0
+
+
+async def _explain_pod(args: argparse.Namespace, name: str) -> PodExplanation:
+    clock = ServerClock()
+    async with connect(args, clock) as client:
+        try:
+            return await explained_pod(client, clock, args.namespace, name)
+        except GoneError as error:
+            raise NotExplainedError(f"pod {name!r} not found in namespace {args.namespace!r}") from error
+        except (ApiRefusedError, ApiUnavailableError) as error:
+            raise NotExplainedError(f"cannot read pod {name!r} in namespace {args.namespace!r}: {error}") from error
 
 
 async def _explain(args: argparse.Namespace, namespace: str, name: str) -> Explanation:
@@ -148,34 +184,20 @@ def render(found: Explanation, flags: str = "") -> str:
     since = ""
     if cause.since is not None and not cause.topic.says_since:
         since = f" ({format_duration(cause.since)} {'ago' if phase is RequestPhase.COMPLETED else 'so far'})"
-    lines += _wrapped(with_flags(cause_message(found), flags) + since, color=_COLORS[found.verdict])
+    lines += wrapped(with_flags(cause_message(found), flags) + since, color=_COLORS[found.verdict])
     for step in cause.advice:
-        lines += _wrapped(with_flags(step, flags), first="  > ", others="    ")
+        lines += wrapped(with_flags(step, flags), first="  > ", others="    ")
     if any(each.container != cause.container and each.topic is not Topic.TURN_AWAITED for each in found.containers):
         widths = [max(len(plain(getattr(each, part))) for each in found.containers) for part in ("container", "phase")]
         lines.append("")
         for each in found.containers:
             head = f"  {plain(each.container):{widths[0]}}  {each.phase:{widths[1]}}  "
-            lines += _wrapped(with_flags(each.message, flags), first=head, others=" " * len(head))
+            lines += wrapped(with_flags(each.message, flags), first=head, others=" " * len(head))
     if found.notes:
         lines.append("")
         for note in found.notes:
-            lines += _wrapped(with_flags(note_message(note), flags), first="  - ", others="    ")
+            lines += wrapped(with_flags(note_message(note), flags), first="  - ", others="    ")
     return "\n".join(lines)
-
-
-def _wrapped(text: str, *, first: str = "", others: str = "", color: str = "") -> list[str]:
-    """Return a paragraph: wrapped and coloured on a terminal, else as one line."""
-    text = plain(text)
-    if not sys.stdout.isatty():
-        return [first + text]
-    width = max(60, shutil.get_terminal_size().columns)
-    lines = textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False, break_long_words=False
-    )
-    if not color or os.environ.get("NO_COLOR"):
-        return lines
-    return [f"\033[1;{color}m{line}\033[0m" for line in lines]
 
 
 async def _request(client: KubeClient, namespace: str, name: str) -> Json:
@@ -239,7 +261,7 @@ class _Reader(BestEffortReader):
             times=read.read_times(obj),
             run=asked.run if (asked := read_run_request(obj)) is not None else None,
             admitted=read.is_admitted(obj),
-            unread={what: _shortly(error) for what, error in self.unread.items()},
+            unread={what: shortly(error) for what, error in self.unread.items()},
         )
 
     async def _probes(self, pod: Pod | None) -> tuple[tuple[tuple[str, str], ProbeFailure] | None, ...]:
@@ -257,7 +279,3 @@ class _Reader(BestEffortReader):
         if there := await self.list(PODS, read.read_daemon, **selectors):
             return there
         return None if await self.client.first(PODS, label_selector=NODE_DAEMONS) is None else ()
-
-
-def _shortly(error: ApiRefusedError | ApiUnavailableError) -> str:
-    return "forbidden" if isinstance(error, ApiRefusedError) and error.status == 403 else str(error)

@@ -1,7 +1,11 @@
 """Texts for people: untrusted text made safe for a terminal and a status, commands, lists of names, and tables."""
 
 import json
+import os
 import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
 
 LINE_CHARACTERS = 1024  # Longest message that is kept as one line, for a request's status and events
@@ -34,6 +38,23 @@ def json_with_flags(shape: object, flags: str, *, indent: int | None = None) -> 
 def and_more(names: Sequence[str], others: int) -> str:
     """Return names as a list that ends with the number of others, if there are any."""
     return ", ".join(names) + (f" and {others} more" if others > 0 else "")
+
+
+def wrapped(text: str, *, first: str = "", others: str = "", color: str = "") -> list[str]:
+    """Return a paragraph: wrapped and coloured on a terminal, else as one line.
+
+    `first` and `others` begin its lines, and `color` is the number of a terminal's colour.
+    """
+    text = plain(text)
+    if not sys.stdout.isatty():
+        return [first + text]
+    width = max(60, shutil.get_terminal_size().columns)
+    lines = textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False, break_long_words=False
+    )
+    if not color or os.environ.get("NO_COLOR"):
+        return lines
+    return [f"\033[1;{color}m{line}\033[0m" for line in lines]
 
 
 def columns(rows: Sequence[Sequence[str]], gap: int = 2) -> list[str]:
