@@ -11,9 +11,11 @@ from typing import Any, cast
 import pytest
 
 from crrd.cli.doctor import OF_MANAGER, OF_NODE, OF_USER, Reader, render, render_json
+from crrd.core.api.images import ANNOTATION_PATCHED
 from crrd.core.api.types import GROUP, KIND, PLURAL, VERSIONS
 from crrd.core.doctor.checks import POLICIES_OF_MANAGER, examine
 from crrd.core.doctor.findings import Check, Finding, State, Topic
+from crrd.core.rollout.run import LABEL_RUN
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.errors import ResourceMissingError
@@ -427,6 +429,37 @@ async def test_what_is_broken_is_named(what: str) -> None:
     assert f"> {named['advice']}" in render(findings)
 
 
+async def test_pods_that_were_restarted_by_patches_are_counted() -> None:
+    api = Installation()
+    record = {"version": 1, "containers": [{"name": "app", "before": "app:1", "given": "app@sha256:1"}]}
+    for name, image, label in (
+        ("web-0", "app@sha256:1", LABEL_RUN),
+        ("web-1", "app:1", LABEL_RUN),
+        ("old", "x", "app"),
+    ):
+        found = pod("node", 1)
+        found["metadata"] = {"name": name, "namespace": "shop", "labels": {label: "run"}}
+        found["metadata"]["annotations"] = {ANNOTATION_PATCHED: json.dumps(record)}
+        found["spec"]["containers"] = [{"name": "app", "image": image}]
+        found["status"]["containerStatuses"] = [{"name": "app", "imageID": "docker.io/library/app@sha256:1"}]
+        api.objects.append(found)
+    (images,) = [each for each in await api.findings() if each.check is Check.IMAGES]
+    assert (images.state, images.topic) == (State.OK, Topic.OTHER_NAMES)
+    assert ": 1, for example shop/web-0;" in images.message
+
+
+async def test_without_node_daemons_the_manager_patches() -> None:
+    api = Installation()
+    for number in (1, 2):
+        api.remove("Pod", f"crrd-node-{number}")
+        api.one("Pod", f"crrd-manager-{number}")["spec"]["containers"][0]["env"] = [
+            {"name": "CRRD_VIA", "value": "patch"}
+        ]
+    found = {each.check: each for each in await api.findings()}
+    assert (found[Check.DAEMONS].topic, found[Check.RESTARTS].topic) == (Topic.NONE_NEEDED, Topic.BY_MANAGER)
+    assert {each.state for each in found.values()} == {State.OK, State.NOT_CHECKED}
+
+
 async def test_beside_openkruise() -> None:
     api = Installation()
     api.kruise(daemon=False)
@@ -447,9 +480,11 @@ READS = {
     "customresourcedefinitions": {Check.CRD},
     "mutatingwebhookconfigurations": {Check.WEBHOOKS, Check.OPENKRUISE},
     "validatingadmissionpolicies": {Check.POLICIES},
-    "pods": {Check.MANAGER, Check.DAEMONS, Check.RUNTIME, Check.ACCOUNTS, Check.OPENKRUISE},
+    "pods": {
+        *(Check.MANAGER, Check.DAEMONS, Check.RUNTIME, Check.RESTARTS, Check.IMAGES, Check.ACCOUNTS, Check.OPENKRUISE)
+    },
     "leases": {Check.CLOCKS},
-    "nodes": {Check.CLOCKS},
+    "nodes": {Check.RESTARTS, Check.CLOCKS},
     PLURAL: {Check.RUNTIME},
     "selfsubjectaccessreviews": {Check.RIGHTS},
     "subjectaccessreviews": {Check.ACCOUNTS},

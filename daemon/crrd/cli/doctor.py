@@ -19,6 +19,7 @@ from crrd.core.doctor import facts as read
 from crrd.core.doctor.checks import CREATE, examine
 from crrd.core.doctor.facts import Facts, Json, LeaseSeen, PodSeen, Trial, Webhook
 from crrd.core.doctor.findings import Check, Finding, State
+from crrd.core.rollout.run import LABEL_RUN
 from crrd.kube.best_effort import BestEffortReader
 from crrd.kube.clock import ServerClock
 from crrd.kube.discovery import LEAST, server_version
@@ -137,6 +138,7 @@ class Reader(BestEffortReader):
             nodes=self.list(NODES, read.read_node),
             node_leases=self.list(LEASES, read.read_lease, namespace="kube-node-lease"),
             waiting=self.list(REQUESTS, read.read_waiting, label_selector=ACTIVE_REQUESTS),
+            other_names=self.list(PODS, read.read_other_name, label_selector=LABEL_RUN),
             missing_rights=self._missing(OF_USER, namespace),
             accounts=self._accounts(),
             kruise_daemons=self.list(_DAEMON_SETS, read.read_desired, field_selector="metadata.name=kruise-daemon"),

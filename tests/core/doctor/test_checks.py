@@ -1,6 +1,7 @@
 """The checks of `crrd doctor` and how their facts are read, where a whole installation does not show it."""
 
 import inspect
+import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -8,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from crrd.core.api.images import ANNOTATION_PATCHED
 from crrd.core.api.reasons import Reason
 from crrd.core.api.schema import FIELDS
-from crrd.core.doctor import checks
+from crrd.core.doctor import checks, restarts
 from crrd.core.doctor.checks import CREATE, dropped_fields, examine
 from crrd.core.doctor.facts import (
     Facts,
@@ -25,6 +27,7 @@ from crrd.core.doctor.facts import (
     read_hooks,
     read_lease,
     read_node,
+    read_other_name,
     read_pod,
     read_target,
     read_waiting,
@@ -35,6 +38,7 @@ Json = dict[str, Any]
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 NO = object()  # Stands for what could not be read
 DAEMON = PodSeen("crrd-node/a", "worker-1", ready=True, why="", version="1", account="crrd-node:crrd-node")
+BY_PATCH = replace(DAEMON, patches=True)
 LEASE = LeaseSeen("worker-1", "worker-1", NOW, 40)
 KRUISE = Webhook("m.kb.io", "kruise")
 OWN = (Webhook("mutate-crr.apps.kruise.io", "crrd"),)
@@ -113,7 +117,23 @@ def test_all_is_well() -> None:
         (Check.MANAGER, {"managers": (DAEMON,), "leader": replace(LEASE, holder="")}, Topic.NO_LEADER),
         (Check.MANAGER, {"managers": (DAEMON,), "leader": replace(LEASE, renewed=None)}, Topic.NO_LEADER),
         (Check.DAEMONS, {"nodes": NO, "managers": NO}, Topic.DAEMONS),
+        (Check.DAEMONS, {"daemons": (), "managers": (BY_PATCH,)}, Topic.NONE_NEEDED),
+        (Check.DAEMONS, {"daemons": (), "managers": (DAEMON,)}, Topic.NO_DAEMONS),
         (Check.RUNTIME, {"waiting": NO}, Topic.UNREAD),
+        (Check.RESTARTS, {"crd": None}, Topic.BY_PATCHES),
+        (Check.RESTARTS, {"trial": Trial(404), "crd": NO, "daemons": NO, "nodes": NO}, Topic.BY_PATCHES),
+        (Check.RESTARTS, {"crd": NO}, Topic.BY_REQUESTS),
+        (Check.RESTARTS, {"missing_rights": (CREATE,)}, Topic.BY_PATCHES),
+        (Check.RESTARTS, {"missing_rights": ("delete pods",)}, Topic.BY_REQUESTS),
+        (Check.RESTARTS, {"missing_rights": NO}, Topic.BY_REQUESTS),
+        (Check.RESTARTS, {"daemons": NO}, Topic.UNREAD),
+        (Check.RESTARTS, {"nodes": NO}, Topic.UNREAD),
+        (Check.RESTARTS, {"daemons": ()}, Topic.BY_OTHERS),
+        (Check.RESTARTS, {"daemons": (), "managers": (BY_PATCH,)}, Topic.BY_MANAGER),
+        (Check.RESTARTS, {"daemons": (replace(DAEMON, ready=False),)}, Topic.BY_BOTH),
+        (Check.IMAGES, {"other_names": ("", "")}, Topic.NO_OTHER_NAMES),
+        (Check.IMAGES, {"other_names": ("shop/web-1", "", "shop/web-0")}, Topic.OTHER_NAMES),
+        (Check.IMAGES, {"other_names": NO}, Topic.UNREAD),
         (Check.CLOCKS, {"nodes": NO}, Topic.UNREAD),
         (Check.CLOCKS, {"nodes": NO, "here": NOW - timedelta(minutes=1)}, Topic.CLOCK_HERE),
         (Check.CLOCKS, {"node_leases": NO}, Topic.UNREAD),
@@ -262,7 +282,48 @@ def test_the_version_of_an_image(image: str, version: str) -> None:
     assert read_pod({"spec": {"containers": [{"image": image}]}}).version == version
 
 
+@pytest.mark.parametrize(
+    ("container", "patches"),
+    [
+        ({"args": ["manager", "--via", "patch"]}, True),
+        ({"command": ["crrd", "manager", "--via=patch"]}, True),
+        ({"env": [{"name": "A", "value": "b"}, {"name": "CRRD_VIA", "value": "patch"}]}, True),
+        ({"args": ["manager", "--via", "daemon"], "env": [{"name": "CRRD_VIA", "value": "daemon"}]}, False),
+        ({}, False),
+    ],
+)
+def test_a_manager_that_restarts_by_patches(container: Json, patches: bool) -> None:
+    assert read_pod({"spec": {"containers": [{"image": "crrd"}, container]}}).patches is patches
+
+
+def test_the_way_of_each_node_in_one_line() -> None:
+    nodes = tuple(NodeSeen(f"n{number}", ready=True, has_runtime=number < 9) for number in range(10))
+    daemons = tuple(replace(DAEMON, node=f"n{number}", ready=number != 1) for number in range(4))
+    (finding,) = found(Check.RESTARTS, nodes=nodes, daemons=daemons)
+    offers, down = "3 of 9 nodes offer requests and patches, the others patches only", "n1 (its daemon is not ready)"
+    assert finding.message == f"{offers}: {down}, n4, n5 and 3 more"
+    (finding,) = found(Check.RESTARTS, missing_rights=(CREATE, "list containerrecreaterequests.apps.kruise.io"))
+    assert "because you may not create containerrecreaterequests.apps.kruise.io and list " in finding.message
+
+
+def test_a_pod_whose_image_has_another_name() -> None:
+    names = ["app@sha256:1"]
+    record = {"version": 1, "containers": [{"name": "app", "before": "app:1", "given": names[0]}]}
+    meta = {"namespace": "shop", "name": "web-0", "annotations": {ANNOTATION_PATCHED: json.dumps(record)}}
+    status = {"containerStatuses": [{"name": "app", "imageID": names[0]}]}
+
+    def read(image: str) -> str:
+        return read_other_name(
+            {"metadata": meta, "spec": {"containers": [{"name": "app", "image": image}]}, "status": status}
+        )
+
+    assert [read(image) for image in (names[0], "app:1", "app:2")] == ["shop/web-0", "", ""]
+    (finding,) = found(Check.IMAGES, other_names=("shop/web-1", "", "shop/web-0"))
+    assert "since a restart by a patch: 2, for example shop/web-0; it is the same image" in finding.message
+    assert finding.advice == "to see the names: crrd explain pod/web-0 -n shop"
+
+
 def test_each_row_of_the_table_is_a_result_of_a_check() -> None:
     """Each line of the checks is run by some test."""
-    source = inspect.getsource(checks)
+    source = inspect.getsource(checks) + inspect.getsource(restarts)
     assert [topic for topic in Topic if not re.search(rf"\bTopic\.{topic.name}\b", source)] == []

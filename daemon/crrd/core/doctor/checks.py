@@ -12,11 +12,12 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.schema import FIELDS
 from crrd.core.api.types import GROUP, PLURAL, VERSIONS, RequestPhase, StatePhase
 from crrd.core.doctor.facts import Facts, Json, PodSeen, Trial, Webhook
-from crrd.core.doctor.findings import Check, Finding, State, Topic
+from crrd.core.doctor.findings import Check, Finding, Result, State, Topic, listed
+from crrd.core.doctor.restarts import find_other_names, find_ways
 from crrd.core.policy.schema import FIELDS as POLICY_FIELDS
 from crrd.kubelet.version import known_minor
 from crrd.lib.jsonfields import items, mapping, text, value_at
-from crrd.lib.plain import and_more, plain
+from crrd.lib.plain import plain
 
 HOOK = "mutate-crr.apps.kruise.io"  # The webhook of crrd's manager that requests need
 POLICIES_OF_NODE = ("crrd-node", "crrd-requests")
@@ -28,9 +29,6 @@ CREATE = f"create {PLURAL}.{GROUP}"  # The right that a user needs first
 SKEW_SECONDS = 10.0  # By how much clocks may differ: headers have whole seconds, and calls take some time
 NODE_LEASE_SECONDS = 60.0  # Kubelet renews its Lease every 10 s, and a node whose Lease is 40 s old is no longer Ready
 _CRIO_FIXED = 36  # Minor version of CRI-O with the fix of cri-o#9799
-_SHOWN = 3  # Most names in a list; the others are counted
-
-Result = tuple[Topic, Mapping[str, Any]]
 
 
 def examine(facts: Facts) -> tuple[Finding, ...]:
@@ -59,15 +57,9 @@ def _unread(facts: Facts, *names: str) -> Iterator[Result]:
             return
 
 
-def _listed(names: Iterable[str]) -> dict[str, Any]:
-    """Return the values for a message that lists names."""
-    ordered = sorted(names)
-    return {"names": and_more(ordered[:_SHOWN], len(ordered) - _SHOWN), "count": len(ordered)}
-
-
 def _if_any(topic: Topic, names: Collection[str]) -> Iterator[Result]:
     if names:
-        yield topic, _listed(names)
+        yield topic, listed(names)
 
 
 def _server(facts: Facts) -> Iterator[Result]:
@@ -119,11 +111,11 @@ def _crd(facts: Facts) -> Iterator[Result]:
     served = _schemas(facts.crd)
     known = [version for version in VERSIONS if version in served]
     if not known:
-        yield Topic.CRD_NOT_SERVED, _listed(VERSIONS)
+        yield Topic.CRD_NOT_SERVED, listed(VERSIONS)
     elif missing := dropped_fields(served[known[0]], FIELDS):
         yield Topic.NEEDED_FIELDS_DROPPED if any(map(_needed, missing)) else Topic.FIELDS_DROPPED, _paths(missing)
     else:
-        yield Topic.CRD, _listed(known)
+        yield Topic.CRD, listed(known)
 
 
 def _schemas(crd: Json) -> dict[str, Json]:
@@ -154,7 +146,7 @@ def _webhooks(facts: Facts) -> Iterator[Result]:
         yield from _if_any(Topic.WEBHOOK_IGNORED, {each.name for each in ours if each.ignored})
         yield Topic.WEBHOOKS, {}
     elif others:
-        yield Topic.OTHER_WEBHOOKS, _listed(others)
+        yield Topic.OTHER_WEBHOOKS, listed(others)
     else:
         yield Topic.NO_WEBHOOKS, {}
 
@@ -222,7 +214,7 @@ def _manager(facts: Facts) -> Iterator[Result]:
     elif not facts.managers:
         yield Topic.NO_MANAGER, {}
     elif len(down) == len(facts.managers):
-        yield Topic.MANAGER_DOWN, _listed(down)
+        yield Topic.MANAGER_DOWN, listed(down)
     else:
         yield from _if_any(Topic.MANAGER_DEGRADED, down)
         if "leader" not in facts.unread and not _has_leader(facts):
@@ -240,7 +232,8 @@ def _has_leader(facts: Facts) -> bool:
 def _daemons(facts: Facts) -> Iterator[Result]:
     """Check that each node has a ready daemon, and that all daemons have the same version."""
     if not facts.daemons:
-        yield Topic.NO_DAEMONS, {}
+        by_manager = any(each.patches for each in facts.managers)
+        yield Topic.NONE_NEEDED if by_manager else Topic.NO_DAEMONS, {}
         return
     served = {each.node for each in facts.daemons}
     without = [each.name for each in facts.nodes if each.has_runtime and each.ready and each.name not in served]
@@ -302,7 +295,7 @@ def _accounts(facts: Facts) -> Iterator[Result]:
     for account, missing in facts.accounts.items():
         if missing:
             yield Topic.ACCOUNT_LACKS, {"account": account, "names": ", ".join(missing)}
-    yield Topic.ACCOUNTS, _listed(facts.accounts)
+    yield Topic.ACCOUNTS, listed(facts.accounts)
 
 
 def _openkruise(facts: Facts) -> Iterator[Result]:
@@ -323,6 +316,8 @@ _CHECKS: Mapping[Check, tuple[Callable[[Facts], Iterator[Result]], tuple[str, ..
     Check.MANAGER: (_manager, ("managers",)),
     Check.DAEMONS: (_daemons, ("daemons",)),
     Check.RUNTIME: (_runtime, ("daemons", "waiting")),
+    Check.RESTARTS: (find_ways, ()),
+    Check.IMAGES: (find_other_names, ("other_names",)),
     Check.CLOCKS: (_clocks, ()),
     Check.RIGHTS: (_rights, ("missing_rights",)),
     Check.ACCOUNTS: (_accounts, ("accounts",)),

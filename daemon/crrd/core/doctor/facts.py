@@ -37,6 +37,7 @@ class PodSeen:
     version: str  # The tag or digest of its image
     account: str  # `namespace:name` of its ServiceAccount
     ended: bool = False  # Whether it stays ended, as an evicted pod
+    patches: bool = False  # Whether it is a manager that restarts containers by patches (`--via patch`)
 
     @property
     def namespace(self) -> str:
@@ -102,6 +103,8 @@ class Facts:
     nodes: tuple[NodeSeen, ...] = ()
     node_leases: tuple[LeaseSeen, ...] = ()
     waiting: tuple[tuple[str, frozenset[str]], ...] = ()  # Node and reasons of each active request
+    other_names: tuple[str, ...] = ()
+    """Of each pod that a run has patched: `namespace/name` if an image has another name because of that, else ""."""
     missing_rights: tuple[str, ...] = ()  # What the user may not do: verb and resource
     accounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Likewise, by ServiceAccount (`namespace:name`) of crrd's pods."""
@@ -134,7 +137,22 @@ def read_pod(obj: Json) -> PodSeen:
         version=image.rpartition("/")[2].partition("@")[0].partition(":")[2] or image.partition("@")[2],
         account=f"{namespace}:{text(value_at(obj, 'spec.serviceAccountName')) or 'default'}",
         ended=value_at(obj, "status.phase") in ("Failed", "Succeeded"),
+        patches=any(map(_patches, items(value_at(obj, "spec.containers")))),
     )
+
+
+def _patches(container: Any) -> bool:
+    """Whether a container of the manager has `--via patch`, or the environment variable that stands for it."""
+    entry = mapping(container)
+    words = " ".join(text(each) for key in ("command", "args") for each in items(entry.get(key)))
+    variables = ((each.get("name"), each.get("value")) for each in map(mapping, items(entry.get("env"))))
+    return "--via patch" in words.replace("=", " ") or ("CRRD_VIA", "patch") in variables
+
+
+def read_other_name(obj: Json) -> str:
+    """Return `namespace/name` of a pod if a restart by a patch has given an image of it another name, else ""."""
+    pod = parse_pod(obj)
+    return pod.key if any(each.plain_image != each.image for each in pod.containers.values()) else ""
 
 
 def read_target(obj: Json) -> tuple[str, str] | None:

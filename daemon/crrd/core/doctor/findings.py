@@ -1,11 +1,15 @@
 """What `crrd doctor` finds: the checks, and a table of their possible results with sentences and remedies."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from crrd.core.api.reason_table import ReasonTable
 from crrd.core.api.types import MANAGERS, NODE_DAEMONS
+from crrd.lib.plain import and_more
 
+_SHOWN = 3  # Most names in a list; the others are counted
 _APPLY = "install crrd again, the way you installed it (helm upgrade, or kubectl apply)"
 _DAEMON_LOGS = f"kubectl logs -n {{daemons}} -l {NODE_DAEMONS} --tail=20"
 _MANAGER_LOGS = f"check the log: kubectl logs -n {{managers}} -l {MANAGERS} --tail=20"
@@ -14,6 +18,14 @@ _CHECK_WEBHOOK = f"check rules, operations, selectors and matchConditions of the
 _DROPPED = (
     "the API server drops fields that the CRD does not have: {names}",
     "without OpenKruise, apply the CRD of this version of crrd; with it, keep its CRD and do not use these fields",
+)
+_BY_BOTH = (
+    "kubectl recreate uses requests if one of the pods has a node with a daemon, and skips pods on nodes without one. "
+    "Else it uses patches. With --via patch, it uses patches for all of them"
+)
+_OTHER_NAMES = (
+    "pods in which an image has another name than in their template since a restart by a patch: {count}, for example "
+    "{namespace}/{name}; it is the same image, so no action is needed"
 )
 
 
@@ -37,6 +49,8 @@ class Check(StrEnum):
     MANAGER = "manager"
     DAEMONS = "node daemons"
     RUNTIME = "runtime, kubelet"
+    RESTARTS = "restarts"
+    IMAGES = "image names"
     CLOCKS = "clocks"
     RIGHTS = "your rights"
     ACCOUNTS = "crrd's rights"
@@ -109,6 +123,8 @@ class Topic(ReasonTable):
         _MANAGER_LOGS)
     # node daemons
     DAEMONS = "Daemons", State.OK, "{count} ready, version {version}"
+    NONE_NEEDED = ("NoDaemonsNeeded", State.OK,
+        "none, and none is needed, because the manager restarts containers by patches (--via patch)")
     NO_DAEMONS = ("NoDaemons", State.PROBLEM, "the node daemon has no pod",
         "kubectl describe daemonset -A -l " + NODE_DAEMONS)
     DAEMONS_DOWN = ("DaemonsDown", State.PROBLEM, "{count} not ready: {names}",
@@ -130,6 +146,21 @@ class Topic(ReasonTable):
         "CRI-O before 1.36 can crash when kubelet or crrd stops a container that is just ending (cri-o#9799): {names}",
         "upgrade CRI-O to 1.36, or to a patch release that has this fix")
     NO_READY_DAEMON = "NoReadyDaemon", State.NOT_CHECKED, "no node daemon is ready"
+    # restarts
+    BY_REQUESTS = ("ByRequests", State.OK,
+        "each node ({count}) offers requests and patches; kubectl recreate uses requests, or patches with --via patch")
+    BY_BOTH = ("ByRequestsAndPatches", State.OK,
+        "{served} of {all} nodes offer requests and patches, the others patches only: {names}", _BY_BOTH)
+    BY_PATCHES = "ByPatches", State.OK, "each node offers patches only, because {why}; kubectl recreate uses them"
+    BY_MANAGER = ("ByManager", State.OK,
+        "each node offers patches only, without a node daemon; policies and kubectl recreate --via patch use them")
+    BY_OTHERS = ("ByOthers", State.OK,
+        "each node offers patches (--via patch), and requests only if another program serves them; crrd has no daemon")
+    # image names
+    NO_OTHER_NAMES = ("NoOtherNames", State.OK,
+        "no pod has another name of an image than its template because of a restart by a patch")
+    OTHER_NAMES = ("OtherNames", State.OK, _OTHER_NAMES,
+        "to see the names: crrd explain pod/{name} -n {namespace}")
     # clocks
     CLOCKS = "Clocks", State.OK, "the clocks of this machine and of the nodes agree with the API server's clock"
     CLOCK_HERE = ("ClockHere", State.WARNING,
@@ -171,3 +202,13 @@ class Finding:
     def state(self) -> State:
         """Its severity."""
         return self.topic.state
+
+
+Result = tuple[Topic, Mapping[str, Any]]
+"""What a check yields: a topic, and the values of its sentence and remedy."""
+
+
+def listed(names: Iterable[str]) -> dict[str, Any]:
+    """Return the values for a message that lists names."""
+    ordered = sorted(names)
+    return {"names": and_more(ordered[:_SHOWN], len(ordered) - _SHOWN), "count": len(ordered)}
