@@ -30,6 +30,7 @@ from tests.support.faulty_api import Call
 from tests.support.manifests import needs_kubectl
 from tests.support.played_cluster import NAMESPACE
 from tests.support.played_images import Images, image_of, played_images
+from tests.support.spelled import digest_of
 from tests.support.strict_namespaces import create_limit_range, limit_ranger
 
 Json = dict[str, Any]
@@ -162,7 +163,7 @@ async def test_pods_and_replicaset_follow_through_typos_leaders_and_suspensions(
 
 
 async def test_a_pod_that_a_patch_has_restarted_has_the_image_of_its_template(tmp_path: Path) -> None:
-    spelled = f"docker.io/library/i:1@sha256:{'0123456789abcdef' * 4}"
+    spelled = f"docker.io/library/i:1@{digest_of('i:1')}"
     async with shopping(tmp_path, tokens={"m": User("crrd-manager")}) as shop:
         await shop.images.give(spelled, but=1)
         before = await shop.pods()

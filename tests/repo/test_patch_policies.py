@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from crrd.core.api.images import ANNOTATION_PATCHED
 from crrd.core.rollout.patch.operations import give_back, restart
-from crrd.core.rollout.patched import ANNOTATION_PATCHED
 from crrd.core.rollout.run import LABEL_RUN, Options, Run, Target
 from crrd.core.rollout.state import read_member
 from crrd.lib.jsonpatch import Operation

@@ -1,20 +1,26 @@
 """Runs with an image on pods whose image has another name since a restart by a patch."""
 
+import asyncio
+import json
+
 import pytest
 
+from crrd.core.rollout.requests import read_run_request
+from crrd.rollout.image.leftovers import stop_requests
+from crrd.rollout.jsonlines import JsonLines
 from tests.rollout.test_follow_runs import FOLLOW, change, held, spec_of
 from tests.rollout.test_image_runs import TO, images_of, images_of_new_pods, output, run_name
 from tests.support.played_cluster import PlayedCluster
 from tests.support.played_images import Images
 from tests.support.sessions import recreated
+from tests.support.spelled import digest_of
 
-DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 ADOPT = ("--template", "adopt", "--max-unavailable", "3")
 
 
 def spelled(image: str) -> str:
     """The name that a restart by a patch gives to an image."""
-    return f"docker.io/library/{image}@{DIGEST}"
+    return f"docker.io/library/{image}@{digest_of(image)}"
 
 
 async def test_the_image_that_the_pods_have_by_another_name_is_nothing_to_do(
@@ -39,10 +45,32 @@ async def test_pods_with_other_names_get_an_image_and_the_one_of_the_template_ba
     assert "done: 3 of 3 pods recreated; 3 of 3 pods have i:2; so has the template" in output(capsys)
     first = await run_name(cluster)
     await images.give(spelled("i:2"), but=2)
+    assert await recreated(cluster, "status", first, display=JsonLines(cluster.api.now)) == 0
+    assert json.loads(output(capsys))["state"] == "done"
     assert await recreated(cluster, "undo", first) == 0
     assert "3 of 3 pods have i:1; so has the template" in output(capsys)
     assert {*(await images_of(cluster)).values()} == await images_of_new_pods(cluster) == {"i:1"}
     assert images.outages == []
+
+
+async def test_the_request_of_a_pod_that_has_the_image_by_another_name_is_kept(
+    cluster: PlayedCluster, images: Images
+) -> None:
+    """It makes the pod unready, and sees it restart."""
+    await cluster.workload("Deployment", "web", 1)
+    images.grace = True
+    images.on_node.add("i:2")
+    words = "deployment/web", *TO, "--template", "keep", "--pull", "never"
+    running = asyncio.create_task(recreated(cluster, *words))
+    while not await cluster.requests():
+        await asyncio.sleep(0.01)
+    asked, ended = [read_run_request(each) for each in await cluster.requests()], set[str]()
+    assert all(each is not None and each.is_open for each in asked)
+    await images.give("i:2")
+    assert await running == 0
+    await images.give(spelled("i:2"))
+    await stop_requests(cluster.client, filter(None, asked), ended)
+    assert ended == set(), "as they were listed before"
 
 
 @pytest.mark.parametrize("but", [0, 1])

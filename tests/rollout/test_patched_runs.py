@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from crrd.core.api.types import ANNOTATION_ABORTED
+from crrd.core.api.types import ANNOTATION_ABORTED, MANAGERS
 from crrd.core.rollout.patched import read_patched
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
@@ -184,6 +184,18 @@ async def test_the_way(
     assert await api.recreate(*WEB[:-2], "--dry-run", *words) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.partition(": ")[2] == why if why else "by patches" not in first
+
+
+async def test_a_manager_that_needs_no_node_daemons(capsys: pytest.CaptureFixture[str]) -> None:
+    api = world()
+    api.crds = True
+    api.remove(PODS, "crrd-node-0")
+    labels = dict(each.split("=") for each in MANAGERS.split(","))
+    manager = {"name": "crrd", "env": [{"name": "CRRD_VIA", "value": "patch"}]}
+    meta = {"name": "crrd-manager", "namespace": "crrd-system", "uid": "manager", "labels": labels}
+    api.put(PODS, {"metadata": meta, "spec": {"containers": [manager]}})
+    assert await api.recreate(*WEB[:-2], "--dry-run") == 0
+    assert "by patches of the pods of statefulset.apps/web: crrd has no node daemons in this" in capsys.readouterr().out
 
 
 async def test_a_node_without_a_daemon(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from crrd.kube.resources import PODS, REPLICA_SETS, REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd_localnode.workload import RESOURCES
 from tests.support.played_cluster import NAMESPACE, PlayedCluster
+from tests.support.spelled import digest_of
 
 Json = dict[str, Any]
 
@@ -25,6 +26,12 @@ Json = dict[str, Any]
 def image_of(pod: Json, name: str = "app") -> str:
     """Return the image of a container in the spec."""
     return next(str(each["image"]) for each in pod["spec"]["containers"] if each["name"] == name)
+
+
+def image_id_of(image: str) -> str:
+    """Return the ID of an image as kubelet reports it. The digest is that of its repository and tag."""
+    repository = image.partition("@")[0].rpartition(":")[0].removeprefix("docker.io/library/")
+    return f"docker.io/library/{repository}@{digest_of(image)}"
 
 
 def _runs(pod: Json, image: str) -> bool:
@@ -101,7 +108,7 @@ class Images:
             image = image_of(pod, each["name"])
             if image not in self.on_node:
                 self.outages.append(pod["metadata"]["name"])
-            each |= {"image": image, "restartCount": each["restartCount"] + 1, "imageID": f"id-of-{image}"}
+            each |= {"image": image, "restartCount": each["restartCount"] + 1, "imageID": image_id_of(image)}
             each |= {"containerID": f"containerd://{secrets.token_hex(32)}"}
             each["state"] = {"running": {"startedAt": rfc3339(self.cluster.api.now())}}
         if changed:

@@ -6,7 +6,8 @@ A run has one way, which its requests record. It does not change in the middle.
 from contextlib import suppress
 from dataclasses import replace
 
-from crrd.core.api.types import GROUP, NODE_DAEMONS, PLURAL
+from crrd.core.api.types import GROUP, MANAGERS, NODE_DAEMONS, PLURAL
+from crrd.core.doctor.facts import read_pod
 from crrd.core.rollout.run import Options
 from crrd.core.rollout.state import read_member, read_node_daemon
 from crrd.kube.discovery import serves
@@ -71,8 +72,9 @@ async def _why_patch(session: Session, aim: Aim) -> str:
         if not lacks_right(error):
             raise
         return ""  # then nobody knows better
-    if not daemons:
-        return ""  # another program serves the requests
+    if not daemons:  # another program serves the requests, unless crrd's manager needs no node daemons
+        managers = (await client.list_all(PODS, read_pod, label_selector=MANAGERS)).items
+        return "crrd has no node daemons in this cluster" if any(each.patches for each in managers) else ""
     where = Where(namespace=namespace, label_selector=aim.pods_query, field_selector=aim.pods_fields)
     pods = (await client.list_all(PODS, lambda obj: read_member(obj, with_config=False), **where)).items
     nodes, served = {each.pod.node_name for each in pods} - {""}, {each.node for each in daemons}

@@ -194,7 +194,8 @@ def _refusal(facts: Facts, trial: Trial, topic: Topic) -> Result:
 
 def _policies(facts: Facts) -> Iterator[Result]:
     """Check that the ValidatingAdmissionPolicies exist and are bound."""
-    wanted = POLICIES_OF_NODE + (POLICIES_OF_MANAGER if _own_hooks(facts) else ())
+    of_node = () if facts.needs_no_daemons else POLICIES_OF_NODE
+    wanted = of_node + (POLICIES_OF_MANAGER if _own_hooks(facts) else ())
     there = {each: {name for name in facts.policies if name.endswith(each)} for each in wanted}  # allows a namePrefix
     unbound = [each for each, names in there.items() if names and names.isdisjoint(facts.bound)]
     yield from _if_any(Topic.POLICIES_MISSING, [each for each in wanted if not there[each]])
@@ -232,8 +233,7 @@ def _has_leader(facts: Facts) -> bool:
 def _daemons(facts: Facts) -> Iterator[Result]:
     """Check that each node has a ready daemon, and that all daemons have the same version."""
     if not facts.daemons:
-        by_manager = any(each.patches for each in facts.managers)
-        yield Topic.NONE_NEEDED if by_manager else Topic.NO_DAEMONS, {}
+        yield Topic.NONE_NEEDED if facts.needs_no_daemons else Topic.NO_DAEMONS, {}
         return
     served = {each.node for each in facts.daemons}
     without = [each.name for each in facts.nodes if each.has_runtime and each.ready and each.name not in served]

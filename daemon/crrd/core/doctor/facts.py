@@ -110,6 +110,11 @@ class Facts:
     """Likewise, by ServiceAccount (`namespace:name`) of crrd's pods."""
     kruise_daemons: tuple[int, ...] = ()  # How many pods each DaemonSet of OpenKruise wants
 
+    @property
+    def needs_no_daemons(self) -> bool:
+        """Whether there are no node daemons, because the manager restarts containers by patches."""
+        return not self.daemons and any(each.patches for each in self.managers)
+
 
 def read_hooks(obj: Json) -> tuple[Webhook, ...]:
     """Return the webhooks of a configuration that the API server calls for requests."""

@@ -153,7 +153,7 @@ class Topic(ReasonTable):
         "{served} of {all} nodes offer requests and patches, the others patches only: {names}", _BY_BOTH)
     BY_PATCHES = "ByPatches", State.OK, "each node offers patches only, because {why}; kubectl recreate uses them"
     BY_MANAGER = ("ByManager", State.OK,
-        "each node offers patches only, without a node daemon; policies and kubectl recreate --via patch use them")
+        "each node offers patches only, because there are no node daemons; policies and kubectl recreate use them")
     BY_OTHERS = ("ByOthers", State.OK,
         "each node offers patches (--via patch), and requests only if another program serves them; crrd has no daemon")
     # image names

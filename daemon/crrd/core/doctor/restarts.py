@@ -26,7 +26,7 @@ def find_ways(facts: Facts) -> Iterator[Result]:
     elif facts.daemons:
         yield _by_node(facts)
     else:
-        yield Topic.BY_MANAGER if any(each.patches for each in facts.managers) else Topic.BY_OTHERS, {}
+        yield Topic.BY_MANAGER if facts.needs_no_daemons else Topic.BY_OTHERS, {}
 
 
 def _by_node(facts: Facts) -> Result:

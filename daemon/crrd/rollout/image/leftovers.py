@@ -68,7 +68,7 @@ async def _stop_request(client: KubeClient, asked: RunRequest, ended: set[str]) 
     with suppress(GoneError, ConflictError):
         pod = parse_pod(await client.get(PODS, namespace, request.pod_name))
         found = pod.containers.get(asked.run.options.containers[0])
-        if pod.uid == request.pod_uid and (found is None or found.image != change.image):
+        if pod.uid == request.pod_uid and (found is None or not found.has_image(change.image)):
             await client.merge_patch(REQUESTS, namespace, request.name, STOPPED)
             ended.add(request.name)
 
