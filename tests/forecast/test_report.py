@@ -18,6 +18,9 @@ Json = dict[str, Any]
 SPEC: Json = {"name": "app", "image": "nginx:1.25", "resources": {}, "terminationMessagePath": "/dev/termination-log"}
 
 
+SPELLED = SPEC | {"image": f"docker.io/library/nginx:1.25@sha256:{'0' * 64}"}
+
+
 def stored(version: str, spec: Json = SPEC) -> str:
     value = container_hash(spec, version)
     assert value is not None
@@ -211,6 +214,25 @@ def test_specs_are_found_by_pod_and_name() -> None:
     assert (found["app"].spec, found["gone"].spec) == ({"name": "app"}, None)
     assert [each.id for each in join.rest()] == ["other"]
     assert join.rest() == []
+
+
+@pytest.mark.parametrize(
+    ("started_with", "versions", "outcome", "reason"),
+    [
+        (SPELLED, ("1.31", "1.36"), "keep", SAME),
+        (SPELLED, ("1.36", "1.31"), "keep", SAME),
+        (SPELLED, ("1.30", "1.31"), "restart", ERAS),
+        (SPEC, ("1.31", "1.36"), "restart", CHANGED),  # kubelet has not restarted it yet
+    ],
+)
+def test_a_container_that_a_patch_has_restarted(
+    started_with: Json, versions: tuple[str, str], outcome: str, reason: str
+) -> None:
+    """What counts is the pod's spec, with the name of the image that the patch has left, and not the template."""
+    hashed = f"{container_hash(started_with, versions[0]):x}"
+    join = Join([replace(running("c1", "u1", "app"), stored_hash=hashed)])
+    (found,) = join.pod({**POD, "spec": {"containers": [SPELLED]}})
+    assert judged(found, *versions) == (outcome, reason)
 
 
 def test_a_static_pod_is_found_by_its_mirror() -> None:
