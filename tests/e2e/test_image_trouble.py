@@ -293,6 +293,39 @@ def unchanged(ended: Ended, before: list[Json], after: list[Json]) -> None:
     kept(before, after)
 
 
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+async def test_the_names_that_restarts_by_patches_leave(cluster: Cluster, tmp_path: Path, kind: str) -> None:
+    """One pod is restarted by a patch once, and one twice. So the name of the latter has no tag."""
+    async with daemons(cluster, tmp_path), registry() as found:
+        first, second = f"1-{secrets.token_hex(4)}", f"2-{secrets.token_hex(4)}"
+        for tag in (first, second):  # a node that knows an image by two names has no exact one
+            found.push(tag)
+        spec = pod_spec(cluster, "app", "side")
+        spec["containers"][0]["image"] = found.image(first)
+        before = await workload(cluster, kind, "web", 3, spec=spec)
+        for pod in (before[0], before[0], before[-1]):
+            ended = await recreate(cluster, f"pod/{pod['metadata']['name']}", "-c", "app", "--via", "patch")
+            assert ended.code == 0, ended
+        named = await wait_ready(cluster, "web", len(before))
+        assert image_of(named[0]).startswith(f"{found.image(first).rpartition(':')[0]}@sha256:")
+        ended = await recreate(cluster, *words(kind, "web", found.image(first)))
+        assert (ended.code, "nothing to do" in ended.out) == (0, True), ended
+        kept(named, await pods_of(cluster, "web"))
+        ended = await recreate(cluster, *words(kind, "web", found.image(second)))
+        assert ended.code == 0, ended
+        after = await pods_of(cluster, "web")
+        kept(named, after, "app")
+        await rolled_out(cluster, kind, "web")
+        name = ended.out.split()[1].removesuffix(":")
+        ended = await recreate(cluster, f"pod/{after[0]['metadata']['name']}", "-c", "app", "--via", "patch")
+        assert ended.code == 0, ended
+        undone = await recreate(cluster, "undo", name)
+        assert undone.code == 0, undone
+        assert {image_of(pod) for pod in await pods_of(cluster, "web")} == {found.image(first)}
+        assert uids(await pods_of(cluster, "web")) == uids(before)
+        assert image_of((await rolled_out(cluster, kind, "web"))["spec"]["template"]) == found.image(first)
+
+
 async def test_what_is_done_with_tags_and_digests(cluster: Cluster, tmp_path: Path) -> None:
     """Also with two names of one image, whose image IDs are the same."""
     async with daemons(cluster, tmp_path), registry() as found:
