@@ -2,20 +2,17 @@
 
 import asyncio
 import secrets
-import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from crrd.core.rollout.image.pull import LABEL_PULL
-from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import PODS, REPLICA_SETS, Resource
-from crrd.lib.errors import GoneError
 from crrd_localnode.workload import RESOURCES
-from tests.support.cluster import PATIENCE, Cluster, Json, container, foreign
+from tests.support.cluster import Cluster, Json, container, foreign
 from tests.support.command import Ended
 from tests.support.recreates import (
     BUDGETS,
@@ -23,6 +20,7 @@ from tests.support.recreates import (
     hold,
     image_of,
     kept,
+    killed,
     pod_spec,
     pods_of,
     recorded,
@@ -33,6 +31,7 @@ from tests.support.recreates import (
     workload,
 )
 from tests.support.registry import Registry, registry
+from tests.support.restarts import admission_policy
 
 pytestmark = [
     pytest.mark.cluster,
@@ -40,9 +39,6 @@ pytestmark = [
     pytest.mark.skipif(foreign() is None, reason="needs the controllers of a cluster"),
 ]
 SECRETS = Resource("secrets")
-POLICIES, BINDINGS = (
-    Resource(f"mutatingadmissionpolic{end}", "admissionregistration.k8s.io") for end in ("ies", "ybindings")
-)
 KINDS = pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet"])
 
 
@@ -62,15 +58,6 @@ async def no_pull_pods(cluster: Cluster) -> None:
     where = {"namespace": cluster.namespace, "label_selector": LABEL_PULL}
     left = await cluster.client.list_all(PODS, dict, **where)
     assert not [pod for pod in left.items if "deletionTimestamp" not in pod["metadata"]]
-
-
-async def killed(cluster: Cluster, writes: int, *arguments: str) -> int:
-    """Run `crrd recreate`, and kill it after so many writes. Return its exit code, negative if it was killed."""
-    where = ("-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig))
-    command = (sys.executable, "-m", "tests.support.killed", str(writes), "recreate", *arguments, *where)
-    nowhere = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*command, stdout=nowhere, stderr=nowhere)
-    return await process.wait()
 
 
 async def prepared(cluster: Cluster, kind: str, name: str, template: str) -> tuple[list[Json], tuple[str, ...]]:
@@ -130,43 +117,28 @@ async def test_an_abort_in_any_step_of_an_adoption_leaves_nothing_held(cluster: 
             await cluster.client.delete(RESOURCES["Deployment"], cluster.namespace, name)
 
 
-def injection(cluster: Cluster) -> Json:
-    """Return a policy that adds the container mesh to the pods of the namespace, as a mesh does."""
+@asynccontextmanager
+async def injected(cluster: Cluster) -> AsyncIterator[None]:
+    """Add the container mesh to all pods of the app web. Skips the test on an API server before 1.36."""
     command = "', '".join(container("mesh")["command"]).replace("trap 'exit 0'", r"trap \'exit 0\'")
     fields = f"name: 'mesh', image: '{cluster.image}', imagePullPolicy: 'IfNotPresent', command: ['{command}']"
     value = f"Object.spec.containers{{{fields}}}"
-    here = {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}}
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
     patch = {"expression": f'[JSONPatch{{op: "add", path: "/spec/containers/-", value: {value}}}]'}
     spec = {
-        "matchConstraints": {"namespaceSelector": here, "resourceRules": [rule]},
+        "matchConstraints": {"resourceRules": [rule]},
         "matchConditions": [{"name": "web", "expression": "object.metadata.?labels[?'app'].orValue('') == 'web'"}],
         "mutations": [{"patchType": "JSONPatch", "jsonPatch": patch}],
         "reinvocationPolicy": "Never",
     }
-    return {"metadata": {"name": cluster.namespace}, "spec": spec}
+    pod = {"metadata": {"name": "trial", "labels": {"app": "web"}}, "spec": pod_spec(cluster, "app")}
 
+    async def in_force() -> bool:
+        made = await cluster.client.create(PODS, cluster.namespace, pod, dry_run=True)
+        return len(made["spec"]["containers"]) == 2
 
-@asynccontextmanager
-async def injected(cluster: Cluster) -> AsyncIterator[None]:
-    """Add a container to all pods of the app web. Skips the test on an API server before 1.36."""
-    name = cluster.namespace
-    try:
-        await cluster.client.create(POLICIES, "", injection(cluster))
-    except ResourceMissingError:
-        pytest.skip("needs MutatingAdmissionPolicies")
-    try:
-        body = {"metadata": {"name": name}, "spec": {"policyName": name}}
-        await cluster.client.create(BINDINGS, "", body)
-        pod = {"metadata": {"name": "trial", "labels": {"app": "web"}}, "spec": pod_spec(cluster, "app")}
-        async with asyncio.timeout(PATIENCE):
-            while len((await cluster.client.create(PODS, name, pod, dry_run=True))["spec"]["containers"]) == 1:
-                await asyncio.sleep(0.2)
+    async with admission_policy(cluster, "Mutating", spec, in_force):
         yield
-    finally:
-        for each in (BINDINGS, POLICIES):
-            with suppress(GoneError):
-                await cluster.client.delete(each, "", name)
 
 
 async def test_an_injected_container(cluster: Cluster, tmp_path: Path) -> None:

@@ -75,18 +75,23 @@ async def workload(
 
 
 async def create_workload(cluster: Cluster, kind: str, name: str, replicas: int, spec: Json) -> None:
-    """Create a workload. On the local node without controllers, the test creates its pods."""
-    if cluster.node is not None:
+    """Create a workload, or bare pods (kind Pod). On the local node without controllers, the test creates its pods."""
+    if kind == "Pod":
+        for number in range(replicas):
+            meta = {"name": f"{name}-{number}", "labels": {"app": name}}
+            await cluster.client.create(PODS, cluster.namespace, {"metadata": meta, "spec": spec})
+    elif cluster.node is not None:
         await Maker(cluster.client, cluster.namespace).workload(kind, name, replicas, spec)
     else:
-        labels = {"app": name}
+        labels, spec = {"app": name}, dict(spec)
         template = {"metadata": {"labels": labels}, "spec": spec}
         spec_of: Json = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
         if kind == "StatefulSet":
             spec_of["serviceName"] = name
-        if kind == "DaemonSet":
-            spec = {key: value for key, value in spec.items() if key != "nodeName"}
-            spec_of = {**spec_of, "template": {**template, "spec": spec}}
+        if kind == "DaemonSet":  # its controller chooses the nodes, by this
+            here = {"key": "metadata.name", "operator": "In", "values": [spec.pop("nodeName")]}
+            nodes = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [here]}]}}
+            spec["affinity"] = {"nodeAffinity": nodes}
             del spec_of["replicas"]
         body = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec_of}
         await cluster.client.create(RESOURCES[kind], cluster.namespace, body)
@@ -189,6 +194,15 @@ async def recreate(cluster: Cluster, *words: str, kubeconfig: Path | None = None
     """Run `crrd recreate` to its end."""
     where = ("-n", cluster.namespace, "--kubeconfig", str(kubeconfig or cluster.kubeconfig))
     return await crrd("recreate", *words, *where)
+
+
+async def killed(cluster: Cluster, writes: int, *arguments: str) -> int:
+    """Run `crrd recreate`, and kill it after so many writes. Return its exit code, negative if it was killed."""
+    where = ("-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig))
+    command = (sys.executable, "-m", "tests.support.killed", str(writes), "recreate", *arguments, *where)
+    nowhere = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, stdout=nowhere, stderr=nowhere)
+    return await process.wait()
 
 
 def lines(ended: Ended) -> list[Json]:

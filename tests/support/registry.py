@@ -1,4 +1,4 @@
-"""A registry on loopback that a test controls: it wants a password, does not answer, or is slow.
+"""A registry on loopback that a test controls: it wants a password, does not answer, is slow, or off.
 
 Containerd pulls from loopback by plain HTTP without configuration. CRI-O needs a registry with `location = "127.0.0.1"`
 and `insecure = true` in its registries.conf. The images have one layer, that of an archive of the
@@ -44,6 +44,7 @@ class Registry:
     manifests: dict[str, bytes] = field(default_factory=dict)  # By tag and by digest
     blobs: dict[str, bytes] = field(default_factory=dict)
     pulls: list[str] = field(default_factory=list)  # Paths that were asked for
+    _runner: web.AppRunner | None = None  # None while it is off
 
     def image(self, reference: str) -> str:
         """Return the name of an image here: by tag, or by digest."""
@@ -71,6 +72,21 @@ class Registry:
         auth = base64.b64encode(f"crrd:{password}".encode()).decode()
         config = json.dumps({"auths": {f"127.0.0.1:{self.port}": {"auth": auth}}})
         return {".dockerconfigjson": base64.b64encode(config.encode()).decode()}
+
+    async def start(self) -> None:
+        """Listen, at the port of before if it was off."""
+        app = web.Application()
+        app.router.add_route("*", "/v2/{path:.*}", self.serve)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Close all connections, and refuse others until `start`."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Answer as the OCI distribution specification has it."""
@@ -107,17 +123,11 @@ async def registry() -> AsyncIterator[Registry]:
     if not archive:
         pytest.skip(f"needs {ARCHIVE}")
     found = Registry(_layers(Path(archive)))
-    app = web.Application()
-    app.router.add_route("*", "/v2/{path:.*}", found.serve)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    found.port = runner.addresses[0][1]
+    await found.start()
     try:
         yield found
     finally:
-        await runner.cleanup()
+        await found.stop()
 
 
 def _layers(archive: Path) -> list[bytes]:
@@ -128,5 +138,5 @@ def _layers(archive: Path) -> list[bytes]:
             assert member is not None, name
             return member.read()
 
-        (entry,) = json.loads(read("manifest.json"))
+        entry, *_ = json.loads(read("manifest.json"))  # the images of tests.support.images have the same files
         return [read(name) for name in entry["Layers"]]

@@ -19,6 +19,7 @@ from tests.tools.cluster.machine import Machine, wait
 from tests.tools.cluster.node import Node
 from tests.tools.cluster.plan import Plan
 
+_ARCHIVE = "images.tar"
 _READY_SECONDS = 180
 _DEFAULT_ACCOUNT = (Resource("serviceaccounts"), "default", "default")
 
@@ -51,7 +52,7 @@ class RealCluster:
         self.control_plane.start_etcd()
         self.control_plane.start_api_server()
         self._tell("starting the runtimes, and importing images")
-        images = self.plan.folder / "images.tar"
+        images = self.plan.folder / _ARCHIVE
         write_archive(images, Path(shutil.which("busybox") or "/bin/busybox"))
         for node in self.nodes:
             node.prepare()
@@ -137,6 +138,7 @@ class RealCluster:
             "CRRD_TEST_NODE": first.name,
             "CRRD_TEST_IMAGE": BUSYBOX_IMAGE,
             "CRRD_TEST_IMAGE_2": BUSYBOX_IMAGE_2,
+            "CRRD_TEST_IMAGE_ARCHIVE": plan.folder / _ARCHIVE,
         }
         (plan.folder / "env").write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
         for node in self.nodes:
