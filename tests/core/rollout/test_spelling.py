@@ -10,6 +10,7 @@ from crrd.core.rollout.spelling import is_same_image, next_spelling, spellings
 HEX = "0123456789abcdef" * 4
 DIGEST, OTHER = f"sha256:{HEX}", f"sha256:{HEX[::-1]}"
 PULLED = f"registry.example/team/app@{DIGEST}"
+LATEST = f"registry.example/team/app:latest@{DIGEST}"
 
 
 def container(image: str, image_id: str, runtime: str = "containerd", *, pulls: bool = False) -> PodContainer:
@@ -25,6 +26,7 @@ def container(image: str, image_id: str, runtime: str = "containerd", *, pulls: 
             f"docker.io/library/app:1@{DIGEST}", f"docker.io/library/app@{DIGEST}")),
         (f"registry.example/team/app:1@{DIGEST}", PULLED, (PULLED,)),
         (PULLED, PULLED, ()),
+        (LATEST, PULLED, (PULLED,)),
         ("localhost:5000/app", f"localhost:5000/app@{DIGEST}", (f"localhost:5000/app@{DIGEST}",)),
         ("localhost:5000/app:v1.2-rc_3", f"localhost:5000/app@{DIGEST}", (
             f"localhost:5000/app:v1.2-rc_3@{DIGEST}", f"localhost:5000/app@{DIGEST}")),
@@ -69,8 +71,27 @@ def test_the_next_one_was_used_longest_ago_because_kubelet_backs_off_by_spelling
 def test_an_earlier_spelling_with_the_same_digest_is_used_again() -> None:
     one = container(PULLED, PULLED)
     tagged, moved = f"registry.example/team/app:1@{DIGEST}", f"registry.example/team/app:1@{OTHER}"
-    assert next_spelling(one, ("registry.example/team/app:1", moved, PULLED)) == ""
+    assert next_spelling(one, ("registry.example/team/app:1", moved, PULLED)) == LATEST
     assert next_spelling(one, ("registry.example/team/app:1", tagged, moved, PULLED)) == tagged
+
+
+@pytest.mark.parametrize("image", ["app:1", "app", f"app@{DIGEST}", f"app:1@{DIGEST}"])
+def test_a_pulled_image_has_another_name_for_each_restart(image: str) -> None:
+    one, used = container(image.replace("app", "registry.example/team/app"), PULLED), list[str]()
+    for _ in range(5):
+        name = next_spelling(one, used)
+        assert name.endswith(f"@{DIGEST}")
+        assert name != one.image
+        used.append(one.image)
+        one = replace(one, image=name)
+
+
+def test_only_a_digest_that_the_runtime_reports_gets_a_tag() -> None:
+    assert next_spelling(container(PULLED, PULLED), ()) == LATEST
+    assert next_spelling(container(PULLED, f"docker-pullable://{PULLED}"), ()) == LATEST
+    assert next_spelling(container(f"mirror.example/app@{DIGEST}", PULLED), ()) == ""
+    assert next_spelling(container(f"app@sha512:{HEX}", f"app@sha512:{HEX}"), ()) == ""
+    assert next_spelling(container(DIGEST, DIGEST, "cri-o"), ()) == ""
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,22 @@ def next_spelling(container: PodContainer, used: Sequence[str]) -> str:
 
     `used` has the spellings that the container had before, the last one at the end. Those with the digest of the image
     that runs can be used again. Kubelet keeps a back-off for each spelling, so a new one is best, then the one that was
-    used longest ago.
+    used longest ago. An image that only has a digest gets a tag if there is nothing else.
     """
     digest = container.image_id.rpartition("@")[2]
     again = (each for each in used if each.endswith(f"@{digest}") and each != container.image)
     order = {each: number for number, each in enumerate(used)}
-    return min((*spellings(container), *again), key=lambda each: order.get(each, -1), default="")
+    return min((*spellings(container), *again), key=lambda each: order.get(each, -1), default=_tagged(container))
+
+
+def _tagged(container: PodContainer) -> str:
+    """Return the name of an image with its digest and a tag, which runtimes ignore; "" if it has not its digest alone.
+
+    containerd (`ParseDockerRef`) and CRI-O look for such a name without the tag.
+    """
+    repository, at, digest = container.image.rpartition("@")
+    reported = at and container.image == container.image_id.rpartition("://")[2]
+    return f"{repository}:latest@{digest}" if reported and _DIGEST.fullmatch(digest) else ""
 
 
 def is_same_image(one: str, other: str) -> bool:
