@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(foreign() is None, reason="needs a real kubelet"),
 ]
-COLUMNS = ("REPO:TAG@DIGEST", "REPO@DIGEST", "sha256:ID", "48 digits of the ID")
+COLUMNS = ("REPO:TAG@DIGEST", "REPO@DIGEST", "REPO:latest@DIGEST", "sha256:ID", "48 digits of the ID")
 
 
 def spec_of(cluster: Cluster, image: str, pull: str = "IfNotPresent") -> Json:
@@ -45,10 +45,12 @@ async def image_id(cluster: Cluster, image: str) -> str:
 
 
 def names_of(pod: Json, image: str, known_as: str) -> dict[str, str]:
-    """Return the other names of the image of a pod, by column."""
+    """Return the other names of the image of a pod, by column. `known_as` is its ID."""
     repository, _, digest = str(container_status(pod, "app")["imageID"]).rpartition("@")
-    by_digest = (f"{image}@{digest}", f"{repository}@{digest}") if repository else ("", "")
-    return dict(zip(COLUMNS, (*by_digest, known_as, known_as[: len("sha256:") + 48]), strict=True))
+    names = (image, repository, f"{repository}:latest")
+    by_digest = [f"{each}@{digest}" if repository else "" for each in names]
+    found = (*by_digest, known_as, known_as[: len("sha256:") + 48])
+    return {column: name for column, name in zip(COLUMNS, found, strict=True) if name}
 
 
 async def result(cluster: Cluster, name: str, image: str) -> str:
@@ -74,43 +76,38 @@ async def result(cluster: Cluster, name: str, image: str) -> str:
     return "yes"
 
 
+async def tried(cluster: Cluster, origin: str, image: str) -> dict[str, str]:
+    """Try each name of an image on a pod of its own. Return the row of the table."""
+    pod = await cluster.pod(f"{origin}-0")
+    names, spelled = names_of(pod, image, await image_id(cluster, image)), spellings(parse_pod(pod).containers["app"])
+    assert spelled, f"a run would skip the pod of the {origin} image"
+    assert set(spelled) <= set(names.values())
+    used = (*spelled, names.get("REPO:latest@DIGEST"))
+    results = await asyncio.gather(*(result(cluster, f"{origin}-{n}", each) for n, each in enumerate(names.values())))
+    row = dict(zip(names, results, strict=True))
+    assert {row[column] for column, name in names.items() if name in used} == {"yes"}, row
+    return row
+
+
 async def test_the_names_of_an_image(cluster: Cluster) -> None:
     """Those that a run uses must work: one preStop hook, one start, the same pod and image."""
-    found, offered = dict[str, str](), set[str]()
-
-    async def tried(origin: str, column: str, name: str, image: str) -> None:
-        found[f"{origin} {column}"] = await result(cluster, name, image)
-
-    async with registry() as of_pulled:
-        tag = secrets.token_hex(4)  # another image than those of earlier tests on this node
-        of_pulled.push(tag)
-        images = {"pulled": of_pulled.image(tag), "imported": cluster.image}
-        pods = [(origin, number, image) for origin, image in images.items() for number in range(len(COLUMNS))]
-        for origin, number, image in pods:
-            body = {"metadata": {"name": f"{origin}-{number}"}, "spec": spec_of(cluster, image)}
+    async with registry() as found:
+        images = {"imported": cluster.image}
+        for origin in ("pulled", "index"):
+            found.push(tag := secrets.token_hex(4), index=origin == "index")  # not the image of an earlier test
+            images[origin] = found.image(tag)
+        pods = {f"{origin}-{number}": image for origin, image in images.items() for number in range(len(COLUMNS))}
+        for name, image in pods.items():
+            body = {"metadata": {"name": name}, "spec": spec_of(cluster, image)}
             await cluster.client.create(PODS, cluster.namespace, body)
-        ready = {
-            (origin, number): await cluster.wait_pod(f"{origin}-{number}", pod_ready, "ready")
-            for origin, number, _ in pods
-        }
-    tries = list[tuple[str, str, str, str]]()
-    for origin, image in images.items():
-        pod = ready[origin, 0]
-        names = names_of(pod, image, await image_id(cluster, image))
-        known = spellings(parse_pod(pod).containers["app"])
-        assert set(known) <= set(names.values())
-        offered |= {f"{origin} {column}" for column, name in names.items() if name in known}
-        tries += [(origin, *each, f"{origin}-{number}") for number, each in enumerate(names.items())]
-    await asyncio.gather(*(tried(origin, column, pod, name) for origin, column, name, pod in tries if name))
-
+        for name in pods:
+            await cluster.wait_pod(name, pod_ready, "ready")
+    rows = await asyncio.gather(*(tried(cluster, *each) for each in images.items()))
     server, node = await cluster.client.document("/version"), await cluster.client.get(NODES, "", cluster.node_name)
-    keys = [f"{origin} {column}" for origin in images for column in COLUMNS]
-    cells = (f"{found.get(key, 'not known')}{' (used)' if key in offered else ''}" for key in keys)
-    print("|", " | ".join(("kubelet", "runtime", *keys)), "|")  # for -rP
-    print("|", " | ".join((*versions(server, node)[:2], *cells)), "|")
-    assert {f"pulled {column}" for column in COLUMNS[:2]} <= offered
-    assert [each for each in keys if each.startswith("imported") and each in offered]
-    assert {found[key] for key in offered} == {"yes"}
+    print(f"| kubelet | runtime | image | {' | '.join(COLUMNS)} |")  # for -rP
+    for origin, row in zip(images, rows, strict=True):
+        cells = (*versions(server, node)[:2], origin, *(row.get(each, "no digest") for each in COLUMNS))
+        print(f"| {' | '.join(cells)} |")
 
 
 async def test_a_pulled_image_without_its_registry(cluster: Cluster) -> None:

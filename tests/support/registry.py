@@ -24,6 +24,7 @@ ARCHIVE = "CRRD_TEST_IMAGE_ARCHIVE"
 """An archive with a shell (`docker save`), on an existing cluster. Without it, tests with a registry are skipped."""
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
+_INDEX = "application/vnd.oci.image.index.v1+json"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CHUNK = 1 << 16
 
@@ -50,8 +51,11 @@ class Registry:
         """Return the name of an image here: by tag, or by digest."""
         return f"127.0.0.1:{self.port}/app{'@' if ':' in reference else ':'}{reference}"
 
-    def push(self, *tags: str) -> str:
-        """Store one image under these tags. Return its digest. Images with other tags are other images."""
+    def push(self, *tags: str, index: bool = False) -> str:
+        """Store one image under these tags. Return its digest. Images with other tags are other images.
+
+        With `index`, the tags name an index of images for several platforms, which has this one.
+        """
         config = {
             "architecture": "amd64",
             "os": "linux",
@@ -63,6 +67,11 @@ class Registry:
         self.blobs |= {_digest(each): each for _, each in parts}
         manifest = {"schemaVersion": 2, "mediaType": _MANIFEST, "config": entries[0], "layers": entries[1:]}
         content = json.dumps(manifest).encode()
+        if index:
+            self.manifests[_digest(content)] = content
+            platform = {"architecture": config["architecture"], "os": config["os"]}
+            entry = {"mediaType": _MANIFEST, "digest": _digest(content), "size": len(content), "platform": platform}
+            content = json.dumps({"schemaVersion": 2, "mediaType": _INDEX, "manifests": [entry]}).encode()
         for name in (*tags, _digest(content)):
             self.manifests[name] = content
         return _digest(content)
@@ -103,7 +112,7 @@ class Registry:
         content = {"manifests": self.manifests, "blobs": self.blobs}.get(kind, {}).get(name)
         if content is None:
             return web.json_response({"errors": [{"code": "MANIFEST_UNKNOWN"}]}, status=404)
-        mime = _MANIFEST if kind == "manifests" else "application/octet-stream"
+        mime = json.loads(content)["mediaType"] if kind == "manifests" else "application/octet-stream"
         headers = {"Content-Type": mime, "Docker-Content-Digest": _digest(content), "Content-Length": str(len(content))}
         answer = web.StreamResponse(headers=headers)
         await answer.prepare(request)
