@@ -89,6 +89,10 @@ def imported(found: Json) -> None:
     found |= pod(IMPORTED)
 
 
+def pinned(found: Json) -> None:
+    found |= pod(PULLED, PULLED)
+
+
 def short(found: Json) -> None:
     """An image of the default registry, with another name than the runtime's."""
     found |= pod(f"docker.io/library/app@{OWN}", "app:1")
@@ -127,6 +131,7 @@ UPDATES: dict[str, tuple[Change, Change, bool]] = {
     ),
     "restart of an imported image": (imported, restarts("app"), True),
     "second one": (both(imported, both(restarts("app"), started)), restarts("app"), True),
+    "restart of an image with its digest alone": (pinned, restarts("app"), True),
     "restart with a short name": (short, restarts("app"), True),
     "restart without labels": (lambda found: found["metadata"].pop("labels"), restarts("app"), True),
     "given back": (restarts("app"), gives_back, True),
