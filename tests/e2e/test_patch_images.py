@@ -110,10 +110,12 @@ async def test_the_names_of_an_image(cluster: Cluster) -> None:
         print(f"| {' | '.join(cells)} |")
 
 
-async def test_a_pulled_image_without_its_registry(cluster: Cluster) -> None:
+@pytest.mark.parametrize("by", ["tag", "digest"])
+async def test_a_pulled_image_without_its_registry(cluster: Cluster, by: str) -> None:
     async with registry() as found:
-        found.push(tag := secrets.token_hex(4))
-        before = await workload(cluster, "StatefulSet", "db", 2, spec=spec_of(cluster, found.image(tag)))
+        digest = found.push(tag := secrets.token_hex(4))
+        image = found.image({"tag": tag, "digest": digest}[by])
+        before = await workload(cluster, "StatefulSet", "db", 2, spec=spec_of(cluster, image))
     for _ in range(3):
         ended = await recreate(cluster, "statefulset/db", "-c", "app", "--via", "patch")
         assert ended.code == 0, ended
