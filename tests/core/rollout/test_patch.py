@@ -17,10 +17,12 @@ from crrd.core.rollout.patch.kind import PatchRestart
 from crrd.core.rollout.patch.operations import (
     foreign_image,
     give_back,
+    give_images_back,
     next_container,
     proceed,
     record_of,
     restart,
+    restart_for,
     runs_other_image,
     spelling_of,
 )
@@ -179,6 +181,10 @@ def test_a_spelling_that_cannot_be_started_is_taken_back() -> None:
     assert spelling_of(again, again.pod.containers["app"]) == f"docker.io/library/app@{DIGEST}"
     with pytest.raises(ApiError):
         patched({**after, "spec": pod()["spec"]}, give_back(found, LATER))
+
+
+def test_a_pod_that_records_nothing_gets_nothing_back() -> None:
+    assert give_images_back(read_member(pod()), {}) == ()
 
 
 def test_the_image_of_another_writer_stays_in_a_run_in_order() -> None:
@@ -417,3 +423,18 @@ def test_the_version_of_kubelet_matters_for_native_sidecars() -> None:
     assert [kubelet_matters(side, for_image=spelled) for spelled in (True, False)] == [True, False]
     own = member("web-0", replace(RUNS, own_restart_policy=RestartPolicy.NEVER)).pod
     assert kubelet_matters(own, for_image=False)
+
+
+@pytest.mark.parametrize("patch", [True, False])
+def test_a_pod_that_the_manager_restarts_for_a_request_waits_and_counts_as_unready(*, patch: bool) -> None:
+    whole = pod()
+    operations = restart_for(read_member(whole), "r", "uid-r", ("app",), NOW)
+    busy, free = read_member(patched(whole, operations)), replace(member("web-1"), labels={"app": "web"})
+    assert (busy.due, busy.patched) == (("app",), None)
+    world = World((replace(busy, labels={"app": "web"}), free), workload=workload(2))
+    plan = planned(world, run(patch=patch))
+    waits = {row.pod: row.wait.reason for row in plan.rows}
+    assert plan.create == ()
+    assert waits["web-0"] is WaitReason.OTHER_REQUEST
+    many = planned(world, run(patch=patch, max_unavailable=Amount(2)))
+    assert "web-0" not in [row.pod for row in many.create]

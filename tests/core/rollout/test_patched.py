@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from crrd.core.api.images import ANNOTATION_PATCHED
+from crrd.core.api.pod import parse_pod
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import ANNOTATION_ABORTED, RecreateState, RequestPhase, StatePhase
@@ -15,6 +16,7 @@ from crrd.core.rollout.patched import (
     CANNOT_START,
     PatchedContainer,
     PatchRecord,
+    due_for_request,
     patched_requests,
     read_patched,
     read_record,
@@ -270,3 +272,23 @@ def test_the_spellings_that_were_used_are_kept() -> None:
     assert back.used_by_now() == {"app": (f"app:1@{DIGEST}", "app:1")}
     failed = replace(first, containers=(replace(ASKED, failure="it has the first one back"),))
     assert failed.used_by_now() == {"app": (f"app:1@{DIGEST}", "app:1")}
+
+
+def test_a_restart_for_a_request_belongs_to_no_run() -> None:
+    """Not even if the annotations of an earlier run were put back."""
+    of_request = replace(record(), uid="uid-of-request")
+    assert read_record(of_request.to_json()) == of_request
+    assert read_patched(pod(of_request)) is None
+
+
+def test_what_kubelet_is_about_to_start_for_a_request() -> None:
+    def due(kept: PatchRecord | str, **changes: Any) -> tuple[str, ...]:
+        whole = pod(kept, **changes)
+        return due_for_request(whole, parse_pod(whole))
+
+    of_request = replace(record(), uid="uid-of-request")
+    assert due(of_request) == ("app",)
+    assert due(of_request, containerID="containerd://two") == ()
+    assert due(of_request, image="app:2") == ()
+    assert due(record()) == (), "of a run"
+    assert due("") == ()

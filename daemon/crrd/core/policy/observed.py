@@ -203,4 +203,4 @@ def observe(policy: Policy, pods: Iterable[TargetPod], kubelets: Mapping[str, st
 def _barred(policy: Policy, member: Member, name: str, minor: int | None) -> Skip | None:
     container = member.pod.containers[name]
     found = barred(member.pod, container, minor)
-    return found or (never_patched(Options(()), member, container, minor) if policy.patch else None)
+    return found or (never_patched(member, container, minor, Options(())) if policy.patch else None)

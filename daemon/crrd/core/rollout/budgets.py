@@ -58,6 +58,7 @@ class Budgets:
         requests = [each for each in world.requests if not each.request.completed]
         self._busy = _busy_pods(kind, rows, requests)
         self._requested = {each.request.pod_uid for each in requests if not run.replaces(each.run)}
+        self._requested |= {each.pod.uid for each in world.members if each.due}
         counting = [member for member in world.members if member.counts]
         self._available_later = _available_later(counting, kind.min_ready, now)
         self._ready_soon = {row.uid for row in rows if row.is_ready_soon(now)}

@@ -77,10 +77,14 @@ class PatchRecord:
     containers: tuple[PatchedContainer, ...]
     used: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By container: the spellings that it had before this restart, the last one at the end."""
+    uid: str = ""  # Of the request, if it is an object, which the manager carries out; "" for one of a run
 
     def to_json(self) -> str:
         """Return the text of the annotation."""
-        return json.dumps({"version": RECORD_VERSION, **asdict(self)}, sort_keys=True, separators=(",", ":"))
+        shape = {"version": RECORD_VERSION, **asdict(self)}
+        if not self.uid:
+            del shape["uid"]
+        return json.dumps(shape, sort_keys=True, separators=(",", ":"))
 
     def proceeding(self, name: str, before: str, given: str) -> "PatchRecord":
         """Return the record with the patch of the next container."""
@@ -115,7 +119,8 @@ def read_record(annotation: str) -> PatchRecord | None:
     except (ValueError, TypeError, RecursionError):
         return None
     used = {name: tuple(map(text, items(spelled))) for name, spelled in mapping(shape.get("used")).items()}
-    record = PatchRecord(text(shape.get("request")), text(shape.get("created")), containers, used)
+    request, created, uid = (text(shape.get(key)) for key in ("request", "created", "uid"))
+    record = PatchRecord(request, created, containers, used, uid)
     sound = all(isinstance(value, str) for each in containers for value in _values(each))
     known = 0 < number(shape.get("version")) <= RECORD_VERSION
     return record if known and sound and containers and record.request else None
@@ -131,11 +136,14 @@ def _values(each: PatchedContainer) -> Iterator[object]:
 
 
 def read_patched(obj: Mapping[str, Any], pod: Pod | None = None) -> RunRequest | None:
-    """Return the last restart by a patch that a pod records, as a request of its run; None if it records none."""
+    """Return the last restart by a patch that a pod records, as a request of its run; None if it records none.
+
+    One for a request that is an object is not returned, because that is the request.
+    """
     meta = mapping(obj.get("metadata"))
     annotations = mapping(meta.get("annotations"))
     record = read_record(text(annotations.get(ANNOTATION_PATCHED)))
-    if record is None:
+    if record is None or record.uid:
         return None
     pod = pod or parse_pod(obj)
     status = status_of(record, pod)
@@ -173,7 +181,7 @@ def read_patched(obj: Mapping[str, Any], pod: Pod | None = None) -> RunRequest |
 
 def status_of(record: PatchRecord, pod: Pod) -> Status:
     """Return what has become of a restart by a patch, as the status of a request."""
-    states = tuple(_state_of(each, pod.containers.get(each.name)) for each in record.containers)
+    states = tuple(state_of(each, pod.containers.get(each.name)) for each in record.containers)
     if failed := next((each.name for each in states if each.phase is StatePhase.FAILED), ""):
         why = Reason.EARLIER_FAILURE
         message = why.say(what="not restarted", name=failed)
@@ -189,7 +197,8 @@ def status_of(record: PatchRecord, pod: Pod) -> Status:
     return Status(RequestPhase.COMPLETED, states, completion_time=max((record.created, *started)))
 
 
-def _state_of(asked: PatchedContainer, now: PodContainer | None) -> RecreateState:
+def state_of(asked: PatchedContainer, now: PodContainer | None) -> RecreateState:
+    """Return what has become of a container (None: it was removed from the pod)."""
     if asked.failure:
         return _failed(asked, asked.failure, read_reason(asked.reason))
     if now is None:
@@ -215,6 +224,14 @@ def is_due(asked: PatchedContainer, now: PodContainer | None) -> bool:
     if now is None or not asked.given or asked.failure:
         return False
     return now.image == asked.given and now.container_id == asked.container_id
+
+
+def due_for_request(obj: Mapping[str, Any], pod: Pod) -> tuple[str, ...]:
+    """Return the containers that the manager restarts by a patch for a request, and that kubelet has yet to start."""
+    record = read_record(text(mapping(mapping(obj.get("metadata")).get("annotations")).get(ANNOTATION_PATCHED)))
+    if record is None or not record.uid:
+        return ()
+    return tuple(each.name for each in record.containers if is_due(each, pod.containers.get(each.name)))
 
 
 def _failed(asked: PatchedContainer, message: str, reason: Reason = Reason.NONE) -> RecreateState:

@@ -14,7 +14,7 @@ from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import ObjectName, Reference
 from crrd.core.config.uses import Unreached, references, unreached
 from crrd.core.rollout.labels import LabelSelector, read_selector
-from crrd.core.rollout.patched import image_changes, own_annotations, read_patched
+from crrd.core.rollout.patched import due_for_request, image_changes, own_annotations, read_patched
 from crrd.core.rollout.requests import GivenImage, RunRequest
 from crrd.core.rollout.run import ANNOTATION_REFRESH, Run
 from crrd.core.rollout.workload import Owner, Workload, read_owner
@@ -47,6 +47,7 @@ class Member:
     image_changes: Mapping[str, datetime] = field(default_factory=dict)
     """By container: when its image was changed in the pod's spec. Empty if that has not changed since its creation."""
     patched: RunRequest | None = None  # The last restart by a patch, as a request of its run
+    due: tuple[str, ...] = ()  # As in `due_for_request`
 
     @property
     def counts(self) -> bool:
@@ -79,6 +80,7 @@ class Member:
         for each in self.pod.containers.values() if given else ():
             if GivenImage(self.pod.uid, each.name, each.image, each.container_id) in given:
                 yield each.name
+        yield from self.due
         states = self.patched.request.status.states if self.patched is not None else ()
         yield from (each.name for each in states if each.phase is StatePhase.RECREATING)
 
@@ -116,6 +118,7 @@ def read_member(obj: Mapping[str, Any], *, with_config: bool = True) -> Member:
         annotations=own_annotations(obj),
         image_changes=image_changes(obj),
         patched=read_patched(obj, pod),
+        due=due_for_request(obj, pod),
     )
 
 

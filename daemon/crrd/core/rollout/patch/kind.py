@@ -18,7 +18,7 @@ from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason
 from crrd.kubelet.restart_rules import RestartPolicy, keeps_sidecars
 from crrd.kubelet.version import known_minor
 
-_START_SECONDS = 30
+START_SECONDS = 30
 """From the end of a grace period to the next start, at most. A patch that is taken back in between restarts twice."""
 
 
@@ -28,15 +28,11 @@ class PatchRestart(Restart):
     needs_daemon: ClassVar[bool] = False
 
     def skip(self, member: Member, container: PodContainer, failed: RunRequest | None) -> Skip | None:
-        """See Kind. Kubelet may not start one again whose restartPolicy is not Always, and keeps some sidecars."""
+        """See Kind, and `unfit`."""
         if (why_not := super().skip(member, container, failed)) is not None:
             return why_not
         minor = known_minor(self.world.kubelets.get(member.pod.node_name, ""))
-        if (why_not := never_patched(self.run.options, member, container, minor)) is not None:
-            return why_not
-        if runs_other_image(member, container):
-            return Skip.CHANGED
-        return None if spelling_of(member, container) else Skip.NO_SPELLING
+        return unfit(member, container, minor, self.run.options)
 
     def wait_before_end(self, rows: tuple[Row, ...], end: End) -> Wait:
         """See Kind. Kubelet may not be able to start a container, and nobody else gives it its image back."""
@@ -49,8 +45,23 @@ class PatchRestart(Restart):
         return super().has_instance(container) or (crashes and bool(container.container_id))
 
 
-def never_patched(options: Options, member: Member, container: PodContainer, minor: int | None) -> Skip | None:
-    """Return why a patch can never restart a container, None if it can. `minor` is that of its kubelet, if known."""
+def unfit(member: Member, container: PodContainer, minor: int | None, options: Options | None = None) -> Skip | None:
+    """Return why a patch cannot restart a container now, None if it can. The parameters are as in `never_patched`."""
+    if (why_not := never_patched(member, container, minor, options)) is not None:
+        return why_not
+    if runs_other_image(member, container):
+        return Skip.CHANGED
+    return None if spelling_of(member, container) else Skip.NO_SPELLING
+
+
+def never_patched(
+    member: Member, container: PodContainer, minor: int | None, options: Options | None = None
+) -> Skip | None:
+    """Return why a patch can never restart a container, None if it can. `minor` is that of its kubelet, if known.
+
+    Kubelet may not start one again whose restartPolicy is not Always, and keeps some sidecars. `options` are those of
+    the run, None for a request, which has its own deadline.
+    """
     if member.pod.static_uid:
         return Skip.STATIC
     if member.owner is not None and member.owner.api_version.partition("/")[0] == GROUP:
@@ -59,6 +70,6 @@ def never_patched(options: Options, member: Member, container: PodContainer, min
         return Skip.NOT_ALWAYS
     if container.kind is ContainerKind.SIDECAR and keeps_sidecars(minor):
         return Skip.KEPT
-    if Strategy().grace(member.pod.grace_seconds) + _START_SECONDS > options.pod_timeout:
+    if options is not None and Strategy().grace(member.pod.grace_seconds) + START_SECONDS > options.pod_timeout:
         return Skip.LONG_GRACE
     return Skip.NO_SPELLING if container.image_id and not spelling_of(member, container) else None

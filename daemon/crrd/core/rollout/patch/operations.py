@@ -4,14 +4,15 @@ A patch is one write: what makes kubelet restart, and the record of it. Its test
 decided on, by container ID and restart count, and to the image that each of them has.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from crrd.core.api.images import ANNOTATION_PATCHED
 from crrd.core.api.pod import PodContainer
 from crrd.core.api.time import parse_time
-from crrd.core.api.types import StatePhase
+from crrd.core.api.types import RecreateState, StatePhase
 from crrd.core.rollout.patched import PatchedContainer, PatchRecord, is_due, read_record
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.core.rollout.spelling import next_spelling
@@ -76,6 +77,31 @@ def restart(member: Member, request: Mapping[str, Any], now: str) -> tuple[Opera
     return (*operations, *_label(member, meta["labels"][LABEL_RUN]), *_annotate(member, after))
 
 
+def restart_for(member: Member, name: str, uid: str, containers: Iterable[str], now: str) -> tuple[Operation, ...]:
+    """Return the patch that restarts containers of a pod for a request that is an object. Each has a spelling.
+
+    `name` and `uid` are those of the request. What it has restarted before stays in the record. What a run has recorded
+    on the pod is replaced, so that nobody takes this restart for one of the run.
+    """
+    before, restarted = record_of(member), list[PatchedContainer]()
+    for each in containers:
+        found = member.pod.containers[each]
+        parts = found.container_id, found.restart_count, found.image_id, found.image, spelling_of(member, found)
+        restarted.append(PatchedContainer(each, *parts))
+    if before is not None and before.uid == uid:
+        record = replace(before, containers=(*before.containers, *restarted))
+    else:
+        record = PatchRecord(name, now, tuple(restarted), before.used_by_now() if before is not None else {}, uid)
+    operations = [jsonpatch.test("/metadata/uid", member.pod.uid)]
+    for asked in restarted:
+        operations += _respell(member, asked)
+    gone = [key for key in member.annotations or {} if key.startswith(_OF_A_RUN)]
+    operations += [jsonpatch.remove(pointer("metadata", "annotations", key)) for key in gone]
+    if LABEL_RUN in member.labels:
+        operations.append(jsonpatch.remove(pointer("metadata", "labels", LABEL_RUN)))
+    return (*operations, *_annotate(member, {ANNOTATION_PATCHED: record.to_json()}))
+
+
 def next_container(member: Member, now: datetime) -> str:
     """Return the container that is restarted next, because the ones before it are ready again; "" for none."""
     record, asked = record_of(member), member.patched.at(now) if member.patched is not None else None
@@ -103,12 +129,15 @@ def proceed(member: Member, now: datetime) -> tuple[Operation, ...]:
     return (jsonpatch.test("/metadata/uid", member.pod.uid), *_respell(member, asked), *_annotate(member, changes))
 
 
-def foreign_image(made: Member) -> str:
-    """Return a container and its image if that is not the spelling that a patch has just given it, "" if all are."""
+def foreign_image(made: Member, names: Collection[str] = ()) -> str:
+    """Return a container and its image if that is not the spelling that a patch has just given it, "" if all are.
+
+    `names`: the containers of this patch, empty for all that the pod has recorded.
+    """
     record = record_of(made)
     for each in record.containers if record is not None else ():
         image = made.pod.containers[each.name].image
-        if each.given and image != each.given:
+        if each.given and image != each.given and (not names or each.name in names):
             return f"{each.name} to {image}"
     return ""
 
@@ -158,12 +187,17 @@ def give_back(member: Member, now: datetime) -> tuple[Operation, ...]:
     Kubelet cannot start them, or has not begun until the deadline, and nobody would be there if it cannot start them
     later. It knows the earlier spelling, because an instance has run with it.
     """
-    record = record_of(member)
-    if record is None or member.patched is None:
+    if member.patched is None:
         return ()
     states = member.patched.at(now).request.status.states
-    failed = {each.name: each for each in states if each.phase is StatePhase.FAILED}
-    there = member.pod.containers
+    return give_images_back(member, {each.name: each for each in states if each.phase is StatePhase.FAILED})
+
+
+def give_images_back(member: Member, failed: Mapping[str, RecreateState]) -> tuple[Operation, ...]:
+    """Return the patch that gives these containers, by name, their images back; () if none is due."""
+    record, there = record_of(member), member.pod.containers
+    if record is None:
+        return ()
     back = [each for each in record.containers if each.name in failed and is_due(each, there.get(each.name))]
     if not back:
         return ()
