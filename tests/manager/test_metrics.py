@@ -16,6 +16,7 @@ from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.types import RequestPhase, Status
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.lifecycle import steps as lc
+from crrd.core.patching.steps import PatchPod
 from crrd.core.recreate.actions import EmitEvent
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
@@ -177,13 +178,17 @@ def complete(reason: Reason) -> lc.Complete:
     return lc.Complete(Status(RequestPhase.COMPLETED, reason=reason))
 
 
-ACTIONS: list[tuple[lc.LifecycleAction, str, str]] = [
+ACTIONS: list[tuple[lc.LifecycleAction | PatchPod, str, str]] = [
     (complete(Reason.POD_GONE), "completed", "PodGone"),
     (complete(Reason.POD_REPLACED), "completed", "PodReplaced"),
     (complete(Reason.POD_DELETING), "completed", "PodDeleting"),
     (complete(Reason.NO_ANSWER), "completed", "NoDaemonAnswered"),
     (complete(Reason.DEADLINE), "completed", "DeadlineExceeded"),
     (complete(Reason.RUN_STOPPED), "completed", "RunStopped"),
+    (complete(Reason.PATCH_REFUSED), "completed", "PatchRefused"),
+    (complete(Reason.NONE), "completed", "none"),
+    (lc.Progress(Status(RequestPhase.RECREATING)), "status_written", "none"),
+    (PatchPod(()), "pod_patched", "none"),
     (lc.AddFinalizer(), "finalizer_added", "none"),
     (lc.AcquireUnready(POD, "shop/r"), "readiness_acquired", "none"),
     (lc.RecordUnready("2026-01-01T00:00:00Z"), "marked", "none"),
@@ -196,7 +201,7 @@ ACTIONS: list[tuple[lc.LifecycleAction, str, str]] = [
 
 
 @pytest.mark.parametrize(("action", "name", "reason"), ACTIONS, ids=[f"{name} {why}" for _, name, why in ACTIONS])
-def test_what_the_controller_did(action: lc.LifecycleAction, name: str, reason: str) -> None:
+def test_what_the_controller_did(action: lc.LifecycleAction | PatchPod, name: str, reason: str) -> None:
     metrics = ManagerMetrics()
 
     def counted() -> dict[tuple[str, str], float]:
@@ -204,7 +209,8 @@ def test_what_the_controller_did(action: lc.LifecycleAction, name: str, reason: 
         samples = families["crrd_lifecycle_actions"].samples
         return {(each.labels["action"], each.labels["reason"]): each.value for each in samples}
 
-    labels = {(name, reason) for _, name, reason in ACTIONS}
+    by_patches = {("completed", "PatchRefused")}  # Only a manager with `--via patch` counts these
+    labels = {(name, reason) for _, name, reason in ACTIONS} - by_patches
     assert counted() == dict.fromkeys(labels, 0.0)
     metrics.acted(action)
     metrics.acted(EmitEvent(parse_request(new_request()), EventReason.FAILED, "not counted"))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from crrd.core.api.images import ANNOTATION_PATCHED
-from crrd.core.rollout.patch.operations import give_back, restart
+from crrd.core.api.types import RecreateState, StatePhase
+from crrd.core.rollout.patch.operations import give_back, give_images_back, restart, restart_for
 from crrd.core.rollout.run import LABEL_RUN, Options, Run, Target
 from crrd.core.rollout.state import read_member
 from crrd.lib.jsonpatch import Operation
@@ -65,6 +66,20 @@ def restarts(*names: str, run: Run = RUN) -> Change:
         found |= patched(found, operations)
 
     return change
+
+
+def requested(*names: str) -> Change:
+    """Restart containers for a request, as the manager does."""
+
+    def change(found: Json) -> None:
+        found |= patched(found, restart_for(read_member(found), "one", "uid-of-one", names, AT))
+
+    return change
+
+
+def gives_back_for_request(found: Json) -> None:
+    failed = {"app": RecreateState("app", StatePhase.FAILED, "kubelet cannot start it")}
+    found |= patched(found, give_images_back(read_member(found), failed))
 
 
 def started(found: Json) -> None:
@@ -140,6 +155,10 @@ UPDATES: dict[str, tuple[Change, Change, bool]] = {
         gives_back,
         True,
     ),
+    "restart for a request": (unchanged, requested("app", "mesh"), True),
+    "restart for a request after that of a run": (both(restarts("app"), started), requested("app"), True),
+    "its next container": (both(requested("app"), started), requested("mesh"), True),
+    "given back for a request": (requested("app"), gives_back_for_request, True),
     "another tag": (unchanged, spelled(f"{REPOSITORY}:2"), False),
     "another digest": (unchanged, spelled(f"{REPOSITORY}@{OTHER}"), False),
     "another digest with the right one in its tag": (unchanged, spelled(f"{REPOSITORY}:{OWN[7:]}@{OTHER}"), False),

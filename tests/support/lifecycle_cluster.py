@@ -4,7 +4,7 @@ Each replica is the lifecycle part of a manager. It can be interrupted before an
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +13,7 @@ from unittest.mock import patch
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import FINALIZER, LABEL_READINESS_GATE
 from crrd.core.lifecycle import steps as lc
+from crrd.core.patching.steps import PatchPod
 from crrd.core.recreate.actions import EmitEvent
 from crrd.kube.access.config import Access
 from crrd.kube.client import Deadlines, KubeClient
@@ -74,6 +75,19 @@ class SteppedClient(KubeClient):
             await self._step(f"patch {resource.plural}{'/' if subresource else ''}{subresource}")
         return await super().merge_patch(resource, namespace, name, body, subresource=subresource)
 
+    async def json_patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        operations: Sequence[Mapping[str, Any]],
+        *,
+        dry_run: bool = False,
+    ) -> Mapping[str, Any]:
+        if not dry_run:
+            await self._step(f"patch {resource.plural}")
+        return await super().json_patch(resource, namespace, name, operations, dry_run=dry_run)
+
     async def delete(
         self,
         resource: Resource,
@@ -124,13 +138,14 @@ class PassingClock(ServerClock):
 class Replica:
     """The lifecycle part of a manager."""
 
-    def __init__(self, url: str, name: str, deadlines: Deadlines | None = None) -> None:
-        self.name = name
+    def __init__(self, url: str, name: str, deadlines: Deadlines | None = None, account: str = "") -> None:
+        """`account` is as in LifecycleController."""
+        self.name, self.account = name, account
         self.wire = Wire(url)
         self.clock = PassingClock()
         self.client = SteppedClient(self.wire, self.clock, deadlines)
         self.events = Events()
-        self.done: list[lc.LifecycleAction] = []
+        self.done: list[lc.LifecycleAction | PatchPod] = []
         self.health = Health()
         self.controller = self._controller()
         self._task: asyncio.Task[object] | None = None
@@ -146,7 +161,9 @@ class Replica:
         return election
 
     def _controller(self) -> LifecycleController:
-        return LifecycleController(self.client, self.events, self.clock, on_action=self.done.append)
+        return LifecycleController(
+            self.client, self.events, self.clock, on_action=self.done.append, account=self.account
+        )
 
     async def _lead(self) -> None:
         self.controller = self._controller()
@@ -183,6 +200,7 @@ class LifecycleCluster:
         self.ahead = timedelta()
         self.calls: list[Call] = []  # All calls to the API server so far
         self.server = FaultyApiServer(clock=self.now, log=self.calls.append)
+        self.account = ""  # Of its managers, as in LifecycleController
         self._replicas: list[Replica] = []
         self._client: KubeClient | None = None
         self._markers = 0
@@ -215,7 +233,7 @@ class LifecycleCluster:
         await self.client.merge_patch(NAMESPACES, "", "default", {"metadata": {"labels": labels}})
 
     def replica(self, name: str = "manager-a", deadlines: Deadlines | None = None) -> Replica:
-        made = Replica(self.server.url, name, deadlines)
+        made = Replica(self.server.url, name, deadlines, self.account)
         self._replicas.append(made)
         return made
 

@@ -18,6 +18,7 @@ from crrd.lib.health import Health
 from crrd.manager.certificates.pki import CERTIFICATE, KEY, Certificates, renew, to_data
 from crrd.manager.certificates.rotation import Lifetimes, Renewal
 from crrd.manager.certificates.tls import ServingTls
+from crrd.manager.webhook.handler import NodeCheck
 from crrd.manager.webhook.server import AdmissionObserver, Limits, ReviewObserver, WebhookServer
 from tests.support.admission import JsonObject
 
@@ -37,13 +38,14 @@ class Pods:
     pods: dict[tuple[str, str], JsonObject] = field(default_factory=dict)
     before: Callable[[], Awaitable[None]] = _at_once
     asked: list[tuple[str, str]] = field(default_factory=list)
+    kubelet: str = "v1.36.0"
 
     def put(self, pod: JsonObject) -> None:
         self.pods["shop", "web-0"] = pod
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
         if resource.plural == "nodes":
-            return {"status": {"nodeInfo": {"kubeletVersion": "v1.36.0"}}}
+            return {"status": {"nodeInfo": {"kubeletVersion": self.kubelet}}}
         assert resource.plural == "pods"
         self.asked.append((namespace, name))
         await self.before()
@@ -110,6 +112,7 @@ class Served:
 async def webhook(
     pods: ObjectReader,
     *,
+    served: NodeCheck | None = None,
     certificates: Certificates | None = None,
     limits: Limits = QUICK,
     on_review: ReviewObserver = lambda *_: None,
@@ -124,6 +127,7 @@ async def webhook(
         tls,
         pods,
         health,
+        served=served,
         limits=limits,
         on_review=on_review,
         on_admitted=on_admitted,

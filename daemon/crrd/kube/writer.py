@@ -45,7 +45,7 @@ class RequestWriter:
     async def carry_out(self, request: Request, action: lc.RequestAction) -> Request:
         """Carry out an action of the lifecycle. A deleted request may stay because of a foreign finalizer."""
         match action:
-            case lc.Complete(status=status):
+            case lc.Complete(status=status) | lc.Progress(status=status):
                 return await self.write_status(request, status)
             case lc.Delete():
                 await self._client.delete(REQUESTS, request.namespace, request.name, uid=request.uid)

@@ -4,6 +4,7 @@ import asyncio
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -31,6 +32,7 @@ from crrd.manager.lifecycle import LifecycleController
 from crrd.manager.metrics import ManagerMetrics
 from crrd.manager.policies.controller import PolicyController
 from crrd.manager.webhook.server import Limits, WebhookServer
+from crrd.rollout.daemons import has_daemon
 
 log = structlog.get_logger(__name__)
 
@@ -130,6 +132,7 @@ async def _serve(
         tls,
         clients.admission,
         health,
+        served=partial(has_daemon, clients.admission) if config.via_patch else None,
         limits=Limits(drain_seconds=config.drain_seconds),
         on_review=metrics.reviewed,
         on_admitted=metrics.admitted,
@@ -155,10 +158,15 @@ async def _serve(
 
         What they cannot read does not make this replica unready: admission does not need it.
         """
-        lifecycle = LifecycleController(
-            clients.controller, events, clock, on_action=metrics.acted, slack=config.default_deadline_slack
-        )
         account = f"{config.namespace}:{_ACCOUNT}"
+        lifecycle = LifecycleController(
+            clients.controller,
+            events,
+            clock,
+            on_action=metrics.acted,
+            slack=config.default_deadline_slack,
+            account=account if config.via_patch else "",
+        )
         policies = PolicyController(
             clients.policies,
             events,

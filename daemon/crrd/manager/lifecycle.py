@@ -10,6 +10,7 @@ exist, it always gets the pod from the API server, because the decision is final
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NoReturn
 
 import structlog
@@ -18,6 +19,7 @@ from crrd.core.api.pod import PodMeta, parse_meta
 from crrd.core.api.types import Request
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.lifecycle import steps as lc
+from crrd.core.patching.steps import PatchPod
 from crrd.core.recreate.actions import EmitEvent
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -35,8 +37,9 @@ from crrd.lib.supervise import Loop
 from crrd.lib.workqueue import WorkQueue, progressed
 from crrd.manager.cache import ManagerCache
 from crrd.manager.gated import GatedPods
+from crrd.manager.patches import NOTHING, RequestPatches, Served
 from crrd.manager.readiness import change_readiness
-from crrd.manager.state_times import StateTimes
+from crrd.manager.state_times import StateSince, StateTimes
 from crrd.ports import EventSink
 
 POD_SECONDS = 30.0  # How long the result of getting a pod is used while a request waits for something
@@ -50,14 +53,16 @@ REST_SECONDS = 0.0002
 _TIMER_DELAY_SECONDS = 0.05  # Delay added to every timer, so that it never fires just before its time
 
 log = structlog.get_logger(__name__)
-ActionObserver = Callable[[lc.LifecycleAction], None]
+ActionObserver = Callable[[lc.LifecycleAction | PatchPod], None]
+Ages = Mapping[tuple[str, bool], StateSince]
 
 
 class LifecycleController(Controller):
     """Runs the lifecycle of all requests of a cluster. The constructor starts nothing.
 
     The responses to `client` must reach `clock` (`KubeClient(on_date=clock.observe)`). The caller runs `events`.
-    `on_action` is called for each action carried out. `slack` is as in `next_steps`.
+    `on_action` is called for each action carried out. `slack` is as in `next_steps`. `account` is the manager's
+    ServiceAccount (`namespace:name`) if it carries out requests by patches of their pods, "" if node daemons do.
     """
 
     name = "lifecycle"
@@ -71,6 +76,7 @@ class LifecycleController(Controller):
         *,
         on_action: ActionObserver = lambda _: None,
         slack: int = lc.DEFAULT_SLACK_SECONDS,
+        account: str = "",
     ) -> None:
         super().__init__()
         self._client, self._events, self._clock = client, events, clock
@@ -81,6 +87,8 @@ class LifecycleController(Controller):
         self._listed = asyncio.Event()
         self._waiting = Heartbeat()  # For `_listed`
         self._gated = GatedPods(self._client, self._cache)
+        calls: Any = {"read": self._read, "write": self._write, "act": self._patched}
+        self._patches = RequestPatches(client, clock, account, **calls) if account else None
         self._reads = WorkQueue(self._read_routinely, "lifecycle-reads", round_seconds=LOOK_SECONDS)
         self._gone: dict[str, frozenset[str]] = {}
         """Pods that the last routine read did not find -> the UIDs of the requests for which they were read."""
@@ -134,22 +142,23 @@ class LifecycleController(Controller):
     async def _look(self, key: str) -> tuple[float | None, CrrdError | None]:
         """Decide and act. Return the seconds until something is due, or None for nothing; and the first error."""
         requests = self._cache.requests_of(key)
+        ages = self._ages.of(key, requests)
         pod: PodMeta | None = None
-        failure: CrrdError | None = None
+        served, failure = await self._serve(key, requests, ages)
+        requests = self._cache.requests_of(key)
         spare = self._seconds_until_pod_needed(key, requests)
         known = not spare
         try:
             pod, known = await self._pod(key, requests) if known else (None, False)
         except CrrdError as error:  # actions that need no pod are still carried out
-            failure, known = error, False
-        ages = self._ages.of(key, requests)
-        waits = [spare] if spare else []
+            failure, known = failure or error, False
+        waits = [each for each in (spare or None, served.wait) if each is not None]
         for number, request in enumerate(requests, 1):
             if number % MANY == 0:
                 await asyncio.sleep(0)
-            found = ages.get((request.uid, request.completed))
-            since = None if found is None else self._clock.at(found.moment)
-            steps = lc.next_steps(request, pod, self._clock.now(), known=known, since=since, slack=self._slack)
+            since, held = self._since(request, ages), request.uid in served.held
+            now = self._clock.now()
+            steps = lc.next_steps(request, pod, now, known=known, since=since, slack=self._slack, held=held)
             if steps.wake_at is not None:
                 waits.append((steps.wake_at - self._clock.now()).total_seconds())
             try:
@@ -164,6 +173,31 @@ class LifecycleController(Controller):
         if known and key in self._asked and (left := self._asked[key] + POD_SECONDS - loop_time()) > 0:
             waits.append(left)  # else a routine read is under way, and wakes the pod
         return min(waits, default=None), failure
+
+    def _since(self, request: Request, ages: Ages) -> datetime | None:
+        """Return since when a request has been in its state, None if this is not known."""
+        found = ages.get((request.uid, request.completed))
+        return None if found is None else self._clock.at(found.moment)
+
+    async def _serve(self, key: str, requests: Sequence[Request], ages: Ages) -> tuple[Served, CrrdError | None]:
+        """Carry out requests by patches, if this manager does that. If it fails, they keep their finalizers."""
+
+        def overdue(request: Request) -> str:
+            at, deadline = lc.deadline_of(request, self._since(request, ages), self._slack)
+            return deadline if at is not None and at <= self._clock.now() else ""
+
+        if self._patches is None:
+            return NOTHING, None
+        try:
+            return await self._patches.serve(key, requests, overdue), None
+        except CrrdError as error:
+            return Served({request.uid for request in requests}), error
+
+    def _patched(self, done: EmitEvent | PatchPod) -> None:
+        if isinstance(done, EmitEvent):
+            self._events.emit(done)
+        else:
+            self._on_action(done)
 
     async def _repair(self, key: str, *, known: bool) -> None:
         """Carry out what a known pod needs for no request."""
@@ -211,13 +245,14 @@ class LifecycleController(Controller):
             if not self._reads.pending(key):
                 self._reads.wake(key)
             return pod, expected and not self._reads.failing(key)
-        return await self._read(key, waiting), True
+        found = await self._read(key, waiting)
+        return None if found is None else parse_meta(found), True
 
-    async def _read(self, key: str, waiting: Sequence[Request]) -> PodMeta | None:
-        """Get a pod by name, for these requests."""
+    async def _read(self, key: str, waiting: Sequence[Request]) -> Mapping[str, Any] | None:
+        """Get a pod by name, for these requests. Return None if it does not exist."""
         namespace, _, name = key.partition("/")
         try:
-            found = parse_meta(await self._client.get(PODS, namespace, name))
+            found = await self._client.get(PODS, namespace, name)
         except GoneError:
             self._asked.pop(key, None)
             self._cache.forget_repair(key)
@@ -226,7 +261,7 @@ class LifecycleController(Controller):
             return None
         if waiting:
             self._asked[key] = loop_time()
-        self._cache.pod_read(found)
+        self._cache.pod_read(parse_meta(found))
         return found
 
     async def _read_routinely(self, key: str) -> None:

@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import Metric
 
 from crrd.core.admission.rules import DenialReason
 from crrd.core.lifecycle import steps as lc
+from crrd.core.patching.steps import PatchPod
 from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.triggers import TRIGGERS
 from crrd.core.recreate.actions import EmitEvent
@@ -29,8 +30,10 @@ from crrd.lib.workqueue import QueueState
 
 USERS = 50  # Number of users that get their own label value during the life of the process
 WEBHOOKS = ("mutate", "pods")
-_ACTIONS: dict[type[lc.LifecycleAction], str] = {
+_ACTIONS: dict[type[lc.LifecycleAction | PatchPod], str] = {
     lc.Complete: "completed",
+    lc.Progress: "status_written",
+    PatchPod: "pod_patched",
     lc.AddFinalizer: "finalizer_added",
     lc.AcquireUnready: "readiness_acquired",
     lc.RecordUnready: "marked",
@@ -78,7 +81,7 @@ class ManagerMetrics:
         start_at_zero(self._reviews, WEBHOOKS, ("allowed",), (NONE,))
         start_at_zero(self._reviews, ("mutate",), ("denied",), DenialReason)
         start_at_zero(self._actions, set(_ACTIONS.values()) - {"completed"}, [NONE])
-        start_at_zero(self._actions, ["completed"], lc.ENDS)
+        start_at_zero(self._actions, ["completed"], (*lc.ENDS, NONE))
 
     def watch(
         self,
@@ -109,12 +112,12 @@ class ManagerMetrics:
         """Count an admitted new request."""
         self._admitted.labels(self._user(user or NONE)).inc()
 
-    def acted(self, action: lc.LifecycleAction) -> None:
+    def acted(self, action: lc.LifecycleAction | PatchPod) -> None:
         """Count an action that the lifecycle controller has carried out."""
         if isinstance(action, EmitEvent):
             return
         reason = action.status.reason if isinstance(action, lc.Complete) else NONE
-        self._actions.labels(_ACTIONS[type(action)], reason).inc()
+        self._actions.labels(_ACTIONS[type(action)], reason or NONE).inc()
         if isinstance(action, lc.Delete):
             self._deletions.inc()
 

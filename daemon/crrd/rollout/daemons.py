@@ -53,3 +53,8 @@ async def may_list_daemons(client: KubeClient) -> bool:
             raise
         return False
     return True
+
+
+async def has_daemon(client: KubeClient, node: str) -> bool:
+    """Return whether a node has a pod of the node daemon, ready or not. Raises ApiUnavailableError, ApiRefusedError."""
+    return await client.first(PODS, label_selector=NODE_DAEMONS, field_selector=f"spec.nodeName={node}") is not None

@@ -174,6 +174,64 @@ async def test_a_node_that_cannot_be_looked_up_in_time_is_unknown() -> None:
             assert [answer["allowed"] for answer in await asyncio.gather(*reviews)] == [True] * 3
 
 
+def known_images(pod: JsonObject) -> None:
+    """Images that have been pulled, so that they have another name."""
+    spec, status = pod["spec"], pod["status"]
+    for each in (*spec["containers"], *spec["initContainers"]):
+        each["image"] = f"{each['name']}:1"
+    for each in (*status["containerStatuses"], *status["initContainerStatuses"]):
+        each["imageID"] = f"docker.io/library/{each['name']}@sha256:{'0' * 64}"
+
+
+def known_elsewhere(pod: JsonObject) -> None:
+    known_images(pod)
+    pod["spec"]["nodeName"] = "old"
+
+
+async def on_no_node(_: str) -> bool:
+    return False
+
+
+async def test_what_needs_a_node_daemon_is_refused_where_none_is() -> None:
+    pods = Pods({("shop", "web-0"): new_pod(known_images)})
+    async with webhook(pods, served=on_no_node) as on:
+        completed = patched(new_request(), await on.ask("/mutate-crr", new_review(new_request())))
+        assert completed == finished()
+        forced = new_request(strategy={"forceRecreate": True})
+        message, code = refusal_of(await on.ask("/mutate-crr", new_review(forced)))
+        assert message.startswith("spec.strategy.forceRecreate must be left out: without a node daemon, only the")
+        assert code == 422
+        unknown = new_request(podName="web-1")
+        assert "not found" in refusal_of(await on.ask("/mutate-crr", new_review(unknown)))[0]
+        pods.put(new_pod(known_elsewhere))
+        pods.kubelet = "v1.31.0"
+        message, _ = refusal_of(await on.ask("/mutate-crr", new_review(new_request())))
+        assert message.startswith("spec.containers[1].name must name a container that can be restarted without a node")
+        assert "older than 1.32, and would not replace native sidecar proxy" in message
+
+
+async def test_a_node_daemon_can_do_all_of_it(pods: Pods) -> None:
+    asked = list[str]()
+
+    async def served(node: str) -> bool:
+        asked.append(node)
+        return True
+
+    async with webhook(pods, served=served) as on:
+        for request in (new_request(), new_request(strategy={"forceRecreate": True})):
+            assert (await on.ask("/mutate-crr", new_review(request)))["allowed"]
+    assert asked == ["node-1", "node-1"], "its images have no other name"
+
+
+async def test_whether_there_is_a_node_daemon_cannot_be_read(pods: Pods) -> None:
+    async def served(_: str) -> bool:
+        raise ApiUnavailableError("list pods: connection refused")
+
+    async with webhook(pods, served=served) as on:
+        message, code = refusal_of(await on.ask("/mutate-crr", new_review(new_request())))
+    assert (message.partition(":")[0], code) == ("spec.podName cannot be checked now", 503)
+
+
 async def test_each_answer_is_reported(pods: Pods) -> None:
     seen: list[tuple[str, ...]] = []
 

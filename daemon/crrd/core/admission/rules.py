@@ -56,6 +56,7 @@ class DenialReason(StrEnum):
     CONTAINER_NEVER_RESTARTED = "container_never_restarted"
     CONTAINER_NOT_STARTED = "container_not_started"
     IMAGE = "image"  # The container cannot get the request's image, or has it already
+    NEEDS_DAEMON = "needs_node_daemon"  # No node daemon serves the node, and a patch of the pod cannot do it
     RESTARTS_POD = "restarts_whole_pod"
     """The request does not allow that kubelet restarts the whole pod (restartPolicyRules), or that the pod's owner
     replaces its group."""

@@ -79,6 +79,13 @@ class Reason(ReasonTable):
         "pull the image to the node first; kubectl recreate --image does this")
     RUN_STOPPED = ("RunStopped", _ENDS, "the run has stopped, has given up this pod, or is undone",
         "to give it the image, continue the run (kubectl recreate resume); if it was aborted, start a new one")
+    NEEDS_DAEMON = ("NeedsNodeDaemon", _ENDS, "it cannot be restarted without a node daemon: {why}",
+        "install the node daemon on node {node}, then create a new request",
+        "or delete the pod, if a controller creates a new one: kubectl -n {namespace} delete pod {pod}")
+    PATCH_REFUSED = ("PatchRefused", _ENDS, "the API server refuses the patch that restarts the container: {error}",
+        "fix what refuses it", _AGAIN)
+    PATCH_FAILED = ("PatchFailed", _ENDS, "the restart by a patch of the pod has failed: {error}",
+        "see why: kubectl -n {namespace} describe pod {pod}", _AGAIN)
     POD_GONE = "PodGone", _ENDS, "the pod no longer exists", f"use the name of the pod that replaced it: {_PODS}"
     POD_REPLACED = ("PodReplaced", _ENDS,
         "the pod was replaced: the request is for UID {wanted}, but {key} now has UID {found}",

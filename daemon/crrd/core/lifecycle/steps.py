@@ -54,6 +54,13 @@ class Complete:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """Write the status of a request that the manager carries out itself (`core.patching`)."""
+
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
 class AddFinalizer:
     """Add the finalizer, so that the request cannot disappear before the pod's readiness is released."""
 
@@ -104,7 +111,7 @@ class Delete:
 
 
 PodAction = AcquireUnready | ReleaseUnready | InitReadiness
-RequestAction = Complete | AddFinalizer | RecordUnready | RemoveFinalizer | RemoveActive | Delete
+RequestAction = Complete | Progress | AddFinalizer | RecordUnready | RemoveFinalizer | RemoveActive | Delete
 LifecycleAction = PodAction | RequestAction | EmitEvent
 
 
@@ -124,6 +131,7 @@ def next_steps(
     known: bool = True,
     since: datetime | None = None,
     slack: int = DEFAULT_SLACK_SECONDS,
+    held: bool = False,
 ) -> Steps:
     """Decide about one request.
 
@@ -137,13 +145,14 @@ def next_steps(
             creationTimestamp of an open request (maybe by another API server, whose clock may differ by minutes), and
             `now` for a completed one.
         slack: seconds added to the durations in a request without a deadline.
+        held: whether the finalizer must stay, because kubelet is about to restart a container for the request.
     """
     own = pod if pod is not None and request.pod_uid in ("", pod.uid) else None
-    release = _release(request, own) if known else ()
+    release = _release(request, own) if known and not held else ()
     deactivate = (RemoveActive(),) if request.active else ()
     if request.deleting:
-        held = request.finalizers and not request.has_finalizer  # only foreign finalizers keep it
-        return Steps(deactivate if held else release)
+        foreign = request.finalizers and not request.has_finalizer  # only foreign finalizers keep it
+        return Steps(deactivate if foreign else release)
     if request.completed:
         return _clean_up(request, release + deactivate, now, since or now)
     if known and own is None:
@@ -155,11 +164,8 @@ def next_steps(
     if request.for_image and not any(state.started for state in request.status.states):
         times.append((after(request.aborted, ABORT_SECONDS), Reason.RUN_STOPPED))
     created = request.created if since is None else since.isoformat()
-    seconds, deadline = request.deadline_seconds, f"{request.deadline_seconds}s"
-    if seconds is None:
-        seconds = default_deadline(request, slack)
-        deadline = f"{seconds}s, the manager's default"
-    times.append((after(created, seconds), Reason.DEADLINE))
+    ends_at, deadline = deadline_of(request, since, slack)
+    times.append((ends_at, Reason.DEADLINE))
     if request.status.phase is RequestPhase.EMPTY:
         times.append((after(created, UNANSWERED_SECONDS), Reason.NO_ANSWER))
     for at, reason in times:
@@ -171,6 +177,18 @@ def next_steps(
     if own is not None and wants_unready(request, own):
         return Steps(_acquire(request, own, now), wake_at)
     return Steps(release, wake_at)
+
+
+def deadline_of(request: Request, since: datetime | None, slack: int) -> tuple[datetime | None, str]:
+    """Return when an open request ends at the latest (None: unknown), and its deadline for messages.
+
+    The parameters are as in `next_steps`.
+    """
+    created = request.created if since is None else since.isoformat()
+    if request.deadline_seconds is not None:
+        return after(created, request.deadline_seconds), f"{request.deadline_seconds}s"
+    seconds = default_deadline(request, slack)
+    return after(created, seconds), f"{seconds}s, the manager's default"
 
 
 def default_deadline(request: Request, slack: int) -> int:

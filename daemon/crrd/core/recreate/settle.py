@@ -23,10 +23,10 @@ def settle(view: RequestView, gate: Message, steps: Sequence[Step], still_to_sto
     if cause is not None and request.strategy.failure_policy is FailurePolicy.FAIL:
         awaited = Message.of(Reason.EARLIER_FAILURE, what="stopped waiting", name=cause.name)
         pending = Message.of(Reason.EARLIER_FAILURE, what="skipped", name=cause.name)
-        states = _fail_rest(states, awaited, pending, still_to_stop)
+        states = fail_rest(states, awaited, pending, still_to_stop)
     if all(state.phase.final for state in states):
         reason = cause.reason if cause is not None else Reason.NONE
-        return view.write(Status(RequestPhase.COMPLETED, states, _summary(states, gate), view.node.utc, reason))
+        return view.write(Status(RequestPhase.COMPLETED, states, summary(states, gate), view.node.utc, reason))
     status = Status(RequestPhase.RECREATING, states, gate.text, reason=gate.reason)
     works = [view.known.work_on(step.state.name) for step in steps if step.lasting]
     persisted = view.persist(works, {step.state.name: step.hook_ended for step in steps if step.hook_ended is not None})
@@ -47,11 +47,11 @@ def complete_as_failed(view: RequestView, why: Message) -> Decision:
 
 def failed_status(request: Request, why: Message, at: str) -> Status:
     """Return the last status of a request that fails as a whole. `at` is an RFC 3339 time."""
-    states = _fail_rest(all_states(request), why, why)
+    states = fail_rest(all_states(request), why, why)
     return Status(RequestPhase.COMPLETED, states, why.text, at, why.reason)
 
 
-def _fail_rest(
+def fail_rest(
     states: Iterable[RecreateState], recreating: Message, pending: Message, spared: Collection[str] = ()
 ) -> tuple[RecreateState, ...]:
     """Set every state that is not final to Failed, with the message for its phase, except for the names `spared`."""
@@ -75,7 +75,7 @@ def _only_started(old: Status, new: Status, stops: Collection[str]) -> bool:
     return True
 
 
-def _summary(states: Sequence[RecreateState], gate: Message) -> str:
+def summary(states: Sequence[RecreateState], gate: Message) -> str:
     """Return the message of the completed request."""
     failures = [state.name for state in states if state.phase is StatePhase.FAILED]
     count = f"{len(states) - len(failures)} of {len(states)} containers recreated"

@@ -6,14 +6,19 @@ too many reviews wait for their pods, because a parsed body takes many times its
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
 
 import structlog
 
 from crrd.core.admission import rules
 from crrd.core.admission.rules import Denied
 from crrd.core.admission.update import put_back
-from crrd.core.api.pod import Pod, parse_pod
+from crrd.core.api.pod import ContainerKind, Pod
 from crrd.core.api.types import Request
+from crrd.core.patching import unfit
+from crrd.core.rollout.state import Member, read_member
 from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.resources import PODS, ObjectReader
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
@@ -28,14 +33,17 @@ LOOKUP_REFUSED, LOOKUP_FAILED, OVERLOADED = "pod_lookup_refused", "pod_lookup_fa
 """Reasons of rejections that the user did not cause."""
 
 
+T = TypeVar("T")
+NodeCheck = Callable[[str], Awaitable[bool]]
 Answer = list[Operation] | Denied  # The patch of the admitted object (often empty), or why it is denied
 
 
 class AdmissionHandler:
     """One method for each path of the webhook. `deadline` is a monotonic time."""
 
-    def __init__(self, pods: ObjectReader) -> None:
-        self._pods = pods
+    def __init__(self, pods: ObjectReader, served: NodeCheck | None = None) -> None:
+        """`served` tells whether a node daemon serves a node. None: on all nodes, node daemons restart containers."""
+        self._pods, self._served = pods, served
         self._kubelets = KubeletVersions(pods)
         self._waiting_bytes = 0
 
@@ -48,21 +56,41 @@ class AdmissionHandler:
         request = rules.read_new(review.object)
         if isinstance(request, Denied):
             return request
-        pod = await self._look_up(review, request.parsed.pod_name, deadline)
-        if isinstance(pod, Denied):
-            return pod
+        found = await self._look_up(review, request.parsed.pod_name, deadline)
+        if isinstance(found, Denied):
+            return found
+        pod = found.pod if found is not None else None
         kubelet_minor = await self._kubelet_minor(request.parsed, pod, deadline) if pod else None
         outcome = rules.review_create(request, pod, review.user, kubelet_minor)
-        return outcome if isinstance(outcome, Denied) else json_patch(review.object, outcome)
+        if isinstance(outcome, Denied):
+            return outcome
+        if found is not None and (denied := await self._unfit(review, request.parsed, found, kubelet_minor, deadline)):
+            return denied
+        return json_patch(review.object, outcome)
 
     async def mutate_pod(self, review: Review, _: float) -> Answer:
         """Give a new pod the readiness gate."""
         return rules.mutate_pod(review.object) if review.operation == CREATE else []
 
+    async def _unfit(
+        self, review: Review, request: Request, member: Member, kubelet_minor: int | None, deadline: float
+    ) -> Denied | None:
+        """Deny what a patch of the pod cannot do, unless a node daemon does it."""
+        if self._served is None or (denied := unfit.review(request, member, kubelet_minor)) is None:
+            return None
+        pod = member.pod
+        served = await self._asked(review, pod.name, partial(self._served, pod.node_name), deadline)
+        return served if isinstance(served, Denied) else None if served else denied
+
     async def _kubelet_minor(self, request: Request, pod: Pod, deadline: float) -> int | None:
         """Return the minor version of the kubelet on the pod's node, or None if it does not matter or on a timeout."""
-        named = (pod.containers.get(each.name) for each in request.containers)
-        if not pod.node_name or not any(each is not None and each.version_matters for each in named):
+        named = [
+            each for each in map(pod.containers.get, (each.name for each in request.containers)) if each is not None
+        ]
+        matters = any(each.version_matters for each in named)
+        if self._served is not None:
+            matters |= any(each.kind is ContainerKind.SIDECAR for each in named)
+        if not pod.node_name or not matters:
             return None
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
@@ -71,14 +99,21 @@ class AdmissionHandler:
             log.warning("node lookup failed", node_name=pod.node_name, error="no answer")
             return None
 
-    async def _look_up(self, review: Review, name: str, deadline: float) -> Pod | Denied | None:
+    async def _look_up(self, review: Review, name: str, deadline: float) -> Member | Denied | None:
         """Return the pod, or None if it does not exist."""
+        found = await self._asked(review, name, partial(self._pods.get, PODS, review.namespace, name), deadline)
+        return found if found is None or isinstance(found, Denied) else read_member(found, with_config=False)
+
+    async def _asked(
+        self, review: Review, name: str, call: Callable[[], Awaitable[T]], deadline: float
+    ) -> T | Denied | None:
+        """Return the result of a call about the pod of this name, or None if it does not exist."""
         if self._waiting_bytes + review.size > WAITING_BYTES:
             return _unchecked(" now: too many pod lookups at once; try again", OVERLOADED)
         self._waiting_bytes += review.size
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                return parse_pod(await self._pods.get(PODS, review.namespace, name))
+                return await call()
         except GoneError:
             return None
         except ApiRefusedError as error:

@@ -26,7 +26,7 @@ from crrd.lib.health import Health, listen, split_address
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.looptime import loop_time
 from crrd.manager.certificates.tls import ServingTls
-from crrd.manager.webhook.handler import OVERLOADED, AdmissionHandler, Answer
+from crrd.manager.webhook.handler import OVERLOADED, AdmissionHandler, Answer, NodeCheck
 from crrd.manager.webhook.review import CREATE, BadReviewError, Review, encode, read_review
 
 log = structlog.get_logger(__name__)
@@ -77,6 +77,7 @@ class WebhookServer:
     """Serves /mutate-crr, /mutate-pod and the pages of `health` over TLS.
 
     It starts serving when `tls` has a certificate. `address` is parsed by `split_address`; port 0 picks a free port.
+    `served` is as in AdmissionHandler.
     Adds to `health` the readiness checks `webhook` and `certificate`, and the liveness check `webhook`.
     """
 
@@ -87,6 +88,7 @@ class WebhookServer:
         pods: ObjectReader,
         health: Health,
         *,
+        served: NodeCheck | None = None,
         limits: Limits | None = None,
         on_review: ReviewObserver = lambda *_: None,
         on_admitted: AdmissionObserver = lambda _: None,
@@ -112,7 +114,7 @@ class WebhookServer:
         health.live["webhook"] = self._check_alive
         health.ready["webhook"] = self._check
         health.ready["certificate"] = tls.check
-        handler = AdmissionHandler(pods)
+        handler = AdmissionHandler(pods, served)
         app = web.Application()
         app.router.add_post("/mutate-crr", partial(self._handle, REQUEST_KINDS, handler.review_request))
         app.router.add_post("/mutate-pod", partial(self._handle, POD_KINDS, handler.mutate_pod))

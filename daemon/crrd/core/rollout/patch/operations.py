@@ -97,8 +97,6 @@ def restart_for(member: Member, name: str, uid: str, containers: Iterable[str], 
         operations += _respell(member, asked)
     gone = [key for key in member.annotations or {} if key.startswith(_OF_A_RUN)]
     operations += [jsonpatch.remove(pointer("metadata", "annotations", key)) for key in gone]
-    if LABEL_RUN in member.labels:
-        operations.append(jsonpatch.remove(pointer("metadata", "labels", LABEL_RUN)))
     return (*operations, *_annotate(member, {ANNOTATION_PATCHED: record.to_json()}))
 
 
