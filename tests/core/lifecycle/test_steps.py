@@ -342,6 +342,12 @@ class TestPodThatCannotBeLookedUp:
         assert steps == next_steps(view, POD, at(seconds))
         assert reasons(steps) == [reason] * 3
 
+    def test_a_request_keeps_its_finalizer_while_kubelet_is_about_to_restart_a_container_for_it(self) -> None:
+        ended = request(status=COMPLETED, finalizers=GUARDED)
+        assert next_steps(ended, POD, at(11), held=True).actions == (lc.RemoveActive(),)
+        assert next_steps(serving(deleting=True, finalizers=GUARDED), POD, at(11), held=True) == Steps()
+        assert lc.RemoveFinalizer() in next_steps(ended, POD, at(11)).actions
+
     def test_a_run_that_stops_keeps_no_pod_unready_that_does_not_get_the_image(self) -> None:
         wanted = (RequestedContainer("app", image="app:2"),)
         status = Status(RequestPhase.RECREATING, (RecreateState("app"),))
