@@ -18,7 +18,7 @@ from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationE
 from crrd.rollout.session import Session
 from crrd.rollout.text import TextLines
 from tests.simulation.daemon import Credentials, Life
-from tests.simulation.images import NEW, OLD
+from tests.simulation.images import NEW, OLD, OTHER
 from tests.simulation.network import Sent
 from tests.simulation.schedule import SHOP
 from tests.simulation.schedule import Shop as Shape
@@ -262,10 +262,16 @@ class Runs:
 
     def _look_at_rest(self) -> None:
         """No process could bring the run to an end. That needs a reason."""
-        excuse = self._aborted or self._meddled or (self.shop is not None and self.shop.missing)
+        shop = self.shop
+        excuse = self._aborted or self._meddled or (shop is not None and (shop.missing or self._missed_webhook()))
         if not excuse:
             last = self.ended[-1].lines[-1] if self.ended and self.ended[-1].lines else ""
             self._world.broken(f"the run does not get on, and nobody has meddled: {last}")
+
+    def _missed_webhook(self) -> bool:
+        """Whether a webhook rewrites images, which a run notices by its pods, and it had none at its start."""
+        lines = [line for each in self.ended for line in each.lines]
+        return self.shop is not None and self.shop.rewrites and any(", 0 pods, at most" in line for line in lines)
 
     def _check_end(self, process: Process) -> None:
         """The state is the one that was asked for, or it is reported."""
@@ -282,7 +288,10 @@ class Runs:
             self._world.broken("the run is done, and has left pull pods")
         if self._meddled and (said := re.search(r"(\d+) of (\d+) pods have", last)) and said[1] != said[2]:
             return  # somebody has changed pods after the run was done, and before its last line
-        if wrong := self.wrong_pods(wanted):
+        wrong = self.wrong_pods(wanted)
+        if self._undoes and "edit_pod" in self._meddled:  # an undo gives back what a pod had before the run
+            wrong = [each for each in wrong if not each.endswith(f" has {OTHER}")]
+        if wrong:
             self._world.broken(f"the run is done, and {', '.join(wrong)}")
         if wrong := self.running_wrong():
             self._world.broken(f"the run is done, and does not run or is not ready: {', '.join(wrong)}")

@@ -231,6 +231,16 @@ class TestBudgets:
             world = World(PODS, (foreign,), budgets=(budget(1),), labels={"uid-api-0": labels})
             assert chosen(planned(world, run(max_unavailable=Amount(3)))) == begun
 
+    @pytest.mark.parametrize(("seconds", "expected"), [(0, ["web-0"]), (4, ["web-0"]), (5, ["web-0", "web-1"])])
+    def test_a_budget_may_not_know_yet_that_a_pod_has_become_unready(self, seconds: int, expected: list[str]) -> None:
+        """Its controller writes the status a moment later. The pod itself may start at once."""
+        since = NOW - timedelta(seconds=seconds)
+        crashed = replace(PODS[0], ready=False, ready_since=since)
+        found = planned(World((crashed, PODS[1]), budgets=(budget(1),)), run(max_unavailable=Amount(2)))
+        assert chosen(found) == expected
+        if len(expected) == 1:
+            assert found.wake_at == since + timedelta(seconds=5)
+
     def test_a_pod_spends_no_disruption_budget_but_its_own(self) -> None:
         pods = (replace(ONE, labels={"app": "a"}), replace(TWO, labels={"app": "b"}))
         budgets = tuple(budget(1, app, selector={"matchLabels": {"app": app}}) for app in ("a", "b"))

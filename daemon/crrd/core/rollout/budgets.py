@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 
 from crrd.core.config.objects import missing
@@ -16,6 +16,8 @@ from crrd.core.rollout.waits import NO_WAIT, Wait, WaitReason, describe_pod
 from crrd.lib.plain import and_more
 
 _NAMED = 3  # Most pods that a message names; the others are counted
+_STATUS_DELAY = timedelta(seconds=5)
+"""How long the status of a PodDisruptionBudget may not count a pod that has become unready."""
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class Budgets:
         self._requested |= {each.pod.uid for each in world.members if each.due}
         counting = [member for member in world.members if member.counts]
         self._available_later = _available_later(counting, kind.min_ready, now)
+        self._just_unready = _just_unready(counting, now)
         self._ready_soon = {row.uid for row in rows if row.is_ready_soon(now)}
         self._down = {each.pod.uid: each for each in counting if self._is_down(each)}
         desired = world.workload.desired if world.workload is not None else 0
@@ -71,7 +74,7 @@ class Budgets:
         self._places_down = _Places(world.zones, self._down.values())
         self._places_under_way = _Places(world.zones, under_way)
         members = {member.pod.uid: member for member in world.members}
-        busy = [members[uid] for uid in self._busy if uid in members]
+        busy = [members[uid] for uid in self._busy | self._just_unready.keys() if uid in members]
         elsewhere = [each for each in requests if each.request.pod_uid not in members]
         self._disruptions = [_disruptions(world, each, busy, elsewhere) for each in world.budgets]
 
@@ -110,9 +113,9 @@ class Budgets:
 
     @property
     def next_time(self) -> datetime | None:
-        """When a pod becomes available, or is done, if nothing changes."""
+        """When a pod becomes available, or is done, or is known to budgets, if nothing changes."""
         settled = [row.settled_at for row in self._rows if row.settled_at is not None]
-        return min([*settled, *self._available_later.values()], default=None)
+        return min([*settled, *self._available_later.values(), *self._just_unready.values()], default=None)
 
     def choose(self, most: int | None) -> tuple[list[Row], dict[str, Wait]]:
         """Return the pods that start now, at most `most` new ones (None: no limit), and why each other pod waits.
@@ -176,7 +179,7 @@ class Budgets:
             command = f"kubectl describe pdb {budget.name} -n {member.pod.namespace}"
             if not budget.current:
                 yield Wait.of(WaitReason.BUDGET_OUTDATED, command, budget=budget.name)
-            elif each.left < 1:
+            elif each.left + int(uid in self._just_unready) < 1:  # it counts as one of those itself
                 yield Wait.of(WaitReason.BUDGET_USED_UP, command, budget=budget.name, while_other=each.while_other)
         node, counted = member.pod.node_name, itself if costs else 0
         places = self._places_down if costs else self._places_under_way
@@ -244,6 +247,12 @@ def _available_later(members: Iterable[Member], min_ready: int, now: datetime) -
     """Return the pods that are ready, but not for long enough yet, and when they are."""
     times = {each.pod.uid: each.available_at(min_ready) for each in members} if min_ready else {}
     return {uid: at for uid, at in times.items() if at is not None and at > now}
+
+
+def _just_unready(members: Iterable[Member], now: datetime) -> dict[str, datetime]:
+    """Return the pods that PodDisruptionBudgets may not know to be unready, and until when that is."""
+    times = {each.pod.uid: each.ready_since + _STATUS_DELAY for each in members if not each.ready and each.ready_since}
+    return {uid: at for uid, at in times.items() if at > now}
 
 
 def _disruptions(world: World, budget: Budget, busy: Iterable[Member], elsewhere: Iterable[RunRequest]) -> _Disruptions:
