@@ -7,7 +7,8 @@ import pytest
 
 from crrd.core.policy.types import API_VERSION, KIND
 from crrd.kube.resources import BUDGETS, CONFIG_MAPS, PODS, POLICIES, Resource
-from tests.support.cluster import WAITING_SCRIPT, Cluster, Json, container_status, restart_count
+from crrd.lib.errors import ApiRefusedError
+from tests.support.cluster import WAITING_SCRIPT, Cluster, Json, container_status, request_for, restart_count, states
 from tests.support.real_nodes import installed, kubectl, machines
 from tests.support.recreates import create_workload, kept, pod_spec, pods_of, recorded, wait_ready
 from tests.tools.cluster.cluster import RealCluster as Machines
@@ -96,6 +97,36 @@ async def test_a_policy_brings_a_changed_config_map(cluster: Cluster, lean: Mach
     assert record.most_unready <= 1, "the PodDisruptionBudget"
     for pod in after:
         assert await log_of(cluster, pod) == ["start old", "hook", "start new"]
+
+
+async def asked(cluster: Cluster, pod: Json, name: str, **strategy: object) -> None:
+    """Create a request, as a user does."""
+    body = request_for(pod, "app")
+    body["metadata"] = {"name": name}
+    body["spec"]["strategy"] = strategy
+    await cluster.create_request(body)
+
+
+async def test_a_request_is_carried_out_by_the_manager(cluster: Cluster, lean: Machines) -> None:
+    """Admission refuses what only a node daemon can do, and a namespace that has not bound the role."""
+    before = await a_workload(cluster)
+    await asked(cluster, before[0], "first")
+    ended = await cluster.wait_completed("first")
+    assert states(ended) == {"app": "Failed"}
+    assert f"create rolebinding crrd-patch-pods -n {cluster.namespace}" in str(ended["status"])
+    await bind(cluster, ROLES[1])
+    with pytest.raises(ApiRefusedError, match="terminationGracePeriodSeconds must be left out"):
+        await asked(cluster, before[0], "other", terminationGracePeriodSeconds=1)
+    names = [pod["metadata"]["name"] for pod in before]
+    for pod in before:
+        await asked(cluster, pod, f"second-{pod['metadata']['name']}")
+    for name in names:
+        assert states(await cluster.wait_completed(f"second-{name}")) == {"app": "Succeeded"}
+    after = await pods_of(cluster, "web")
+    kept(before, after, "app")
+    assert [restart_count(pod, "app") for pod in after] == [1] * PODS_OF_WEB
+    for pod in after:
+        assert await log_of(cluster, pod) == ["start old", "hook", "start old"]
 
 
 async def test_the_manager_can_give_no_other_image(cluster: Cluster, lean: Machines) -> None:
