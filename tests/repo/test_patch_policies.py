@@ -133,6 +133,11 @@ def claims(image: str) -> Change:
     return change
 
 
+def entry(before: str, instance: str = "containerd://app") -> str:
+    """The beginning of what a record says of a container that has yet to be started again."""
+    return f'{{"before":"{before}","container_id":"{instance}","failure":"","given":"{NAME}",'
+
+
 UPDATES: dict[str, tuple[Change, Change, bool]] = {
     "nothing": (unchanged, unchanged, True),
     "restart": (unchanged, restarts("app"), True),
@@ -181,9 +186,38 @@ UPDATES: dict[str, tuple[Change, Change, bool]] = {
     ),
     "given back what it never had": (restarts("app"), spelled(f"{REPOSITORY}:0"), False),
     "a record of another image": (unchanged, claims("none.invalid/evil:1"), False),
-    "a record that is no JSON": (unchanged, recorded('"before":"none.invalid/evil:1"'), False),
-    "a record within a record": (unchanged, recorded('"before":"before":"none.invalid/evil:1"'), False),
+    "an image of a record that is no JSON": (
+        recorded('"before":"none.invalid/evil:1"'),
+        spelled("none.invalid/evil:1"),
+        False,
+    ),
+    "a record within a record": (unchanged, recorded(f'{{"before":"{entry("none.invalid/evil:1")}'), False),
     "a record of nothing": (unchanged, recorded("{}"), True),
+    "a record that shares a quote": (
+        unchanged,
+        recorded(f'{entry(NAME)}{{"before":"{NAME}"{entry("none.invalid/evil:1")}'),
+        False,
+    ),
+    "a record with another container's image": (unchanged, recorded(entry("none.invalid/mesh:1")), False),
+    "a record of another instance": (unchanged, recorded(entry(NAME, instance="containerd://other")), False),
+    "an image that only such a record has": (recorded(entry(f"{REPOSITORY}:0")), spelled("none.invalid/evil:1"), False),
+    "given back to another container": (
+        recorded(entry("none.invalid/setup:1", instance="containerd://setup")),
+        spelled("none.invalid/setup:1"),
+        False,
+    ),
+    "given back after its restart": (both(restarts("app"), started), spelled(NAME), False),
+    "given back after a change of its owner": (
+        both(restarts("app"), spelled(f"{REPOSITORY}:2")),
+        spelled(NAME),
+        False,
+    ),
+    "a name that only the record has": (
+        recorded(f'{{"used":{{"app":["evil.invalid/app@{OWN}"]}}}}'),
+        spelled(f"evil.invalid/app@{OWN}"),
+        False,
+    ),
+    "a short name of the same image": (short, spelled(f"app:1@{OWN}"), True),
     "image of the record's request": (
         recorded(f'{{"request":"none.invalid/evil:1@{OTHER}"}}'),
         spelled(f"none.invalid/evil:1@{OTHER}"),
