@@ -271,6 +271,23 @@ async def test_the_deadline_gives_the_image_back(cluster: LifecycleCluster, shop
     assert cluster.message("one").startswith("activeDeadlineSeconds (100s) has passed")
 
 
+async def test_an_image_that_cannot_be_given_back_holds_up_no_other_request(
+    cluster: LifecycleCluster, shop: Shop
+) -> None:
+    """The owner of the namespace has taken the right back meanwhile."""
+    shop.works = False
+    cluster.manager()
+    await shop.asks()
+    await cluster.until("patched", lambda: shop.spelled)
+    cluster.server.fail_next(
+        1000, 403, match=lambda call: (call.verb, call.resource, call.subresource) == ("patch", "pods", "")
+    )
+    await shop.cannot_start()
+    await shop.asks("two")
+    await cluster.until("queued", lambda: cluster.phase("two") == "Pending")
+    assert image_of(shop.pod, "app") == shop.spelled[0]
+
+
 @pytest.mark.parametrize("starts", [True, False])
 async def test_a_deleted_request_stays_until_kubelet_is_done(
     cluster: LifecycleCluster, shop: Shop, *, starts: bool

@@ -7,9 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from crrd.core.api.types import ACTIVE, LABEL_ACTIVE
 from crrd.core.policy.types import API_VERSION, KIND
+from crrd.core.rollout.patch.operations import restart_for
 from crrd.core.rollout.patched import read_patched
-from crrd.kube.resources import PODS, POLICIES
+from crrd.core.rollout.state import read_member
+from crrd.kube.resources import PODS, POLICIES, REQUESTS
 from crrd.lib.errors import ApiRefusedError
 from crrd.lib.health import Health
 from crrd.lib.jsonfields import condition
@@ -165,3 +168,35 @@ async def test_a_pod_that_is_gone_needs_no_image() -> None:
     async with shop.led():
         await asyncio.sleep(120)
     assert len({*NAMES} & {*shop.objects["pods"]}) == 2
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_what_requests_have_left_gets_its_image_back_when_they_are_over(*, there: bool) -> None:
+    """The manager runs with node daemons now, and carries out no request."""
+    shop = Shop()
+    shop.remove(POLICIES, "web")
+    before, shop.missing = shop.images, {*NAMES}
+    member = read_member(shop.now("web-0000"))
+    patch = restart_for(member, "ask", "uid-ask", ("app",), "2026-01-01T00:16:41Z")
+    await shop.json_patch(PODS, NAMESPACE, "web-0000", patch)
+    if there:
+        meta = {"name": "ask", "namespace": NAMESPACE, "uid": "uid-ask", "labels": {LABEL_ACTIVE: ACTIVE}}
+        asked = {"podName": "web-0000", "containers": [{"name": "app"}]}
+        shop.put(REQUESTS, {"metadata": meta, "spec": asked})
+    async with shop.led(patch=False):
+        await asyncio.sleep(120)
+        assert (shop.images == before) is not there
+        shop.objects.get(REQUESTS.plural, {}).pop("ask", None)
+        await asyncio.sleep(120)
+    assert shop.images == before
+
+
+async def test_a_container_that_a_request_has_restarted_keeps_its_name() -> None:
+    shop = Shop()
+    shop.remove(POLICIES, "web")
+    member = read_member(shop.now("web-0000"))
+    patch = restart_for(member, "ask", "uid-ask", ("app",), "2026-01-01T00:16:41Z")
+    await shop.json_patch(PODS, NAMESPACE, "web-0000", patch)
+    async with shop.led():
+        await asyncio.sleep(120)
+    assert shop.restarts == {"web-0000": 1}

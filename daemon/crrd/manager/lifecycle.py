@@ -9,6 +9,7 @@ exist, it always gets the pod from the API server, because the decision is final
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
@@ -182,16 +183,17 @@ class LifecycleController(Controller):
     async def _serve(self, key: str, requests: Sequence[Request], ages: Ages) -> tuple[Served, CrrdError | None]:
         """Carry out requests by patches, if this manager does that. If it fails, they keep their finalizers."""
 
-        def overdue(request: Request) -> str:
-            at, deadline = lc.deadline_of(request, self._since(request, ages), self._slack)
-            return deadline if at is not None and at <= self._clock.now() else ""
+        def deadline(request: Request) -> tuple[float, str]:
+            at, words = lc.deadline_of(request, self._since(request, ages), self._slack)
+            return (math.inf if at is None else (at - self._clock.now()).total_seconds()), words
 
         if self._patches is None:
             return NOTHING, None
         try:
-            return await self._patches.serve(key, requests, overdue), None
+            served = await self._patches.serve(key, requests, deadline)
         except CrrdError as error:
             return Served({request.uid for request in requests}), error
+        return served, served.failure
 
     def _patched(self, done: EmitEvent | PatchPod) -> None:
         if isinstance(done, EmitEvent):

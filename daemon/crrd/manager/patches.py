@@ -24,7 +24,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.resources import PODS
-from crrd.lib.errors import ApiRefusedError, ConflictError, GoneError
+from crrd.lib.errors import ApiRefusedError, ConflictError, CrrdError, GoneError
 from crrd.manager.policies.template_images import grant
 from crrd.rollout.daemons import has_daemon
 from crrd.rollout.refusals import INVALID, lacks_right
@@ -39,6 +39,7 @@ _MOST_STEPS = 12  # Writes in one round of a request, far more than there are
 Read = Callable[[str, Sequence[Request]], Awaitable[Mapping[str, Any] | None]]
 Write = Callable[[Request, lc.RequestAction], Awaitable[Request | None]]
 Act = Callable[[EmitEvent | PatchPod], None]
+Deadline = tuple[float, str]  # Seconds until it, and how messages name it
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Served:
 
     held: Collection[str] = ()  # UIDs of the requests that must keep their finalizer
     wait: float | None = None  # Seconds until the next round
+    failure: CrrdError | None = None  # The first error of a request. The others of the pod were carried out
 
 
 NOTHING = Served()
@@ -73,8 +75,8 @@ class RequestPatches:
         self._kubelets = KubeletVersions(client)
         self._seen: dict[str, dict[str, Seen]] = {}  # By pod: by request (UID), while it is under way
 
-    async def serve(self, key: str, requests: Sequence[Request], overdue: Callable[[Request], str]) -> Served:
-        """Carry out what is due for the requests of a pod. `overdue` is as in View.
+    async def serve(self, key: str, requests: Sequence[Request], deadline: Callable[[Request], Deadline]) -> Served:
+        """Carry out what is due for the requests of a pod. `deadline` returns that of a request.
 
         Raises CrrdError; then all requests must keep their finalizers.
         """
@@ -89,24 +91,31 @@ class RequestPatches:
         own = [*(each for each in ended if each.pod_uid == member.pod.uid), *live]
         before = self._seen.get(key, {})
         self._seen[key] = {each.uid: before.get(each.uid, Seen()) for each in own}
-        held, waits = set[str](), list[float]()
+        held, waits, failure = set[str](), list[float](), None
         record = record_of(member)
         begun = record is not None and record.uid in [each.uid for each in live]
         served = bool(live) and not begun and await has_daemon(self._client, member.pod.node_name)
         minor = await self._minor(member.pod) if own else None
         for request in own:
+            left, words = deadline(request)
             facts = {
                 "first": request in live[:1],
                 "served": served,
-                "overdue": overdue(request),
+                "overdue": words if left <= 0 else "",
+                "left": left,
                 "kubelet_minor": minor,
             }
-            step, member = await self._carry_out(key, request, member, facts)
+            try:
+                step, member = await self._carry_out(key, request, member, facts)
+            except CrrdError as error:
+                failure = failure or error
+                held.add(request.uid)
+                continue
             if step.held:
                 held.add(request.uid)
             if step.wait is not None:
                 waits.append(step.wait)
-        return Served(held, min(waits, default=None))
+        return Served(held, min(waits, default=None), failure)
 
     async def _minor(self, pod: Pod) -> int | None:
         return await self._kubelets.minor(pod.node_name) if kubelet_matters(pod, for_image=True) else None

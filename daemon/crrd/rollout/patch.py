@@ -5,7 +5,17 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from crrd.core.rollout.patch.operations import foreign_image, give_back, proceed, restart
+from crrd.core.api.types import StatePhase
+from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.rollout.patch.operations import (
+    foreign_image,
+    give_back,
+    give_images_back,
+    proceed,
+    record_of,
+    restart,
+)
+from crrd.core.rollout.patched import status_of
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row
@@ -13,7 +23,7 @@ from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.core.rollout.state import Member, read_member
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.resources import PODS
+from crrd.kube.resources import PODS, REQUESTS
 from crrd.lib.errors import ApiRefusedError, ConflictError, GoneError
 from crrd.lib.jsonpatch import Operation
 from crrd.rollout.attempt import attempt
@@ -111,12 +121,13 @@ class PatchWriter(FileRefresher):
         self._cluster.written(made)
 
 
-async def give_images_back(
+async def end_restarts(
     client: KubeClient, namespace: str, carried_on: Callable[[], Collection[str]], now: datetime
 ) -> bool:
-    """Give containers images back that kubelet cannot start, of policies' runs that nobody carries on.
+    """Give containers images back that kubelet cannot start: of policies' runs that nobody carries on, and of requests.
 
-    Return whether a restart of such a run has not ended yet. The parameters and errors are those of `release_runs`.
+    A request gives its images back itself while it is there, if this manager carries out requests. Return whether a
+    restart has not ended yet. The parameters and errors are those of `release_runs`.
     """
     known = await client.list_all(PODS, _read, namespace=namespace, label_selector=LABEL_RUN)
     asked = [(each, each.patched.at(now)) for each in known.items if each.patched is not None]
@@ -125,14 +136,37 @@ async def give_images_back(
     users = {name for name in {each.run.name for each in requests} if has_other(requests, name, now)}
     keep = {*carried_on(), *users}
     left = [(each, give_back(each, now), patched) for each, patched in of_policies if patched.run.name not in keep]
-    await each_of(_patch_unchanged(client, member, operations) for member, operations, _ in left if operations)
-    return bool(users) or any(operations or patched.is_open for _, operations, patched in left)
+    lost, awaited = await _of_requests(client, namespace, known.items)
+    patches = [*((member, operations) for member, operations, _ in left if operations), *lost]
+    await each_of(_patch_unchanged(client, member, operations) for member, operations in patches)
+    return bool(users or awaited or lost) or any(operations or patched.is_open for _, operations, patched in left)
+
+
+async def _of_requests(
+    client: KubeClient, namespace: str, members: Iterable[Member]
+) -> tuple[list[tuple[Member, tuple[Operation, ...]]], bool]:
+    """Return patches for pods whose record names a request that is gone or has ended, and whether others may follow."""
+    records = [(each, record) for each in members if (record := record_of(each)) is not None and record.uid]
+    if not records:
+        return [], False
+    requests = (await client.list_all(REQUESTS, parse_request, namespace=namespace)).items
+    live = {each.uid for each in requests if each.live}
+    found, awaited = list[tuple[Member, tuple[Operation, ...]]](), False
+    for member, record in records:
+        states = {each.name: each for each in status_of(record, member.pod).states}
+        awaited |= any(not each.phase.final for each in states.values())
+        failed = {name: each for name, each in states.items() if each.phase is StatePhase.FAILED}
+        if operations := give_images_back(member, failed):
+            awaited |= record.uid in live
+            found += [] if record.uid in live else [(member, operations)]
+    return found, awaited
 
 
 async def namespaces_with_restarts(client: KubeClient) -> set[str]:
-    """Return the namespaces with pods that a policy's run has patched."""
+    """Return the namespaces with pods that a policy's run or the manager has patched."""
     known = (await client.list_all(PODS, _read, label_selector=LABEL_RUN)).items
-    return {each.pod.namespace for each in known if each.patched is not None and each.patched.run.options.policy}
+    own = (each for each in known if each.patched is None or each.patched.run.options.policy)
+    return {each.pod.namespace for each in own}
 
 
 def _read(obj: Mapping[str, Any]) -> Member:

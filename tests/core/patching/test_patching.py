@@ -45,6 +45,7 @@ class AskedPod:
     served: bool = False
     first: bool = True
     overdue: str = ""
+    left: float = 3600.0
     minor: int | None = None
     seconds: float = 1000.0
     patches: int = 0
@@ -69,6 +70,7 @@ class AskedPod:
         member = self.pods.pods["uid-1"].member
         self.seen = self.seen.after(self.request, member, self.seconds)
         facts = {"first": self.first, "served": self.served, "overdue": self.overdue, "kubelet_minor": self.minor}
+        facts["left"] = self.left
         return next_step(View(self.request, member, self.seen, now=self.seconds, utc=self.pods.now, **facts))  # type: ignore[arg-type]
 
     def carry_out(self, action: Action) -> None:
@@ -357,6 +359,16 @@ class TestTurns:
         record = record_of(found.pods.pods["uid-1"].member)
         assert record is not None
         assert record.containers[0].failure == "activeDeadlineSeconds (60s) has passed"
+
+    def test_nothing_is_patched_that_may_not_start_before_the_deadline(self) -> None:
+        """It would get its image back while it is stopped, and kubelet would restart it twice."""
+        found = world()
+        found.left = 59  # the pod's grace period, and 30 s
+        assert found.rest().turn is Turn.LATE
+        assert (found.patches, found.phases) == (0, [StatePhase.PENDING])
+        found.left = 60
+        assert found.rest().turn is Turn.RESTARTING
+        assert found.patches == 1
 
     def test_the_deadline_of_a_container_that_is_not_ready(self) -> None:
         found = world()

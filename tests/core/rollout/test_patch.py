@@ -232,6 +232,18 @@ def test_containers_are_restarted_one_after_the_other() -> None:
     assert next_container(done, LATER) == ""
 
 
+@pytest.mark.parametrize(("seconds", "due"), [(540, True), (541, False)])
+def test_none_is_restarted_that_may_not_start_before_the_deadline(seconds: int, *, due: bool) -> None:
+    """It would get its image back while it is stopped, and kubelet would restart it twice. The pod has 30 s to stop."""
+    whole = pod()
+    whole["status"]["containerStatuses"][1] |= {"imageID": f"docker.io/library/log@{DIGEST}", "ready": True}
+    ordered = run("app", "log", patch=True, ordered=True)
+    after = patched(whole, restart(read_member(whole), ordered.request("web-0", "uid-web-0", ("app", "log")), NOW))
+    after["status"]["containerStatuses"][0] |= {"containerID": "containerd://app-2", "ready": True}
+    now = datetime(2026, 1, 1, 12, 1, tzinfo=UTC) + timedelta(seconds=seconds - 0.5)
+    assert bool(proceed(read_member(after), now)) is due
+
+
 def test_a_container_whose_image_has_no_other_name_any_more_is_not_restarted() -> None:
     whole = pod()
     ordered = run("app", "log", patch=True, ordered=True)

@@ -45,6 +45,7 @@ class Turn(StrEnum):
     BLOCKED = "waits for an earlier restart by a patch"
     BEGUN = "reports that the request is served"
     RESTARTING = "waits until kubelet has started the containers, and they are ready"
+    LATE = "waits for the deadline, because kubelet may not start a container again before it"
     KEPT = "adds the finalizer, so that a deleted request stays until kubelet has started its containers"
     UNREADY = "waits until the pod is unready, and for the grace period after that"
     PATCHED = "patches the pod"
@@ -203,6 +204,7 @@ _RULES: tuple[_Rule, ...] = (
     (lambda view: view.next_names and view.blocked, Turn.BLOCKED, _blocked),
     (lambda view: view.request.status.phase is not RequestPhase.RECREATING, Turn.BEGUN, _report),
     (lambda view: not view.next_names, Turn.RESTARTING, _report),
+    (lambda view: view.late, Turn.LATE, _report),
     (lambda view: not view.request.has_finalizer, Turn.KEPT, _keep),
     (lambda view: view.gate.reason in _GATES, Turn.UNREADY, _report),
     (lambda view: True, Turn.PATCHED, _patch),

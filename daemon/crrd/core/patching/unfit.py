@@ -2,7 +2,8 @@
 
 from crrd.core.admission.rules import DenialReason, Denied
 from crrd.core.api.types import Request, Strategy
-from crrd.core.rollout.patch.kind import START_SECONDS, unfit
+from crrd.core.rollout.patch.kind import unfit
+from crrd.core.rollout.patch.operations import START_SECONDS
 from crrd.core.rollout.skips import barred
 from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import Skip

@@ -4,6 +4,7 @@ The pod records the patch with the UID of the request (`core.rollout.patched`), 
 done since. So no memory is needed to tell that a container was restarted.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -11,12 +12,12 @@ from functools import cached_property
 
 from crrd.core.api.pod import PodContainer
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import FailurePolicy, Pin, RecreateState, Request, RequestedContainer, StatePhase
+from crrd.core.api.types import FailurePolicy, Pin, RecreateState, Request, RequestedContainer, StatePhase, Strategy
 from crrd.core.patching.unfit import unfit_container, unfit_request
 from crrd.core.recreate.messages import LATER_STEPS, NO_MESSAGE, Message, kubelet_message, waited
 from crrd.core.recreate.settle import fail_rest
 from crrd.core.recreate.step import failed, with_message
-from crrd.core.rollout.patch.operations import record_of
+from crrd.core.rollout.patch.operations import START_SECONDS, record_of
 from crrd.core.rollout.patched import PatchedContainer, is_due, state_of
 from crrd.core.rollout.state import Member
 
@@ -71,6 +72,7 @@ class View:
         first: bool = True,
         served: bool = False,
         overdue: str = "",
+        left: float = math.inf,
         kubelet_minor: int | None = None,
     ) -> None:
         """Set what is known.
@@ -84,10 +86,12 @@ class View:
             first: whether it is the first of the requests for its pod.
             served: whether a node daemon serves the requests of the pod's node.
             overdue: the request's deadline for messages, if it has passed; else "".
+            left: seconds until then.
             kubelet_minor: as in `unfit.review`.
         """
         self.request, self.member, self.seen, self.now, self.utc = request, member, seen, now, utc
         self.first, self.served, self.overdue, self._minor = first, served, overdue, kubelet_minor
+        self._left = left
         record = record_of(member)
         self.record = record if record is not None and record.uid == request.uid else None
         self.other = record if self.record is None else None  # The record of another request or run
@@ -96,6 +100,14 @@ class View:
     def over(self) -> bool:
         """Whether nothing more begins for the request."""
         return not self.request.live
+
+    @property
+    def late(self) -> bool:
+        """Whether kubelet may not have started a container by the deadline that is patched now.
+
+        It would get its image back while it is stopped, and kubelet would restart it twice.
+        """
+        return self._left < Strategy().grace(self.member.pod.grace_seconds) + START_SECONDS
 
     @cached_property
     def entries(self) -> dict[str, PatchedContainer]:

@@ -227,11 +227,15 @@ def is_due(asked: PatchedContainer, now: PodContainer | None) -> bool:
 
 
 def due_for_request(obj: Mapping[str, Any], pod: Pod) -> tuple[str, ...]:
-    """Return the containers that the manager restarts by a patch for a request, and that kubelet has yet to start."""
+    """Return the containers that the manager restarts by a patch for a request, and that kubelet has yet to start.
+
+    One that it cannot start with this name is down until it gets its image back, and nobody needs to wait for it.
+    """
     record = read_record(text(mapping(mapping(obj.get("metadata")).get("annotations")).get(ANNOTATION_PATCHED)))
     if record is None or not record.uid:
         return ()
-    return tuple(each.name for each in record.containers if is_due(each, pod.containers.get(each.name)))
+    due = (each for each in record.containers if is_due(each, pod.containers.get(each.name)))
+    return tuple(each.name for each in due if pod.containers[each.name].waiting_reason not in CANNOT_START)
 
 
 def _failed(asked: PatchedContainer, message: str, reason: Reason = Reason.NONE) -> RecreateState:

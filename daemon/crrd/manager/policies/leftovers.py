@@ -21,7 +21,7 @@ from crrd.lib.jsonfields import mapping, text
 from crrd.lib.looptime import loop_time
 from crrd.lib.workqueue import WorkQueue
 from crrd.rollout.image.leftovers import release_runs
-from crrd.rollout.patch import give_images_back, namespaces_with_restarts
+from crrd.rollout.patch import end_restarts, namespaces_with_restarts
 
 LATE_SECONDS = 15.0
 """When to look once more, because a write of a stopped run may arrive late. Its response was not awaited."""
@@ -77,7 +77,7 @@ class Leftovers:
         if not self._is_listed():
             return loop_time() + 1.0
         left = False
-        for release in (release_runs, give_images_back):
+        for release in (release_runs, end_restarts):
             left |= await release(self._client, namespace, self._runs_of(namespace), self._clock.now())
         late = self._until[namespace]
         if self._carried_on(namespace).undecided:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from crrd.core.api.pod import ContainerKind, PodContainer
 from crrd.core.api.types import GROUP, Strategy
-from crrd.core.rollout.patch.operations import runs_other_image, spelling_of
+from crrd.core.rollout.patch.operations import START_SECONDS, runs_other_image, spelling_of
 from crrd.core.rollout.phases import End
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.restart import Restart
@@ -17,9 +17,6 @@ from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason
 from crrd.kubelet.restart_rules import RestartPolicy, keeps_sidecars
 from crrd.kubelet.version import known_minor
-
-START_SECONDS = 30
-"""From the end of a grace period to the next start, at most. A patch that is taken back in between restarts twice."""
 
 
 class PatchRestart(Restart):

@@ -6,13 +6,13 @@ decided on, by container ID and restart count, and to the image that each of the
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from crrd.core.api.images import ANNOTATION_PATCHED
 from crrd.core.api.pod import PodContainer
 from crrd.core.api.time import parse_time
-from crrd.core.api.types import RecreateState, StatePhase
+from crrd.core.api.types import RecreateState, StatePhase, Strategy
 from crrd.core.rollout.patched import PatchedContainer, PatchRecord, is_due, read_record
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.core.rollout.spelling import next_spelling
@@ -20,6 +20,9 @@ from crrd.core.rollout.state import Member
 from crrd.lib import jsonpatch
 from crrd.lib.jsonpatch import Operation, pointer
 
+START_SECONDS = 30
+"""From the end of a grace period to the next start, at most. A patch that is taken back in between restarts twice."""
+_OF_REQUEST = "request"  # In place of a run's name: by this label, pods with a record are found
 _OF_A_RUN = "crr.apps.kruise.io/run-"  # Annotations with which a run records its state
 
 
@@ -97,7 +100,7 @@ def restart_for(member: Member, name: str, uid: str, containers: Iterable[str], 
         operations += _respell(member, asked)
     gone = [key for key in member.annotations or {} if key.startswith(_OF_A_RUN)]
     operations += [jsonpatch.remove(pointer("metadata", "annotations", key)) for key in gone]
-    return (*operations, *_annotate(member, {ANNOTATION_PATCHED: record.to_json()}))
+    return (*operations, *_label(member, _OF_REQUEST), *_annotate(member, {ANNOTATION_PATCHED: record.to_json()}))
 
 
 def next_container(member: Member, now: datetime) -> str:
@@ -112,9 +115,15 @@ def next_container(member: Member, now: datetime) -> str:
 
 
 def proceed(member: Member, now: datetime) -> tuple[Operation, ...]:
-    """Return the patch that restarts the next container; () if none is due, or it has no spelling any more."""
+    """Return the patch that restarts the next container; () if none is due, or it has no spelling any more.
+
+    None is due if kubelet may not have started it by the deadline: it would get its image back while it is stopped.
+    """
     record, name = record_of(member), next_container(member, now)
-    if record is None or not name:
+    if record is None or member.patched is None or not name:
+        return ()
+    needed = timedelta(seconds=Strategy().grace(member.pod.grace_seconds) + START_SECONDS)
+    if member.patched.at(now + needed).request.completed:
         return ()
     found = member.pod.containers[name]
     asked = next(each for each in record.containers if each.name == name)
