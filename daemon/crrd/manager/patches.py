@@ -15,6 +15,7 @@ from crrd.core.api.types import Request
 from crrd.core.lifecycle import steps as lc
 from crrd.core.patching.steps import SHORTEST_SECONDS, PatchPod, Step, next_step
 from crrd.core.patching.view import Seen, View
+from crrd.core.policy.triggers import PATCH_ROLE
 from crrd.core.recreate.actions import EmitEvent
 from crrd.core.recreate.decide import serving_order
 from crrd.core.rollout.patch.operations import foreign_image, record_of
@@ -31,8 +32,6 @@ from crrd.rollout.refusals import INVALID, lacks_right
 
 log = structlog.get_logger(__name__)
 
-ROLE = "crrd-patch-pods"
-"""The ClusterRole that lets the manager patch pods, in namespaces whose owner binds it."""
 UNAUTHORIZED = 401
 _MOST_STEPS = 12  # Writes in one round of a request, far more than there are
 
@@ -68,7 +67,7 @@ class RequestPatches:
             account: the manager's ServiceAccount as `namespace:name`, for the command that grants it a right.
             read: reads the pod of these requests, None if it does not exist.
             write: carries out a write of a request, and returns the request after it, None if it has changed meanwhile.
-            act: is told of each event and of each patch that was carried out.
+            act: called with each event, and with each patch after the API server has accepted it.
         """
         self._client, self._clock, self._account = client, clock, account
         self._read, self._write, self._act = read, write, act
@@ -183,5 +182,5 @@ class RequestPatches:
         """Return why the API server refuses a patch, with the command that grants the right if that is missing."""
         if not lacks_right(error):
             return " ".join(str(error).split())
-        command = grant(namespace, ROLE, self._account)
+        command = grant(namespace, PATCH_ROLE, self._account)
         return f"the manager may not patch pods in this namespace; to allow it: {command}"

@@ -27,20 +27,21 @@ def review(request: Request, member: Member, kubelet_minor: int | None) -> Denie
 def unfit_request(request: Request, member: Member) -> str:
     """Return why no patch can carry out the request as a whole: a sentence that names the field; "" if one can."""
     strategy, pod = request.strategy, member.pod
-    least = Strategy().grace(pod.grace_seconds) + START_SECONDS
+    own = Strategy().grace(pod.grace_seconds)
+    least = own + START_SECONDS
     image = "containers[0].image must be left out: another image needs a node daemon"
     force = (
         "strategy.forceRecreate must be left out: without a node daemon, only the instance that ran when the request "
+        "was created is restarted"
     )
-    force += "was created is restarted"
     grace = (
         "strategy.terminationGracePeriodSeconds must be left out: without a node daemon, kubelet uses the pod's grace "
+        f"period ({own}s)"
     )
-    grace += f"period ({Strategy().grace(pod.grace_seconds)}s)"
     early = (
         f"activeDeadlineSeconds must be at least {least}: the pod's grace period, and {START_SECONDS}s until kubelet "
+        "starts a container again"
     )
-    early += "starts a container again"
     rules = (
         (request.for_image, image),
         (strategy.force, force),
