@@ -11,7 +11,7 @@ from crrd.core.api.pod import Pod
 from crrd.core.api.types import Pin, Request, StartTimes, Status
 from crrd.core.recreate.actions import EmitEvent, RunHook
 from crrd.core.recreate.invariants import Rule
-from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance
+from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance, Sandbox
 
 
 class Runtime(Protocol):
@@ -41,6 +41,21 @@ class Runtime(Protocol):
 
     async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
         """CRI ExecSync with this timeout. Raises as `stop` does, with the code DEADLINE_EXCEEDED after the timeout."""
+
+    async def sandboxes(self, pod_uid: str) -> tuple[Sandbox, ...]:
+        """Return all sandboxes of the pod, also those that are not ready. Empty if the UID is invalid."""
+
+    async def made_sandboxes(self) -> tuple[Sandbox, ...]:
+        """Return the sandboxes that crrd has made, of all pods."""
+
+    async def run_sandbox(self, first: Sandbox, request_uid: str) -> None:
+        """Make an empty sandbox beside this one of a pod, for this request. Kubelet restarts the pod then.
+
+        It gets the next number (`attempt`), so the runtime makes at most one. Raises as `stop` does.
+        """
+
+    async def remove_sandbox(self, sandbox: Sandbox) -> None:
+        """Stop and remove a sandbox. One that the runtime does not know counts as removed. Raises as `stop` does."""
 
 
 class Hooks(Protocol):

@@ -29,7 +29,7 @@ from tests.support.worlds import NODE, POD_UID, RUNTIME, request
 
 pytestmark = pytest.mark.virtual_time
 
-LOOPS = ("requests", "pods", "runtime", "node-queue", "events", "memory")
+LOOPS = ("requests", "pods", "runtime", "node-queue", "events", "sandboxes", "memory")
 
 
 @dataclass

@@ -15,7 +15,7 @@ from aiohttp import web
 from crrd import __version__
 from crrd.core.api.types import Pin, Request
 from crrd.core.recreate.actions import RunHook
-from crrd.core.recreate.observation import ExecResult, Hook, HookKind, HookResult, Instance
+from crrd.core.recreate.observation import ExecResult, Hook, HookKind, HookResult, Instance, Sandbox
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import RuntimeCallError, RuntimeUnavailableError
 from crrd.node import hooks
@@ -69,8 +69,17 @@ class ExecRuntime:
     async def stop(self, instance: Instance, seconds: float) -> None:
         raise AssertionError(instance, seconds)
 
-    def events(self) -> AsyncIterator[str]:
+    async def sandboxes(self, pod_uid: str) -> tuple[Sandbox, ...]:
+        raise AssertionError(pod_uid)
+
+    async def made_sandboxes(self) -> tuple[Sandbox, ...]:
         raise AssertionError
+
+    async def run_sandbox(self, first: Sandbox, request_uid: str) -> None:
+        raise AssertionError(first, request_uid)
+
+    async def remove_sandbox(self, sandbox: Sandbox) -> None:
+        raise AssertionError(sandbox)
 
 
 async def unexpected(_: float) -> ExecResult:

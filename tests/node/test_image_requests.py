@@ -54,10 +54,6 @@ class ImageNode(MemoryNode):
         changed = {name: replace(each, image=self.image) for name, each in shown.containers.items()}
         return replace(shown, containers=changed if self.has_container else {})
 
-    def report(self) -> None:
-        """The watch reports the pod."""
-        self.controller.pods.pod_changed(self.view())
-
     def set_image(self, image: str) -> None:
         """Somebody changes the pod."""
         self.image = image

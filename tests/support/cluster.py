@@ -429,6 +429,17 @@ def image_request(pod: Json, name: str, image: str, request: str) -> Json:
     return body
 
 
+def whole_pod_request(pod: Json, request: str, **strategy: Any) -> Json:
+    """Return a request for the whole pod, as admission leaves it."""
+    spec = pod["spec"]
+    sidecars = [each for each in spec.get("initContainers") or [] if each.get("restartPolicy") == "Always"]
+    names = [each["name"] for each in (*spec["containers"], *sidecars)]
+    body = crr_for(pod, names, name=request, **strategy)
+    body["spec"]["wholePod"] = True
+    body["metadata"]["labels"][model.LABEL_ACTIVE] = model.ACTIVE_POD
+    return body
+
+
 def request_for(pod: Json, *containers: str) -> Json:
     """A request as users write it, named after pod and containers: admission adds the rest."""
     name = pod["metadata"]["name"]

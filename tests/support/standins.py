@@ -13,13 +13,14 @@ from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import Pin, Request, StartTimes, Status
 from crrd.core.recreate.actions import EmitEvent, RunHook
-from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance, Work
+from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance, Sandbox, Work
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import ApiUnavailableError, ConflictError, GoneError, RuntimeCallError, RuntimeUnavailableError
 from crrd.node.controller import NodeController
 from crrd.ports import Edges, Recorder, RequestRecorder
-from tests.support.worlds import NODE, RUNTIME, instance
+from tests.support.sandboxes import Sandboxes
+from tests.support.worlds import NODE, POD_UID, RUNTIME, instance
 
 
 class OneRecorder(Recorder, RequestRecorder):
@@ -52,6 +53,7 @@ class MemoryNode:
         )
         self.controller = NodeController(NODE, self.edges, own_pod)
         self.known: dict[str, Instance] = {}
+        self.sandbox = Sandboxes(lambda: self.known, self._create_next, self.report)
         self.hook = hook
         self.policy = policy
         self.exit_code = exit_code
@@ -170,17 +172,25 @@ class MemoryNode:
             deleting=self.deleting,
         )
 
+    def report(self) -> None:
+        """The watch reports the pod."""
+        self.controller.pods.pod_changed(self.view())
+
+    def _create_next(self, name: str) -> None:
+        self._create(name, f"{name}-{len(self.known)}")
+
     def _create(self, name: str, container_id: str) -> None:
         count = sum(1 for known in self.known.values() if known.name == name)
         made = instance(container_id, name, created_at=len(self.known) + 1, restart_count=count)
+        made = replace(made, sandbox=self.sandbox.newest.id)
         self.known[container_id] = replace(made, hook=self.hook, pod_uid=self.static_uid or made.pod_uid)
 
     async def _kubelet(self, name: str) -> None:
         await asyncio.sleep(self.kubelet_seconds)
-        self.controller.pods.pod_changed(self.view())
+        self.report()
         if self.policy is RestartPolicy.ALWAYS or self.exit_code != 0:
-            self._create(name, f"{name}-{len(self.known)}")
-        self.controller.pods.pod_changed(self.view())
+            self._create_next(name)
+        self.report()
 
     async def _watch_pods(self) -> None:
         self.lists += 1
@@ -238,6 +248,28 @@ class MemoryNode:
 
     async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
         raise AssertionError("hooks are run by `run` here")
+
+    async def sandboxes(self, pod_uid: str) -> tuple[Sandbox, ...]:
+        self._reach()
+        await asyncio.sleep(self.list_seconds)
+        own = pod_uid == (self.static_uid or POD_UID)
+        return tuple(replace(each, pod_uid=pod_uid) for each in self.sandbox.known.values() if own)
+
+    async def made_sandboxes(self) -> tuple[Sandbox, ...]:
+        self._reach()
+        await asyncio.sleep(self.list_seconds)
+        return tuple(each for each in self.sandbox.known.values() if each.request_uid)
+
+    async def run_sandbox(self, first: Sandbox, request_uid: str) -> None:
+        self._reach()
+        self._spawn(self.sandbox.sync(self.sandbox.seconds + self.kubelet_seconds))
+        made = asyncio.ensure_future(self.sandbox.run(first, request_uid))
+        self._tasks.add(made)
+        await asyncio.shield(made)  # the runtime goes on when the daemon is killed
+
+    async def remove_sandbox(self, sandbox: Sandbox) -> None:
+        self._reach()
+        await self.sandbox.remove(sandbox)
 
     # Reading the pod from the API server, KubeletHealth.
 

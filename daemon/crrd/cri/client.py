@@ -8,7 +8,7 @@ import asyncio
 import json
 import math
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 from urllib.parse import quote
@@ -26,6 +26,7 @@ from crrd.lib.memory import give_back
 from crrd.lib.plain import one_line
 
 CALL_SECONDS = 10.0  # Deadline of Version and ListContainers, which a healthy runtime answers in milliseconds
+SANDBOX_SECONDS = 120.0  # Deadline of RunPodSandbox and RemovePodSandbox: a runtime with much work is slow
 STOP_MARGIN_SECONDS = 120.0  # Deadline of StopContainer beyond its timeout, as kubelet's --runtime-request-timeout
 EXEC_MARGIN_SECONDS = 2.0
 """Deadline of ExecSync beyond its timeout. The runtime's own timeout must come first, because containerd kills the
@@ -88,6 +89,10 @@ class CriClient:
         self._list = unary("ListContainers", api_pb2.ListContainersRequest, api_pb2.ListContainersResponse)
         self._image = unary("ImageStatus", api_pb2.ImageStatusRequest, api_pb2.ImageStatusResponse, _IMAGE_SERVICE)
         self._stop = unary("StopContainer", api_pb2.StopContainerRequest, api_pb2.StopContainerResponse)
+        self._sandboxes = unary("ListPodSandbox", api_pb2.ListPodSandboxRequest, api_pb2.ListPodSandboxResponse)
+        self._sandbox = unary("PodSandboxStatus", api_pb2.PodSandboxStatusRequest, api_pb2.PodSandboxStatusResponse)
+        self._run_sandbox = unary("RunPodSandbox", api_pb2.RunPodSandboxRequest, api_pb2.RunPodSandboxResponse)
+        self._remove = unary("RemovePodSandbox", api_pb2.RemovePodSandboxRequest, api_pb2.RemovePodSandboxResponse)
         # a stream of one message, so that we decide when to receive the response, which can be large
         self._exec: UnaryStreamMultiCallable[api_pb2.ExecSyncRequest, tuple[ExecResult, int]] = channel.unary_stream(
             f"/{_SERVICE}/ExecSync", api_pb2.ExecSyncRequest.SerializeToString, _cut_result
@@ -127,6 +132,27 @@ class CriClient:
         with _translating_encoding_errors():
             request = api_pb2.StopContainerRequest(container_id=container_id, timeout=timeout)
         await self._call("StopContainer", self._stop, request, timeout + STOP_MARGIN_SECONDS)
+
+    async def list_sandboxes(self, labels: Mapping[str, str]) -> Sequence[api_pb2.PodSandbox]:
+        """Return the sandboxes with these labels, also those that are not ready."""
+        wanted = api_pb2.PodSandboxFilter(label_selector=labels)
+        request = api_pb2.ListPodSandboxRequest(filter=wanted)
+        return (await self._call("ListPodSandbox", self._sandboxes, request, CALL_SECONDS)).items
+
+    async def sandbox_info(self, sandbox_id: str) -> Mapping[str, str]:
+        """Return what the runtime tells about a sandbox in its own words (a verbose PodSandboxStatus)."""
+        request = api_pb2.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True)
+        return (await self._call("PodSandboxStatus", self._sandbox, request, CALL_SECONDS)).info
+
+    async def run_sandbox(self, config: api_pb2.PodSandboxConfig) -> str:
+        """Create and start a sandbox, and return its ID. Fails if one with the same metadata exists."""
+        request = api_pb2.RunPodSandboxRequest(config=config)
+        return (await self._call("RunPodSandbox", self._run_sandbox, request, SANDBOX_SECONDS)).pod_sandbox_id
+
+    async def remove_sandbox(self, sandbox_id: str) -> None:
+        """Stop and remove a sandbox. Succeeds if there is none with this ID."""
+        request = api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id)
+        await self._call("RemovePodSandbox", self._remove, request, SANDBOX_SECONDS)
 
     async def exec_sync(self, container_id: str, command: Sequence[str], seconds: float) -> ExecResult:
         """Run a command in a container and wait for its end, at most `seconds` (rounded up to whole ones, at least 1).

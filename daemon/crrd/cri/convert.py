@@ -12,10 +12,14 @@ from collections.abc import Mapping
 from typing import TypeGuard
 
 from cri_stubs import api_pb2
-from crrd.core.recreate.observation import Hook, HookKind, Instance
+from crrd.core.recreate.observation import Hook, HookKind, Instance, Sandbox
 from crrd.kubelet import labels
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.jsonfields import INT32_MAX, INT64_MAX, items, mapping, text
+
+LABEL_MADE_BY, MADE_BY = "crrd.dev/made-by", "crrd"  # On sandboxes that crrd has made
+LABEL_REQUEST_UID = "crrd.dev/request-uid"
+POD_LOGS = "/var/log/pods"  # Kubelet's default. CRI-O makes a folder of its own without one
 
 _STATES = {
     api_pb2.CONTAINER_CREATED: ContainerState.CREATED,
@@ -44,7 +48,62 @@ def instance(container: api_pb2.Container, runtime: str) -> Instance:
         ports=named_ports(annotations.get(labels.ANNOTATION_PORTS, "")),
         image=container.image.user_specified_image,
         hash=annotations.get(labels.ANNOTATION_HASH, ""),
+        sandbox=container.pod_sandbox_id,
     )
+
+
+def sandbox(listed: api_pb2.PodSandbox, runtime: str) -> Sandbox:
+    """Convert one entry of ListPodSandbox; `runtime` is the runtime's name."""
+    marks = listed.labels
+    return Sandbox(
+        id=listed.id,
+        runtime=runtime,
+        pod_namespace=marks.get(labels.LABEL_POD_NAMESPACE, ""),
+        pod_name=marks.get(labels.LABEL_POD_NAME, ""),
+        pod_uid=marks.get(labels.LABEL_POD_UID, ""),
+        ready=listed.state == api_pb2.SANDBOX_READY,
+        created_at=listed.created_at,
+        attempt=listed.metadata.attempt,
+        request_uid=marks.get(LABEL_REQUEST_UID, ""),
+    )
+
+
+def second_sandbox(first: Sandbox, request_uid: str, cgroup_parent: str) -> api_pb2.PodSandboxConfig:
+    """Return the configuration of an empty sandbox beside a pod's, which makes kubelet restart the pod.
+
+    It is on the host's network, so that no CNI plugin is called. It has the pod's cgroup, because runtimes that use
+    systemd refuse one without a slice. Kubelet never creates a sandbox with the same number (`attempt`) again.
+    """
+    config = api_pb2.PodSandboxConfig(
+        metadata=api_pb2.PodSandboxMetadata(
+            name=first.pod_name, uid=first.pod_uid, namespace=first.pod_namespace, attempt=first.attempt + 1
+        ),
+        log_directory=f"{POD_LOGS}/{first.pod_namespace}_{first.pod_name}_{first.pod_uid}",
+        labels={
+            labels.LABEL_POD_NAME: first.pod_name,
+            labels.LABEL_POD_NAMESPACE: first.pod_namespace,
+            labels.LABEL_POD_UID: first.pod_uid,
+            LABEL_MADE_BY: MADE_BY,
+            LABEL_REQUEST_UID: request_uid,
+        },
+    )
+    config.linux.cgroup_parent = cgroup_parent
+    namespaces = config.linux.security_context.namespace_options
+    namespaces.network, namespaces.pid = api_pb2.NODE, api_pb2.CONTAINER  # CRI-O has no process for the mode POD
+    return config
+
+
+def cgroup_parent(info: Mapping[str, str]) -> str:
+    """Return the cgroup in which the runtime has made a sandbox, "" for its default; from a verbose PodSandboxStatus.
+
+    containerd tells the sandbox's own configuration, CRI-O its OCI specification.
+    """
+    told = mapping(_json(info.get("info", "")))
+    if config := mapping(told.get("config")):
+        return text(mapping(config.get("linux")).get("cgroup_parent"))
+    path = text(mapping(mapping(mapping(told.get("runtimeSpec")).get("linux"))).get("cgroupsPath"))
+    slice_, _, rest = path.partition(":")
+    return slice_ if rest else path.rpartition("/")[0]
 
 
 def named_ports(annotation: str) -> tuple[tuple[str, int], ...]:

@@ -7,7 +7,7 @@ controller decides what to do with a container, and when.
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +17,11 @@ import structlog
 
 from cri_stubs import api_pb2
 from crrd.core.api.types import Pin
-from crrd.core.recreate.observation import ExecResult, Instance
+from crrd.core.recreate.observation import ExecResult, Instance, Sandbox
 from crrd.cri import convert, discovery
 from crrd.cri.client import CriClient, OnCall
 from crrd.cri.looks import Looks
+from crrd.kubelet.labels import LABEL_POD_UID
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import CrrdError, RuntimeCallError, RuntimeUnavailableError
 
@@ -207,12 +208,51 @@ class NodeRuntime:
             if not error.not_found:
                 raise
 
+    async def sandboxes(self, pod_uid: str) -> tuple[Sandbox, ...]:
+        """Return all sandboxes of the pod, also those that are not ready."""
+        if not _ID.fullmatch(pod_uid):
+            return ()
+        home = self._runtimes_by_pod.get(pod_uid)
+        return await self._list_sandboxes((home,) if home is not None else self._found(), {LABEL_POD_UID: pod_uid})
+
+    async def made_sandboxes(self) -> tuple[Sandbox, ...]:
+        """Return the sandboxes that crrd has made, of all pods."""
+        return await self._list_sandboxes(self._found(), {convert.LABEL_MADE_BY: convert.MADE_BY})
+
+    async def _list_sandboxes(
+        self, connections: Sequence[Connection], labels: Mapping[str, str]
+    ) -> tuple[Sandbox, ...]:
+        answers = await asyncio.gather(*(each.client.list_sandboxes(labels) for each in connections))
+        return tuple(
+            convert.sandbox(listed, each.name)
+            for each, answer in zip(connections, answers, strict=True)
+            for listed in answer
+            if labels.items() <= dict(listed.labels).items()  # a runtime may ignore the filter
+        )
+
+    async def run_sandbox(self, first: Sandbox, request_uid: str) -> None:
+        """Make an empty sandbox beside this one of a pod, so that kubelet restarts the pod."""
+
+        async def run(client: CriClient) -> None:
+            parent = convert.cgroup_parent(await client.sandbox_info(first.id))
+            await client.run_sandbox(convert.second_sandbox(first, request_uid, parent))
+
+        await self._call_runtime_of(first, run)
+
+    async def remove_sandbox(self, sandbox: Sandbox) -> None:
+        """Stop and remove a sandbox. One that the runtime does not know counts as removed."""
+        try:
+            await self._call_runtime_of(sandbox, lambda client: client.remove_sandbox(sandbox.id))
+        except RuntimeCallError as error:
+            if not error.not_found:
+                raise
+
     async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
         """CRI ExecSync with this timeout."""
         return await self._call_runtime_of(instance, lambda client: client.exec_sync(instance.id, command, seconds))
 
-    async def _call_runtime_of(self, instance: Instance, call: Callable[[CriClient], Awaitable[_T]]) -> _T:
-        """Call the instance's runtime: that of its pod if known, else each with the instance's runtime name in turn."""
+    async def _call_runtime_of(self, instance: Instance | Sandbox, call: Callable[[CriClient], Awaitable[_T]]) -> _T:
+        """Call its runtime: that of its pod if known, else each with the name of its runtime in turn."""
         home = self._runtimes_by_pod.get(instance.pod_uid)
         named = [connection for connection in self._found() if connection.name == instance.runtime]
         missing: RuntimeCallError | None = None

@@ -17,6 +17,7 @@ from crrd.node.execute import Executor
 from crrd.node.lookups import Lookups
 from crrd.node.pods import Pods
 from crrd.node.reconcile import Reconciler
+from crrd.node.sweep import SandboxSweep
 from crrd.ports import Edges
 
 log = structlog.get_logger(__name__)
@@ -41,6 +42,7 @@ class NodeController(Controller):
         self.pods = Pods(self.queue.wake, loop_time)
         self.executor = Executor(edges, self.pods, self.queue.wake, own_pod)
         self.lookups = Lookups(self.queue.wake)
+        self.sweep = SandboxSweep(edges.runtime, self.pods)
         self.reconciler = Reconciler(node_name, edges, self.pods, self.executor, self.lookups)
 
     async def handle(self, key: str) -> float | None:

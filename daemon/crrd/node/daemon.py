@@ -167,6 +167,7 @@ class NodeDaemon:
         loops = [
             *controller.loops,
             Loop("events", events.run, (events.heartbeat,)),
+            Loop("sandboxes", controller.sweep.run, (controller.sweep.heartbeat,)),
             Loop("memory", lambda: _tidy(pods, memory), (memory,)),
         ]
         if config.spec_dir:

@@ -5,12 +5,21 @@ key. `decide` finds the result in the pod's record, by request and container ins
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import structlog
 
-from crrd.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
+from crrd.core.recreate.actions import (
+    Action,
+    EmitEvent,
+    PinContainers,
+    RestartPod,
+    RunHook,
+    StopContainer,
+    WorkAction,
+    WriteStatus,
+)
 from crrd.core.recreate.observation import NO_WORK, HookResult, StopAttempt, WorkKind
 from crrd.lib.errors import CrrdError
 from crrd.lib.looptime import loop_time
@@ -61,9 +70,9 @@ class Executor:
 
         Skips a write while another write of the request is running or backs off. The next round decides on it again.
         """
-        for action in sorted(actions, key=lambda action: not isinstance(action, StopContainer | RunHook)):
+        for action in sorted(actions, key=lambda action: not isinstance(action, WorkAction)):
             match action:
-                case StopContainer() | RunHook():
+                case StopContainer() | RunHook() | RestartPod():
                     self._start_work(action)
                 case WriteStatus() | PinContainers():
                     self.writes.start(action)
@@ -79,28 +88,33 @@ class Executor:
         if record is not None:
             record.emitted.add(event)
 
-    def _start_work(self, action: StopContainer | RunHook) -> None:
-        """Start a hook or a stop, unless the request is being completed."""
-        request, instance = action.request, action.instance
+    def _start_work(self, action: WorkAction) -> None:
+        """Start a hook, a stop or the restart of a pod, unless the request is being completed."""
+        request, target = action.request, action.target
         record = self._pods.peek(request.pod_key).requests.get(request.uid)
         if record is None or record.completing:
             return
         recorder = record.recorder or self._edges.recorder.begin(request)
-        work = record.works.get(instance.id, NO_WORK)
-        kind = WorkKind.STOP if isinstance(action, StopContainer) else WorkKind.HOOK
-        changes: dict[str, object] = {"under_way": kind, "until": None}
+        work = record.works.get(target.id, NO_WORK)
+        changes: dict[str, object] = {"until": None}
         if work == NO_WORK:
-            changes |= {"name": instance.name, "pin": instance.pin, "pod_uid": instance.pod_uid}
+            changes |= {"name": action.name, "pin": target.pin, "pod_uid": target.pod_uid}
             changes["spent_before"] = action.spent_before
-        if isinstance(action, StopContainer):
-            changes["beside"] = action.beside if work.beside is None else work.beside
-            self.slots.take(request.pod_key)
-            run = self._stop(action, record, recorder)
-        else:
-            run = self._hook(action, record, recorder)
-        note_work(self._pods, record, instance.id, **changes)
-        task = asyncio.create_task(run, name=f"{type(action).__name__} {instance.id[:12]}")
-        for tasks in (self._tasks, self._awaited) if instance.pod_uid != self._own_pod else (self._tasks,):
+        match action:
+            case StopContainer():
+                changes |= {"under_way": WorkKind.STOP, "beside": action.beside if work.beside is None else work.beside}
+                self.slots.take(request.pod_key)
+                run = self._stop(action, record, recorder)
+            case RestartPod():
+                changes["under_way"] = WorkKind.SANDBOX
+                self.slots.take(request.pod_key)
+                run = self._restart_pod(action, record, recorder)
+            case RunHook():
+                changes["under_way"] = WorkKind.HOOK
+                run = self._hook(action, record, recorder)
+        note_work(self._pods, record, target.id, **changes)
+        task = asyncio.create_task(run, name=f"{type(action).__name__} {target.id[:12]}")
+        for tasks in (self._tasks, self._awaited) if target.pod_uid != self._own_pod else (self._tasks,):
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
@@ -125,31 +139,54 @@ class Executor:
 
     async def _stop(self, action: StopContainer, record: RequestRecord, recorder: RequestRecorder) -> None:
         """Stop a container once. `decide` decides whether to retry."""
-        note, fields = partial(note_work, self._pods, record, action.instance.id), _log_fields(action)
+        note = partial(note_work, self._pods, record, action.target.id)
+        note(until=loop_time() + action.seconds)
+        recorder.stop_sent(action.name)
+        log.info("stopping container", timeout=round(action.seconds, 1), **_log_fields(action))
+        # StopContainer must be sent before the status write. So the write's task first waits for one loop step.
+        call = self._edges.runtime.stop(action.instance, action.seconds)
+        seconds = await self._attempt(action, record, call)
+        if seconds is not None:
+            if not self._other_stop_answered_first(action):
+                recorder.stop_ended(seconds)
+            log.info("container stopped", seconds=round(seconds, 3), **_log_fields(action))
+        self._wake(action.request.pod_key)
+
+    async def _restart_pod(self, action: RestartPod, record: RequestRecord, recorder: RequestRecorder) -> None:
+        """Make the second sandbox of a pod once. `decide` decides whether to retry."""
+        for container in action.request.containers:
+            recorder.stop_sent(container.name)
+        log.info("restarting pod", **_log_fields(action))
+        call = self._edges.runtime.run_sandbox(action.target, action.request.uid)
+        seconds = await self._attempt(action, record, call)
+        if not record.live:
+            self._pods.sweep_due.set()
+        if seconds is not None:
+            log.info("second sandbox made", seconds=round(seconds, 3), **_log_fields(action))
+        self._wake(action.request.pod_key)
+
+    async def _attempt(
+        self, action: StopContainer | RestartPod, record: RequestRecord, call: Awaitable[None]
+    ) -> float | None:
+        """Make one call to the runtime, and note it. Return its seconds, or None if it has failed."""
+        note = partial(note_work, self._pods, record, action.target.id)
         with self.slots.used():
-            work = record.works[action.instance.id]
+            work = record.works[action.target.id]
             count = (work.last_stop.count if work.last_stop else 0) + 1
             began, error = loop_time(), "it was interrupted"
-            sent = began if work.stop_sent is None else work.stop_sent
-            note(until=began + action.seconds, stop_sent=sent)
-            recorder.stop_sent(action.instance.name)
-            log.info("stopping container", timeout=round(action.seconds, 1), **fields)
+            note(stop_sent=began if work.stop_sent is None else work.stop_sent)
             try:
-                # StopContainer must be sent before the status write. So the write's task first waits for one loop step.
-                await self._edges.runtime.stop(action.instance, action.seconds)
+                await call
                 error = ""
             except Exception as failure:  # noqa: BLE001 - any failure becomes the attempt's error
                 error = _reason(failure, "stop")
             finally:
                 note(under_way=None, until=None, last_stop=StopAttempt(count, loop_time(), error))
-        seconds = loop_time() - began
         if error:
-            log.warning("container stop failed", attempt=count, error=error, **fields)
-        else:
-            if not self._other_stop_answered_first(action):
-                recorder.stop_ended(seconds)
-            log.info("container stopped", seconds=round(seconds, 3), **fields)
-        self._wake(action.request.pod_key)
+            what = "container stop" if isinstance(action, StopContainer) else "second sandbox"
+            log.warning(f"{what} failed", attempt=count, error=error, **_log_fields(action))
+            return None
+        return loop_time() - began
 
     def _other_stop_answered_first(self, action: StopContainer) -> bool:
         """Whether another request's stop of the same instance returned earlier. Only the first one is counted."""
@@ -166,6 +203,8 @@ def _reason(error: Exception, what: str) -> str:
     return f"internal error: {error!r}"
 
 
-def _log_fields(action: StopContainer | RunHook) -> dict[str, str]:
-    """Return the fields that all log lines of a hook or a stop contain."""
+def _log_fields(action: WorkAction) -> dict[str, str]:
+    """Return the fields that all log lines of a hook, a stop or a pod's restart contain."""
+    if isinstance(action, RestartPod):
+        return {**log_fields(action.request), "sandbox_id": action.target.id}
     return {**log_fields(action.request), "container": action.instance.name, "container_id": action.instance.id}

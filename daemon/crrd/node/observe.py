@@ -12,7 +12,7 @@ from functools import partial
 
 from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import Pin, Request
+from crrd.core.api.types import WHOLE_POD, Pin, Request
 from crrd.core.recreate.decide import in_serving_order
 from crrd.core.recreate.observation import ApiAnswer, Ending, Instance, Observation, ObservedNode, ObservedPod
 from crrd.core.recreate.request_view import QUIET
@@ -85,6 +85,7 @@ class PodInspector:
             running_since=dict(runtime_state.running_since),
             endings=dict(runtime_state.endings),
             unanswered=_unanswered(runtime_state),
+            sandboxes=runtime_state.sandboxes,
             images=_images(runtime_state),
             hashes=dict(runtime_state.hashes),
             pod=pod_record.state.pod,
@@ -138,6 +139,8 @@ class PodInspector:
         """Return the pod UID, the time of the list, and the instances. Without a known UID there are no instances."""
         uid = _runtime_uid(pod_record, next((request.pod_uid for request in requests if request.pod_uid), ""))
         urgent = not pod_record.works
+        if requests[0].whole_pod:
+            pod_record.runtime.sandboxes = await self._edges.runtime.sandboxes(uid)
         asked = loop_time()
         instances = await self._edges.runtime.instances(uid, urgent=urgent)
         answered = loop_time()
@@ -158,7 +161,8 @@ class PodInspector:
         """
         runtime, state, pod = self._edges.runtime, pod_record.runtime, pod_record.state.pod
         own = state.foreign.keys() | {instance.id for instance in instances}
-        pins = [*(each.context for each in request.containers if each.context), *request.pinned.values()]
+        pins = [each.context for each in request.containers if each.context]
+        pins += [pin for name, pin in request.pinned.items() if name != WHOLE_POD]
         pins = [pin for pin in pins if pin.runtime in runtime.names and pin.bare_id not in own]
         wanted: dict[Key, Callable[[], Awaitable[Answer]]] = {pin: partial(runtime.find, pin) for pin in pins}
         if pod is not None:

@@ -25,7 +25,13 @@ class Pods:
         self._on_change = on_change
         self._clock = clock
         self._records: dict[str, PodRecord] = {}
-        self.requests = Objects(self._request_changed, wanted=lambda request: request.active, merge=_merged)
+        self.sweep_due = asyncio.Event()  # Set when a second sandbox may be left over. `SandboxSweep` clears it
+        self.requests = Objects(
+            self._request_changed,
+            listed=self.sweep_due.set,
+            wanted=lambda request: request.active,
+            merge=_merged,
+        )
         self._live = 0
         self._all_known_since: float | None = None  # Like `PodState.known_since`, for every pod of the node
         self.live_changed = asyncio.Event()  # Set when a request becomes live or ends. The reader clears it.
@@ -54,6 +60,10 @@ class Pods:
     def live_pods(self) -> set[str]:
         """Return the pods (`namespace/name`) with at least one live request."""
         return {pod_record.key for pod_record in self._records.values() if pod_record.live}
+
+    def is_live(self, uid: str) -> bool:
+        """Whether the request with this UID is live."""
+        return any(uid in pod_record.live for pod_record in self._records.values())
 
     def known_since(self, pod_key: str) -> float | None:
         """Return the monotonic time since which it is known whether the pod exists, or None."""
@@ -89,6 +99,8 @@ class Pods:
             self._keep(after, left)
         was_live, is_live = (each is not None and each.live for each in (before, after))
         self._live += is_live - was_live
+        if was_live and not is_live and before is not None and before.whole_pod:
+            self.sweep_due.set()
         if is_live != was_live or (left is not None and after is not None):
             self._signal()
 

@@ -15,7 +15,7 @@ from crrd.core.api.pod import Pod
 from crrd.core.api.types import Request, Status
 from crrd.core.recreate.actions import earliest
 from crrd.core.recreate.decide import serving_order
-from crrd.core.recreate.observation import Ending, Instance, ObservedRequest, Work
+from crrd.core.recreate.observation import Ending, Instance, ObservedRequest, Sandbox, Work
 from crrd.lib.backoff import Backoff, Retry
 from crrd.node.agenda import Agenda
 from crrd.node.lookups import FORGIVEN_SECONDS, RUNTIME_RETRY, Key, Lookup
@@ -96,6 +96,7 @@ class RuntimeState:
     endings: dict[str, Ending] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)
     """Kubelet's hashes of the instances that requests for another image name: bare container ID -> hash."""
+    sandboxes: tuple[Sandbox, ...] = ()  # All of the pod's, if its current request is for the whole pod
     foreign: dict[str, Instance | None] = field(default_factory=dict)  # An ID never changes its pod: looked up once
     retry: Retry = field(default_factory=lambda: Retry(RUNTIME_RETRY, forgiven=FORGIVEN_SECONDS))
     error: str = ""  # Error of the last call to the runtime, or ""

@@ -24,7 +24,7 @@ from crrd_localnode.planner.values import ContainerStatus, SandboxStatus
 CALL_SECONDS = 120.0  # Kubelet's runtimeRequestTimeout
 PULL_SECONDS = 600.0  # Kubelet has no limit for a pull, but every call here has one
 
-LABEL_NODE = "localnode.crrd/node"  # On sandboxes. A local node uses only those with its own name
+LABEL_NODE = "localnode.crrd/node"  # On sandboxes. A local node uses only those of pods that have one with its own name
 
 _STATES = {
     api_pb2.CONTAINER_CREATED: ContainerState.CREATED,
@@ -116,7 +116,7 @@ class KubeRuntime:
 
     async def relist(self) -> tuple[tuple[Sandbox, ...], PodStates]:
         """Return all sandboxes of this node and the states of their containers, with two calls (kubelet's PLEG)."""
-        sandboxes = await self._sandboxes({LABEL_NODE: self._node_name})
+        sandboxes = await self._sandboxes({})
         listed = await self._call(self._runtime.ListContainers, api_pb2.ListContainersRequest())
         owners = {sandbox.id: sandbox.pod_uid for sandbox in sandboxes}
         states: dict[str, set[tuple[str, int]]] = {uid: set() for uid in owners.values()}
@@ -130,7 +130,7 @@ class KubeRuntime:
     async def pod(self, uid: str) -> RuntimePod:
         """Return all instances of the pod's containers with their statuses, and its sandboxes."""
         of_pod = {kubelet_labels.LABEL_POD_UID: uid}
-        sandboxes = await self._sandboxes({LABEL_NODE: self._node_name, **of_pod})
+        sandboxes = await self._sandboxes(of_pod)
         request = api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(label_selector=of_pod))
         listed = await self._call(self._runtime.ListContainers, request)
         own = {sandbox.id for sandbox in sandboxes}
@@ -141,8 +141,9 @@ class KubeRuntime:
 
     async def _sandboxes(self, labels: dict[str, str]) -> tuple[Sandbox, ...]:
         request = api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=labels))
-        listed = await self._call(self._runtime.ListPodSandbox, request)
-        sandboxes = map(_sandbox, listed.items)
+        listed = (await self._call(self._runtime.ListPodSandbox, request)).items
+        own = {each.metadata.uid for each in listed if each.labels.get(LABEL_NODE) == self._node_name}
+        sandboxes = (_sandbox(each) for each in listed if each.metadata.uid in own)  # whoever has made them, as kubelet
         return tuple(sorted(sandboxes, key=lambda sandbox: (sandbox.created_at, sandbox.attempt), reverse=True))
 
     async def _container(self, entry: api_pb2.Container) -> RuntimeContainer | None:

@@ -5,7 +5,7 @@ changes of immutable fields. Invalid input never raises an exception here.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -22,8 +22,10 @@ from crrd.core.api.types import (
     LABEL_POD_UID,
     READINESS_GATE,
     Request,
+    RequestedContainer,
 )
 from crrd.core.api.v1alpha1 import active_value, container_id_error, parse_request
+from crrd.core.recreate.sandbox_view import unfit
 from crrd.kubelet.labels import ANNOTATION_MIRROR
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 from crrd.lib.jsonfields import items, mapping, mapping_at, number, shown, value_at, with_values
@@ -42,6 +44,9 @@ _COMPLETED = ("metadata.labels", "metadata.annotations", "spec.containers")
 _LONGEST_LABEL = 63
 
 
+_ALL_CONTAINERS = "spec.containers must be left out, or name all containers of pod {pod}: {names}"
+
+
 class DenialReason(StrEnum):
     """Why a write is denied, as a label of the metric of denials."""
 
@@ -56,6 +61,7 @@ class DenialReason(StrEnum):
     CONTAINER_NEVER_RESTARTED = "container_never_restarted"
     CONTAINER_NOT_STARTED = "container_not_started"
     IMAGE = "image"  # The container cannot get the request's image, or has it already
+    WHOLE_POD = "whole_pod"  # The pod cannot be restarted in place, or the request says something else in addition
     NEEDS_DAEMON = "needs_node_daemon"  # No node daemon serves the node, and a patch of the pod cannot do it
     RESTARTS_POD = "restarts_whole_pod"
     """The request does not allow that kubelet restarts the whole pod (restartPolicyRules), or that the pod's owner
@@ -95,7 +101,7 @@ def read_new(obj: Mapping[str, Any]) -> NewRequest | Denied:
     parsed = parse_request({"metadata": identity, "spec": spec})
     if parsed.error:
         return Denied(parsed.error, DenialReason.INVALID_SPEC)
-    return NewRequest(obj, spec["containers"], parsed)
+    return NewRequest(obj, spec.get("containers") or [], parsed)
 
 
 def review_create(
@@ -116,9 +122,11 @@ def review_create(
     if pod is None:
         sentence = f"a pod in the request's namespace: pod {shown(request.parsed.pod_name)} not found"
         return Denied(f"spec.podName must name {sentence}", DenialReason.POD_NOT_FOUND)
+    request = _for_all_containers(request, pod)
     if denied := (
         _unfit_pod(pod)
         or _deny_long_durations(request.written, pod)
+        or _unfit_for_restart_in_place(request.parsed, pod, kubelet_minor)
         or _unrecreatable_container(request.parsed, pod, kubelet_minor)
         or _unfit_for_image(request.parsed, pod, kubelet_minor)
     ):
@@ -215,6 +223,32 @@ def _unrecreatable_container(request: Request, pod: Pod, kubelet_minor: int | No
     return None
 
 
+def _for_all_containers(request: NewRequest, pod: Pod) -> NewRequest:
+    """Return a request for a whole pod with all of its containers, if it names none."""
+    if not request.parsed.whole_pod or request.entries:
+        return request
+    names = list(pod.recreatable)
+    parsed = replace(request.parsed, containers=tuple(map(RequestedContainer, names)))
+    return replace(request, entries=[{"name": name} for name in names], parsed=parsed)
+
+
+def _unfit_for_restart_in_place(request: Request, pod: Pod, kubelet_minor: int | None) -> Denied | None:
+    """Deny the restart of a whole pod that would not come back, or a field that has no effect on it."""
+    strategy = request.strategy
+    if not request.whole_pod:
+        return None
+    if {each.name for each in request.containers} != set(pod.recreatable):
+        sentence = _ALL_CONTAINERS.format(pod=shown(pod.name), names=", ".join(pod.recreatable))
+    elif strategy.ordered or strategy.grace_seconds not in (None, pod.grace_seconds):
+        field = "orderedRecreate" if strategy.ordered else "terminationGracePeriodSeconds"
+        sentence = f"spec.strategy.{field} must be left out: kubelet stops a whole pod by its own rules"
+    elif why := unfit(pod, kubelet_minor):
+        sentence = f"spec.wholePod must be false: {why.text}"
+    else:
+        return None
+    return Denied(sentence, DenialReason.WHOLE_POD)
+
+
 def _unfit_for_image(request: Request, pod: Pod, kubelet_minor: int | None) -> Denied | None:
     """Deny an image that the container cannot get in this pod. Kubelet stops the container then, by the pod's rules."""
     strategy, container = request.strategy, request.containers[0]
@@ -248,7 +282,7 @@ def _completed(request: NewRequest, pod: Pod, user: str) -> dict[str, Any]:
     naming = {
         LABEL_POD_UID: pod.uid,
         LABEL_NODE_NAME: pod.node_name,
-        LABEL_ACTIVE: active_value(request.parsed.containers),
+        LABEL_ACTIVE: active_value(request.parsed.containers, whole_pod=request.parsed.whole_pod),
     }
     annotations = mapping_at(written, "metadata.annotations").items()
     left_out = [field for field in FIELDS.values() if field.filled_in and field.absent(value_at(written, field.path))]

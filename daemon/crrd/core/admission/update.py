@@ -50,6 +50,8 @@ def _kept(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]) -
 def _containers(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, object]:
     """Return the completed `spec.containers` by its path; empty if the new object's entries are complete."""
     before, after = (items(value_at(obj, "spec.containers")) for obj in (old, new))
+    if not after and value_at(new, "spec.wholePod") is True:
+        return {"spec.containers": list(before)}
     if len(after) > len(before):  # a spec is immutable, so this update is rejected anyway
         return {}
     filled = list(after)

@@ -116,6 +116,7 @@ class PodContainer:
     image: str = ""  # In the spec
     image_names: tuple[str, ...] = ()  # Names of its image that restarts by a patch have recorded, the oldest first
     pulls_image: bool = False  # Whether kubelet pulls its image at every start (imagePullPolicy Always)
+    hook_needs_ip: bool = False  # Whether its preStop hook is an httpGet to the pod's IP
     container_id: str = ""
     image_id: str = ""  # Of that instance, as kubelet reports it
     running: bool = False
@@ -187,6 +188,7 @@ class Pod(PodMeta):
     node_name: str = ""  # "" if it is not scheduled
     pod_ip: str = ""
     grace_seconds: int | None = None  # terminationGracePeriodSeconds
+    host_network: bool = False
     static_uid: str = ""  # UID of a static pod on its node; its mirror pod in the API has another UID
     spec_observed: bool = False
     """Whether its status is about its present spec (status.observedGeneration, since 1.34). False if unknown."""
@@ -260,6 +262,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
             text(entry.get("image")),
             recorded.get(name, ()),
             entry.get("imagePullPolicy") == "Always",
+            _needs_ip(mapping(mapping(entry.get("lifecycle")).get("preStop"))),
         )
         containers.setdefault(name, _with_status(plain, *statuses.get(name, ({}, ""))))
     counted = (owner for label, (owner, policies) in _COUNTED.items() if label in labels and of_pod in policies)
@@ -269,6 +272,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         node_name=text(spec.get("nodeName")),
         pod_ip=text(status.get("podIP")),
         grace_seconds=Reader().integer(spec.get("terminationGracePeriodSeconds"), ""),
+        host_network=spec.get("hostNetwork") is True,
         static_uid=text(annotations.get(ANNOTATION_CONFIG_HASH)) if ANNOTATION_MIRROR in annotations else "",
         spec_observed=0 < number(meta.get("generation")) <= number(status.get("observedGeneration")),
         group=next((kind for label, kind in _REPLACED.items() if label in labels), ""),
@@ -300,6 +304,11 @@ def pod_containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, 
             sidecar = kind is ContainerKind.INIT and entry.get("restartPolicy") == RestartPolicy.ALWAYS
             if name := text(entry.get("name")):
                 yield name, entry, ContainerKind.SIDECAR if sidecar else kind
+
+
+def _needs_ip(hook: Mapping[str, Any]) -> bool:
+    """Whether kubelet needs the pod's IP for a preStop hook. It takes the first of exec, httpGet and sleep."""
+    return "exec" not in hook and "httpGet" in hook and not mapping(hook["httpGet"]).get("host")
 
 
 def _restart_policy(value: object, default: RestartPolicy) -> RestartPolicy:

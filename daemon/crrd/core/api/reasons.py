@@ -68,6 +68,28 @@ class Reason(ReasonTable):
         "recreated, but kubelet also restarted the other containers of the pod, and some failed and stay down: {names}",
         "see why: kubectl -n {namespace} logs {pod} --all-containers",
         "delete the pod instead, if a controller creates a new one: kubectl -n {namespace} delete pod {pod}")
+    POD_WOULD_END = ("PodWouldEnd", _ENDS,
+        ("the pod cannot be restarted in place, because the restartPolicy of container {name} is {policy}, and kubelet "
+        "may end the pod"),
+        "delete the pod instead, if a controller creates a new one: kubectl -n {namespace} delete pod {pod}")
+    HOOK_NEEDS_IP = ("HookNeedsPodIP", _ENDS,
+        ("the pod cannot be restarted in place, because the httpGet preStop hook of container {name} has no host, and "
+        "kubelet does not know the pod's IP while it restarts the pod"),
+        "use an exec hook, or give the hook a host",
+        "or restart single containers of the pod, or delete it: kubectl -n {namespace} delete pod {pod}")
+    HOST_NETWORK = ("HostNetwork", _ENDS,
+        ("the pod cannot be restarted in place, because it is on the host's network: if kubelet is killed meanwhile, "
+        "the init containers may not run"),
+        "restart its containers with a request that names them")
+    RESTARTS_TWICE = ("PodWouldRestartTwice", _ENDS,
+        ("the pod cannot be restarted in place, because the restartPolicyRules of container {name} may restart it a "
+        "second time, once its containers have stopped"),
+        "restart a single container with spec.strategy.allowPodRestart: true")
+    RUNTIME_UNFIT = ("RuntimeUnfit", _ENDS,
+        "pods are not restarted in place with the container runtime {runtime}, because it was not tried there",
+        "delete the pod instead, if a controller creates a new one: kubectl -n {namespace} delete pod {pod}")
+    SANDBOX_FAILED = ("SandboxFailed", _ENDS,
+        "RunPodSandbox failed {count} times in {seconds}s, last error: {error}", *_RUNTIME)
     STOP_FAILED = ("StopFailed", _ENDS, "StopContainer failed {count} times in {seconds}s, last error: {error}",
         *_RUNTIME)
     STILL_RUNS = "StillRuns", _ENDS, "the runtime reported the container as stopped, but it is still running", *_RUNTIME
@@ -144,6 +166,10 @@ class Reason(ReasonTable):
     NOT_READY = ("ContainerNotReady", _WAITS,
         "the new container has been running for {seconds}s, but is not ready: {why}",
         "check the events of its probe: kubectl -n {namespace} describe pod {pod}")
+    SANDBOX_RETRIED = "SandboxRetried", _WAITS, "RunPodSandbox failed {times}, retrying: {error}", *_RUNTIME
+    POD_NOT_RESTARTED = ("WaitingForPodRestart", _WAITS,
+        "kubelet has not restarted the pod {seconds}s after the end of its grace period",
+        "check kubelet on node {node}")
     POD_RESTARTING = "PodRestarting", _WAITS, "waiting for kubelet to restart all containers of the pod"
     NOT_BACK = ("WaitingForWholePod", _WAITS,
         "recreated; kubelet is restarting all containers of the pod, waiting for: {names}")

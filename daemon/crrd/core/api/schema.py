@@ -72,6 +72,12 @@ _TABLE = (
         SetBy.OPENKRUISE,
         high=1024,
     ),
+    _boolean(
+        "spec.wholePod",
+        "Restart the whole pod in place: kubelet stops all containers, and starts again with the first init container. "
+        "The pod gets a new sandbox, so its IP may change. Admission names the containers, and users leave them out.",
+        default=False,
+    ),
     _object("spec.strategy", "How the containers are recreated."),
     _string(
         "spec.strategy.failurePolicy",

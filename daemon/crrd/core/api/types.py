@@ -25,10 +25,11 @@ API_VERSION = f"{GROUP}/{VERSION}"
 LABEL_POD_UID = "crr.apps.kruise.io/pod-uid"
 LABEL_NODE_NAME = "crr.apps.kruise.io/node-name"
 LABEL_ACTIVE = "crr.apps.kruise.io/active"
-ACTIVE, ACTIVE_IMAGE = "true", "image"
-"""Values of the label active. A request with an image has its own, so that a node daemon which does not know the field
-never selects the request and stops the container."""
-ACTIVE_REQUESTS = f"{LABEL_ACTIVE} in ({ACTIVE},{ACTIVE_IMAGE})"  # Label selector
+ACTIVE, ACTIVE_IMAGE, ACTIVE_POD = "true", "image", "pod"
+"""Values of the label active. Requests with an image, and for a whole pod, have their own, so that a node daemon which
+does not know these fields never selects such a request and stops containers for it."""
+ACTIVE_REQUESTS = f"{LABEL_ACTIVE} in ({ACTIVE},{ACTIVE_IMAGE},{ACTIVE_POD})"  # Label selector
+WHOLE_POD = "*"  # Stands for the pod's sandbox in the annotation pinned-containers. No container has this name
 LABEL_READINESS_GATE = "crr.apps.kruise.io/readiness-gate"
 """On a namespace, with the value `enabled`: its new pods get the readiness gate."""
 ANNOTATION_UNREADY_ACQUIRED = "crr.apps.kruise.io/unready-acquired"
@@ -207,6 +208,7 @@ class Request:
     node_name: str
     containers: tuple[RequestedContainer, ...]
     strategy: Strategy = Strategy()
+    whole_pod: bool = False  # Whether the pod is restarted, with its init containers; `containers` are all others
     active: bool = True
     deleting: bool = False
     pinned: Mapping[str, Pin] = field(default_factory=lambda: NO_PINS)

@@ -17,6 +17,7 @@ from crrd.core.api.time import parse_time
 from crrd.core.api.types import (
     ACTIVE,
     ACTIVE_IMAGE,
+    ACTIVE_POD,
     ANNOTATION_ABORTED,
     ANNOTATION_PINNED,
     ANNOTATION_STOPPED,
@@ -27,6 +28,7 @@ from crrd.core.api.types import (
     LABEL_POD_UID,
     NO_PINS,
     NO_START_TIMES,
+    WHOLE_POD,
     FailurePolicy,
     Pin,
     RecreateState,
@@ -61,13 +63,14 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
     pod_name = spec.text("podName")
     if pod_name and not _POD_NAME.fullmatch(pod_name):
         reader.reject("spec.podName", f"must be a pod's name, made of a-z, 0-9, '-' and '.', not {shown(pod_name)}")
-    containers = _containers(reader, spec)
+    whole_pod = spec.flag("wholePod")
+    containers = _containers(reader, spec, whole_pod=whole_pod)
     strategy = _strategy(spec.section("strategy"))
     deadline, ttl = (spec.optional_integer(key) for key in ("activeDeadlineSeconds", "ttlSecondsAfterFinished"))
     annotations = reader.mapping(meta.get("annotations"), "metadata.annotations")
     status_section = _section(reader, whole.get("status"), "status")
     status = _status(status_section)
-    notes, names = Reader(), {container.name for container in containers}
+    notes, names = Reader(), {WHOLE_POD} if whole_pod else {container.name for container in containers}
     pinned, start_times = _pinned(notes, annotations.get(ANNOTATION_PINNED), names)
     unready_acquired = _unready_acquired(notes, annotations, status_section.raw, strategy)
     return Request(
@@ -81,7 +84,8 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
         node_name=_label(reader, labels, LABEL_NODE_NAME),
         containers=containers,
         strategy=strategy,
-        active=_label(reader, labels, LABEL_ACTIVE) == active_value(containers),
+        whole_pod=whole_pod,
+        active=_label(reader, labels, LABEL_ACTIVE) == active_value(containers, whole_pod=whole_pod),
         deleting=meta.get("deletionTimestamp") is not None,
         pinned=pinned,
         start_times=start_times,
@@ -97,8 +101,10 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
     )
 
 
-def active_value(containers: Iterable[RequestedContainer]) -> str:
+def active_value(containers: Iterable[RequestedContainer], *, whole_pod: bool) -> str:
     """Return the label active of a request for these containers that needs work. No other value makes it active."""
+    if whole_pod:
+        return ACTIVE_POD
     return ACTIVE_IMAGE if any(each.image for each in containers) else ACTIVE
 
 
@@ -129,10 +135,11 @@ def _label(reader: Reader, labels: Mapping[str, Any], key: str) -> str:
     return reader.text(labels.get(key), f"the label {key}")
 
 
-def _containers(reader: Reader, spec: Section) -> tuple[RequestedContainer, ...]:
+def _containers(reader: Reader, spec: Section, *, whole_pod: bool) -> tuple[RequestedContainer, ...]:
+    """Return the containers. For a whole pod, admission has named them, or will."""
     found: dict[str, RequestedContainer] = {}
     entries = spec.sections("containers")
-    if not entries:
+    if not entries and not whole_pod:
         reader.reject("spec.containers", "must name at least one container")
     for entry in entries:
         name = entry.text("name")
@@ -142,8 +149,11 @@ def _containers(reader: Reader, spec: Section) -> tuple[RequestedContainer, ...]
             reader.reject(entry.where("name"), f"must not contain {shown(name)} twice")
         elif name:
             found[name] = RequestedContainer(name, pin, entry.text("image"))
-    if len(found) > 1 and any(each.image for each in found.values()):
-        reader.reject("spec.containers", "must name one container, because the request has an image")
+    if any(each.image for each in found.values()):
+        if whole_pod:
+            reader.reject("spec.wholePod", "must be false, because the request has an image")
+        elif len(found) > 1:
+            reader.reject("spec.containers", "must name one container, because the request has an image")
     return tuple(found.values())
 
 

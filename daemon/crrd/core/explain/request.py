@@ -118,7 +118,10 @@ def _not_served(facts: Facts) -> Iterator[Finding]:
         yield make_finding(facts, Topic.NO_LABEL, stuck=True, label=LABEL_NODE_NAME)
     if not request.active:
         yield make_finding(
-            facts, Topic.NO_LABEL, stuck=True, label=f'{LABEL_ACTIVE}: "{active_value(request.containers)}"'
+            facts,
+            Topic.NO_LABEL,
+            stuck=True,
+            label=f'{LABEL_ACTIVE}: "{active_value(request.containers, whole_pod=request.whole_pod)}"',
         )
     if facts.pod is not None and facts.pod.node_name not in ("", request.node_name):
         yield make_finding(facts, Topic.ANOTHER_NODE, stuck=True, found=facts.pod.node_name)

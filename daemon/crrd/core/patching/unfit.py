@@ -30,6 +30,7 @@ def unfit_request(request: Request, member: Member) -> str:
     own = Strategy().grace(pod.grace_seconds)
     least = own + START_SECONDS
     image = "containers[0].image must be left out: another image needs a node daemon"
+    whole = "wholePod must be false: only a node daemon can restart a whole pod in place"
     force = (
         "strategy.forceRecreate must be left out: without a node daemon, only the instance that ran when the request "
         "was created is restarted"
@@ -44,6 +45,7 @@ def unfit_request(request: Request, member: Member) -> str:
     )
     rules = (
         (request.for_image, image),
+        (request.whole_pod, whole),
         (strategy.force, force),
         (strategy.grace_seconds not in (None, pod.grace_seconds), grace),
         (request.deadline_seconds is not None and request.deadline_seconds < least, early),

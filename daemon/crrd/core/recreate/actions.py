@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from crrd.core.api.pod import Pod
 from crrd.core.api.reasons import EventReason
-from crrd.core.api.types import NO_START_TIMES, Pin, Request, StartTimes, Status
-from crrd.core.recreate.observation import Hook, Instance
+from crrd.core.api.types import NO_START_TIMES, WHOLE_POD, Pin, Request, StartTimes, Status
+from crrd.core.recreate.observation import Hook, Instance, Sandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,16 @@ class RunHook:
     spent_before: float  # Seconds of the grace period that an earlier process has used up
     pod_ip: str = ""  # The pod's IP; "" if it is not known or not needed
 
+    @property
+    def target(self) -> Instance:
+        """What it works on."""
+        return self.instance
+
+    @property
+    def name(self) -> str:
+        """The name of its work (`Work.name`)."""
+        return self.instance.name
+
 
 @dataclass(frozen=True, slots=True)
 class StopContainer:
@@ -51,6 +61,30 @@ class StopContainer:
     seconds: float
     spent_before: float  # See RunHook
     beside: Mapping[str, str] = field(default_factory=dict)  # See Work
+
+    @property
+    def target(self) -> Instance:
+        """What it works on."""
+        return self.instance
+
+    @property
+    def name(self) -> str:
+        """The name of its work (`Work.name`)."""
+        return self.instance.name
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPod:
+    """Make a second sandbox beside the pod's, so that kubelet restarts the whole pod."""
+
+    request: Request
+    target: Sandbox  # The one that is to go
+    spent_before: float = 0.0  # See RunHook
+
+    @property
+    def name(self) -> str:
+        """The name of its work (`Work.name`)."""
+        return WHOLE_POD
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +99,8 @@ class EmitEvent:
     pod: Pod | None = None  # The request's pod, if it is known
 
 
-Action = WriteStatus | PinContainers | RunHook | StopContainer | EmitEvent
+WorkAction = RunHook | StopContainer | RestartPod
+Action = WriteStatus | PinContainers | WorkAction | EmitEvent
 
 
 def earliest(*times: float | None) -> float | None:

@@ -6,6 +6,7 @@ docs/contract.md.
 
 A round, file by file: here, which request is served, what it waits for as a whole, and each of its containers in
 order; `view` is what is known of a container; `stop`, then `outcome`, is its recreate; `settle` writes what came of it.
+`restart_pod` has the requests for a whole pod.
 Each of them returns what it decides as a value (a `Decision`, or a `Step` of a container), and `joined` puts them
 together. What must hold for every decision is in `invariants`.
 """
@@ -14,11 +15,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status
+from crrd.core.api.types import WHOLE_POD, FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status
+from crrd.core.recreate import restart_pod
 from crrd.core.recreate.actions import (
     NOTHING,
     Decision,
     PinContainers,
+    RestartPod,
     RunHook,
     StopContainer,
     WriteStatus,
@@ -57,7 +60,7 @@ def decide(observation: Observation) -> Decision:
 
 def without_work(decision: Decision, observation: Observation) -> Decision:
     """Return what is left of a decision that has broken a rule: its requests wait, and no hook or stop starts."""
-    starting = {each.request.uid for each in decision.actions if isinstance(each, RunHook | StopContainer)}
+    starting = {each.request.uid for each in decision.actions if isinstance(each, RunHook | StopContainer | RestartPod)}
     held = (known for known in observation.requests if known.servable and known.request.uid in starting)
     waits = joined(_wait(RequestView(known, observation), Message.of(Reason.DECISION_WITHHELD)) for known in held)
     others = (action for action in decision.actions if action.request.uid not in starting)
@@ -98,6 +101,8 @@ def _serve(view: RequestView) -> Decision:
     if unanswered or None in observed.unanswered:
         return _work_done(view)[1]  # the answer comes any moment, or why there is none
     whole = PodView(view.known, view.observation, pod)
+    if request.whole_pod:
+        return restart_pod.serve(whole)
     views = [ContainerView.of(container, whole) for container in request.containers]
     pins = {view.name: view.to_pin for view in views if view.to_pin is not None}
     pinned = NOTHING
@@ -157,10 +162,11 @@ def _work_done(view: RequestView) -> tuple[list[RecreateState], Decision]:
     hooked = [work for work in works if work.hook_result and not work.stopped and work.hook_unrecorded(request)]
     done = list[RecreateState]()
     for work in works:
-        written = request.status.state(work.name)
-        sent = work.stop_sent is not None and not (written.is_killed or written.phase.final)
-        if sent or work in hooked:
-            done.append(replace(recreating(written, work), is_killed=True))
+        names = [each.name for each in request.containers] if work.name == WHOLE_POD else [work.name]
+        for written in map(request.status.state, names):
+            sent = work.stop_sent is not None and not (written.is_killed or written.phase.final)
+            if sent or work in hooked:
+                done.append(replace(recreating(written, work), is_killed=True))
     return done, view.persist(works, {work.name: work.pin for work in hooked})
 
 

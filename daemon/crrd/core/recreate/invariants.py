@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from crrd.core.api.types import DEFAULT_GRACE_SECONDS
-from crrd.core.recreate.actions import Decision, RunHook, StopContainer, WriteStatus
+from crrd.core.api.pod import ContainerKind
+from crrd.core.api.types import DEFAULT_GRACE_SECONDS, WHOLE_POD
+from crrd.core.recreate.actions import Decision, RestartPod, RunHook, StopContainer, WriteStatus
 from crrd.core.recreate.observation import (
     NO_WORK,
     Observation,
@@ -20,12 +21,12 @@ from crrd.core.recreate.observation import (
     Work,
     WorkKind,
 )
-from crrd.kubelet.restart_rules import comes_back, restart_all_code
+from crrd.kubelet.restart_rules import RestartPolicy, comes_back, restart_all_code
 from crrd.kubelet.runtime_status import ContainerState
 
 
 class Rule(StrEnum):
-    """The invariants. A StopContainer or RunHook is decided only if the first four hold."""
+    """The invariants. A StopContainer, RunHook or RestartPod is decided only if the first four hold."""
 
     LIVE = "request_not_live"  # Its request is live, or it is a stop that is still due after a hook of the request
     TARGET = "not_the_target"  # The request means this instance, and the instance runs
@@ -39,12 +40,12 @@ class Violation:
     """A rule that a decision breaks, and the action that breaks it."""
 
     rule: Rule
-    action: RunHook | StopContainer | WriteStatus
+    action: RunHook | StopContainer | RestartPod | WriteStatus
 
     @property
     def container(self) -> str:
         """The container that the action would work on, "" for none."""
-        return "" if isinstance(self.action, WriteStatus) else self.action.instance.name
+        return self.action.name if isinstance(self.action, RunHook | StopContainer) else ""
 
 
 def check(decision: Decision, observation: Observation) -> tuple[Violation, ...]:
@@ -56,6 +57,10 @@ def check(decision: Decision, observation: Observation) -> tuple[Violation, ...]
     for action in decision.actions:
         if isinstance(action, WriteStatus) and action.request.completed:
             found.append(Violation(Rule.FINAL, action))
+        if isinstance(action, RestartPod):
+            found += [
+                Violation(rule, action) for rule, kept in _pod_start(action, decision, observation).items() if not kept
+            ]
         if isinstance(action, RunHook | StopContainer):
             others = [each for uid, each in known.items() if uid != action.request.uid]
             own = known.get(action.request.uid) or ObservedRequest(action.request, now, left=True)
@@ -68,6 +73,38 @@ def check(decision: Decision, observation: Observation) -> tuple[Violation, ...]
             }
             found += [Violation(rule, action) for rule, kept in holds.items() if not kept]
     return tuple(found)
+
+
+def _pod_start(action: RestartPod, decision: Decision, observation: Observation) -> dict[Rule, bool]:
+    """Return which rules hold for the restart of a whole pod.
+
+    Its sandbox was recorded before, and is ready. The pod has no other one that is ready, and none that is later.
+    """
+    pod, node, request, target = observation.pod, observation.node, action.request, action.target
+    known = next((each for each in observation.requests if each.request.uid == request.uid), None)
+    pin, live = request.pinned.get(WHOLE_POD), known is not None and known.servable
+    ready = [each for each in pod.sandboxes if each.ready or each.attempt > target.attempt]
+    own = (target.pod_namespace, target.pod_name) == (request.namespace, request.pod_name)
+    begun = [each for each in decision.actions if isinstance(each, RunHook | StopContainer | RestartPod)]
+    idle = all(work.under_way is None for each in observation.requests for work in each.works.values())
+    found = pod.pod
+    returns = (
+        found is not None
+        and node.kubelet_silent_since is None
+        and not (found.deleting or found.ended or found.restarting)
+        and target.pod_uid == found.runtime_uid
+        and all(
+            each.policy(node.kubelet_minor) is RestartPolicy.ALWAYS
+            for each in found.containers.values()
+            if each.kind is ContainerKind.REGULAR
+        )
+    )
+    return {
+        Rule.LIVE: live and request.whole_pod,
+        Rule.TARGET: own and ready == [target] and pin is not None and pin.bare_id == target.id,
+        Rule.ALONE: begun == [action] and idle,
+        Rule.RETURNS: returns,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +134,7 @@ class _Start:
         if (
             instance is None
             or self.known.request.for_image
+            or self.known.request.whole_pod
             or instance.state not in (ContainerState.RUNNING, ContainerState.UNKNOWN)
         ):
             return False

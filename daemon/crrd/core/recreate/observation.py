@@ -66,11 +66,32 @@ class Instance:
     ports: tuple[tuple[str, int], ...] = ()  # Named ports of the container: (name, number)
     image: str = ""  # As in the pod's spec; "" if the runtime does not tell it (`user_specified_image`)
     hash: str = ""  # Kubelet's hash of the container for which it started the instance
+    sandbox: str = ""  # Bare ID of the sandbox in which it was created
 
     @property
     def pin(self) -> Pin:
         """The instance as a statusContext names it."""
         return Pin(f"{self.runtime}://{self.id}", self.restart_count)
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """One sandbox of a pod as the runtime knows it. Kubelet creates the next one when it restarts the whole pod."""
+
+    id: str  # Bare, without the runtime's name
+    runtime: str
+    pod_namespace: str
+    pod_name: str
+    pod_uid: str
+    ready: bool
+    created_at: int  # Nanoseconds since the epoch, the runtime's own clock
+    attempt: int = 0  # Number of the sandbox in its pod, from 0
+    request_uid: str = ""  # Of the request for which crrd made it; "" if kubelet made it
+
+    @property
+    def pin(self) -> Pin:
+        """The sandbox as the annotation pinned-containers names it."""
+        return Pin(f"{self.runtime}://{self.id}", self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +128,14 @@ class WorkKind(StrEnum):
 
     HOOK = "preStop hook"
     STOP = "stop"
+    SANDBOX = "second sandbox"  # Kubelet stops all containers of the pod because of it
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What this process has done for one request to one container instance; times are monotonic."""
+    """What this process has done for one request to one container instance or sandbox; times are monotonic."""
 
-    name: str = ""  # The container's
+    name: str = ""  # The container's, or WHOLE_POD
     pin: Pin = NO_PIN
     under_way: WorkKind | None = None
     until: float | None = None  # End of the timeout of the hook or stop under way; None until it is sent
@@ -254,6 +276,7 @@ class ObservedPod:
     answer: ApiAnswer | None = None  # Requested if `decide` needs it before it completes a request
     api_silent: bool = False  # Whether the last lookup failed
     deleting_uid: str = ""  # UID of the pod that was last seen in deletion, even if no watch reports it any more
+    sandboxes: tuple[Sandbox, ...] = ()  # All of its sandboxes, if its current request is for the whole pod
     images: Mapping[str, bool] = field(default_factory=dict)
     """Images that requests wait for, and whether the node has each, as far as the runtime was asked."""
     unanswered: Mapping[Pin | str | None, str] = field(default_factory=dict)

@@ -11,10 +11,13 @@ from crrd.core.recreate.request_view import RequestView, all_states
 from crrd.core.recreate.step import Step, failed
 
 
-def settle(view: RequestView, gate: Message, steps: Sequence[Step], still_to_stop: Collection[str]) -> Decision:
+def settle(
+    view: RequestView, gate: Message, steps: Sequence[Step], still_to_stop: Collection[str] = (), result: str = ""
+) -> Decision:
     """Complete the request, or write its progress.
 
     `gate`: the message of the unready grace period. `still_to_stop`: names of containers that must still be stopped.
+    `result`: what the message says in addition when all containers were recreated.
     """
     request, states = view.request, tuple(step.state for step in steps)
     failures = [state for state in states if state.phase is StatePhase.FAILED]
@@ -26,7 +29,8 @@ def settle(view: RequestView, gate: Message, steps: Sequence[Step], still_to_sto
         states = fail_rest(states, awaited, pending, still_to_stop)
     if all(state.phase.final for state in states):
         reason = cause.reason if cause is not None else Reason.NONE
-        return view.write(Status(RequestPhase.COMPLETED, states, summary(states, gate), view.node.utc, reason))
+        text = summary(states, gate, "" if failures else result)
+        return view.write(Status(RequestPhase.COMPLETED, states, text, view.node.utc, reason))
     status = Status(RequestPhase.RECREATING, states, gate.text, reason=gate.reason)
     works = [view.known.work_on(step.state.name) for step in steps if step.lasting]
     persisted = view.persist(works, {step.state.name: step.hook_ended for step in steps if step.hook_ended is not None})
@@ -75,10 +79,10 @@ def _only_started(old: Status, new: Status, stops: Collection[str]) -> bool:
     return True
 
 
-def summary(states: Sequence[RecreateState], gate: Message) -> str:
+def summary(states: Sequence[RecreateState], gate: Message, result: str = "") -> str:
     """Return the message of the completed request."""
     failures = [state.name for state in states if state.phase is StatePhase.FAILED]
     count = f"{len(states) - len(failures)} of {len(states)} containers recreated"
     restarted = [f"{state.name}: {state.message}" for state in states if state.reason is Reason.POD_RESTARTED]
-    parts = [count, f"failed: {', '.join(failures)}" if failures else "", *restarted, gate.text]
+    parts = [count, f"failed: {', '.join(failures)}" if failures else "", *restarted, result, gate.text]
     return "; ".join(filter(None, parts))

@@ -1,0 +1,137 @@
+"""What is known of the sandboxes of a pod that is restarted as a whole, and which pods must not be."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from crrd.core.api.pod import ContainerKind, Pod
+from crrd.core.api.reasons import Reason
+from crrd.core.api.types import WHOLE_POD, Pin
+from crrd.core.recreate.messages import NO_MESSAGE, Message
+from crrd.core.recreate.observation import Sandbox, Work
+from crrd.core.recreate.stop import stop_pause
+from crrd.core.recreate.view import ContainerView
+from crrd.core.recreate.whole_pod import PodView
+from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
+
+RUNTIMES = frozenset({"containerd", "cri-o"})  # Where it was tried (docs/support.md)
+
+
+def unfit(pod: Pod, kubelet_minor: int | None) -> Message:
+    """Return why a pod must not be restarted in place: it would end, or a hook would be left out. Also for admission.
+
+    A rule that restarts all containers does so in addition, for the exit code of a container that kubelet stops. A
+    container that exits with code 0 on its SIGTERM counts as completed, if its restartPolicy is not Always. Kubelet
+    takes the pod's IP for an httpGet hook from the newest sandbox, which has none then. If kubelet is killed between
+    the stops of both sandboxes, it keeps the second one, which is on the host's network, for a pod that is on it, too.
+    """
+    if pod.host_network:
+        return Message.of(Reason.HOST_NETWORK)
+    for each in pod.containers.values():
+        if restart_all_code(each.restart_rules, kubelet_minor) is not None:
+            return Message.of(Reason.RESTARTS_TWICE, name=each.name)
+        if each.kind is ContainerKind.REGULAR and (policy := each.policy(kubelet_minor)) is not RestartPolicy.ALWAYS:
+            return Message.of(Reason.POD_WOULD_END, name=each.name, policy=policy)
+        if each.kind.recreatable and each.hook_needs_ip:
+            return Message.of(Reason.HOOK_NEEDS_IP, name=each.name)
+    return NO_MESSAGE
+
+
+@dataclass(frozen=True)
+class SandboxView:
+    """What is known of the sandboxes of a pod, for one request."""
+
+    whole: PodView
+
+    @cached_property
+    def containers(self) -> list[ContainerView]:
+        """The containers of the request."""
+        return [ContainerView.of(each, self.whole) for each in self.whole.request.containers]
+
+    @property
+    def sandboxes(self) -> Sequence[Sandbox]:
+        """All sandboxes of the pod."""
+        return self.whole.observed.sandboxes
+
+    @cached_property
+    def work(self) -> Work:
+        """What this process has done for the request."""
+        return self.whole.known.work_on(WHOLE_POD)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a container ID of the request is not known yet, or the list of the runtime is too old."""
+        return any(each.unanswered is not None or each.look_again_in is not None for each in self.containers)
+
+    @property
+    def started(self) -> bool:
+        """Whether the status says that the restart has begun."""
+        return any(each.written.started for each in self.containers)
+
+    @property
+    def pin(self) -> Pin | None:
+        """The recorded sandbox that is to go."""
+        return self.whole.request.pinned.get(WHOLE_POD)
+
+    @cached_property
+    def to_pin(self) -> Sandbox | None:
+        """The sandbox that the request means: that of the instances that it names, or else the one of kubelet's last.
+
+        Kubelet keeps one ended instance of a container. If all that are named have gone, the pod's restart is not known
+        any more, and the pod is restarted.
+        """
+        own = {each.id: each for each in self.sandboxes if not each.request_uid}
+        if not self.whole.request.strategy.force:
+            pins = (each.context for each in self.whole.request.containers if each.context is not None)
+            named = (self.whole.observed.instance(pin.bare_id) for pin in pins)
+            homes = [own[each.sandbox] for each in named if each is not None and each.sandbox in own]
+            if homes:
+                return min(homes, key=_age)
+        return max(own.values(), key=_age, default=None)
+
+    @cached_property
+    def first(self) -> Sandbox | None:
+        """The recorded sandbox, if the runtime still has it."""
+        return next((each for each in self.sandboxes if self.pin is not None and each.id == self.pin.bare_id), None)
+
+    @cached_property
+    def second(self) -> Sandbox | None:
+        """The sandbox that crrd has made for the request, if the runtime still has it."""
+        return next((each for each in self.sandboxes if each.request_uid == self.whole.request.uid), None)
+
+    @cached_property
+    def others_second(self) -> Sandbox | None:
+        """A sandbox that crrd has made for another request, and that is ready. Kubelet restarts the pod for it."""
+        uid = self.whole.request.uid
+        return next((each for each in self.sandboxes if each.ready and each.request_uid not in ("", uid)), None)
+
+    @property
+    def restarted(self) -> bool:
+        """Whether kubelet has made a later sandbox than the recorded one, or has removed that one."""
+        count = -1 if self.pin is None else self.pin.restart_count
+        later = any(each.attempt > count and not each.request_uid for each in self.sandboxes)
+        return later or self.first is None
+
+    @property
+    def other_work(self) -> str:
+        """The work of other requests on containers of the pod that is under way, "" for none."""
+        others = (each for each in self.whole.observation.requests if each.request.uid != self.whole.request.uid)
+        works = (work.under_way for other in others for work in other.works.values() if work.under_way is not None)
+        return next(map(str, works), "")
+
+    @property
+    def unfit(self) -> Message:
+        """Why the pod must not be restarted in place."""
+        if self.first is not None and self.first.runtime not in RUNTIMES:
+            return Message.of(Reason.RUNTIME_UNFIT, runtime=self.first.runtime)
+        return unfit(self.whole.pod, self.whole.node.kubelet_minor)
+
+    @property
+    def retry_at(self) -> float:
+        """When the next attempt may be made."""
+        last = self.work.last_stop
+        return self.whole.now if last is None else last.ended + stop_pause(last.count, self.whole.request.uid)
+
+
+def _age(sandbox: Sandbox) -> tuple[int, int]:
+    return sandbox.attempt, sandbox.created_at

@@ -1,0 +1,254 @@
+"""A request for a whole pod, and a daemon that is killed at any moment of it: kubelet restarts the pod once."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crrd.core.api.reasons import Reason
+from crrd.core.api.types import WHOLE_POD, Request, RequestPhase, StatePhase, Status, Strategy
+from crrd.kubelet.restart_rules import RestartPolicy
+from crrd.kubelet.runtime_status import ContainerState
+from crrd.lib.errors import RuntimeCallError
+from crrd.node.controller import NodeController
+from tests.support.standins import MemoryNode
+from tests.support.worlds import NODE, request
+
+pytestmark = pytest.mark.virtual_time
+
+OLD = ["old-app", "old-side"]
+
+
+class PodNode(MemoryNode):
+    """A pod with two containers."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("app", "side", **options)
+        self.process: set[asyncio.Task[Any]] = set()  # The daemon's
+
+    async def __aenter__(self) -> "PodNode":
+        others = set(self._tasks)
+        await super().__aenter__()
+        self.process = self._tasks - others
+        return self
+
+    async def kill(self) -> None:
+        """kill -9 of the daemon. The next one begins at once; runtime and kubelet go on."""
+        await self.controller.close()
+        for task in self.process:
+            task.cancel()
+        self.controller = NodeController(NODE, self.edges)
+        await self.__aenter__()
+        for each in self.requests.values():
+            self.controller.pods.requests.put(each)
+
+    @property
+    def seconds(self) -> list[str]:
+        """The sandboxes that crrd made and the runtime still has."""
+        return [each.id for each in self.sandbox.known.values() if each.request_uid]
+
+    def assert_restarted_once(self, status: Status) -> None:
+        """Each hook ran once, each container has a next instance in the newest sandbox, and the request says so."""
+        assert [state.phase for state in status.states] == [StatePhase.SUCCEEDED] * 2
+        assert (self.sandbox.restarts, sorted(self.sandbox.hooks)) == (1, OLD)
+        assert (self.stops, self.hooks_run) == ([], [])
+        running = [each for each in self.known.values() if each.state is ContainerState.RUNNING]
+        assert {(each.name, each.sandbox) for each in running} == {
+            ("app", self.sandbox.newest.id),
+            ("side", self.sandbox.newest.id),
+        }
+        assert [each.id for each in self.sandbox.ready] == [self.sandbox.newest.id]
+
+
+def asked(uid: str = "r1", **changes: Any) -> Request:
+    return request("app", "side", uid=uid, **{"whole_pod": True} | changes)
+
+
+async def test_kubelet_restarts_the_pod_once() -> None:
+    async with PodNode() as node:
+        node.post(asked())
+        status = await node.completed()
+        node.assert_restarted_once(status)
+        assert node.sandbox.asked == ["r1"]
+        assert node.requests["r1"].pinned[WHOLE_POD].bare_id == "sandbox-0"
+        assert status.message == "2 of 2 containers recreated; the pod's IP is 127.0.0.1"
+
+
+async def test_the_unready_grace_period_comes_before() -> None:
+    async with PodNode() as node:
+        node.gate = True
+        node.post(asked(strategy=Strategy(unready_grace_seconds=5)))
+        await node.until(lambda: node.status().message == "waiting for the manager to make the pod unready")
+        await asyncio.sleep(100)
+        assert node.sandbox.asked == []
+        node.post(replace(node.requests["r1"], unready_acquired=True, resource_version="50"))
+        marked = asyncio.get_running_loop().time()
+        await node.until(lambda: node.sandbox.asked == ["r1"])
+        assert asyncio.get_running_loop().time() >= marked + 5
+        node.assert_restarted_once(await node.completed())
+
+
+@pytest.mark.parametrize("moment", [tenth / 10 for tenth in range(40)])
+async def test_a_daemon_killed_at_any_moment(moment: float) -> None:
+    async with PodNode() as node:
+        node.post(asked())
+        await asyncio.sleep(moment)
+        await node.kill()
+        node.assert_restarted_once(await node.completed())
+
+
+@pytest.mark.parametrize("pause", [0.03, 0.07, 0.11, 0.29, 0.5])
+async def test_a_daemon_killed_again_and_again(pause: float) -> None:
+    async with PodNode() as node:
+        node.post(asked())
+        for _ in range(60):
+            await asyncio.sleep(pause)
+            await node.kill()
+        node.assert_restarted_once(await node.completed())
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_lost_answer_is_no_second_restart(killed: bool) -> None:
+    async with PodNode() as node:
+        node.sandbox.lost_answers = 1
+        node.post(asked())
+        await node.until(lambda: bool(node.seconds))
+        if killed:
+            await node.kill()
+        node.assert_restarted_once(await node.completed())
+
+
+async def test_an_error_is_retried() -> None:
+    async with PodNode() as node:
+        node.sandbox.errors = [RuntimeCallError("shim is stuck")] * 3
+        node.post(asked())
+        await node.until(lambda: node.status().state("app").reason is Reason.SANDBOX_RETRIED)
+        assert "RunPodSandbox failed" in node.status().state("app").message
+        node.assert_restarted_once(await node.completed())
+        assert len(node.sandbox.asked) == 4
+
+
+async def test_errors_for_two_minutes_end_it_and_nothing_is_stopped() -> None:
+    async with PodNode() as node:
+        node.sandbox.errors = [RuntimeCallError("shim is stuck")] * 99
+        node.post(asked())
+        status = await node.completed()
+        assert [state.reason for state in status.states] == [Reason.SANDBOX_FAILED] * 2
+        assert "last error: shim is stuck" in status.states[0].message
+        assert (node.sandbox.restarts, node.seconds) == (0, [])
+        assert all(each.state is ContainerState.RUNNING for each in node.known.values())
+
+
+async def test_nothing_is_made_while_kubelet_is_silent() -> None:
+    async with PodNode() as node:
+        node.kubelet_silent = asyncio.get_running_loop().time()
+        node.post(asked())
+        await node.until(lambda: node.status().state("app").reason is Reason.KUBELET_SILENT)
+        await asyncio.sleep(60)
+        assert node.sandbox.asked == []
+        node.kubelet_silent = None
+        node.assert_restarted_once(await node.completed())
+
+
+async def test_a_kubelet_that_goes_down_after_the_second_sandbox_is_awaited() -> None:
+    async with PodNode() as node:
+        node.sandbox.kubelet_up.clear()
+        node.post(asked())
+        await node.until(lambda: bool(node.seconds))
+        node.kubelet_silent = asyncio.get_running_loop().time()
+        await asyncio.sleep(60)
+        await node.kill()
+        await asyncio.sleep(60)
+        assert node.status().phase is RequestPhase.RECREATING
+        node.kubelet_silent = None
+        node.sandbox.kubelet_up.set()
+        node.assert_restarted_once(await node.completed())
+        assert node.sandbox.asked == ["r1"]
+
+
+async def test_a_pod_that_kubelet_has_restarted_meanwhile_is_not_restarted_again() -> None:
+    async with PodNode() as node:
+        node.sandbox.lose()
+        await node.sandbox.sync(0.1)
+        node.sandbox.collect()
+        node.post(asked())
+        node.assert_restarted_once(await node.completed())
+        assert node.sandbox.asked == []
+
+
+async def test_a_sandbox_that_died_is_not_made_again() -> None:
+    async with PodNode() as node:
+        node.sandbox.lose()
+        node.post(asked())
+        await node.until(lambda: WHOLE_POD in node.requests["r1"].pinned)
+        await node.sandbox.sync(2.0)
+        node.assert_restarted_once(await node.completed())
+        assert node.sandbox.asked == []
+
+
+async def test_two_requests_whose_instances_are_the_same_are_one_restart() -> None:
+    async with PodNode() as node:
+        for uid in ("r1", "r2"):
+            node.post(asked(uid))
+        for uid in ("r1", "r2"):
+            node.assert_restarted_once(await node.completed(uid))
+        assert node.sandbox.asked == ["r1"]
+
+
+async def test_a_forced_request_restarts_the_pod_again() -> None:
+    async with PodNode() as node:
+        node.post(asked())
+        node.post(asked("r2", strategy=Strategy(force=True)))
+        for uid in ("r1", "r2"):
+            assert [state.phase for state in (await node.completed(uid)).states] == [StatePhase.SUCCEEDED] * 2
+        assert (node.sandbox.asked, node.sandbox.restarts) == (["r1", "r2"], 2)
+        assert len(node.sandbox.hooks) == len(set(node.sandbox.hooks)) == 4
+
+
+async def test_a_request_for_a_container_and_one_for_the_pod_wait_for_each_other() -> None:
+    async with PodNode() as node:
+        node.post(request("app", uid="r1", containers=asked().containers[:1]))
+        await node.until(lambda: bool(node.stops))
+        node.post(asked("r2", strategy=Strategy(force=True)))
+        await node.completed("r1")
+        await node.completed("r2")
+        assert [container for container, _ in node.stops] == ["old-app"]
+        assert (node.sandbox.asked, node.sandbox.restarts) == (["r2"], 1)
+
+
+async def test_a_request_that_is_deleted_before_makes_nothing() -> None:
+    async with PodNode() as node:
+        node.gate = True
+        node.post(asked(strategy=Strategy(unready_grace_seconds=5)))
+        await asyncio.sleep(2)
+        node.delete("r1")
+        await asyncio.sleep(60)
+        assert (node.sandbox.asked, node.sandbox.restarts) == ([], 0)
+
+
+async def test_a_request_that_is_deleted_afterwards_is_still_one_restart() -> None:
+    async with PodNode() as node:
+        node.post(asked())
+        await node.until(lambda: node.sandbox.restarting)
+        node.delete("r1")
+        node.post(asked("r2"))
+        node.assert_restarted_once(await node.completed("r2"))
+
+
+async def test_a_pod_that_is_being_deleted_is_left_alone() -> None:
+    async with PodNode() as node:
+        node.deleting = True
+        node.post(asked())
+        status = await node.completed()
+        assert [state.reason for state in status.states] == [Reason.POD_DELETING] * 2
+        assert node.sandbox.asked == []
+
+
+@pytest.mark.parametrize("policy", [RestartPolicy.NEVER, RestartPolicy.ON_FAILURE])
+async def test_a_pod_that_would_end_is_refused(policy: RestartPolicy) -> None:
+    async with PodNode(policy=policy) as node:
+        node.post(asked())
+        status = await node.completed()
+        assert [state.reason for state in status.states] == [Reason.POD_WOULD_END] * 2
+        assert (node.sandbox.asked, node.sandbox.restarts) == ([], 0)
