@@ -1,5 +1,6 @@
 """`make soak`: runs schedules until stopped, or SCHEDULES of them, on all cores. `make soak SEED=n` shows one run.
-`make soak DAYS=20` runs this many schedules of a day each, and `make soak KIND=images` those of runs with an image.
+`make soak DAYS=20` runs this many schedules of a day each, `make soak KIND=images` those of runs with an image, and
+`make soak KIND=pods` those with requests for whole pods.
 
 A failed schedule is shrunk and its story printed, once for each kind of failure. The figures at the end are those of
 docs/reliability.md.
@@ -66,11 +67,17 @@ def chunk_of_images(first: int) -> Tally:
     return _tally(map(_maker("images"), range(first, first + CHUNK)))
 
 
+def chunk_of_pods(first: int) -> Tally:
+    """Run the schedules of some seeds with requests for whole pods."""
+    return _tally(map(_maker("pods"), range(first, first + CHUNK)))
+
+
 def _maker(kind: str) -> "Callable[[int], Schedule]":
     from tests.simulation.maker import day, schedule  # noqa: PLC0415 - only child processes need it
+    from tests.simulation.pod_plots import pod_restarts  # noqa: PLC0415
     from tests.simulation.shop_plots import image_run  # noqa: PLC0415
 
-    return {"days": day, "images": image_run}.get(kind, schedule)
+    return {"days": day, "images": image_run, "pods": pod_restarts}.get(kind, schedule)
 
 
 def _tally(plans: Iterable["Schedule"]) -> Tally:
@@ -106,7 +113,8 @@ def soak(schedules: int | None, first: int, *, kind: str = "schedules") -> int:
     """Run schedules, show the progress and print failures. Return the exit code."""
     from tests.simulation.shrink import sort_of  # noqa: PLC0415
 
-    some, step = {"days": (one_day, 1), "images": (chunk_of_images, CHUNK)}.get(kind, (chunk, CHUNK))
+    of_kind = {"days": (one_day, 1), "images": (chunk_of_images, CHUNK), "pods": (chunk_of_pods, CHUNK)}
+    some, step = of_kind.get(kind, (chunk, CHUNK))
     seeds: Iterator[int] = iter(range(first, first + schedules, step)) if schedules else count(first, step)
     total, told = Tally(), set[str]()
     began = time.perf_counter()

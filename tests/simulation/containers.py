@@ -4,6 +4,7 @@ It behaves like containerd: StopContainer sends TERM, waits, then sends KILL. A 
 and not the container. A second StopContainer has its own timeout. Containers survive a restart of the runtime.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ class Container:
     message: api_pb2.Container
     runtime: str
     image: str = ""
+    sandbox: str = ""  # ID of the sandbox in which it was created
     state: str = "created"
     exit_code: int = 0
     started: float | None = None
@@ -90,12 +92,14 @@ class Containers:
         if pod.shape.grace is not None:
             annotations[on_cri.ANNOTATION_GRACE] = str(pod.shape.grace)
         if shape.hook:
-            annotations[on_cri.ANNOTATION_PRE_STOP] = _HOOKS[shape.hook](shape)
+            annotations[on_cri.ANNOTATION_PRE_STOP] = json.dumps(hook_of(shape))
             annotations[on_cri.ANNOTATION_PORTS] = '[{"name":"http","containerPort":8080}]'
         image = pod.images.get(shape.name, "")
         if image:
             annotations[on_cri.ANNOTATION_HASH] = hash_of_name_and_image(shape.name, image)
         container_id = f"c{self._made}"
+        home = self._world.kubelet.restarts.current(pod)
+        sandbox = home.id if home is not None else ""
         message = api_pb2.Container(
             id=container_id,
             metadata=api_pb2.ContainerMetadata(name=shape.name, attempt=attempt),
@@ -107,12 +111,13 @@ class Containers:
                 on_cri.LABEL_CONTAINER_NAME: shape.name,
             },
             annotations=annotations,
+            pod_sandbox_id=sandbox,
         )
         shop = self._world.setup.shop
         if shop is not None and shop.tells_image:
             message.image.user_specified_image = image
         runtime = pod.shape.runtime
-        made = Container(container_id, shape, pod.runtime_uid, attempt, self._last_ns, message, runtime, image)
+        made = Container(container_id, shape, pod.runtime_uid, attempt, self._last_ns, message, runtime, image, sandbox)
         self.present[container_id] = self.all[container_id] = made
         self._moved(made, "created", f"for {pod.name}/{shape.name}")
         return made
@@ -184,8 +189,11 @@ class Containers:
             self._world.kubelet.notice(container.pod_uid)
 
 
-_HOOKS: dict[str, Callable[[ContainerShape], str]] = {
-    "exec": lambda shape: '{"exec":{"command":["/bin/drain"]}}',
-    "httpGet": lambda shape: '{"httpGet":{"port":"http","path":"/' + shape.name + '"}}',
-    "sleep": lambda shape: '{"sleep":{"seconds":' + str(int(shape.hook_seconds)) + "}}",
-}
+def hook_of(shape: ContainerShape) -> dict[str, Any]:
+    """Return the preStop hook of a container."""
+    hooks: dict[str, dict[str, Any]] = {
+        "exec": {"command": ["/bin/drain"]},
+        "httpGet": {"port": "http", "path": f"/{shape.name}"},
+        "sleep": {"seconds": int(shape.hook_seconds)},
+    }
+    return {shape.hook: hooks[shape.hook]}

@@ -68,6 +68,8 @@ class Cri:
             return
         if call.method in ("StopContainer", "ExecSync"):
             judge.acts(call)
+        elif call.method == "RunPodSandbox":
+            judge.restarts_pod(call)
         self.under_way[call] = None
         if self.down:
             self._answer(call, _nobody(), 0.0)
@@ -142,6 +144,8 @@ class Cri:
                 self._stop(call, reply)
             case "ExecSync":
                 self._exec(call, reply)
+            case _ if call.method in self._world.sandboxes.calls:
+                self._world.sandboxes.calls[call.method](call, reply)
             case _:
                 reply(failed(grpc.StatusCode.UNIMPLEMENTED, f"unknown method {call.method}"))
 

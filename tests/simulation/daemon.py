@@ -25,7 +25,7 @@ import crrd.node.slots
 import crrd.node.watches
 import crrd.rollout.start
 from crrd.core.api.pod import parse_pod
-from crrd.core.api.types import LABEL_ACTIVE, PLURAL
+from crrd.core.api.types import ACTIVE, ACTIVE_POD, LABEL_ACTIVE, PLURAL
 from crrd.cri.client import CriClient
 from crrd.cri.runtime import Connection, NodeRuntime
 from crrd.kube.access.config import Access
@@ -107,6 +107,7 @@ class Life:
         self.came: dict[str, float] = {}  # UID of a request -> when the daemon first received it
         self.looks: list[tuple[float, str, str]] = []  # Calls for containers: time, runtime, and pod ("" for all)
         self.looked: dict[tuple[str, str], float] = {}  # Runtime and pod -> the start of the last call that returned
+        self.sandbox_looks: dict[tuple[str, str], float] = {}  # The same for its sandboxes
         self.knows_kubelet = False  # Whether kubelet has ever responded to it
 
     async def ill(self) -> str:
@@ -161,7 +162,7 @@ class Life:
 
     @staticmethod
     def _selected(kind: str, obj: Object) -> bool:
-        return kind != PLURAL or obj["metadata"].get("labels", {}).get(LABEL_ACTIVE) == "true"
+        return kind != PLURAL or obj["metadata"].get("labels", {}).get(LABEL_ACTIVE) in (ACTIVE, ACTIVE_POD)
 
     def live_requests(self) -> list[str]:
         """Return the UIDs of the requests that the daemon must believe to be live."""
@@ -180,7 +181,7 @@ class Life:
     def _live(obj: Object | None) -> bool:
         return (
             obj is not None
-            and obj["metadata"].get("labels", {}).get(LABEL_ACTIVE) == "true"
+            and obj["metadata"].get("labels", {}).get(LABEL_ACTIVE) in (ACTIVE, ACTIVE_POD)
             and not obj["metadata"].get("deletionTimestamp")
             and obj.get("status", {}).get("phase") != "Completed"
         )

@@ -61,12 +61,22 @@ class Known:
                 return str(container["statusContext"]["containerID"]).partition("://")[2]
         return None
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is for the whole pod."""
+        return bool(self.spec.get("wholePod"))
+
+    @property
+    def forced(self) -> bool:
+        """Whether it does not matter which instances it names."""
+        return bool(self.spec["strategy"].get("forceRecreate"))
+
     def means(self, name: str) -> list[str]:
         """Return the IDs of the instances that may be stopped for this request."""
-        if name not in [container["name"] for container in self.spec["containers"]]:
+        if self.whole or name not in [container["name"] for container in self.spec["containers"]]:
             return []
         context, pins = self.context(name), self.pins.get(name, [])
-        if self.spec["strategy"].get("forceRecreate") or context is None:
+        if self.forced or context is None:
             return pins
         return [context]
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from crrd.core.api.types import PLURAL
@@ -14,6 +15,7 @@ from tests.simulation.judge import Judge
 from tests.simulation.kubelet import SimulatedKubelet
 from tests.simulation.manager import SimulatedUsers
 from tests.simulation.pod import Pod
+from tests.simulation.sandboxes import Sandboxes
 from tests.simulation.schedule import NAMESPACE, Event, Setup
 from tests.simulation.shop import Shop
 from tests.simulation.store import Store
@@ -32,6 +34,7 @@ class Happenings:
     kubelet: SimulatedKubelet
     cri: Cri
     containers: Containers
+    sandboxes: Sandboxes
     cluster: SimulatedUsers
     teams: Teams
     shop: Shop
@@ -113,8 +116,8 @@ class Happenings:
 
     def _do_relabel(self, about: Mapping[str, Any]) -> bool:
         there = self._there(about)
-        self.cluster.label(about["request"], None)
-        self._for(about["seconds"], self.cluster.label, about["request"], "true")
+        self.cluster.label(about["request"], active=False)
+        self._for(about["seconds"], partial(self.cluster.label, about["request"], active=True))
         return there
 
     def _do_unpin(self, about: Mapping[str, Any]) -> bool:
@@ -246,7 +249,7 @@ class Happenings:
         self.kubelet.refuses, self.kubelet.down_since = True, self.loop.time()
         self._set(self.kubelet, "down", True, about["seconds"], self.kubelet.wake)
         for pod in self.kubelet.pods.values():
-            self.kubelet.lose_sandbox(pod)
+            self.kubelet.lose_sandbox(pod, all_of_them=True)
 
     def _do_restore(self, about: Mapping[str, Any]) -> None:
         """Restore etcd from a backup that is `back` seconds old."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
 
 from tests.simulation.facts import Act, Known
-from tests.simulation.pace import Pace
+from tests.simulation.pod_judge import PodJudge
 from tests.simulation.verdicts import PERSISTED, reason_in
 
 WINDOW = 10.0  # Window for rates, in seconds
@@ -44,7 +44,7 @@ LATE = 15.0  # Longest time in seconds that a late response of the runtime takes
 AFTER_HOOK = 6.0  # Seconds after the grace period in which the stop after a hook of an ended request may still be sent
 
 
-class Judge(Pace):
+class Judge(PodJudge):
     """Sees all actions, and reports violations."""
 
     def __init__(self, world: "SimulatedWorld") -> None:
@@ -266,6 +266,7 @@ class Judge(Pace):
 
     def hook_runs(self, container: Container, life: "Life") -> None:
         """A hook really runs now."""
+        self._hook_of_kubelet(container)
         self._world.say("node", f"hook of {container.id} runs")
 
     def http_hook(self, container: Container, life: "Life") -> Callable[[], None]:
@@ -278,6 +279,7 @@ class Judge(Pace):
         if not owners:
             self.broken(f"httpGet hook of {container.id} ({container.name}), which no live request means")
         self._hook(container, life, owners)
+        self._hook_of_kubelet(container)
         self.hook_runs(container, life)
         act = self._hooks[container.id][-1]
 
@@ -380,6 +382,10 @@ class Judge(Pace):
         """A stop or hook of the daemon has ended: gRPC's code, "" for success, None if it was given up."""
         if call.method == "ListContainers" and outcome == "":
             self.looked(call)
+        if call.method == "ListPodSandbox" and outcome == "":
+            self.sandboxes_listed(call)
+        if call.method == "RunPodSandbox":
+            self.pod_restart_answered(call, outcome)
         if call.life.dead or call.method not in ("StopContainer", "ExecSync"):
             return
         if outcome:

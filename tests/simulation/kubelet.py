@@ -11,8 +11,9 @@ from crrd.core.api.pod import CONDITION_RESTARTING
 from crrd.core.api.types import READINESS_GATE
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from crrd.kubelet.restart_rules import RESTART_ALL, RESTART_ALL_SINCE, RULES_SINCE
-from tests.simulation.containers import KILLED, Container
+from tests.simulation.containers import KILLED, Container, hook_of
 from tests.simulation.pod import Pod, phase_of
+from tests.simulation.restarts import PodRestarts
 from tests.simulation.schedule import NAMESPACE, NODE, ContainerShape, PodShape
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class SimulatedKubelet:
 
     def __init__(self, world: "SimulatedWorld") -> None:
         self._world = world
+        self.restarts = PodRestarts(world, self)
         self.pods: dict[str, Pod] = {}  # By the runtime's UID
         self.down = False
         self.down_since = 0.0
@@ -86,7 +88,9 @@ class SimulatedKubelet:
             "nodeName": NODE,
             "restartPolicy": pod.shape.policy,
             "containers": [_spec(one) for one in pod.shape.containers if not one.sidecar],
-            "initContainers": [_spec(one) for one in pod.shape.containers if one.sidecar],
+            "initContainers": [
+                _spec(one) for one in (*pod.shape.inits, *pod.shape.containers) if one.init or one.sidecar
+            ],
         }
         if pod.shape.gate:
             spec["readinessGates"] = [{"conditionType": READINESS_GATE}]
@@ -118,27 +122,35 @@ class SimulatedKubelet:
 
     def update(self, pod: Pod, name: str) -> None:
         """The container's image changed: kubelet stops it, and starts the next one without back-off."""
-        newest = self._newest(pod, name)
-        if self.asleep or newest is None or newest.state != "running" or pod.deleting or pod.ended:
+        newest = self.newest(pod, name)
+        busy = self.asleep or pod.deleting or pod.ended or pod.killing is not None
+        if busy or newest is None or newest.state != "running":
             return
         pod.replaced.add(newest.id)
         self._world.say("kubelet", f"updates {pod.name}/{name} in place")
-        self._world.containers.stop(newest, self._grace(pod), lambda: None)
+        self._world.containers.stop(newest, self.grace(pod), lambda: None)
 
     def crash(self, pod: Pod, name: str, code: int) -> None:
-        newest = self._newest(pod, name)
+        newest = self.newest(pod, name)
         if newest is not None:
             self._world.containers.end(newest, code)
 
-    def lose_sandbox(self, pod: Pod) -> None:
-        """The pod's sandbox dies with all its containers. The next one has another IP."""
+    def lose_sandbox(self, pod: Pod, *, all_of_them: bool = False) -> None:
+        """The pod's sandbox dies with all its containers. The next one has another IP. A reboot ends all sandboxes."""
         if pod.deleting or pod.ended:
             return
+        self.renew_ip(pod)
+        for shape in pod.shape.containers:
+            self.crash(pod, shape.name, KILLED)
+        own = [each for each in self._world.sandboxes.of(pod.runtime_uid) if each.ready]
+        for sandbox in own if all_of_them else [each for each in own if not each.request_uid]:
+            self._world.sandboxes.stop(sandbox)
+
+    def renew_ip(self, pod: Pod) -> None:
+        """The pod gets another IP with its next sandbox."""
         self._made += 1
         pod.ip = f"10.0.0.{self._made}"
         self._comes_up(pod)
-        for shape in pod.shape.containers:
-            self.crash(pod, shape.name, KILLED)
 
     def _comes_up(self, pod: Pod) -> None:
         late = self._world.setup.late_ip
@@ -164,6 +176,7 @@ class SimulatedKubelet:
         """Garbage collection: keep only the last dead instance of each container, and the images of containers."""
         for pod in list(self.pods.values()):
             self._collect(pod, 1)
+            self.restarts.collect(pod)
         if not self.asleep:
             self._world.images.collect()
 
@@ -177,17 +190,17 @@ class SimulatedKubelet:
     def _later(self, step: Any, *arguments: Any, seconds: float = STATUS_SECONDS) -> None:
         self._world.loop.call_later(seconds, step, *arguments)
 
-    def _newest(self, pod: Pod, name: str) -> Container | None:
+    def newest(self, pod: Pod, name: str) -> Container | None:
         found = self._world.containers.of(pod.runtime_uid, name)
         return found[-1] if found else None
 
     @staticmethod
-    def _grace(pod: Pod) -> float:
+    def grace(pod: Pod) -> float:
         return float(DEFAULT_GRACE if pod.shape.grace is None else pod.shape.grace)
 
     def _stop_all(self, pod: Pod, seconds: float) -> None:
-        for shape in pod.shape.containers:
-            newest = self._newest(pod, shape.name)
+        for shape in (*pod.shape.inits, *pod.shape.containers):
+            newest = self.newest(pod, shape.name)
             if newest is not None and newest.state == "running":
                 self._world.containers.stop(newest, seconds, lambda: None)
 
@@ -199,10 +212,16 @@ class SimulatedKubelet:
 
     def _sync(self, pod: Pod) -> None:
         """Sync a pod once."""
-        if self.asleep or pod.removed:
+        if self.asleep:
+            return
+        if pod.removed:
+            self.restarts.remove_all(pod)
             return
         if pod.deleting:
             self._end_deleted(pod)
+            return
+        if self.restarts.sync(pod):
+            self._tell(pod)
             return
         if not pod.ended and self._restarts_all(pod):
             self._tell(pod)
@@ -213,12 +232,12 @@ class SimulatedKubelet:
             codes = [self._code(pod, shape) for shape in pod.shape.containers if not shape.sidecar]
             pod.ended = "Failed" if any(codes) else "Succeeded"
             self._world.say("kubelet", f"{pod.name} has {pod.ended}")
-            self._stop_all(pod, self._grace(pod))
+            self._stop_all(pod, self.grace(pod))
         self._tell(pod)
 
     def _action(self, pod: Pod, shape: ContainerShape) -> str:
         """Return the action of a container's restartPolicyRules, if it has ended."""
-        newest, kubelet = self._newest(pod, shape.name), self._world.setup.kubelet
+        newest, kubelet = self.newest(pod, shape.name), self._world.setup.kubelet
         if newest is None or not newest.shown_ended or newest.exit_code == 0 or newest.id in pod.replaced:
             return ""
         since = RESTART_ALL_SINCE if shape.action == RESTART_ALL else RULES_SINCE
@@ -232,7 +251,7 @@ class SimulatedKubelet:
             pod.restarting, pod.restart_began = True, self._world.loop.time()
             self._world.say("kubelet", f"restarts all containers of {pod.name}")
             self._stop_all(pod, 0.0)
-        found = [self._newest(pod, shape.name) for shape in pod.shape.containers]
+        found = [self.newest(pod, shape.name) for shape in pod.shape.containers]
         if any(one is not None and not one.shown_ended for one in found):
             return True
         pod.restarting = False
@@ -240,16 +259,16 @@ class SimulatedKubelet:
         return False
 
     def _code(self, pod: Pod, shape: ContainerShape) -> int:
-        newest = self._newest(pod, shape.name)
+        newest = self.newest(pod, shape.name)
         return newest.exit_code if newest is not None else 0
 
     def _sync_container(self, pod: Pod, shape: ContainerShape) -> bool:
         """Sync one container. Return whether it stays down for good."""
         now = self._world.loop.time()
-        newest = self._newest(pod, shape.name)
+        newest = self.newest(pod, shape.name)
         if newest is not None and newest.is_unknown and newest.id not in pod.replaced:
             pod.replaced.add(newest.id)  # back-off applies only to containers that have exited
-            self._world.containers.stop(newest, self._grace(pod), lambda: None)
+            self._world.containers.stop(newest, self.grace(pod), lambda: None)
         image = pod.images.get(shape.name, "")
         if newest is not None and newest.state == "running" and newest.image != image:
             self._replace(pod, newest, image)
@@ -290,21 +309,29 @@ class SimulatedKubelet:
         pod.replaced.add(container.id)
         self._world.say("kubelet", f"replaces {pod.name}/{container.name} by one with {image}")
         self._world.shop.replaces(pod, container, image)
-        self._world.containers.stop(container, self._grace(pod), lambda: None)
+        self._world.containers.stop(container, self.grace(pod), lambda: None)
 
     def _start(self, pod: Pod, shape: ContainerShape) -> bool:
+        made = self.create(pod, shape)
+        self._later(self._started, pod, made, seconds=shape.start_seconds)
+        return False
+
+    def create(self, pod: Pod, shape: ContainerShape) -> Container:
+        """Create the next instance of a container, in the pod's newest sandbox."""
         attempt = pod.attempts.get(shape.name, -1) + 1
         pod.attempts[shape.name] = attempt
         pod.waiting.pop(shape.name, None)
-        made = self._world.containers.create(pod, shape, attempt)
-        self._later(self._started, pod, made, seconds=shape.start_seconds)
-        return False
+        return self._world.containers.create(pod, shape, attempt)
+
+    def look(self, pod: Pod, *, seconds: float = STATUS_SECONDS) -> None:
+        """Sync a pod later."""
+        self._later(self._sync, pod, seconds=seconds)
 
     def _started(self, pod: Pod, made: Container) -> None:
         if self.asleep:
             self._later(self._started, pod, made, seconds=1.0)
             return
-        if pod.deleting or pod.ended or pod.restarting:
+        if pod.deleting or pod.ended or pod.restarting or pod.killing is not None:
             self._world.containers.abandon(made)
             self._sync(pod)
             return
@@ -327,20 +354,21 @@ class SimulatedKubelet:
     def _end_deleted(self, pod: Pod) -> None:
         running = [
             one
-            for shape in pod.shape.containers
-            if (one := self._newest(pod, shape.name)) is not None and one.state != "exited"
+            for shape in (*pod.shape.inits, *pod.shape.containers)
+            if (one := self.newest(pod, shape.name)) is not None and one.state != "exited"
         ]
         if running:
             if not pod.ended:
                 pod.ended = "deleting"
                 self._world.say("kubelet", f"stops the containers of {pod.name}, which is being deleted")
-                self._stop_all(pod, self._grace(pod))
+                self._stop_all(pod, self.grace(pod))
             self._tell(pod)
             return
-        for shape in pod.shape.containers:
+        for shape in (*pod.shape.inits, *pod.shape.containers):
             for one in self._world.containers.of(pod.runtime_uid, shape.name):
                 self._world.containers.collect(one)
         pod.removed = True
+        self.restarts.remove_all(pod)
         obj = self._world.store.get("pods", pod.key)
         if obj is not None and obj["metadata"]["uid"] == pod.uid:
             self._world.store.remove("pods", pod.key)
@@ -387,16 +415,17 @@ class SimulatedKubelet:
 
     def _status(self, pod: Pod) -> dict[str, Any]:
         phase = pod.ended if pod.ended in ("Failed", "Succeeded") else "Running"
-        parts = [(shape, self._container_status(pod, shape)) for shape in pod.shape.containers]
+        shapes = (*pod.shape.inits, *pod.shape.containers)
+        parts = [(shape, self._container_status(pod, shape)) for shape in shapes]
         return {
             "phase": phase,
             "podIP": pod.ip if self._world.loop.time() >= pod.ip_at else "",
-            "containerStatuses": [part for shape, part in parts if not shape.sidecar],
-            "initContainerStatuses": [part for shape, part in parts if shape.sidecar],
+            "containerStatuses": [part for shape, part in parts if not (shape.sidecar or shape.init)],
+            "initContainerStatuses": [part for shape, part in parts if shape.sidecar or shape.init],
         }
 
     def _container_status(self, pod: Pod, shape: ContainerShape) -> dict[str, Any]:
-        newest = self._newest(pod, shape.name)
+        newest = self.newest(pod, shape.name)
         part: dict[str, Any] = {
             "name": shape.name,
             "ready": False,
@@ -438,5 +467,7 @@ class SimulatedKubelet:
 
 def _spec(shape: ContainerShape) -> dict[str, Any]:
     policy = "Always" if shape.sidecar else shape.own
-    parts = {"name": shape.name, "restartPolicy": policy, "restartPolicyRules": shape.rules}
+    parts: dict[str, Any] = {"name": shape.name, "restartPolicy": policy, "restartPolicyRules": shape.rules}
+    if shape.hook:
+        parts["lifecycle"] = {"preStop": hook_of(shape)}
     return {key: value for key, value in parts.items() if value}

@@ -1,6 +1,7 @@
 """The users of the cluster, and admission's changes to their requests."""
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from crrd.core.api.types import (
@@ -12,6 +13,8 @@ from crrd.core.api.types import (
     LABEL_POD_UID,
     PLURAL,
 )
+from crrd.core.api.v1alpha1 import active_value
+from tests.simulation.pod_judge import pins_of_pod
 from tests.simulation.schedule import NAMESPACE, NODE
 from tests.simulation.store import Object
 
@@ -54,11 +57,14 @@ class SimulatedUsers:
             if about["context"] in ("admission", "foreign"):
                 entry["statusContext"] = {"containerID": context_id, "restartCount": known[name]["restartCount"]}
             containers.append(entry)
-        labels = {LABEL_NODE_NAME: NODE, LABEL_ACTIVE: "true"}
+        whole = bool(about.get("whole"))
+        labels = {LABEL_NODE_NAME: NODE, LABEL_ACTIVE: active_value((), whole_pod=whole)}
         if about["context"] != "bare":
             labels[LABEL_POD_UID] = pod["metadata"]["uid"]
         meta = {"namespace": NAMESPACE, "name": about["request"], "uid": f"u{self._made}", "labels": labels}
         spec: dict[str, Any] = {"podName": about["pod"], "containers": containers, "strategy": about["strategy"]}
+        if whole:
+            spec["wholePod"] = True
         if about.get("deadline"):
             spec["activeDeadlineSeconds"] = about["deadline"]
         shape = {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec}
@@ -71,11 +77,13 @@ class SimulatedUsers:
     def delete(self, name: str) -> None:
         self._world.store.delete(PLURAL, f"{NAMESPACE}/{name}")
 
-    def label(self, name: str, active: str | None) -> None:
+    def label(self, name: str, *, active: bool) -> None:
+        """Give a request its label back, or remove it."""
         key = f"{NAMESPACE}/{name}"
         obj = self._world.store.get(PLURAL, key)
         if obj is not None and not _completed(obj):
-            self._world.store.patch(PLURAL, key, {"metadata": {"labels": {LABEL_ACTIVE: active}}})
+            value = active_value((), whole_pod=bool(obj["spec"].get("wholePod"))) if active else None
+            self._world.store.patch(PLURAL, key, {"metadata": {"labels": {LABEL_ACTIVE: value}}})
 
     def annotate(self, name: str, key: str, value: str | None) -> None:
         self._world.store.patch(PLURAL, f"{NAMESPACE}/{name}", {"metadata": {"annotations": {key: value}}})
@@ -90,12 +98,14 @@ class SimulatedUsers:
         if obj is None or pod is None or life is None or obj["metadata"]["uid"] not in life.live_requests():
             return False  # a daemon that does not know the request would have to believe the pins
         said = all("statusContext" in container for container in obj["spec"]["containers"])
-        meant_already = said and not obj["spec"]["strategy"].get("forceRecreate")
+        meant_already = said and not obj["spec"].get("wholePod") and not obj["spec"]["strategy"].get("forceRecreate")
         if not meant_already and ANNOTATION_PINNED not in obj["metadata"].get("annotations", {}):
             return False  # they would be the first pins
         at = -1 if int(self._world.loop.time() * 100) % 2 else 0
-        pins: dict[str, dict[str, object]] = {}
-        for container in obj["spec"]["containers"]:
+        pins: dict[str, Mapping[str, object]] = {}
+        for sandbox in self._world.sandboxes.of(pod.runtime_uid)[at:][:1] if obj["spec"].get("wholePod") else []:
+            pins |= pins_of_pod(sandbox)
+        for container in () if pins else obj["spec"]["containers"]:
             for one in self._world.containers.history(pod.runtime_uid, container["name"])[at:][:1]:
                 pins[one.name] = {"containerID": f"{one.runtime}://{one.id}", "restartCount": one.attempt}
         value = json.dumps(pins)

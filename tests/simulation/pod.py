@@ -34,6 +34,8 @@ class Pod:
     replaced: set[str] = field(default_factory=set)
     """IDs that kubelet stops for an in-place update, which have no back-off."""
     noticed: bool = False
+    killing: object | None = None  # The restart of the whole pod that is under way
+    failures_left: dict[str, int] = field(default_factory=dict)  # Init container -> how often it fails yet
     removed: bool = False
     attempts: dict[str, int] = field(default_factory=dict)
 

@@ -11,7 +11,7 @@ from typing import Any
 NODE = "node-1"
 NAMESPACE = "default"
 SHOP = "shop"  # Namespace of a run with an image
-RUNTIME, OTHER_RUNTIME = "simulated", "other"
+RUNTIME, OTHER_RUNTIME = "containerd", "other"
 LONG_GRACE = 3600  # For requests that are given up: much longer than any run waits
 
 
@@ -33,6 +33,13 @@ class ContainerShape:
     action: str = ""  # Action of a restartPolicyRule for every exit code except 0
     successors: str = ""
     """How later instances become ready: never, alternating for a minute (flaps), or like the first one ("")."""
+    runs: float = 0.0  # Of an init container: after how many seconds it ends by itself
+    failures: int = 0  # Of an init container: how often it fails first, each time that it runs again
+
+    @property
+    def init(self) -> bool:
+        """Whether it is an init container that ends."""
+        return self.runs > 0
 
     @property
     def rules(self) -> list[dict[str, Any]]:
@@ -52,6 +59,8 @@ class PodShape:
     gate: bool = False
     static: bool = False
     runtime: str = RUNTIME
+    inits: tuple[ContainerShape, ...] = ()  # Init containers that are no sidecars
+    host: bool = False  # Whether it is on the host's network
 
 
 @dataclass(frozen=True, slots=True)

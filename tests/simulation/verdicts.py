@@ -4,10 +4,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from crrd.core.api.reasons import Reason, reason_of
+from crrd.core.api.types import WHOLE_POD
 from crrd.kubelet.restart_rules import RESTART_ALL, RESTART_ALL_SINCE
 from tests.simulation.store import Object, states
 
 if TYPE_CHECKING:
+    from tests.simulation.containers import Container
     from tests.simulation.daemon import Life
     from tests.simulation.pod import Pod
     from tests.simulation.world import SimulatedWorld
@@ -120,7 +122,7 @@ class Verdicts:
         return of_uid[0] if of_uid else None
 
     def _succeeded(self, known: Known, name: str) -> None:
-        targets = known.means(name)
+        targets = known.pins.get(WHOLE_POD, []) if known.whole else known.means(name)
         if not targets:
             self.broken(f"{known.name}/{name} is Succeeded, and nobody has ever said which instance was to go")
         container = self._world.containers.all.get(targets[-1]) if targets else None
@@ -141,17 +143,21 @@ class Verdicts:
         if known.labelled:
             pods = [pod for pod in [self._pod(known)] if pod is not None]
         target = known.means(name)[-1:]
-        least = known.spec["strategy"].get("minStartedSeconds", 0)
         for pod in pods:
             history = self._world.containers.history(pod.runtime_uid, name)
             old = [one for one in history if one.id in target]
             for one in history:
                 later = one.id not in target and (not old or one.created_ns > old[0].created_ns)
-                until = self._now if one.ended is None else one.ended + self._world.setup.list_lag
-                ready = one.ready_seen is not None and one.started is not None
-                if later and ready and until - (one.started or 0.0) >= least - 0.05:
+                if later and self._was_ready(known, one):
                     return True
         return False
+
+    def _was_ready(self, known: Known, one: "Container") -> bool:
+        """Whether an instance was ready for as long as the request requires."""
+        least = known.spec["strategy"].get("minStartedSeconds", 0)
+        until = self._now if one.ended is None else one.ended + self._world.setup.list_lag
+        ready = one.ready_seen is not None and one.started is not None
+        return ready and until - (one.started or 0.0) >= least - 0.05
 
     def _failed(self, known: Known, name: str, message: str, reason: Reason, failed: list[str]) -> None:
         """Check that the failure and its reason are true."""

@@ -27,6 +27,7 @@ from tests.simulation.kubelet import SimulatedKubelet
 from tests.simulation.manager import SimulatedUsers
 from tests.simulation.memory import remembered
 from tests.simulation.network import Reply, Response, Sent, refused
+from tests.simulation.sandboxes import Sandboxes
 from tests.simulation.schedule import LONG_GRACE, NAMESPACE, NODE, SHOP, Schedule, is_own
 from tests.simulation.shop import Shop
 from tests.simulation.store import Change, Store
@@ -69,6 +70,7 @@ class SimulatedWorld(Happenings):
         self.kubelet = SimulatedKubelet(self)
         self.cri = Cri(self)
         self.containers = Containers(self)
+        self.sandboxes = Sandboxes(self)
         self.cluster = SimulatedUsers(self)
         self.teams = Teams(self)
         self.images = Images(self)
@@ -343,6 +345,7 @@ class SimulatedWorld(Happenings):
         where, self.objects = remembered(tasks, self._names())
         if where:
             self.broken(f"remembered of what has ended: {where}")
+        self.judge.look_at_pods()
         for obj in self.store.all(PLURAL):
             self.broken(f"{obj['metadata']['name']} was deleted, and is kept by {obj['metadata'].get('finalizers')}")
         for obj in self.store.all("pods"):
@@ -354,7 +357,7 @@ class SimulatedWorld(Happenings):
 
     def _names(self) -> set[str]:
         """Return all names under which something of a request, its pod or its containers could be kept."""
-        names = set(self.containers.all)
+        names = {*self.containers.all, *self.sandboxes.all}
         for known in self.judge.known.values():
             names |= {known.uid, known.name, f"{NAMESPACE}/{known.name}"}
         for pod in self.kubelet.pods.values():
