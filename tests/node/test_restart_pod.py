@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import WHOLE_POD, Request, RequestPhase, StatePhase, Status, Strategy
+from crrd.core.api.types import WHOLE_POD, Request, RequestedContainer, RequestPhase, StatePhase, Status, Strategy
+from crrd.core.recreate.observation import Hook, HookKind
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import RuntimeCallError
 from crrd.node.controller import NodeController
 from tests.support.standins import MemoryNode
-from tests.support.worlds import NODE, request
+from tests.support.worlds import NODE, pin, request
 
 pytestmark = pytest.mark.virtual_time
 
@@ -234,6 +235,57 @@ async def test_a_request_that_is_deleted_afterwards_is_still_one_restart() -> No
         node.delete("r1")
         node.post(asked("r2"))
         node.assert_restarted_once(await node.completed("r2"))
+
+
+@pytest.mark.parametrize("moment", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("collected", [False, True])
+async def test_a_container_is_left_to_kubelet_while_it_restarts_the_pod(moment: float, collected: bool) -> None:
+    """Otherwise its preStop hook would run twice. The second sandbox may be removed meanwhile."""
+    async with PodNode(hook=Hook(HookKind.EXEC, command=("drain",))) as node:
+        node.post(asked())
+        await node.until(lambda: bool(node.sandbox.asked))
+        node.delete("r1")
+        node.post(request("app", "side", uid="r2"))
+        await asyncio.sleep(moment)
+        await node.until(lambda: node.sandbox.restarting)
+        if collected:
+            node.sandbox.known.pop(node.sandbox.newest.id)
+        node.assert_restarted_once(await node.completed("r2"))
+
+
+async def test_a_stop_that_is_due_after_a_hook_comes_first() -> None:
+    """Its request has ended, and the runtime refuses the stop at first. Kubelet would run the hook again."""
+    async with PodNode(hook=Hook(HookKind.EXEC, command=("drain",))) as node:
+        node.stop_errors = [RuntimeCallError("shim is stuck")] * 3
+        node.post(request("app", uid="r1", containers=asked().containers[:1]))
+        await node.until(lambda: bool(node.hooks_run))
+        node.delete("r1")
+        node.post(asked("r2", strategy=Strategy(force=True)))
+        await node.completed("r2")
+        assert (node.hooks_run, node.sandbox.restarts) == (["old-app"], 1)
+        assert "old-app" not in node.sandbox.hooks
+
+
+async def test_a_restart_that_the_runtime_has_refused_blocks_no_container() -> None:
+    async with PodNode() as node:
+        node.sandbox.errors = [RuntimeCallError("shim is stuck")]
+        node.post(asked())
+        await node.until(lambda: node.status().state("app").reason is Reason.SANDBOX_RETRIED)
+        node.delete("r1")
+        node.post(request("app", "side", uid="r2"))
+        await node.completed("r2")
+        assert (sorted(container for container, _ in node.stops), node.sandbox.restarts) == (OLD, 0)
+
+
+async def test_a_pod_that_has_another_uid_now_was_restarted() -> None:
+    """A request without the pod's UID is for whatever pod has its name. The recorded sandbox is that of an earlier."""
+    async with PodNode() as node:
+        node.sandbox.known["sandbox-0"] = replace(node.sandbox.known["sandbox-0"], id="sandbox-new")
+        node.known = {key: replace(each, sandbox="sandbox-new") for key, each in node.known.items()}
+        containers = tuple(RequestedContainer(name, None) for name in ("app", "side"))
+        node.post(asked(pod_uid="", containers=containers, pinned={WHOLE_POD: pin("sandbox-0")}))
+        assert [state.phase for state in (await node.completed()).states] == [StatePhase.SUCCEEDED] * 2
+        assert node.sandbox.asked == []
 
 
 async def test_a_pod_that_is_being_deleted_is_left_alone() -> None:

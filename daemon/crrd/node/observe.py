@@ -139,8 +139,8 @@ class PodInspector:
         """Return the pod UID, the time of the list, and the instances. Without a known UID there are no instances."""
         uid = _runtime_uid(pod_record, next((request.pod_uid for request in requests if request.pod_uid), ""))
         urgent = not pod_record.works
-        if requests[0].whole_pod:
-            pod_record.runtime.sandboxes = await self._edges.runtime.sandboxes(uid)
+        concerned = requests[0].whole_pod or any(work.name == WHOLE_POD for work in pod_record.works)
+        pod_record.runtime.sandboxes = await self._edges.runtime.sandboxes(uid) if concerned else ()
         asked = loop_time()
         instances = await self._edges.runtime.instances(uid, urgent=urgent)
         answered = loop_time()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from crrd.core.api.pod import Pod, PodMeta
-from crrd.core.api.types import Request
+from crrd.core.api.types import WHOLE_POD, Request
 from crrd.core.recreate.observation import NO_WORK, Work
 from crrd.kube.informer import Objects
 from crrd.node.records import PodRecord, PodState, RequestRecord
@@ -268,11 +268,11 @@ def _kept_until(work: Work, *, may_return: bool) -> float:
     """Monotonic time until which the work of a request that is not live counts.
 
     A hook without a successful stop counts for LEFT_SECONDS, and until it is too late for the stop. A stop counts for
-    LEFT_SECONDS if the request may come back.
+    LEFT_SECONDS if the request may come back, and a second sandbox, because kubelet needs time for the pod's restart.
     """
     until = 0.0
     if work.hook_until is not None and not work.stopped:
         until = max(work.stop_until, (work.hook_began or 0.0) + LEFT_SECONDS)
-    if work.last_stop is not None and may_return:
+    if work.last_stop is not None and (may_return or work.name == WHOLE_POD):
         until = max(until, work.last_stop.ended + LEFT_SECONDS)
     return until

@@ -146,7 +146,7 @@ class _Start:
 
         That is another request's stop with a longer timeout, or a hook of one after this request's grace period.
         """
-        if self.work.under_way is not None:
+        if self.work.under_way is not None or self._pod_restarts:
             return False
         of_others = [each.works.get(self.action.instance.id, NO_WORK) for each in self.others]
         under_way = [work for work in of_others if work.under_way is not None]
@@ -157,6 +157,13 @@ class _Start:
             return longest.until is None or self.now + self.action.seconds < longest.until
         grace = (self.known.request.strategy.grace_seconds, self.action.instance.grace_seconds, DEFAULT_GRACE_SECONDS)
         return self.now >= self.known.first_seen + max(0, next(each for each in grace if each is not None))
+
+    @property
+    def _pod_restarts(self) -> bool:
+        """Whether a second sandbox is being made, or is there, for which kubelet stops all containers itself."""
+        uids = {each.request.uid for each in self.others}
+        made = any(each.ready and each.request_uid in uids for each in self.pod.sandboxes)
+        return made or any(w.under_way is WorkKind.SANDBOX for each in self.others for w in each.works.values())
 
     @property
     def returns(self) -> bool:

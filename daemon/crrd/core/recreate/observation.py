@@ -276,7 +276,7 @@ class ObservedPod:
     answer: ApiAnswer | None = None  # Requested if `decide` needs it before it completes a request
     api_silent: bool = False  # Whether the last lookup failed
     deleting_uid: str = ""  # UID of the pod that was last seen in deletion, even if no watch reports it any more
-    sandboxes: tuple[Sandbox, ...] = ()  # All of its sandboxes, if its current request is for the whole pod
+    sandboxes: tuple[Sandbox, ...] = ()  # All of its sandboxes, if a request for the whole pod is current or was
     images: Mapping[str, bool] = field(default_factory=dict)
     """Images that requests wait for, and whether the node has each, as far as the runtime was asked."""
     unanswered: Mapping[Pin | str | None, str] = field(default_factory=dict)

@@ -7,7 +7,17 @@ from datetime import UTC, datetime
 from crrd.core.api.phases import check_move
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.time import parse_time, rfc3339
-from crrd.core.api.types import UNANSWERED_SECONDS, Pin, RecreateState, Request, RequestPhase, StartTimes, Status
+from crrd.core.api.types import (
+    DEFAULT_GRACE_SECONDS,
+    UNANSWERED_SECONDS,
+    WHOLE_POD,
+    Pin,
+    RecreateState,
+    Request,
+    RequestPhase,
+    StartTimes,
+    Status,
+)
 from crrd.core.recreate.actions import NOTHING, Decision, EmitEvent, PinContainers, WriteStatus, earliest
 from crrd.core.recreate.messages import NO_MESSAGE, Message
 from crrd.core.recreate.observation import Observation, ObservedNode, ObservedPod, ObservedRequest, Work
@@ -16,6 +26,7 @@ QUIET = 1.0  # Seconds until a wait for the pod or a container is written to the
 ASK_AGAIN = 0.05  # Seconds until a look that came too early is repeated
 PERSIST_SECONDS = 2.0
 """Seconds until a hook's or stop's start is persisted. A restart before that may add up to them to the grace period."""
+RESTART_SECONDS = 10.0  # Seconds beyond the grace period within which kubelet restarts a pod
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,31 @@ class RequestView:
         """Return what this process has done to an instance for the pod's other requests, live or not."""
         others = (each for each in self.observation.requests if each.request.uid != self.request.uid)
         return [(other, work) for other in others if (work := other.works.get(bare_id)) is not None]
+
+    @property
+    def pod_restart_until(self) -> float | None:
+        """Until when kubelet may be restarting the whole pod for another request (step 16), None if it is not.
+
+        It has done so when it has made a later sandbox. Then it has stopped all containers.
+        """
+        grace = self.observed.pod.grace_seconds if self.observed.pod is not None else None
+        seconds = (DEFAULT_GRACE_SECONDS if grace is None else grace) + RESTART_SECONDS
+        there = any(each.ready and each.request_uid for each in self.observed.sandboxes)
+        until = [
+            (self.now if there or work.last_stop is None or work.under_way else work.last_stop.ended) + seconds
+            for each in self.observation.requests
+            for work in each.works.values()
+            if each.request.uid != self.request.uid and work.name == WHOLE_POD and self._restarts(each, work)
+        ]
+        return max((at for at in until if at > self.now), default=None)
+
+    def _restarts(self, other: ObservedRequest, work: Work) -> bool:
+        """Whether the runtime makes or has made a second sandbox, and kubelet has made none after it."""
+        sandboxes = self.observed.sandboxes
+        if any(not each.request_uid and each.attempt > work.pin.restart_count for each in sandboxes):
+            return False
+        made = work.stopped or work.under_way is not None
+        return made or any(each.request_uid == other.request.uid for each in sandboxes)
 
     def quiet_until(self) -> float | None:
         """Return until when a wait gets no message, because it may end soon. None if that time is over."""

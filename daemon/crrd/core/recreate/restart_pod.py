@@ -123,9 +123,13 @@ def _await_kubelet(view: SandboxView) -> Decision:
 
 
 def _is_next(view: SandboxView, container: ContainerView) -> bool:
-    """Whether the newest instance of a container was created in a later sandbox than the recorded one."""
+    """Whether the newest instance of a container was created in a later sandbox than the recorded one.
+
+    If that one is gone, every other one is later, or of the next pod with that name.
+    """
     newest, count = container.newest, 0 if view.pin is None else view.pin.restart_count
-    return newest is not None and any(each.id == newest.sandbox and each.attempt > count for each in view.sandboxes)
+    home = next((each for each in view.sandboxes if newest is not None and each.id == newest.sandbox), None)
+    return home is not None and (home.attempt > count or view.first is None)
 
 
 def _init_trouble(pod: Pod) -> Message:

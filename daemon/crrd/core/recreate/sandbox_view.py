@@ -8,7 +8,7 @@ from crrd.core.api.pod import ContainerKind, Pod
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import WHOLE_POD, Pin
 from crrd.core.recreate.messages import NO_MESSAGE, Message
-from crrd.core.recreate.observation import Sandbox, Work
+from crrd.core.recreate.observation import Sandbox, Work, WorkKind
 from crrd.core.recreate.stop import stop_pause
 from crrd.core.recreate.view import ContainerView
 from crrd.core.recreate.whole_pod import PodView
@@ -114,10 +114,11 @@ class SandboxView:
 
     @property
     def other_work(self) -> str:
-        """The work of other requests on containers of the pod that is under way, "" for none."""
+        """The work of other requests on containers of the pod that is under way, or a stop that is due. "" for none."""
         others = (each for each in self.whole.observation.requests if each.request.uid != self.whole.request.uid)
-        works = (work.under_way for other in others for work in other.works.values() if work.under_way is not None)
-        return next(map(str, works), "")
+        works = [work for other in others for work in other.works.values()]
+        due = (WorkKind.STOP for work in works if work.stop_still_due(self.whole.now))
+        return next(map(str, (*(work.under_way for work in works if work.under_way is not None), *due)), "")
 
     @property
     def unfit(self) -> Message:

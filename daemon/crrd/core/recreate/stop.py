@@ -130,6 +130,8 @@ def _next_part(view: ContainerView, instance: Instance, *, blocked: bool) -> Ste
         return hold(view, Message.of(Reason.POD_RESTARTING))
     if node.kubelet_silent_since is not None:
         return _await_kubelet(view, instance, node.kubelet_silent_since)
+    if (until := view.whole.pod_restart_until) is not None:
+        return hold(view, Message.of(Reason.OTHER_WORK, work=WorkKind.SANDBOX), look_at=until)
     if others := [work for work in view.others if work.under_way is not None]:
         return _wait_or_shorten(view, instance, others)
     return _begin(view, instance)
