@@ -92,6 +92,8 @@ class SimulatedKubelet:
                 _spec(one) for one in (*pod.shape.inits, *pod.shape.containers) if one.init or one.sidecar
             ],
         }
+        if pod.shape.grace is not None:
+            spec["terminationGracePeriodSeconds"] = pod.shape.grace
         if pod.shape.gate:
             spec["readinessGates"] = [{"conditionType": READINESS_GATE}]
         self._world.store.create("pods", {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
@@ -331,7 +333,9 @@ class SimulatedKubelet:
         if self.asleep:
             self._later(self._started, pod, made, seconds=1.0)
             return
-        if pod.deleting or pod.ended or pod.restarting or pod.killing is not None:
+        home = self._world.sandboxes.present.get(made.sandbox)
+        dead = home is None or not home.ready or pod.killing is not None
+        if pod.deleting or pod.ended or pod.restarting or dead:
             self._world.containers.abandon(made)
             self._sync(pod)
             return

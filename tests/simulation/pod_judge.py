@@ -31,6 +31,9 @@ class PodJudge(Pace):
         self._made: Counter[str] = Counter()  # UID of a request -> number of second sandboxes
         self._kubelet_hooks: set[str] = set()  # Instances whose hook kubelet has run
 
+    def _hooked(self, container: Container) -> frozenset[str]:
+        raise NotImplementedError
+
     # Calls.
 
     def restarts_pod(self, call: "Call") -> None:
@@ -135,14 +138,18 @@ class PodJudge(Pace):
         if not runs and seconds:
             self.broken(f"kubelet skips the hook of {container.id}, because the newest sandbox has no IP")
         for act in self._hooks.get(container.id, ()):
-            forgotten = act.life.dead or any(self.known[uid].restored for uid in act.owners)
+            late = not act.owners & self._hooked(container)  # its stop has been given up
+            forgotten = late or act.life.dead or any(self.known[uid].restored for uid in act.owners)
             if seconds and not forgotten and act.outcome in (None, ""):
                 self.broken(f"kubelet runs the hook of {container.id}, which the daemon has run")
         self._kubelet_hooks.add(container.id)
 
     def _hook_of_kubelet(self, container: Container) -> None:
-        """The daemon runs a hook: kubelet must not have run it."""
-        if container.id in self._kubelet_hooks and self._world.kubelet.pods[container.pod_uid].killing is not None:
+        """The daemon runs a hook: kubelet must not have run it. A daemon that starts does not know it."""
+        made = self._world.sandboxes.history(container.pod_uid)
+        known = all(not act.life.dead for each in made for act in self._runs.get(each.request_uid, ()))
+        killing = self._world.kubelet.pods[container.pod_uid].killing is not None
+        if container.id in self._kubelet_hooks and killing and known:
             self.broken(f"the hook of {container.id} is run, and kubelet has run it, because it restarts the pod")
 
     # The result.
@@ -156,7 +163,9 @@ class PodJudge(Pace):
         for pod in pods:
             for one in self._world.containers.history(pod.runtime_uid, name):
                 home = self._world.sandboxes.all.get(one.sandbox)
-                later = home is not None and any(home.attempt > each.attempt for each in firsts)
+                later = home is not None and any(
+                    home.attempt > each.attempt or home.pod_uid != each.pod_uid for each in firsts
+                )
                 if later and self._was_ready(known, one):
                     return True
         return False

@@ -72,6 +72,10 @@ class Sandboxes:
         """Return a pod's existing sandboxes, the oldest first."""
         return [one for one in self.present.values() if one.pod_uid == pod_uid]
 
+    def history(self, pod_uid: str) -> list[Sandbox]:
+        """Return a pod's sandboxes including removed ones, the oldest first."""
+        return [one for one in self.all.values() if one.pod_uid == pod_uid]
+
     def is_free(self, pod_uid: str, attempt: int) -> bool:
         """Whether a sandbox of this number can be made."""
         return (pod_uid, attempt) not in self._reserved | {(one.pod_uid, one.attempt) for one in self.present.values()}
