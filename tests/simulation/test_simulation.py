@@ -9,6 +9,7 @@ import structlog
 
 import crrd.node.execute
 from tests.simulation.maker import day, schedule
+from tests.simulation.pod_plots import pod_restarts
 from tests.simulation.schedule import Event, Schedule
 from tests.simulation.shop_plots import image_run
 from tests.simulation.shrink import shrink, story
@@ -16,6 +17,7 @@ from tests.simulation.world import SimulatedWorld, collect, run
 
 SCHEDULES = 100  # Number of seeds in `make test`, one of them with a full node. `make soak` runs more
 IMAGE_RUNS = 6  # The same for runs with an image
+POD_RESTARTS = 40  # The same for requests for whole pods
 CHUNK = 50
 pytestmark = pytest.mark.usefixtures("unmeasured")
 
@@ -38,6 +40,22 @@ def test_runs_with_an_image() -> None:
         if run(plan).broken:
             told, _ = story(plan, shortest=True)
             pytest.fail(f"make soak KIND=images SEED={seed}\n{told}", pytrace=False)
+
+
+def test_restarts_of_whole_pods() -> None:
+    """Requests for whole pods among the others. `make soak KIND=pods` runs more."""
+    collect()
+    for seed in range(POD_RESTARTS):
+        plan = pod_restarts(seed)
+        if run(plan).broken:
+            told, _ = story(plan, shortest=True)
+            pytest.fail(f"make soak KIND=pods SEED={seed}\n{told}", pytrace=False)
+
+
+@pytest.mark.parametrize("seed", [81, 219, 506])
+def test_what_once_failed_with_a_whole_pod(seed: int) -> None:
+    """Containers were stopped for a request while kubelet stopped the pod, or an earlier pod had the same name."""
+    assert not run(pod_restarts(seed)).broken
 
 
 @pytest.mark.parametrize("seed", [309])

@@ -33,7 +33,7 @@ SCHEDULES = tuple(f"tests/simulation/test_simulation.py::test_schedules[{first}]
 TESTS = {
     "daemon/crrd/core/api": ("tests/core/api", "tests/core", "tests/properties", *SCHEDULES),
     "daemon/crrd/core/recreate": ("tests/core/recreate", "tests/properties", "tests/core/explain",
-                             "tests/node/test_controller.py", *SCHEDULES),
+                             "tests/node/test_controller.py", "tests/node/test_restart_pod.py", *SCHEDULES),
     "daemon/crrd/core/lifecycle": ("tests/core/lifecycle", "tests/manager/test_lifecycle_ends.py",
                               "tests/manager/test_lifecycle_readiness.py", "tests/core/explain"),
     "daemon/crrd/core/admission": ("tests/core/admission", "tests/manager/webhook"),
