@@ -297,9 +297,13 @@ async def test_a_pod_that_is_being_deleted_is_left_alone() -> None:
         assert node.sandbox.asked == []
 
 
+@pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("policy", [RestartPolicy.NEVER, RestartPolicy.ON_FAILURE])
-async def test_a_pod_that_would_end_is_refused(policy: RestartPolicy) -> None:
+async def test_a_pod_that_would_end_is_refused(policy: RestartPolicy, lost: bool) -> None:
+    """Also if its sandbox was lost: a container that has completed does not come back."""
     async with PodNode(policy=policy) as node:
+        if lost:
+            node.sandbox.lose()
         node.post(asked())
         status = await node.completed()
         assert [state.reason for state in status.states] == [Reason.POD_WOULD_END] * 2

@@ -230,6 +230,7 @@ _RULES: tuple[_Rule, ...] = (
     (lambda view: view.pin is None and view.asks, Turn.UNANSWERED, _unanswered),
     (lambda view: view.pin is None and view.started, Turn.PIN_LOST, _pin_lost),
     (lambda view: view.pin is None and view.to_pin is None, Turn.NOT_CREATED, _not_created),
+    (lambda view: view.pin is None and view.unfit, Turn.UNFIT, _unfit),
     (lambda view: view.pin is None, Turn.NOT_PINNED, _pin),
     (lambda view: view.whole.pod.ended, Turn.POD_ENDED, _ended),
     (lambda view: view.restarted, Turn.RESTARTED, _await_kubelet),

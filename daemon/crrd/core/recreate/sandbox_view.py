@@ -123,8 +123,9 @@ class SandboxView:
     @property
     def unfit(self) -> Message:
         """Why the pod must not be restarted in place."""
-        if self.first is not None and self.first.runtime not in RUNTIMES:
-            return Message.of(Reason.RUNTIME_UNFIT, runtime=self.first.runtime)
+        meant = self.first or self.to_pin
+        if meant is not None and meant.runtime not in RUNTIMES:
+            return Message.of(Reason.RUNTIME_UNFIT, runtime=meant.runtime)
         return unfit(self.whole.pod, self.whole.node.kubelet_minor)
 
     @property
