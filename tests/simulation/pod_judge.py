@@ -145,11 +145,12 @@ class PodJudge(Pace):
         self._kubelet_hooks.add(container.id)
 
     def _hook_of_kubelet(self, container: Container) -> None:
-        """The daemon runs a hook: kubelet must not have run it. A daemon that starts does not know it."""
+        """The daemon runs a hook: kubelet must not have run it. A new daemon or kubelet does not know."""
         made = self._world.sandboxes.history(container.pod_uid)
         known = all(not act.life.dead for each in made for act in self._runs.get(each.request_uid, ()))
         killing = self._world.kubelet.pods[container.pod_uid].killing is not None
-        if container.id in self._kubelet_hooks and killing and known:
+        went_down = any(each.request_uid and each.made <= self._world.kubelet.down_since for each in made)
+        if container.id in self._kubelet_hooks and killing and known and not went_down:
             self.broken(f"the hook of {container.id} is run, and kubelet has run it, because it restarts the pod")
 
     # The result.

@@ -38,7 +38,7 @@ class Sandbox:
     message: api_pb2.PodSandbox
     request_uid: str = ""  # Of the request for which the daemon made it, "" for kubelet's
     ready: bool = True
-    ended: float | None = None
+    made: float = 0.0  # The loop's time
 
     @property
     def has_network(self) -> bool:
@@ -99,6 +99,7 @@ class Sandboxes:
         )
         request_uid = marks.get(LABEL_REQUEST_UID, "")
         made = Sandbox(made_id, meta.uid, runtime, meta.attempt, self._last_ns, message, request_uid)
+        made.made = self._world.loop.time()
         self.present[made_id] = self.all[made_id] = made
         return made
 
@@ -106,7 +107,7 @@ class Sandboxes:
         """The sandbox ends, with everything that runs in it."""
         if not sandbox.ready:
             return
-        sandbox.ready, sandbox.ended = False, self._world.loop.time()
+        sandbox.ready = False
         sandbox.message.state = api_pb2.SANDBOX_NOTREADY
         for container in self.containers_in(sandbox):
             self._world.containers.end(container, KILLED)
