@@ -102,7 +102,7 @@ def _serve(view: RequestView) -> Decision:
         return _work_done(view)[1]  # the answer comes any moment, or why there is none
     whole = PodView(view.known, view.observation, pod)
     if request.whole_pod:
-        return restart_pod.serve(whole)
+        return restart_pod.serve(whole)[1]
     views = [ContainerView.of(container, whole) for container in request.containers]
     pins = {view.name: view.to_pin for view in views if view.to_pin is not None}
     pinned = NOTHING

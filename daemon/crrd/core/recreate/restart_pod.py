@@ -52,16 +52,10 @@ class Turn(StrEnum):
     SENT = "makes the second sandbox"
 
 
-def serve(whole: PodView) -> Decision:
+def serve(whole: PodView) -> tuple[Turn, Decision]:
     """Decide about the current request of a pod, which is for the whole pod."""
     view = SandboxView(whole)
-    return next(act(view) for applies, _, act in _RULES if applies(view))
-
-
-def turn_of(whole: PodView) -> Turn:
-    """Return the turn that `serve` decides on."""
-    view = SandboxView(whole)
-    return next(turn for applies, turn, _ in _RULES if applies(view))
+    return next((turn, act(view)) for applies, turn, act in _RULES if applies(view))
 
 
 def _misnamed(view: SandboxView) -> Decision:
