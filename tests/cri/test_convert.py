@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cri_stubs import api_pb2
-from crrd.core.recreate.observation import Hook, HookKind, Instance
+from crrd.core.api.types import Pin
+from crrd.core.recreate.observation import Hook, HookKind, Instance, Sandbox
 from crrd.cri import convert
 from crrd.kubelet.runtime_status import ContainerState
 from tests.support.scripted_cri import labels
@@ -227,3 +228,60 @@ def test_no_annotation_and_no_label_is_too_odd(annotations: dict[str, str], own_
     if found.hook is not None:
         assert (found.hook.kind is HookKind.INVALID) == bool(found.hook.error)
         assert found.hook.kind in HookKind
+
+
+SANDBOX_LABELS = {
+    "io.kubernetes.pod.name": "web-0",
+    "io.kubernetes.pod.namespace": "shop",
+    "io.kubernetes.pod.uid": "uid-1",
+}
+
+
+@pytest.mark.parametrize("made", [True, False])
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_sandbox(ready: bool, made: bool) -> None:
+    listed = api_pb2.PodSandbox(
+        id="s1",
+        metadata=api_pb2.PodSandboxMetadata(name="web-0", uid="uid-1", namespace="shop", attempt=3),
+        state=api_pb2.SANDBOX_READY if ready else api_pb2.SANDBOX_NOTREADY,
+        created_at=7,
+        labels={**SANDBOX_LABELS, **({"crrd.dev/request-uid": "r1"} if made else {})},
+    )
+    expected = Sandbox("s1", "containerd", "shop", "web-0", "uid-1", ready, 7, 3, "r1" if made else "")
+    assert convert.sandbox(listed, "containerd") == expected
+    assert expected.pin == Pin("containerd://s1", 3)
+
+
+def test_the_second_sandbox_is_one_of_the_pod_for_kubelet_and_needs_no_network_of_its_own() -> None:
+    config = convert.second_sandbox(Sandbox("s1", "containerd", "shop", "web-0", "uid-1", True, 7, 3), "r1", "/pods/x")
+    meta = config.metadata
+    assert (meta.namespace, meta.name, meta.uid, meta.attempt) == ("shop", "web-0", "uid-1", 4)
+    assert dict(config.labels) == {
+        **SANDBOX_LABELS,
+        "crrd.dev/made-by": "crrd",
+        "crrd.dev/request-uid": "r1",
+    }
+    assert config.linux.cgroup_parent == "/pods/x"
+    assert config.linux.security_context.namespace_options.network == api_pb2.NODE
+    assert config.linux.security_context.namespace_options.pid == api_pb2.CONTAINER
+    assert config.log_directory == "/var/log/pods/shop_web-0_uid-1"
+
+
+@pytest.mark.parametrize(
+    ("told", "parent"),
+    [
+        ({"config": {"linux": {"cgroup_parent": "/kubepods/burstable/podu1"}}}, "/kubepods/burstable/podu1"),
+        ({"config": {"linux": {}}, "runtimeSpec": {"linux": {"cgroupsPath": "/k8s.io/s1"}}}, ""),
+        ({"runtimeSpec": {"linux": {"cgroupsPath": "kubepods-podu1.slice:crio:s1"}}}, "kubepods-podu1.slice"),
+        ({"runtimeSpec": {"linux": {"cgroupsPath": "/kubepods/podu1/crio-s1"}}}, "/kubepods/podu1"),
+        ({"runtimeSpec": "odd"}, ""),
+        ([], ""),
+    ],
+)
+def test_the_cgroup_of_a_sandbox(told: object, parent: str) -> None:
+    assert convert.cgroup_parent({"info": json.dumps(told)}) == parent
+
+
+@pytest.mark.parametrize("info", [{}, {"info": ""}, {"info": "{"}])
+def test_a_runtime_that_tells_no_cgroup_has_its_default(info: dict[str, str]) -> None:
+    assert convert.cgroup_parent(info) == ""

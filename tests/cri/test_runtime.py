@@ -386,3 +386,52 @@ async def test_an_id_is_found_though_another_runtime_of_that_name_is_away(start:
     assert found.pod_uid == "uid-2"
     with pytest.raises(RuntimeUnavailableError):  # the one that is away may have it
         await node.find(Pin("containerd://c1"))
+
+
+def with_sandbox(server: ScriptedRuntime, uid: str = "uid-1", name: str = "s1") -> ScriptedRuntime:
+    """Give the runtime a sandbox of a pod, as kubelet makes it."""
+    config = api_pb2.PodSandboxConfig(
+        metadata=api_pb2.PodSandboxMetadata(name="web-0", uid=uid, namespace="shop"),
+        labels={key: value for key, value in labels(uid, "").items() if "container" not in key},
+    )
+    config.linux.cgroup_parent = "/kubepods/pod1"
+    server.sandboxes[name] = config
+    return server
+
+
+@pytest.mark.parametrize("ignores", [False, True])
+async def test_a_second_sandbox_is_made_found_and_removed(start: Start, ignores: bool) -> None:
+    server = with_sandbox(with_sandbox(ScriptedRuntime(ignore_filters=ignores), "uid-2", "s2"))
+    node = await start(server)
+    (first,) = await node.sandboxes("uid-1")
+    assert (first.id, first.request_uid) == ("s1", "")
+    assert await node.made_sandboxes() == ()
+    await node.run_sandbox(first, "r1")
+    assert server.sandboxes["sandbox-1"].linux.cgroup_parent == "/kubepods/pod1"
+    assert [each.request_uid for each in await node.sandboxes("uid-1")] == ["", "r1"]
+    (made,) = await node.made_sandboxes()
+    await node.remove_sandbox(made)
+    assert sorted(server.sandboxes) == ["s1", "s2"]
+    await node.remove_sandbox(made)  # one that is gone counts as removed
+
+
+async def test_the_sandbox_of_a_pod_is_made_in_its_own_runtime(start: Start) -> None:
+    servers = [ScriptedRuntime(name="containerd"), with_sandbox(ScriptedRuntime(name="containerd"))]
+    servers[1].add("a1")
+    node = await start(*servers)
+    await node.instances("uid-1")
+    (first,) = await node.sandboxes("uid-1")
+    await node.run_sandbox(first, "r1")
+    assert [len(server.requests("RunPodSandbox")) for server in servers] == [0, 1]
+    assert len(servers[0].requests("ListPodSandbox")) == 0
+
+
+async def test_errors_of_sandboxes_are_raised(start: Start) -> None:
+    server = with_sandbox(ScriptedRuntime())
+    node = await start(server)
+    (first,) = await node.sandboxes("uid-1")
+    server.fail = dict.fromkeys(("RunPodSandbox", "RemovePodSandbox"), (grpc.StatusCode.INTERNAL, "disk full"))
+    for call in (node.run_sandbox(first, "r1"), node.remove_sandbox(first)):
+        with pytest.raises(RuntimeCallError, match="disk full"):
+            await call
+    assert await node.sandboxes("no/uid") == ()

@@ -237,6 +237,58 @@ async def test_a_request_that_is_deleted_afterwards_is_still_one_restart() -> No
         node.assert_restarted_once(await node.completed("r2"))
 
 
+async def swept(node: PodNode) -> None:
+    """Let the daemon look for second sandboxes, for a while."""
+    sweep = asyncio.create_task(node.controller.sweep.run())
+    await asyncio.sleep(60)
+    assert node.controller.sweep.heartbeat.check() == ""
+    sweep.cancel()
+
+
+@pytest.mark.parametrize("errors", [0, 3])
+async def test_a_second_sandbox_of_a_request_that_is_gone_is_removed(errors: int) -> None:
+    """Kubelet is away all the time, so the pod is never restarted."""
+    async with PodNode() as node:
+        node.sandbox.kubelet_up.clear()
+        node.sandbox.add(1, "r1")
+        node.sandbox.errors = []
+        node.runtime_down = bool(errors)
+        node.controller.pods.requests.replace((), "1")
+        if errors:
+            asyncio.get_running_loop().call_later(5, setattr, node, "runtime_down", False)
+        await swept(node)
+        assert node.sandbox.removed == ["sandbox-1"]
+        assert node.sandbox.restarts == 0
+
+
+async def test_a_request_that_ends_before_kubelet_has_noticed_leaves_no_second_sandbox() -> None:
+    async with PodNode() as node:
+        node.sandbox.kubelet_up.clear()
+        node.sandbox.seconds = 5.0
+        sweep = asyncio.create_task(node.controller.sweep.run())
+        node.post(asked())
+        await node.until(lambda: bool(node.sandbox.asked))
+        node.delete("r1")  # while the runtime makes it
+        await asyncio.sleep(60)
+        sweep.cancel()
+        assert (node.sandbox.removed, node.sandbox.restarts) == (["sandbox-1"], 0)
+
+
+async def test_a_second_sandbox_that_is_needed_or_alone_is_not_removed() -> None:
+    """A live request waits for kubelet. Or kubelet may run containers in it, because it is the only one."""
+    async with PodNode() as node:
+        node.sandbox.kubelet_up.clear()
+        node.post(asked())
+        await node.until(lambda: bool(node.seconds))
+        node.controller.pods.sweep_due.set()
+        await swept(node)
+        assert node.sandbox.removed == []
+        node.sandbox.known["sandbox-0"] = replace(node.sandbox.known["sandbox-0"], ready=False)
+        node.delete("r1")
+        await swept(node)
+        assert node.sandbox.removed == []
+
+
 @pytest.mark.parametrize("moment", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("collected", [False, True])
 async def test_a_container_is_left_to_kubelet_while_it_restarts_the_pod(moment: float, collected: bool) -> None:

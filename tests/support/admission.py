@@ -284,6 +284,39 @@ CREATE_REFUSALS = [
         pod=lambda o: o["status"]["containerStatuses"][0].update(containerID="a1"),
     ),
     Refusal(
+        "whole pod, but not all of its containers",
+        "spec.containers must be left out, or name all containers of pod 'web-0': app, log, once, proxy",
+        spec(wholePod=True),
+    ),
+    Refusal(
+        "whole pod with an order",
+        "spec.strategy.orderedRecreate must be left out: kubelet stops a whole pod by its own rules",
+        spec(wholePod=True, containers=[], strategy={"orderedRecreate": True}),
+    ),
+    Refusal(
+        "whole pod with a grace period",
+        "spec.strategy.terminationGracePeriodSeconds must be left out: kubelet stops a whole pod by its own rules",
+        spec(wholePod=True, containers=[], strategy={"terminationGracePeriodSeconds": 5}),
+    ),
+    Refusal(
+        "whole pod with an image",
+        "spec.wholePod must be false, because the request has an image",
+        spec(wholePod=True, containers=[{"name": "app", "image": "app:2"}]),
+    ),
+    Refusal(
+        "whole pod whose hook would fail",
+        "spec.wholePod must be false: the pod cannot be restarted in place, because the httpGet preStop hook of "
+        "container app has no host, and kubelet does not know the pod's IP while it restarts the pod",
+        spec(wholePod=True, containers=[]),
+    ),
+    Refusal(
+        "whole pod that would end",
+        "spec.wholePod must be false: the pod cannot be restarted in place, because the restartPolicy of container app "
+        "is OnFailure, and kubelet may end the pod",
+        spec(wholePod=True, containers=[]),
+        spec(restartPolicy="OnFailure"),
+    ),
+    Refusal(
         "container that stays down",
         "spec.containers[0].name must name a container that kubelet restarts: the restartPolicy of 'once' is Never",
         containers({"name": "once"}),

@@ -5,6 +5,7 @@ return an error.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,10 @@ CALLS: dict[str, type[Message]] = {
     "StopContainer": api_pb2.StopContainerRequest,
     "ExecSync": api_pb2.ExecSyncRequest,
     "ImageStatus": api_pb2.ImageStatusRequest,
+    "ListPodSandbox": api_pb2.ListPodSandboxRequest,
+    "PodSandboxStatus": api_pb2.PodSandboxStatusRequest,
+    "RunPodSandbox": api_pb2.RunPodSandboxRequest,
+    "RemovePodSandbox": api_pb2.RemovePodSandboxRequest,
 }
 
 
@@ -53,6 +58,7 @@ class ScriptedRuntime:
     raw: dict[str, bytes] = field(default_factory=dict)  # Methods that return these bytes
     ignore_filters: bool = False
     images: set[str] = field(default_factory=set)
+    sandboxes: dict[str, api_pb2.PodSandboxConfig] = field(default_factory=dict)  # ID -> as it was made
     executed: api_pb2.ExecSyncResponse = field(default_factory=api_pb2.ExecSyncResponse)
     asked: list[tuple[str, Message]] = field(default_factory=list)
     deadlines: list[float] = field(default_factory=list)
@@ -94,6 +100,10 @@ class ScriptedRuntime:
             "StopContainer": self._stop,
             "ExecSync": lambda _: self.executed,
             "ImageStatus": self._image,
+            "ListPodSandbox": self._sandboxes,
+            "PodSandboxStatus": self._sandbox,
+            "RunPodSandbox": self._run,
+            "RemovePodSandbox": self._remove,
         }
         answer = answers[method](request)
         if answer is None:
@@ -123,6 +133,31 @@ class ScriptedRuntime:
     def _image(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
         known = request.image.image in self.images
         return api_pb2.ImageStatusResponse(image=api_pb2.Image(id="sha256:1" if known else ""))
+
+    def _sandboxes(self, request: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
+        wanted = request.filter.label_selector.items()
+        found = [
+            api_pb2.PodSandbox(id=name, metadata=config.metadata, labels=config.labels)
+            for name, config in self.sandboxes.items()
+            if self.ignore_filters or wanted <= config.labels.items()
+        ]
+        return api_pb2.ListPodSandboxResponse(items=found)
+
+    def _sandbox(self, request: api_pb2.PodSandboxStatusRequest) -> api_pb2.PodSandboxStatusResponse | None:
+        """As containerd, which tells the configuration in JSON."""
+        if (config := self.sandboxes.get(request.pod_sandbox_id)) is None:
+            return None
+        told = {"config": {"linux": {"cgroup_parent": config.linux.cgroup_parent}}} if request.verbose else {}
+        return api_pb2.PodSandboxStatusResponse(info={"info": json.dumps(told)})
+
+    def _run(self, request: api_pb2.RunPodSandboxRequest) -> api_pb2.RunPodSandboxResponse:
+        name = f"sandbox-{request.config.metadata.attempt}"
+        self.sandboxes[name] = request.config
+        return api_pb2.RunPodSandboxResponse(pod_sandbox_id=name)
+
+    def _remove(self, request: api_pb2.RemovePodSandboxRequest) -> api_pb2.RemovePodSandboxResponse | None:
+        found = self.sandboxes.pop(request.pod_sandbox_id, None)
+        return None if found is None else api_pb2.RemovePodSandboxResponse()
 
     def _find(self, container_id: str) -> api_pb2.ContainerStatus | None:
         return next((status for status in self.containers if status.id.startswith(container_id)), None)

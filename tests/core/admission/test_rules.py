@@ -73,6 +73,11 @@ REASONS = {
     "image of a container that may stay down": DenialReason.IMAGE,
     "image and force": DenialReason.IMAGE,
     "image and a grace period": DenialReason.IMAGE,
+    "whole pod, but not all of its containers": DenialReason.WHOLE_POD,
+    "whole pod with an order": DenialReason.WHOLE_POD,
+    "whole pod with a grace period": DenialReason.WHOLE_POD,
+    "whole pod whose hook would fail": DenialReason.WHOLE_POD,
+    "whole pod that would end": DenialReason.WHOLE_POD,
     "container without an ID": DenialReason.CONTAINER_NOT_STARTED,
     "pod without any status": DenialReason.CONTAINER_NOT_STARTED,
 }
@@ -96,6 +101,29 @@ def test_a_request_with_an_image_is_active_for_those_alone_that_know_images() ->
     assert admitted(found) == found, "asked again, admission changes nothing"
     found["metadata"]["labels"][ACTIVE] = "true"
     assert not parse_request(found).active, "an older manager has admitted it"
+
+
+def restartable(pod: JsonObject) -> None:
+    """Make it a pod that can be restarted in place."""
+    pod["spec"]["containers"] = [{"name": "app"}, {"name": "log"}]
+
+
+def test_a_request_for_a_whole_pod_gets_all_of_its_containers() -> None:
+    """An older node daemon selects `active=true`, and would restart single containers."""
+    pod = new_pod(restartable)
+    written = new_request(wholePod=True)
+    del written["spec"]["containers"]
+    found = admitted(written, pod)
+    assert [each["name"] for each in found["spec"]["containers"]] == ["app", "log", "proxy"]
+    assert found["spec"]["containers"][0]["statusContext"] == {"containerID": "containerd://a1", "restartCount": 2}
+    assert found["metadata"]["labels"][ACTIVE] == "pod"
+    parsed = parse_request(found)
+    assert (parsed.active, parsed.whole_pod) == (True, True)
+    assert admitted(found, pod) == found, "asked again, admission changes nothing"
+    assert put_back(found, {**written, "metadata": found["metadata"]})["spec"] == found["spec"]
+    named = [{"name": name} for name in ("proxy", "log", "app")]
+    own_order = admitted(new_request(wholePod=True, containers=named), pod)
+    assert [each["name"] for each in own_order["spec"]["containers"]] == ["proxy", "log", "app"]
 
 
 @pytest.mark.parametrize("change", [without_id, lambda pod: pod.pop("status")])

@@ -157,7 +157,7 @@ def _of_user(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _set_by_user(written: Mapping[str, Any]) -> Denied | None:
     """Deny the first field of a container that only admission may set; None if the user has set none."""
-    for index, entry in enumerate(value_at(written, "spec.containers")):
+    for index, entry in enumerate(items(value_at(written, "spec.containers"))):
         if key := next((key for key in SET_BY_ADMISSION if entry.get(key) is not None), ""):
             sentence = f"spec.containers[{index}].{key} must be left out: admission takes it from the pod"
             if any(key in mapping_at(written, "metadata.labels") for key in LABELS_OF_POD_AND_NODE):
