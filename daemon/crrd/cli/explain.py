@@ -178,7 +178,8 @@ def render(found: Explanation, flags: str = "") -> str:
     `flags` are those that select the cluster: every command has them.
     """
     cause, request, phase = found.cause, found.request, found.request.status.phase
-    where = f"pod {request.pod_key}" + (f" on node {found.node}" if found.node else "")
+    whole = "whole " if request.whole_pod else ""
+    where = f"{whole}pod {request.pod_key}" + (f" on node {found.node}" if found.node else "")
     created = f"created {format_duration(found.age)} ago"
     lines = [plain(f"{request.key}: {phase or 'no phase yet'}, {created}, {where}"), ""]
     since = ""
