@@ -11,7 +11,7 @@ from typing import Any
 from crrd.core.api.phases import check_move
 from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.types import Pin, Request, RequestedContainer, StatePhase, Strategy
-from crrd.core.recreate.actions import Action, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
+from crrd.core.recreate.actions import Action, EmitEvent, PinContainers, RestartPod, RunHook, StopContainer, WriteStatus
 from crrd.core.recreate.decide import decide
 from crrd.core.recreate.invariants import check
 from crrd.core.recreate.observation import (
@@ -209,7 +209,16 @@ class SmallWorld:
                 self.begin_hook(action)
             case StopContainer():
                 self.begin_stop(action)
+            case RestartPod():
+                self.carry_out_other(action)
         return True
+
+    def carry_out_other(self, action: RestartPod) -> None:
+        """No request here is for the whole pod."""
+        raise AssertionError(action)
+
+    def turn(self) -> None:
+        """Something else happens in each round of `settle`."""
 
     def write(self, action: WriteStatus) -> None:
         """The API server stores a status, if the request has not changed since the decision."""
@@ -306,6 +315,7 @@ class SmallWorld:
             self.act()
             for container_id in list(self.life.busy):
                 self.ends(container_id)
+            self.turn()
             for name in NAMES:
                 self.kubelet_restarts(name)
                 self.kubelet_reports(name)
