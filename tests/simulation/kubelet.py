@@ -92,6 +92,8 @@ class SimulatedKubelet:
                 _spec(one) for one in (*pod.shape.inits, *pod.shape.containers) if one.init or one.sidecar
             ],
         }
+        if pod.shape.host:
+            spec["hostNetwork"] = True
         if pod.shape.grace is not None:
             spec["terminationGracePeriodSeconds"] = pod.shape.grace
         if pod.shape.gate:

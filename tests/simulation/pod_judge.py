@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from crrd.core.api.types import WHOLE_POD
 from crrd.cri.convert import LABEL_REQUEST_UID
 from crrd.kubelet.labels import LABEL_POD_UID
+from crrd.kubelet.restart_rules import RESTART_ALL, RESTART_ALL_SINCE
 from tests.simulation.conduct import MOVED, NOTICED
 from tests.simulation.containers import Container
 from tests.simulation.facts import Act, Known
@@ -62,6 +63,8 @@ class PodJudge(Pace):
         yield not known.unpinned and [each.attempt + 1 for each in pinned[-1:]] != [attempt], "whose pin is another"
         yield any(each.policy != "Always" for each in pod.shape.containers), "and the pod would end"
         yield any(each.hook == "httpGet" for each in pod.shape.containers), "and kubelet skips an httpGet hook"
+        yield pod.shape.host, "and its pod is on the host's network"
+        yield self._restarts_twice(pod), "and a rule restarts the pod in addition"
         yield life.knows_deleting(pod.key, pod.uid), "and the pod is being deleted"
         yield life.knows_restarting(pod.uid), "and kubelet is about to restart all containers"
         yield any(each.outcome is None for each in self._acts_in(pod, life)), "and a hook or stop is under way"
@@ -80,6 +83,11 @@ class PodJudge(Pace):
             for each, (reply, body) in life.writes.items()
         )
         yield any(ends), "while the write that completes it is under way"
+
+    def _restarts_twice(self, pod: "Pod", *, careful: bool = False) -> bool:
+        """Whether a rule of a container may restart all of them."""
+        since = careful or self._world.setup.kubelet >= RESTART_ALL_SINCE
+        return since and any(each.action == RESTART_ALL for each in pod.shape.containers)
 
     def _acts_in(self, pod: "Pod", life: "Life") -> list[Act]:
         """Return the hooks and stops of a life in a pod."""
@@ -128,8 +136,7 @@ class PodJudge(Pace):
         for container in self._world.sandboxes.containers_in(sandbox):
             if container.state == "running":
                 self.broken(f"sandbox {sandbox.id} is removed, and {container.id} runs in it")
-        life = self._world.life
-        if life is not None and sandbox.request_uid in life.live_requests():
+        if self._active(sandbox.request_uid) is not None:
             self.broken(f"sandbox {sandbox.id} is removed, and its request is live")
 
     def kubelet_hook(self, pod: "Pod", container: Container, *, runs: bool) -> None:
@@ -182,7 +189,7 @@ class PodJudge(Pace):
         if pod is None:
             return
         yield any(each.policy != "Always" or each.hook == "httpGet" for each in pod.shape.containers)
-        yield pod.shape.static
+        yield pod.shape.host or self._restarts_twice(pod, careful=not self._world.knows_kubelet)
         yield pod.shape.runtime != RUNTIME
         runs = self._runs.get(known.uid, [])
         yield any(act.outcome for act in runs) and self._now - runs[0].at >= STOP_PATIENCE
@@ -192,7 +199,7 @@ class PodJudge(Pace):
         for pod in self._world.kubelet.pods.values():
             own = self._world.sandboxes.of(pod.runtime_uid)
             left = [each for each in own if each.ready and each.request_uid]
-            if left and not (pod.shape.host and not (pod.removed or pod.ended)):
+            if left:
                 self.broken(f"sandbox {left[0].id} of {pod.name} is left")
             if not (pod.removed or pod.ended or pod.deleting) and sum(each.ready for each in own) != 1:
                 self.broken(f"{pod.name} has {sum(each.ready for each in own)} sandboxes in the end")

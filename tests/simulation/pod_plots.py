@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from crrd.kubelet.restart_rules import RESTART_ALL
 from tests.simulation.maker import schedule
 from tests.simulation.schedule import LONG_GRACE, RUNTIME, ContainerShape, Event, PodShape, Schedule
 
@@ -36,15 +37,16 @@ def _pod(random: Random, shape: PodShape) -> PodShape:
     containers = tuple(_fit(each) if fit else each for each in shape.containers)
     inits = tuple(_init(random, f"init-{number}") for number in range(random.choice((0, 1, 1, 2))))
     policy = "Always" if fit else shape.policy
-    static, runtime = shape.static and not fit, RUNTIME if fit else shape.runtime
-    shape = replace(shape, policy=policy, containers=containers, static=static, runtime=runtime)
-    return replace(shape, inits=inits if policy == "Always" else (), host=random.random() < 0.1)
+    runtime = RUNTIME if fit else shape.runtime
+    shape = replace(shape, policy=policy, containers=containers, runtime=runtime)
+    return replace(shape, inits=inits if policy == "Always" else (), host=random.random() < 0.05)
 
 
 def _fit(shape: ContainerShape) -> ContainerShape:
     hook = "exec" if shape.hook == "httpGet" else shape.hook
     own = "" if shape.own in ("OnFailure", "Never") else shape.own
-    return replace(shape, hook=hook, policy="Always", own=own)
+    action = "" if shape.action == RESTART_ALL else shape.action
+    return replace(shape, hook=hook, policy="Always", own=own, action=action)
 
 
 def _init(random: Random, name: str) -> ContainerShape:

@@ -40,7 +40,7 @@ IDLE = 1000.0
 """Seconds after the last request until the daemon's memory is checked. A hook may count for ten more minutes, and a
 hanging watch reports a deleted request late."""
 QUIET = 60.0  # The last part of this time, in which it must not call the runtime
-IDLE_TASKS = 8  # Limit for its tasks when there is nothing to do: its loops and the watch of requests, with a margin
+IDLE_TASKS = 9  # Limit for its tasks when there is nothing to do: its loops and the watch of requests, with a margin
 
 
 @dataclass(slots=True)
