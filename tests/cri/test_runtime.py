@@ -435,3 +435,22 @@ async def test_errors_of_sandboxes_are_raised(start: Start) -> None:
         with pytest.raises(RuntimeCallError, match="disk full"):
             await call
     assert await node.sandboxes("no/uid") == ()
+
+
+async def test_nothing_comes_between_the_decision_and_the_second_sandbox(start: Start) -> None:
+    """The cgroup is looked up with the list, once. One that is removed meanwhile is listed all the same."""
+    server = with_sandbox(with_sandbox(ScriptedRuntime()), name="s0")
+    server.fail = {"PodSandboxStatus": (grpc.StatusCode.NOT_FOUND, "no such sandbox")}
+    node = await start(server)
+    assert len(await node.sandboxes("uid-1")) == 2
+    server.fail = {}
+    first, *_ = await node.sandboxes("uid-1")
+    await node.sandboxes("uid-1")
+    asked = len(server.asked)
+    await node.run_sandbox(first, "r1")
+    assert [method for method, _ in server.asked[asked:]] == ["RunPodSandbox"]
+    assert len(server.requests("PodSandboxStatus")) == 4
+    server.fail = {"PodSandboxStatus": (grpc.StatusCode.INTERNAL, "disk full")}
+    with_sandbox(server, name="s3")
+    with pytest.raises(RuntimeCallError, match="disk full"):
+        await node.sandboxes("uid-1")

@@ -68,6 +68,7 @@ class NodeRuntime:
         self._connections = tuple(connections)
         self._on_call = on_call
         self._runtimes_by_pod: OrderedDict[str, Connection] = OrderedDict()
+        self._cgroups: OrderedDict[str, str] = OrderedDict()  # Sandbox ID -> its cgroup
         self._discovery_error = "no container runtime has answered yet"
         self.found = asyncio.Event()  # Set once there is a runtime
         if connections:
@@ -213,7 +214,28 @@ class NodeRuntime:
         if not _ID.fullmatch(pod_uid):
             return ()
         home = self._runtimes_by_pod.get(pod_uid)
-        return await self._list_sandboxes((home,) if home is not None else self._found(), {LABEL_POD_UID: pod_uid})
+        homes = (home,) if home is not None else self._found()
+        found = await self._list_sandboxes(homes, {LABEL_POD_UID: pod_uid})
+        await asyncio.gather(*(self._cgroup(each) for each in found if each.ready and not each.request_uid))
+        return found
+
+    async def _cgroup(self, sandbox: Sandbox) -> str:
+        """Return the cgroup in which the runtime has made a sandbox, "" if it was removed meanwhile.
+
+        It is looked up with the list, and remembered, so that nothing delays RunPodSandbox after its decision.
+        """
+        if (known := self._cgroups.get(sandbox.id)) is not None:
+            return known
+        try:
+            info = await self._call_runtime_of(sandbox, lambda client: client.sandbox_info(sandbox.id))
+        except RuntimeCallError as error:
+            if not error.not_found:
+                raise
+            return ""
+        self._cgroups[sandbox.id] = parent = convert.cgroup_parent(info)
+        if len(self._cgroups) > REMEMBERED_PODS:
+            self._cgroups.popitem(last=False)
+        return parent
 
     async def made_sandboxes(self) -> tuple[Sandbox, ...]:
         """Return the sandboxes that crrd has made, of all pods."""
@@ -232,12 +254,8 @@ class NodeRuntime:
 
     async def run_sandbox(self, first: Sandbox, request_uid: str) -> None:
         """Make an empty sandbox beside this one of a pod, so that kubelet restarts the pod."""
-
-        async def run(client: CriClient) -> None:
-            parent = convert.cgroup_parent(await client.sandbox_info(first.id))
-            await client.run_sandbox(convert.second_sandbox(first, request_uid, parent))
-
-        await self._call_runtime_of(first, run)
+        config = convert.second_sandbox(first, request_uid, await self._cgroup(first))
+        await self._call_runtime_of(first, lambda client: client.run_sandbox(config))
 
     async def remove_sandbox(self, sandbox: Sandbox) -> None:
         """Stop and remove a sandbox. One that the runtime does not know counts as removed."""
