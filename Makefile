@@ -65,8 +65,8 @@ format: $(READY) ## Format the code
 stubs: $(READY) ## Generate cri_stubs from proto
 	$(BIN)/python proto/generate.py
 
-bench: $(READY) $(if $(CLUSTER),,runtime) ## Measure: 30 pods on real containerd and more; CLUSTER=1 for a real cluster
-	$(BIN)/python -m tests.bench$(if $(CLUSTER),.cluster)
+bench: $(READY) $(if $(CLUSTER),,runtime) ## Measure: 30 pods on real containerd and more; CLUSTER=1 or CLUSTER=pods for a real cluster
+	$(BIN)/python -m tests.bench$(if $(filter pods,$(CLUSTER)),.whole_pod,$(if $(CLUSTER),.cluster))
 
 mutants: $(READY) ## Count which small wrongs the fast tests find (COUNT=400 SEED=1); PLANTED=1: who finds planted bugs
 	@$(BIN)/python -m tests.tools.$(if $(PLANTED),planted,mutants $(or $(COUNT),400) $(or $(SEED),1))
