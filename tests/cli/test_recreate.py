@@ -764,7 +764,7 @@ async def test_what_runs_there_are_and_how_they_stand(cluster: PlayedCluster) ->
 
 
 BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
-    (("deployment/web",), "use -c NAME to select a container; deployment.apps/web has app, side"),
+    (("deployment/web",), "use -c NAME to select a container, or --whole-pod; deployment.apps/web has app, side"),
     (("deployment/web", "-c", "ap"), "deployment.apps/web has no container 'ap'; it has app, side"),
     (("deployment/nope", "-c", "app"), 'deployment.apps "nope" not found in namespace "default"'),
     (("thing/web", "-c", "app"), "the API server has no resource type 'thing': kubectl api-resources shows them"),
@@ -846,7 +846,7 @@ async def test_only_what_can_be_recreated_is_offered(cluster: PlayedCluster) -> 
     await cluster.run(dict(await cluster.client.create(PODS, NAMESPACE, pod)))
     only = "only app containers and native sidecars (restartPolicy: Always) can be recreated"
     for flags, said in (
-        ((), "use -c NAME to select a container; pods app=web has app, proxy"),
+        ((), "use -c NAME to select a container, or --whole-pod; pods app=web has app, proxy"),
         (("-c", "ap"), "pods app=web has no container 'ap'; it has app, proxy"),
         (("-c", "migrate"), f"migrate is an init container: {only}"),
         (("-c", "migrate,app"), f"migrate is an init container: {only}"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from crrd.core.admission.rules import Denied
 from crrd.core.api.time import rfc3339
-from crrd.core.api.types import LABEL_ACTIVE, PLURAL, StatePhase
+from crrd.core.api.types import ACTIVE, ACTIVE_POD, LABEL_ACTIVE, PLURAL, StatePhase
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
@@ -167,7 +167,10 @@ class PlayedCluster:
 
     def _begin(self, request: Json) -> None:
         meta = request["metadata"]
-        if meta["uid"] in self._seen or (meta.get("labels") or {}).get(LABEL_ACTIVE) != "true":
+        if meta["uid"] in self._seen or (meta.get("labels") or {}).get(LABEL_ACTIVE) not in (
+            ACTIVE,
+            ACTIVE_POD,
+        ):
             return
         self._seen.add(meta["uid"])
         task = asyncio.create_task(self._serve(request))

@@ -121,8 +121,22 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigurationError("use either TYPE/NAME (for example deployment/web) or -l SELECTOR")
     if "run_name" in args and len(split_targets(tuple(args.targets))) > 1:
         raise ConfigurationError("--run can be used with only one TYPE/NAME, because each TYPE/NAME gets its own run")
+    if args.whole_pod:
+        _check_whole_pod(vars(args))
     if getattr(args, "retry_failed", False) and "run_name" not in args:
         raise ConfigurationError("--retry-failed needs resume RUN or --run NAME")
+
+
+def _check_whole_pod(given: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for a flag that does not fit to --whole-pod."""
+    image = "it gives one container another image"
+    for flag, name, why in (
+        ("--container", "container", "all containers of a pod restart"),
+        ("--image", "image_name", image),
+        ("--image-from-template", "follows_template", image),
+    ):
+        if given.get(name):
+            raise ConfigurationError(f"--whole-pod cannot be used with {flag}: {why}")
 
 
 def requested(args: argparse.Namespace) -> Command:

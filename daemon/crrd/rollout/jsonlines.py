@@ -48,7 +48,8 @@ class JsonLines(Display):
     def begin(self, run: Run, message: str) -> None:
         """See Display."""
         self._changes, self._run = Changes(), run.name
-        aim = {"target": run.target.words, "containers": list(run.options.containers)}
+        options = run.options
+        aim = {"target": run.target.words, "containers": list(options.containers), "wholePod": options.whole_pod}
         self._line("begin", **aim, namespace=run.namespace, context=self.context, message=message)
 
     def print_line(self, message: str, details: Sequence[str] = ()) -> None:
@@ -124,6 +125,7 @@ def _run(status: RunStatus) -> dict[str, Any]:
     return {
         "run": status.run.name,
         "target": status.run.target.words,
+        "wholePod": status.run.options.whole_pod,
         "started": status.run.started,
         "succeeded": sum(each.succeeded for each in status.requests),
         "requests": len(status.requests),

@@ -67,6 +67,7 @@ def _flags(options: Options, partition: str, template: str) -> dict[str, str]:
         "--image-from-template": change is not None and change.follow,
         "--template": "",
         "--pull": "never" if change is not None and not change.pulls else "",
+        "--whole-pod": options.whole_pod,
         "--stale": options.stale,
         "--since": options.since,
         "--partition": partition,

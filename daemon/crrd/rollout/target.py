@@ -101,8 +101,11 @@ def check_run(world: World, run: Run) -> None:
         owned = f"no pod is owned by {run.target.words}" if run.target.uid else f"{run.target.words} not found"
         raise ConfigurationError(f"no pods found in namespace {run.namespace!r}: {owned}")
     there = sorted({name for member in world.members for name in member.pod.recreatable})
-    if not run.options.containers and not run.options.stale:
-        raise ConfigurationError(f"use -c NAME to select a container; {run.target.words} has {', '.join(there)}")
+    options = run.options
+    if not (options.containers or options.stale or options.whole_pod):
+        raise ConfigurationError(
+            f"use -c NAME to select a container, or --whole-pod; {run.target.words} has {', '.join(there)}"
+        )
     kinds = {name: each.kind for member in world.members for name, each in member.pod.containers.items()}
     for name in run.options.containers:
         if name not in there and name in kinds:

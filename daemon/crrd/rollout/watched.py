@@ -53,7 +53,8 @@ class Watched:
         self._client, self.namespace, self._aim = client, namespace, aim
         self.changed = asyncio.Event()
         notify = self.changed.set
-        read = partial(read_member, with_config=options.reads_config or bool(options.objects))
+        with_config = options.reads_config or bool(options.objects)
+        read = partial(read_member, with_config=with_config, with_init=options.whole_pod)
         self.pods = Values(read, notify, group=lambda found: found.value.pod.name)
         self._parse_request = versioned(read_run_request)
         self._requests = Objects[Version[RunRequest | None]](self._request_changed, listed=notify)

@@ -28,6 +28,7 @@ async def with_way(session: Session, aim: Aim) -> tuple[Session, str]:
     Raises ConfigurationError if the options need the other way.
     """
     command = session.command
+    check_way(command.options)
     if command.via is Via.PATCH:
         check_way(replace(command.options, patch=True))
     elif command.via is Via.DAEMON or _needs_daemon(command.options):
@@ -40,7 +41,10 @@ async def with_way(session: Session, aim: Aim) -> tuple[Session, str]:
 
 
 def check_way(options: Options) -> None:
-    """Raise ConfigurationError if a run by patches has an option that needs the node daemon."""
+    """Raise ConfigurationError if a run has an option that does not fit to its way."""
+    if options.whole_pod and options.ordered:
+        why = "kubelet stops and starts the containers of a whole pod in its own order"
+        raise ConfigurationError(f"--ordered cannot be used with --whole-pod: {why}")
     if options.patch and (flag := _needs_daemon(options)):
         raise ConfigurationError(f"{flag} needs the node daemon, so a run by patches cannot have it")
 
@@ -49,6 +53,7 @@ def _needs_daemon(options: Options) -> str:
     """Return the first flag that only node daemons serve, "" for none."""
     flags = {
         "--image": options.image is not None,
+        "--whole-pod": options.whole_pod,
         "--unready-grace": options.unready_grace is not None,
     }
     return next((flag for flag, given in flags.items() if given), "")

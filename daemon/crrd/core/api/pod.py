@@ -126,7 +126,7 @@ class PodContainer:
     waiting_reason: str = ""
     waiting_message: str = ""
     restart_count: int = 0
-    started_at: str = ""  # Of the running instance
+    started_at: str = ""  # Of the running instance. Of an init container, also of one that has ended
     finished_at: str = ""  # Of the last ended instance
     exit_code: int | None = None  # Of that instance
     status_path: str = field(default="", compare=False)  # The JSON pointer to its status in the pod; "" if it has none
@@ -318,6 +318,7 @@ def _restart_policy(value: object, default: RestartPolicy) -> RestartPolicy:
 def _with_status(container: PodContainer, status: Mapping[str, Any], path: str) -> PodContainer:
     """Return a container of the spec together with its status."""
     state, last = mapping(status.get("state")), mapping(status.get("lastState"))
+    began = mapping(state.get("terminated")) if container.kind is ContainerKind.INIT else {}
     waiting, running = mapping(state.get("waiting")), mapping(state.get("running"))
     ended = mapping(state.get("terminated")) or mapping(last.get("terminated"))
     return replace(
@@ -331,7 +332,7 @@ def _with_status(container: PodContainer, status: Mapping[str, Any], path: str) 
         waiting_reason=text(waiting.get("reason")),
         waiting_message=text(waiting.get("message")),
         restart_count=number(status.get("restartCount"), INT32_MAX),
-        started_at=text(running.get("startedAt")),
+        started_at=text(running.get("startedAt") or began.get("startedAt")),
         finished_at=text(ended.get("finishedAt")),
         exit_code=Reader().integer(ended.get("exitCode"), "", low=INT32_MIN),
         status_path=path,

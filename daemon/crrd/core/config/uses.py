@@ -28,7 +28,8 @@ class OutOfReach(StrEnum):
     """Why a restart in place does not bring changed configuration, and what to do."""
 
     INIT_CONTAINER = (
-        "only an init container uses it, or some of its keys, and only a new pod runs that again: replace the pods"
+        "only an init container uses it, or some of its keys, and runs again only with the whole pod: use "
+        "kubectl recreate --whole-pod, or configChange.allowPodRestart of a policy, or replace the pods"
     )
     CSI_DRIVER = (
         f"the CSI driver {_CSI_DRIVER} mounts it, so no ConfigMap or Secret shows its changes: "
@@ -49,14 +50,25 @@ class Unreached:
     name: str
     why: OutOfReach
 
+    @property
+    def of_init(self) -> bool:
+        """Whether a restart of the whole pod brings the changes, because init containers run again."""
+        return self.why is OutOfReach.INIT_CONTAINER
+
     def __str__(self) -> str:
         """For messages."""
         return f"{self.kind} {self.name} of container {self.container}: {self.why}"
 
 
-def references(pod: Mapping[str, Any]) -> dict[str, tuple[Reference, ...]]:
-    """Return what each container that can be recreated uses, by name, from a pod's JSON."""
-    return {name: uses for name, (kind, uses) in _all_uses(pod).items() if kind.recreatable}
+def references(pod: Mapping[str, Any], *, with_init: bool = False) -> dict[str, tuple[Reference, ...]]:
+    """Return what each container that can be recreated uses, by name, from a pod's JSON.
+
+    `with_init`: also init containers, which run again if the whole pod is restarted.
+    """
+    every = _all_uses(pod).items()
+    return {
+        name: uses for name, (kind, uses) in every if kind.recreatable or (with_init and kind is ContainerKind.INIT)
+    }
 
 
 def unreached(pod: Mapping[str, Any]) -> tuple[Unreached, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
+from crrd.core.api.pod import ContainerKind
 from crrd.core.config.objects import missing
 from crrd.core.rollout.kind import Kind
 from crrd.core.rollout.phases import Stage
@@ -194,7 +195,8 @@ class Budgets:
         """Yield objects and keys that kubelet lacks to start the containers. The volumes of all containers count."""
         for name, uses in member.config.items():
             for use in uses:
-                if use.object in self._world.config and (name in row.containers or use.use.mounted):
+                starts = name in row.containers or member.pod.containers[name].kind is ContainerKind.INIT
+                if use.object in self._world.config and (starts or use.use.mounted):
                     yield from filter(None, [missing(use, self._world.config[use.object])])
 
     def _too_many_unready(self, member: Member) -> Wait:

@@ -6,6 +6,7 @@ from crrd.core.rollout.patch.kind import PatchRestart
 from crrd.core.rollout.restart import Restart
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import World
+from crrd.core.rollout.whole_pod import WholePod
 
 
 def kind_of(world: World, run: Run) -> Kind:
@@ -13,4 +14,6 @@ def kind_of(world: World, run: Run) -> Kind:
     change = run.options.image
     if change is not None:
         return NewImage(world, run, change)
+    if run.options.whole_pod:
+        return WholePod(world, run)
     return PatchRestart(world, run) if run.options.patch else Restart(world, run)

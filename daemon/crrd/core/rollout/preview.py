@@ -70,7 +70,7 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
     if last.end is not None:  # pods that are put off are named anyway
         plain = Wait("" if last.end.incomplete else last.message)
         stopped = last.wait_before_end if last.wait_before_end.why and last.end is not End.PUT_OFF else plain
-    stale, unreached = tuple(_stale(after, plan)), out_of_reach(world, run)
+    stale, unreached = tuple(_stale(after, plan, run)), out_of_reach(world, run)
     return Preview(
         batches, plan, stopped, later, pause_after, warnings, stale, unreached, kind.planned_writes(), kind.min_ready
     )
@@ -80,10 +80,10 @@ def out_of_reach(world: World, run: Run) -> tuple[Unreached, ...]:
     """Return the configuration that a run with `stale` leaves as it is, because a restart in place cannot bring it."""
     found: list[Unreached] = []
     for member in world.members if run.options.stale else ():
-        found += member.unreached
+        found += (each for each in member.unreached if not (run.options.whole_pod and each.of_init))
         kept = world.kept_on(member)
-        for name in member.pod.recreatable:
-            lost = dict.fromkeys(use.object for use in member.config.get(name, ()) if use.object in kept)
+        for name in member.config:
+            lost = dict.fromkeys(use.object for use in member.config[name] if use.object in kept)
             found += (Unreached(name, *each, OutOfReach.IMMUTABLE) for each in lost)
     return tuple(dict.fromkeys(found))
 
@@ -112,12 +112,13 @@ def _unblocked(world: World, run: Run) -> World:
     return replace(world, members=members, workload=workload, requests=tuple(world.requests_of(run)), budgets=())
 
 
-def _stale(world: World, plan: Plan) -> Iterator[Stale]:
+def _stale(world: World, plan: Plan, run: Run) -> Iterator[Stale]:
     for row in plan.rows:
         if row.stage not in (Stage.WAITING, Stage.PUT_OFF) or row.member is None:
             continue
         there = row.member.pod.containers  # one of the row's may have been removed since its request
-        for name in (name for name in row.containers if name in there):
+        names = row.member.config if run.options.whole_pod else row.containers
+        for name in (name for name in names if name in there):
             container, kept = there[name], world.kept_on(row.member)
             if found := changes(row.member.config.get(name, ()), container, world.config, kept):
                 yield Stale(row.pod, name, found, container.started_at)

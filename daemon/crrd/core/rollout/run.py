@@ -83,7 +83,9 @@ class Target:
 class Options:
     """The options of a run. Durations are whole seconds. The descriptions are those of docs/recreate.md."""
 
-    containers: Annotated[tuple[str, ...], "Names of the containers. Empty with `stale`: all that can be recreated."]
+    containers: Annotated[
+        tuple[str, ...], "Names of the containers. Empty with `stale` or `whole_pod`: all that can be recreated."
+    ]
     max_unavailable: Annotated[Amount, "How many pods may be unready."] = Amount(1)
     max_per_node: Annotated[int, "How many of them on one node. 0 for no limit."] = 0
     max_per_zone: Annotated[int, "How many of them in one zone. 0 for no limit."] = 0
@@ -113,6 +115,7 @@ class Options:
     policy: Annotated[str, "UID of the policy that has started the run. Empty for the run of a user."] = ""
     image: Annotated[ImageChange | None, "Another image for the container, which is not restarted then."] = None
     patch: Annotated[bool, "Whether containers are restarted by patches of their pods (docs/lean.md)."] = False
+    whole_pod: Annotated[bool, "Whether whole pods are restarted in place, with their init containers."] = False
     pull_resources: Annotated[
         str, "With an image: what pull pods request, for example `cpu=50m`. Empty for the default."
     ] = ""
@@ -130,6 +133,8 @@ class Options:
     @property
     def what(self) -> str:
         """The containers, for messages."""
+        if self.whole_pod:
+            return "all containers (whole pods)"
         names, gets = ", ".join(self.containers) or "stale containers", self.change.label
         return f"{names} ({gets})" if gets else names
 
@@ -154,7 +159,7 @@ class Run:
         """
         own = self.options
         chosen = own.containers, own.stale, own.objects, own.since
-        return self.target, *chosen, own.image, own.patch, own.first, own.policy
+        return self.target, *chosen, own.image, own.patch, own.whole_pod, own.first, own.policy
 
     def replaces(self, other: "Run") -> bool:
         """Whether this run takes over from another one: it undoes it, or a policy has only one run at a time."""
@@ -197,7 +202,11 @@ class Run:
         return f"{self.name}-{_short_hash(pod_uid)}{attempt}"
 
     def request(self, pod_name: str, pod_uid: str, containers: tuple[str, ...], failed: str = "") -> dict[str, Any]:
-        """Return the request for a pod as JSON; admission sets the other fields. `failed` as in `request_name`."""
+        """Return the request for a pod as JSON; admission sets the other fields. `failed` as in `request_name`.
+
+        That for a whole pod names no containers, so that an API server or a manager which does not know the field
+        rejects it, and nobody stops all containers at once. Admission names them.
+        """
         strategy: dict[str, Any] = {"failurePolicy": "Fail", "orderedRecreate": self.options.ordered}
         if self.options.allow_pod_restart:
             strategy["allowPodRestart"] = True
@@ -207,12 +216,17 @@ class Run:
         meta |= {"labels": {LABEL_RUN: self.name}, "annotations": self.annotations()}
         spec = {
             "podName": pod_name,
-            "containers": [{"name": name, **self.options.change.fields} for name in containers],
+            **self._restarted(containers),
             "strategy": strategy,
             "activeDeadlineSeconds": self.options.pod_timeout,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
         }
         return {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec}
+
+    def _restarted(self, containers: tuple[str, ...]) -> dict[str, Any]:
+        if self.options.whole_pod:
+            return {"wholePod": True}
+        return {"containers": [{"name": name, **self.options.change.fields} for name in containers]}
 
     def annotations(self) -> dict[str, str]:
         """Return the annotations that store the run on each of its requests."""
@@ -223,7 +237,7 @@ class Run:
         """Return the run as JSON. Equal runs give equal texts."""
         options = {**asdict(self.options), "max_unavailable": str(self.options.max_unavailable)}
         # Processes of older versions cannot continue a run with an option that they do not know.
-        for name in ("policy", "pull_resources", "patch"):
+        for name in ("policy", "pull_resources", "patch", "whole_pod"):
             if not options[name]:
                 del options[name]
         del options["image"]

@@ -12,6 +12,8 @@ from crrd.core.rollout.waits import Skip
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 
 RESTART_MORE = (Skip.RESTARTS_POD, Skip.RESTARTS_GROUP)  # What `allow_pod_restart` allows
+BAR_POD = (*RESTART_MORE, Skip.NOT_STARTED, Skip.POD_WOULD_END, Skip.HOOK_NEEDS_IP)
+"""Why a pod is skipped because of one container, even if others could be recreated."""
 LABEL_CHARACTERS = 63  # Most characters of a label's value (k8s.io/apimachinery, LabelValueMaxLength)
 
 
@@ -29,7 +31,7 @@ def skips(kind: Kind, member: Member, failed: RunRequest | None) -> Iterator[tup
         yield Skip.NO_CONTAINER, " or ".join(run.options.containers)
     fits = [(kind.skip(member, each, failed), each.name) for each in chosen]
     unfit = [(skip, name) for skip, name in fits if skip is not None]
-    yield from (each for each in unfit if each[0] in RESTART_MORE)
+    yield from (each for each in unfit if each[0] in BAR_POD)
     if len(unfit) == len(chosen):
         yield from unfit
     if not kind.needs_daemon:

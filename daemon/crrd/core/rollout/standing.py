@@ -220,7 +220,7 @@ class Asked:
         again = Candidate(self.kind, self.member).row
         if again.skip is None:
             return replace(again, request=self.asked)
-        return again if again.skip in (Skip.RECENT, Skip.HAS_IMAGE) and self.member.ready else None
+        return again if again.skip.is_over and self.member.ready else None
 
     @property
     def is_asked_again(self) -> bool:

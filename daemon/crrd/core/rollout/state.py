@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from crrd.core.api.pod import Pod, parse_pod
+from crrd.core.api.pod import ContainerKind, Pod, parse_pod
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import StatePhase
 from crrd.core.config.kept import UserPod, additions, user_of
@@ -36,7 +36,7 @@ class Member:
     labels: Mapping[str, str] = field(default_factory=dict)
     owner: Owner | None = None
     config: Mapping[str, tuple[Reference, ...]] = field(default_factory=dict)
-    """By container: the ConfigMaps and Secrets that it uses."""
+    """By container: the ConfigMaps and Secrets that it uses. Init containers only if whole pods are restarted."""
     unreached: tuple[Unreached, ...] = ()  # Configuration whose changes lead to no restart in place
     refresh_token: str = ""  # The annotation of `core.rollout.restart`
     pull_source: Mapping[str, Any] = field(default_factory=dict)  # See `pull_source`
@@ -68,12 +68,22 @@ class Member:
         known = [moment for moment in (self.ready_since, *started) if moment is not None]
         return max(known) + timedelta(seconds=min_ready) if self.ready and known else None
 
+    def started(self, container: str) -> datetime | None:
+        """Return when a container has started, at the earliest; None if it has not.
+
+        Kubelet does not know it of an init container that was removed after its end.
+        """
+        found = self.pod.containers[container]
+        has_ended = found.kind is ContainerKind.INIT and found.terminated
+        return parse_time(found.started_at) or (parse_time(self.created) if has_ended else None)
+
     def mounted(self, container: str) -> datetime | None:
         """Return when kubelet may have set up the files of a container that has started only once; else None."""
         found = self.pod.containers[container]
+        has_run = found.running or (found.kind is ContainerKind.INIT and found.terminated)
         added, began = self.added.get(container), parse_time(found.started_at)
         at = added if added is not None and began is not None and added <= began else parse_time(self.created)
-        return at if found.running and not found.restart_count else None
+        return at if has_run and not found.restart_count else None
 
     def unreplaced(self, given: Collection[GivenImage]) -> Iterator[str]:
         """Yield the containers that kubelet must replace, as far as known: for one of these images, or by a patch."""
@@ -98,8 +108,11 @@ class Member:
         return int(found[1]) if found else -1
 
 
-def read_member(obj: Mapping[str, Any], *, with_config: bool = True) -> Member:
-    """A pod. What it uses is read only `with_config`, because that takes most of the time."""
+def read_member(obj: Mapping[str, Any], *, with_config: bool = True, with_init: bool = False) -> Member:
+    """A pod. What it uses is read only `with_config`, because that takes most of the time.
+
+    `with_init`: also what its init containers use.
+    """
     meta = mapping(obj.get("metadata"))
     pod, ready = parse_pod(obj), condition(obj, "Ready")
     return Member(
@@ -109,7 +122,7 @@ def read_member(obj: Mapping[str, Any], *, with_config: bool = True) -> Member:
         ready_since=parse_time(text(ready.get("lastTransitionTime"))),
         labels={key: value for key, value in mapping(meta.get("labels")).items() if isinstance(value, str)},
         owner=read_owner(obj),
-        config=references(obj) if with_config else {},
+        config=references(obj, with_init=with_init) if with_config else {},
         unreached=unreached(obj) if with_config else (),
         refresh_token=text(mapping(meta.get("annotations")).get(ANNOTATION_REFRESH)),
         pull_source=pull_source(obj),

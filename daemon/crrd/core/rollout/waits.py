@@ -97,6 +97,18 @@ class Skip(ReasonTable):
         "container {container}: stopping it may restart all containers of the pod (restartPolicyRules)",
     )
     RESTARTS_GROUP = "RestartsGroup", _GROUP
+    NOT_STARTED = "NotStarted", "container {container} has not started yet"
+    POD_WOULD_END = (
+        "PodWouldEnd",
+        "the restartPolicy of container {container} is not Always, so a restart of the whole pod may end it",
+    )
+    HOOK_NEEDS_IP = (
+        "HookNeedsPodIP",
+        "the httpGet preStop hook of container {container} has no host, and a restart of the whole pod would skip it",
+    )
+    UNFIT = "NotRestartedInPlace", "the whole pod cannot be restarted in place"
+    POD_RECENT = "PodAlreadyRestarted", "the pod was already restarted"
+    POD_FRESH = "PodNotStale", "the pod uses no ConfigMap or Secret that has changed since its containers started"
     RECENT = "AlreadyRestarted", "container {container} was already restarted"
     FRESH = "NotStale", "container {container} uses no ConfigMap or Secret that has changed since it started"
     HAS_IMAGE = "HasImage", "container {container} has the image"
@@ -129,7 +141,13 @@ class Skip(ReasonTable):
     @property
     def normal(self) -> bool:
         """Whether the skip needs no action by a user."""
-        return self in (Skip.DELETING, Skip.ENDED, Skip.NEW, Skip.RECENT, Skip.FRESH, Skip.BEFORE, Skip.HAS_IMAGE)
+        left = Skip.DELETING, Skip.ENDED, Skip.NEW, Skip.FRESH, Skip.POD_FRESH, Skip.BEFORE
+        return self.is_over or self in left
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the pod has what the run would bring."""
+        return self in (Skip.RECENT, Skip.POD_RECENT, Skip.HAS_IMAGE)
 
 
 Remedies = Mapping[WaitReason | Skip, str]
