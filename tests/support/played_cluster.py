@@ -53,13 +53,18 @@ class PlayedCluster:
         *containers: str,
         node: str = "node-a",
         volumes: Sequence[Json] = (),
+        initial: Sequence[Json] = (),
         **fields: Any,
     ) -> list[str]:
-        """Create a running workload, and return the names of its pods. `fields` are those of its first container."""
+        """Create a running workload, and return the names of its pods. `fields` are those of its first container.
+
+        `initial` are init containers.
+        """
         first, *others = containers or ("app", "side")
         spec = {
             "nodeName": node,
             "volumes": list(volumes),
+            **({"initContainers": [{"image": "i:1", **each} for each in initial]} if initial else {}),
             "containers": [
                 {"name": first, "image": "i:1", **fields},
                 *({"name": each, "image": "i:1"} for each in others),
@@ -104,6 +109,27 @@ class PlayedCluster:
             for spec in pod["spec"]["containers"]
         ]
         await self._status(pod["metadata"]["name"], statuses, ready=ready)
+        await self._run_initial(pod, started)
+
+    async def _run_initial(self, pod: Json, started: str) -> None:
+        """Set its init containers to ended, if it has any."""
+        names = [each["name"] for each in pod["spec"].get("initContainers", ())]
+        before = {each["name"]: each for each in pod.get("status", {}).get("initContainerStatuses", ())}
+        statuses = [
+            {
+                "name": name,
+                "image": "i:1",
+                "imageID": "",
+                "containerID": f"containerd://{secrets.token_hex(32)}",
+                "restartCount": before[name]["restartCount"] + 1 if name in before else 0,
+                "ready": True,
+                "state": {"terminated": {"exitCode": 0, "startedAt": started, "finishedAt": started}},
+            }
+            for name in names
+        ]
+        if statuses:
+            body = {"status": {"initContainerStatuses": statuses}}
+            await self.client.merge_patch(PODS, NAMESPACE, pod["metadata"]["name"], body, subresource="status")
 
     async def _status(self, name: str, statuses: Sequence[Json], *, ready: bool) -> None:
         condition = {
@@ -221,6 +247,8 @@ class PlayedCluster:
             }
             statuses.append({**each, **new})
         await self._status(pod_name, statuses, ready=False)
+        if request["spec"].get("wholePod"):
+            await self._run_initial(pod, rfc3339(self.api.now()))
 
     async def _told(self, name: str, status: Json) -> None:
         await self.client.merge_patch(REQUESTS, NAMESPACE, name, {"status": status}, subresource="status")

@@ -105,7 +105,7 @@ def test_a_pod_is_skipped_or_restarted_as_a_whole(case: str) -> None:
 def test_the_skip_names_the_container_that_is_its_cause() -> None:
     pod = member("web-0", container("a"), container("b", restart_policy=RestartPolicy.NEVER))
     (row,) = planned(World((pod,)), whole()).rows
-    assert row.wait.why.startswith("the restartPolicy of container b is not Always")
+    assert row.wait.why.endswith("because the restartPolicy of container b is not Always")
 
 
 def test_static_pods_and_groups_are_skipped() -> None:

@@ -7,7 +7,7 @@ No decision depends on the manager's clock alone: `since` is the time of the cha
 one. (It records none for removed keys.) A container is due if it started too early to have the change.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -134,6 +134,7 @@ class Due:
     limit: datetime
     changes: tuple[PartChange, ...]
     unsettled: datetime | None = None  # If they settle: since when they have been settling, at every look
+    pods: bool = False  # Whether whole pods are restarted, because the containers are init containers
 
     @property
     def objects(self) -> str:
@@ -148,8 +149,10 @@ class Due:
     def concerns(self, container: Running) -> bool:
         """Whether a container misses one of the changes."""
         held = container.keys
-        return container.name in self.containers and any(
-            each.misses(part, since) for each in self.changes for (_, part), since in held.items()
+        return (
+            container.name in self.containers
+            and container.is_init is self.pods
+            and any(each.misses(part, since) for each in self.changes for (_, part), since in held.items())
         )
 
 
@@ -157,24 +160,33 @@ def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
     """Return which of these containers to recreate for settled changes, and which changes settle; the earliest first.
 
     A container waits until the last change of anything that it uses has settled, so that it restarts once for all. So
-    do those of its name that use one of these objects, too.
+    do those of its name that use one of these objects, too, and those of a pod that restarts as a whole. Such a restart
+    comes before that of single containers, which then have the changes already.
     """
-    policy, settled, settling = look.policy, dict[datetime, set[UseKey]](), list[Due]()
+    policy, settling = look.policy, list[Due]()
+    settled, waiting = dict[tuple[bool, datetime], set[UseKey]](), set[UseKey]()
     if policy.config is None:
         return [], []
     records = ((each.key, _open_change(policy, each)) for each in look.status.config)
     named = policy.containers
     changes = {key: each for key, each in records if each is not None and (not named or key[0] in named)}
-    held = (pair for each in running for pair in each.keys.items() if pair[0] in changes)
-    missed = {key for key, since in held if changes[key].misses(key[1], since)}
-    for group in _connected(each.keys.keys() & changes.keys() for each in look.restartable):
-        limit = max(changes[key].until for key in group)
-        if limit > look.now:
+    missed = {
+        pods: {key for key, since in held if key in changes and changes[key].misses(key[1], since)}
+        for pods in (True, False)
+        for held in [[pair for each in running if each.is_init is pods for pair in each.keys.items()]]
+    }
+    for group in _connected(_together(look.restartable, changes)):
+        if (limit := max(changes[key].until for key in group)) > look.now:
             since = min(look.found.unsettled.get(key, look.now) for key in group)
             settling.append(replace(_due(changes, group, limit), unsettled=since))
-        elif some := missed & group:
-            settled.setdefault(limit, set()).update(some)
-    found = [_due(changes, keys, limit) for limit, keys in sorted(settled.items(), key=lambda pair: pair[0])]
+            waiting |= group
+    for group in _connected(each.keys.keys() & changes.keys() for each in look.restartable):
+        limit = max(changes[key].until for key in group)
+        for pods, keys in missed.items():
+            if some := (keys & group) - waiting:
+                settled.setdefault((not pods, limit), set()).update(some)
+    in_order = sorted(settled.items(), key=lambda pair: pair[0])
+    found = [replace(_due(changes, keys, limit), pods=not single) for (single, limit), keys in in_order]
     return found, sorted(settling, key=lambda each: (each.limit, each.objects))
 
 
@@ -183,8 +195,21 @@ def _due(changes: Mapping[UseKey, PartChange], keys: Set[UseKey], limit: datetim
     return Due(tuple(sorted(names)), limit, tuple(sorted(some, key=str)))
 
 
+def _together(running: Iterable[Running], changes: Mapping[UseKey, PartChange]) -> Iterator[Set[UseKey]]:
+    """Yield the keys of changes that one restart brings: those of a container, or of a pod with an init container."""
+    pods: dict[str, set[UseKey]] = {}
+    whole = set[str]()
+    for each in running:
+        keys = each.keys.keys() & changes.keys()
+        yield keys
+        pods.setdefault(each.pod, set()).update(keys)
+        if each.is_init and keys:
+            whole.add(each.pod)
+    yield from (keys for pod, keys in pods.items() if pod in whole)
+
+
 def _connected(uses: Iterable[Set[UseKey]]) -> list[Set[UseKey]]:
-    """Return the keys in groups: those that one container uses are in one group."""
+    """Return the keys in groups: those that one restart brings are in one group."""
     groups: list[Set[UseKey]] = []
     for keys in {frozenset(each) for each in uses} - {frozenset()}:
         apart = [each for each in groups if not each & keys]

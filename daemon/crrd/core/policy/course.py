@@ -20,7 +20,7 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
     if new:
         image = ImageChange(new, record.before, TemplateMode.FOLLOW, template=record.template, had=new)
     options = Options(
-        record.containers,
+        () if record.pods else record.containers,
         max_unavailable=budget.max_unavailable,
         max_per_node=budget.max_per_node,
         min_ready=budget.min_ready,
@@ -32,6 +32,7 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
         image=image,
         pull_resources=policy.pull_resources if image is not None else "",
         patch=policy.patch,
+        whole_pod=record.pods,
     )
     return Run(policy.namespace, record.name, target, options, record.started)
 
@@ -61,7 +62,8 @@ def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> t
     policy, last, first = look.policy, look.status.run, next(iter(wanted), None)
     if last is None:
         return look.status, first
-    changes = [each for each in wanted if each.objects and each.since > last.since]
+    newer_changes = (each for each in wanted if each.objects and each.since > last.since)
+    changes = sorted(newer_changes, key=lambda each: (each.pods, each.since))
     images = [each for each in wanted if each.image and each.gives != last.gives]
     if last.finished:
         return look.status, next(iter((*images, *reversed(changes))), None) if stops(policy, last) else first
@@ -69,7 +71,9 @@ def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> t
         return _over(look.status, last, f"ended because {why}", look.now), first
     concerned = [each for each in look.found.running if _concerns(last, each)]
     for kind, newer in (("template", images), ("change", changes[::-1])):
-        found = next((each for each in newer if any(_concerns(each, one) for one in concerned)), None)
+        found = next(
+            (each for each in newer if any(_concerns(each, one) for one in _reasons(look, each, concerned))), None
+        )
         starts = bool(last.image) or (may_start and bool(last.objects)) if kind == "template" else may_start
         if found is not None and starts:
             status = TRIGGERS[last.trigger].replaced(policy, last)
@@ -82,10 +86,21 @@ def _over(status: PolicyStatus, run: RunRecord, message: str, now: datetime) -> 
 
 
 def _concerns(run: RunRecord, container: Running) -> bool:
-    """Whether a run may restart a container."""
+    """Whether a container is a reason for a run."""
     parts = {each.part for each in run.changes}
     uses_changed = not run.objects or bool(run.image) or any(part in parts for _, part in container.keys)
-    return container.name in run.containers and uses_changed
+    return container.name in run.containers and container.is_init is run.pods and uses_changed
+
+
+def _reasons(look: Look, newer: RunRecord, concerned: list[Running]) -> list[Running]:
+    """Return what may be a reason to replace a run, which concerns these containers, by a newer one.
+
+    One that restarts whole pods restarts all of their containers, and gives none an image.
+    """
+    if not newer.pods or (look.status.run is not None and look.status.run.image):
+        return concerned
+    pods = {each.pod for each in concerned}
+    return [each for each in look.found.running if each.pod in pods]
 
 
 def is_repaired(look: Look, run: RunRecord) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from crrd.core.api.pod import ContainerKind
 from crrd.core.api.time import parse_time
 from crrd.core.config.kept import NodeUse
 from crrd.core.config.parts import Part, held_since, parts_of
@@ -17,6 +18,7 @@ from crrd.core.rollout.run import Options
 from crrd.core.rollout.skips import barred
 from crrd.core.rollout.state import Member, read_member
 from crrd.core.rollout.waits import Skip
+from crrd.core.rollout.whole_pod import never_in_place
 from crrd.kubelet.version import known_minor
 
 UseKey = tuple[str, Part]  # The container's name, and the part that it uses
@@ -58,6 +60,8 @@ class Running:
     node: str = ""
     mounted: datetime | None = None  # As in `held_since`; None if it does not run
     barred: Skip | None = None  # Why it cannot be restarted in place, whatever happens
+    is_init: bool = False  # Whether it runs again only with its whole pod
+    barred_by: str = ""  # The container because of which it is barred, if that is another one
 
     @property
     def keys(self) -> Mapping[UseKey, datetime]:
@@ -80,7 +84,9 @@ def used_parts(running: Iterable[Running]) -> dict[UseKey, tuple[Reference, ...]
 class Observed:
     """The observed state of a policy's target."""
 
-    running: tuple[Running, ...] = ()  # Those that the policy names, with the uses that count for it
+    running: tuple[Running, ...] = ()
+    """Those that the policy names, with the uses that count for it. Init containers with such uses, if it restarts pods
+    for them."""
     data: Mapping[UseKey, Data] = field(default_factory=dict)
     uses: Mapping[ObjectName, Mapping[str, NodeUse]] = field(default_factory=dict)
     """By object and node: the pods of the namespace that use it. Only objects that are immutable, or were."""
@@ -130,7 +136,7 @@ class Look:
 
     @property
     def restartable(self) -> tuple[Running, ...]:
-        """The running containers that can be restarted in place, once their nodes can do it."""
+        """The running containers that can be restarted in place, once their nodes can do it, and init containers."""
         return tuple(each for each in self.found.running if each.barred is None)
 
     @property
@@ -158,12 +164,13 @@ class TargetPod:
 
     member: Member
     running: tuple[Running, ...] = ()  # Its containers that can be recreated
+    initial: tuple[Running, ...] = ()  # Its init containers
     unreached: tuple[Unreached, ...] = ()
 
 
 def read_pod(pod: Mapping[str, Any], now: datetime) -> TargetPod:
     """Parse a pod. A container that does not run counts, too, so that the policy keeps its records of it."""
-    member = read_member(pod)
+    member = read_member(pod, with_init=True)
     found, node, uses = member.pod, member.pod.node_name, member.config
     if found.deleting or found.ended:
         return TargetPod(member)
@@ -176,7 +183,21 @@ def read_pod(pod: Mapping[str, Any], now: datetime) -> TargetPod:
         Running(found.name, name, at or now, uses[name], there[name].ready, ready_after, node, member.mounted(name))
         for name, at in started.items()
     )
-    return TargetPod(member, tuple(running), member.unreached)
+    initial = (
+        Running(
+            found.name,
+            name,
+            member.started(name) or now,
+            uses[name],
+            each.ready,
+            node=node,
+            mounted=member.mounted(name),
+            is_init=True,
+        )
+        for name, each in found.containers.items()
+        if each.kind is ContainerKind.INIT
+    )
+    return TargetPod(member, tuple(running), tuple(initial), member.unreached)
 
 
 def observe(policy: Policy, pods: Iterable[TargetPod], kubelets: Mapping[str, str]) -> Observed:
@@ -194,10 +215,31 @@ def observe(policy: Policy, pods: Iterable[TargetPod], kubelets: Mapping[str, st
     chosen = [each for each in every if not policy.containers or each.name in policy.containers]
     if config is None:
         return Observed(tuple(chosen), names=names)
-    running = tuple(replace(each, uses=tuple(use for use in each.uses if config.counts(use))) for each in chosen)
-    left_out = dict.fromkeys(use for each in chosen for use in each.uses if not config.counts(use))
-    lost = dict.fromkeys(each for pod in known for each in pod.unreached if config.counts(each))
+    initial = [
+        replace(each, barred=skip, barred_by=name)
+        for pod in (known if config.allow_pod_restart else ())
+        for skip, name in [_barred_pod(pod.member, known_minor(kubelets.get(pod.member.pod.node_name, "")))]
+        for each in pod.initial
+    ]
+    names |= {each.name for each in initial}
+    wanted = [each for each in initial if not policy.containers or each.name in policy.containers]
+    counted = [replace(each, uses=tuple(filter(config.counts, each.uses))) for each in (*chosen, *wanted)]
+    running = tuple(each for each in counted if each.uses or not each.is_init)
+    left_out = dict.fromkeys(use for each in (*chosen, *wanted) for use in each.uses if not config.counts(use))
+    reached = {each.name for each in wanted}
+    lost = dict.fromkeys(
+        each
+        for pod in known
+        for each in pod.unreached
+        if config.counts(each) and not (each.of_init and each.container in reached)
+    )
     return Observed(running, names=names, left_out=tuple(left_out), unreached=tuple(lost))
+
+
+def _barred_pod(member: Member, minor: int | None) -> tuple[Skip | None, str]:
+    """Return why a whole pod cannot be restarted in place, whatever happens, and its container."""
+    found = ((never_in_place(member, each, minor), each.name) for each in member.pod.recreatable.values())
+    return next((each for each in found if each[0] is not None), (None, ""))
 
 
 def _barred(policy: Policy, member: Member, name: str, minor: int | None) -> Skip | None:

@@ -51,7 +51,7 @@ def _of_barred(look: Look) -> Iterator[Problem]:
     pods: dict[str, set[str]] = {}
     for each in look.found.running:
         if each.barred is not None:
-            pods.setdefault(each.barred.say(container=each.name), set()).add(each.pod)
+            pods.setdefault(each.barred.say(container=each.barred_by or each.name), set()).add(each.pod)
     for what, names in sorted(pods.items()):
         yield _problem(PolicyReason.BARRED, blocking=not look.restartable, what=what, pods=_some(sorted(names)))
 

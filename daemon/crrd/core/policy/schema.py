@@ -67,6 +67,12 @@ _TABLE = (
         "Names of ConfigMaps and Secrets whose changes do not count, for example a bundle of CAs in every namespace.",
         high_each=253,
     ),
+    _boolean(
+        f"{_CHANGE}.allowPodRestart",
+        "Whether whole pods are restarted in place for a change that an init container uses, because it runs again "
+        "only then. A change that only other containers use restarts these alone.",
+        default=False,
+    ),
     _object(_SCHEDULE, "Recreate containers at fixed times. After an edit or a suspension, only later times count."),
     _cron(
         f"{_SCHEDULE}.cron",

@@ -35,7 +35,7 @@ class Left(NamedTuple):
 class Wanted:
     """What triggers ask for."""
 
-    runs: tuple[RunRecord, ...] = ()  # That should start, those for the earliest changes first
+    runs: tuple[RunRecord, ...] = ()  # That should start: those of whole pods, then those for the earliest changes
     wakes: tuple[datetime, ...] = ()  # When there can be others
     settling: tuple[Due, ...] = ()  # Changed configuration that settles, what does so first at the beginning
     left: tuple[Left, ...] = ()  # The earliest first
@@ -75,10 +75,16 @@ def make_record(
 ) -> RunRecord:
     """Return the record of a run that could start now. Containers that started after `since` are not recreated."""
     policy, at, started = look.policy, rfc3339(since), rfc3339(look.now)
-    why, changes = (trigger.name, ()) if change is None else (f"{change.objects} changed", change.changes)
+    why, changes = (trigger.name, ()) if change is None else (_why(change), change.changes)
     objects, message = tuple(map(str, changes)), f"policy {policy.name}: {why}"
-    run = RunRecord("", trigger.name, containers, at, started, policy.generation, message, objects)
+    pods = change is not None and change.pods
+    run = RunRecord("", trigger.name, containers, at, started, policy.generation, message, objects, pods=pods)
     return replace(run, name=name_of(policy, run))
+
+
+def _why(change: Due) -> str:
+    what = f", which {', '.join(change.containers)} uses; restarting whole pods" if change.pods else ""
+    return f"{change.objects} changed{what}"
 
 
 def make_image_record(look: Look, change: TemplateChange, data: Due | None = None) -> RunRecord:
@@ -102,6 +108,7 @@ def name_of(policy: Policy, run: RunRecord) -> str:
     identity = [policy.uid, str(run.generation), run.trigger, run.since, *run.containers]
     identity += [run.image, run.template] if run.image else []
     identity += ["patch"] if policy.patch else []
+    identity += ["pods"] if run.pods else []
     digest = hashlib.sha256("|".join([*identity, str(policy.target), policy.selector]).encode()).hexdigest()
     return f"{policy.name.replace('.', '-')[:28].rstrip('-')}-{digest[:10]}"
 
@@ -127,7 +134,10 @@ def _outdated(look: Look) -> Wanted:
     """
     (changes, settling), active, left = due(look, look.served), look.status.run, list[Left]()
     for each in look.changes:
-        data, last = next((due for due in changes if each.container in due.containers), None), last_try(look, each)
+        data, last = (
+            next((due for due in changes if each.container in due.containers and not due.pods), None),
+            last_try(look, each),
+        )
         if last is not None and stops(look.policy, last) and (data is None or rfc3339(data.limit) <= last.since):
             return Wanted()
         away = [node in look.found.down for _, node in each.lacking]
@@ -159,14 +169,21 @@ def _read_change(triggers: Section) -> ConfigChange | None:
     section = triggers.optional_section("configChange")
     if section is None:
         return None
-    return ConfigChange(section.integer("settle"), section.flag("secrets"), section.texts("ignore"))
+    switches = section.flag("secrets"), section.texts("ignore"), section.flag("allowPodRestart")
+    return ConfigChange(section.integer("settle"), *switches)
 
 
 def _changed(look: Look) -> Wanted:
-    """Return runs for changes that have settled. A container that gets an image has them from that run."""
+    """Return runs for changes that have settled, those of whole pods first.
+
+    A container that gets an image has them from that run.
+    """
     changes, settling = due(look, look.served)
     given = {name for run in _outdated(look).runs for name in run.containers}
-    left = [replace(each, containers=tuple(name for name in each.containers if name not in given)) for each in changes]
+    left = [
+        each if each.pods else replace(each, containers=tuple(name for name in each.containers if name not in given))
+        for each in changes
+    ]
     runs = (make_record(look, CONFIG_CHANGE, each.containers, each.limit, each) for each in left if each.containers)
     return Wanted(tuple(runs), tuple(each.limit for each in settling[:1]), tuple(settling))
 
@@ -184,7 +201,7 @@ def _read_schedule(triggers: Section) -> Schedule | None:
 def _scheduled(look: Look) -> Wanted:
     """Return a run for the latest time of the schedule. Late ones were skipped before (`note_schedule`)."""
     schedule, now = look.policy.schedule, look.now
-    names = look.policy.containers or tuple(sorted({each.name for each in look.restartable}))
+    names = look.policy.containers or tuple(sorted({each.name for each in look.restartable if not each.is_init}))
     if schedule is None or not names:
         return Wanted()
     if (time := schedule.latest(parse_time(look.status.scheduled) or now, now)) is not None:
@@ -200,14 +217,15 @@ def _schedule_again(policy: Policy, run: RunRecord) -> PolicyStatus:
 def _too_old(look: Look, running: Iterable[Running]) -> list[Running]:
     """Return the containers that have run for maxAge, the oldest first."""
     limit = look.now - timedelta(seconds=look.policy.max_age or 0)
-    return sorted((each for each in running if each.started <= limit), key=lambda each: (each.started, each.name))
+    old = (each for each in running if each.started <= limit and not each.is_init)
+    return sorted(old, key=lambda each: (each.started, each.name))
 
 
 def _aged(look: Look) -> Wanted:
     """Return a run for the containers that are too old, except those that the last such run has just left."""
     age, last, now = timedelta(seconds=look.policy.max_age or 0), look.status.run, look.now
     old, left = _too_old(look, look.served), tuple[Left, ...]()
-    wakes = sorted(each.started + age for each in look.served if each.started > now - age)[:1]
+    wakes = sorted(each.started + age for each in look.served if each.started > now - age and not each.is_init)[:1]
     ended = parse_time(last.finished) if last is not None and last.trigger == MAX_AGE.name else None
     if last is not None and ended is not None and ended + RETRY > now:
         untried = [each for each in old if rfc3339(each.started) > last.since]

@@ -43,6 +43,7 @@ class ConfigChange:
     settle: int  # A change counts after this many seconds without a further one
     secrets: bool = False  # Whether Secrets count, too
     ignore: tuple[str, ...] = ()  # Names of ConfigMaps and Secrets that do not count
+    allow_pod_restart: bool = False  # Whether whole pods are restarted for changes that init containers use
 
     def counts(self, used: Reference | Unreached) -> bool:
         """Whether a change of this object counts."""
@@ -156,6 +157,7 @@ class RunRecord:
     finished: Annotated[str, "When the run ended. Empty for a run in progress."] = ""
     failed: Annotated[bool, "Whether the run failed."] = False
     message: Annotated[str, "How the run ended."] = ""
+    pods: Annotated[bool, "Whether whole pods are restarted, because the containers are init containers."] = False
 
     @property
     def gives(self) -> tuple[tuple[str, ...], str, str]:

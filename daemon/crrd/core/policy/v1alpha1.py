@@ -50,6 +50,11 @@ def read_policy(obj: Mapping[str, Any], pull_resources: str = "", *, patch: bool
         triggers.reject("needs spec.targetRef", "templateImage")
     if given["template_image"] and patch:
         triggers.reject("needs node daemons, and the manager runs without them (--via patch)", "templateImage")
+    config = given["config"]
+    if config is not None and config.allow_pod_restart and patch:
+        triggers.reject(
+            "needs node daemons, and the manager runs without them (--via patch)", "configChange.allowPodRestart"
+        )
     budget, max_age = _budget(spec.section("budget")), given["max_age"]
     if max_age is not None and budget.min_ready is not None and max_age <= budget.min_ready:
         triggers.reject("must be longer than spec.budget.minReady", "maxAge")
@@ -131,7 +136,7 @@ def write_status(status: PolicyStatus) -> dict[str, Any]:
         [{key: value for key, value in asdict(each).items() if value} for each in kept]
         for kept in (status.config, status.tried)
     )
-    often_empty = ("image", "before", "template", "finished", "message")
+    often_empty = ("pods", "image", "before", "template", "finished", "message")
     record = run and {**asdict(run), **{key: getattr(run, key) or None for key in often_empty}}
     times = {"schedule": status.schedule, "lastScheduleTime": status.scheduled, "lastSkipped": status.skipped}
     kept = {"config": config, "tried": tried, **times}

@@ -100,11 +100,11 @@ class Skip(ReasonTable):
     NOT_STARTED = "NotStarted", "container {container} has not started yet"
     POD_WOULD_END = (
         "PodWouldEnd",
-        "the restartPolicy of container {container} is not Always, so a restart of the whole pod may end it",
+        "the whole pod may end after a restart, because the restartPolicy of container {container} is not Always",
     )
     HOOK_NEEDS_IP = (
         "HookNeedsPodIP",
-        "the httpGet preStop hook of container {container} has no host, and a restart of the whole pod would skip it",
+        "a restart of the whole pod would skip the httpGet preStop hook of container {container}, which has no host",
     )
     UNFIT = "NotRestartedInPlace", "the whole pod cannot be restarted in place"
     POD_RECENT = "PodAlreadyRestarted", "the pod was already restarted"
