@@ -84,7 +84,11 @@ class PlainProcess:
         """Whether it runs."""
         if self._child is not None:
             return self._child.poll() is None
-        return Path(f"/proc/{self.pid}").exists()
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] not in "ZX"  # its parent has not noticed its end yet
 
     def start(self) -> None:
         """Start it again, if it does not run."""

@@ -47,6 +47,7 @@ def test_a_process_is_killed_and_started_as_it_was(folder: Path) -> None:
         assert process.pid == child.pid, "it runs already"
         child.poll()
         process.send(signal.SIGKILL)
+        assert not process.runs, "it has ended, although its parent has not noticed yet"
         assert child.wait() == -signal.SIGKILL
         assert not process.runs
         process.start()
