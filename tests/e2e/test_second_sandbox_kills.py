@@ -5,6 +5,7 @@ their PID files (CRRD_TEST_PROCESSES, with the tests in the same PID namespace).
 """
 
 import asyncio
+import functools
 import os
 import signal
 from collections.abc import AsyncIterator, Sequence
@@ -34,17 +35,18 @@ pytestmark = [
 ]
 
 
-def process(cluster: Cluster, part: Part) -> Process:
-    """Return kubelet or the runtime."""
+@functools.cache  # what it has started is a child of this process, and must be awaited by the same object
+def process(node_name: str, part: Part) -> Process:
+    """Return kubelet or the runtime of a node."""
     own, folder = os.environ.get(VARIABLE), os.environ.get(PROCESSES, "")
-    found = found_in_cluster(Path(own), cluster.node_name) if own else found_in([Path(folder)])
+    found = found_in_cluster(Path(own), node_name) if own else found_in([Path(folder)])
     return found[part][0]
 
 
 @asynccontextmanager
 async def without(cluster: Cluster, part: Part, number: signal.Signals) -> AsyncIterator[None]:
     """Kill or stop kubelet or the runtime, and let it run again in the end."""
-    which = process(cluster, part)
+    which = process(cluster.node_name, part)
     await asyncio.to_thread(which.send, number)
     try:
         yield
@@ -131,14 +133,23 @@ async def test_it_is_removed_in_the_hook(cluster: Cluster) -> None:
     await show(cluster, {"removed in the hook": await result(cluster, seen)})
 
 
-async def test_another_one_in_the_hook(cluster: Cluster) -> None:
-    """As two clients would do that do not know each other."""
+@pytest.mark.parametrize("step", [1, 2])
+async def test_another_one_in_the_hook(cluster: Cluster, step: int) -> None:
+    """As two clients would do that do not know each other. With a step of 1, it has the attempt of kubelet's next one.
+
+    CRI-O then gives kubelet the sandbox that is there, in the node's network.
+    """
     before, since = await runs(cluster, member("app", hook_seconds=3)), monotonic()
-    await second.second_sandbox(cluster, before)
+    await second.second_sandbox(cluster, before, step=step)
     await second.written(cluster, before, "app-hook")
-    await second.second_sandbox(cluster, before)
+    made = await second.second_sandbox(cluster, before, step=step)
     seen = await second.awaited(cluster, before, since)
-    await show(cluster, {"a third sandbox in the hook": await result(cluster, seen)})
+    text = await result(cluster, seen)
+    filtered = pb.ListContainersRequest(filter=pb.ContainerFilter(pod_sandbox_id=made))
+    inside = (await cluster.cri.ListContainers(filtered, timeout=PATIENCE)).containers
+    where = "containers have run IN THE THIRD SANDBOX, " if inside else ""
+    await show(cluster, {f"a third sandbox in the hook, attempts in steps of {step}": where + text})
+    assert not (inside and step > 1)
 
 
 @pytest.mark.parametrize("network", ["NODE", "POD"])

@@ -93,10 +93,15 @@ async def run(cluster: Cluster, config: pb.PodSandboxConfig) -> str:
     return (await cluster.cri.RunPodSandbox(pb.RunPodSandboxRequest(config=config), timeout=PATIENCE)).pod_sandbox_id
 
 
-async def second_sandbox(cluster: Cluster, pod: Json, network: "pb.NamespaceMode.ValueType" = pb.NODE) -> str:
-    """Run a second sandbox of the pod, and return its ID."""
+async def second_sandbox(
+    cluster: Cluster, pod: Json, network: "pb.NamespaceMode.ValueType" = pb.NODE, step: int = 1
+) -> str:
+    """Run a second sandbox of the pod, and return its ID. Its attempt is the newest one plus `step`.
+
+    Kubelet's next sandbox has the newest attempt plus 1.
+    """
     newest = max((each.metadata.attempt for each in await cluster.sandboxes(as_in_runtime(pod))), default=0)
-    return await run(cluster, configuration(pod, newest + 1, network))
+    return await run(cluster, configuration(pod, newest + step, network))
 
 
 async def remove(cluster: Cluster, sandbox_id: str) -> None:
@@ -215,6 +220,9 @@ async def written(cluster: Cluster, pod: Json, word: str, times: int = 1) -> Non
 async def run_ruled(cluster: Cluster, name: str, containers: Sequence[Json], **options: Any) -> Json:
     """Run a pod with restart rules that restart all containers. Skips the test if the API server does not know them."""
     why = "this cluster has no RestartAllContainers (Kubernetes 1.36)"
+    node = await cluster.client.get(NODES, "", cluster.node_name)
+    if int(node["status"]["nodeInfo"]["kubeletVersion"].split(".")[1]) < 36:
+        pytest.skip(why)
     try:
         pod = await cluster.run_pod(name, containers, **SPEC, **options)
     except ApiRefusedError as error:

@@ -28,8 +28,11 @@ PAGE = ROOT / "docs" / "support.md"
 HEADER = "| Kubernetes | runtime | architecture | date | commit | result |\n|---|---|---|---|---|---|\n"
 _ON_CLUSTER = ("policies", "runs_of_others", "uninstall")
 TESTS = ("tests/e2e", *(f"tests/repo/test_{each}_on_cluster.py" for each in _ON_CLUSTER))
-LONGER = ("test_three_nodes.py", "test_thousand.py", "test_upgrades.py", "test_image_trouble.py")
-"""Those of tests/e2e that need several nodes or kubelets, or half an hour. They have commands of their own."""
+LONGER = (
+    *("test_three_nodes.py", "test_thousand.py", "test_upgrades.py", "test_image_trouble.py"),
+    *("test_second_sandbox.py", "test_second_sandbox_kills.py"),
+)
+"""Those of tests/e2e that need several nodes or kubelets, or take long. They have commands of their own."""
 
 
 @dataclass(eq=False)  # pytest keeps plugins in sets
