@@ -108,12 +108,13 @@ def test_the_skip_names_the_container_that_is_its_cause() -> None:
     assert row.wait.why.endswith("because the restartPolicy of container b is not Always")
 
 
-def test_static_pods_and_groups_are_skipped() -> None:
+def test_pods_of_groups_and_on_the_hosts_network_are_skipped() -> None:
     pod = member("web-0", *POD)
-    static, grouped = (
-        replace(pod, pod=replace(pod.pod, static_uid=uid, group=group)) for uid, group in (("u", ""), ("", "LWS"))
+    on_host, grouped = (
+        replace(pod, pod=replace(pod.pod, host_network=host, group=group))
+        for host, group in ((True, ""), (False, "LWS"))
     )
-    assert only(static)[1] == Skip.STATIC
+    assert only(on_host)[1] == Skip.HOST_NETWORK
     assert only(grouped)[1] == Skip.RESTARTS_GROUP
     assert only(grouped, whole(allow_pod_restart=True))[0] is Stage.WAITING
 

@@ -106,7 +106,11 @@ class Skip(ReasonTable):
         "HookNeedsPodIP",
         "a restart of the whole pod would skip the httpGet preStop hook of container {container}, which has no host",
     )
-    UNFIT = "NotRestartedInPlace", "the whole pod cannot be restarted in place"
+    HOST_NETWORK = "HostNetwork", "a pod on the host's network is not restarted as a whole"
+    RESTARTS_TWICE = (
+        "PodWouldRestartTwice",
+        "the restartPolicyRules of container {container} may restart the whole pod a second time",
+    )
     POD_RECENT = "PodAlreadyRestarted", "the pod was already restarted"
     POD_FRESH = "PodNotStale", "the pod uses no ConfigMap or Secret that has changed since its containers started"
     RECENT = "AlreadyRestarted", "container {container} was already restarted"

@@ -24,7 +24,8 @@ from crrd.kubelet.version import known_minor
 _OF_REASON = {
     Reason.POD_WOULD_END: Skip.POD_WOULD_END,
     Reason.HOOK_NEEDS_IP: Skip.HOOK_NEEDS_IP,
-    Reason.STATIC_POD: Skip.STATIC,
+    Reason.HOST_NETWORK: Skip.HOST_NETWORK,
+    Reason.RESTARTS_TWICE: Skip.RESTARTS_TWICE,
 }
 
 
@@ -36,7 +37,7 @@ def never_in_place(
     The parameters are as in `barred`.
     """
     if message := unfit(replace(member.pod, containers={container.name: container}), minor):
-        return _OF_REASON.get(message.reason, Skip.UNFIT)
+        return _OF_REASON[message.reason]
     return barred(member.pod, container, minor, allow_pod_restart=allow_pod_restart)
 
 
