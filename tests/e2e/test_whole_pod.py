@@ -1,10 +1,11 @@
 """A whole pod is restarted in place: hooks, grace, order, init containers, on a real runtime and kubelet."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from crrd.kube.resources import REQUESTS
+from crrd.kube.resources import REQUESTS, Resource
 from tests.support.cluster import (
     Cluster,
     Json,
@@ -18,6 +19,7 @@ from tests.support.cluster import (
 )
 from tests.support.command import explained
 from tests.support.daemons import NodeDaemon
+from tests.support.recreates import daemons, lines, pod_spec, pods_of, recorded, recreate, workload
 
 pytestmark = [pytest.mark.containerd, pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -135,3 +137,44 @@ async def test_a_request_for_instances_that_were_restarted_is_done(cluster: Clus
     assert states(done) == {"app": "Succeeded", "side": "Succeeded"}
     assert once(cluster.read("web", "log").split()), cluster.read("web", "log")
     assert node_daemon.pid
+
+
+@pytest.mark.skipif(foreign() is None, reason="needs pods with a network of their own")
+async def test_a_deployment_within_its_budget(cluster: Cluster, tmp_path: Path) -> None:
+    """30 pods: each hook, stop and init container once, by a log in an emptyDir. The Service has the new IPs."""
+    log = {"name": "log", "mountPath": "/shared"}
+    plain = pod_spec(cluster, "app", "init", "side")
+    app, init, side = ({**each, "volumeMounts": [log]} for each in plain["containers"])
+    app |= {"command": ["/bin/sh", "-c", running("app")], "lifecycle": HOOK}
+    init |= {"command": ["/bin/sh", "-c", "echo init >> /shared/log"]}
+    side |= {"command": ["/bin/sh", "-c", running("side")], "restartPolicy": "Always"}
+    own = {"hostNetwork": False, "volumes": [{"name": "log", "emptyDir": {}}]}
+    spec = {**plain, **own, "containers": [app], "initContainers": [init, side], "terminationGracePeriodSeconds": 20}
+    before = await workload(cluster, "Deployment", "web", 30, spec=spec)
+    service = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}
+    await cluster.client.create(Resource("services"), cluster.namespace, service)
+    async with daemons(cluster, tmp_path), recorded(cluster, "web") as record:
+        ended = await recreate(cluster, "deployment/web", "--whole-pod", "--max-unavailable", "20%", "-o", "json")
+    assert ended.code == 0, ended
+    assert lines(ended)[-1]["pods"]["done"] == 30
+    assert record.most_unready <= 6
+    after = await pods_of(cluster, "web")
+    assert [each["metadata"]["uid"] for each in after] == [each["metadata"]["uid"] for each in before]
+    assert not {each["status"]["podIP"] for each in after} & {each["status"]["podIP"] for each in before}
+    assert [restart_count(each, "app") for each in after] == [1] * 30
+    for pod in after:
+        said = await cluster.execute(container_id(pod, "app"), "cat", "/shared/log")
+        assert once(said.stdout.decode().split()), said.stdout
+    assert await addresses(cluster) == {each["status"]["podIP"] for each in after}
+
+
+async def addresses(cluster: Cluster) -> set[str]:
+    """The ready addresses of the Service, once there are as many as pods."""
+    slices, wanted = Resource("endpointslices", "discovery.k8s.io"), "kubernetes.io/service-name=web"
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = await cluster.client.list_all(slices, dict, namespace=cluster.namespace, label_selector=wanted)
+            ends = [each for one in found.items for each in one["endpoints"] if each["conditions"]["ready"]]
+            if len(ends) == 30:
+                return {address for each in ends for address in each["addresses"]}
+            await asyncio.sleep(0.1)
