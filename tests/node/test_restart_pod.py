@@ -305,6 +305,17 @@ async def test_a_container_is_left_to_kubelet_while_it_restarts_the_pod(moment: 
         node.assert_restarted_once(await node.completed("r2"))
 
 
+async def test_a_second_sandbox_that_was_removed_is_made_again() -> None:
+    """The request was not active for a moment, or somebody has cleaned up, before kubelet noticed the sandbox."""
+    async with PodNode() as node:
+        node.sandbox.kubelet_up.clear()
+        node.post(asked())
+        await node.until(lambda: node.status().phase is RequestPhase.RECREATING)
+        await node.sandbox.remove(node.sandbox.newest)
+        node.sandbox.kubelet_up.set()
+        node.assert_restarted_once(await node.completed())
+
+
 async def test_a_stop_that_is_due_after_a_hook_comes_first() -> None:
     """Its request has ended, and the runtime refuses the stop at first. Kubelet would run the hook again."""
     async with PodNode(hook=Hook(HookKind.EXEC, command=("drain",))) as node:

@@ -117,7 +117,7 @@ class PodJudge(Pace):
         known = self.known[made.request_uid]
         self._made[known.uid] += 1
         lost = known.restored or known.unpinned
-        if self._made[known.uid] > 1 and not lost:
+        if self._made[known.uid] > 1 and not (lost or known.away):  # then the sweep has removed the first one
             self.broken(f"{known.name} restarts its pod a second time")
         others = self._world.sandboxes.of(made.pod_uid)
         if any(each.attempt > made.attempt for each in others):

@@ -79,7 +79,7 @@ TURNS = [
     (Turn.RESTARTED, asked(), scene(sandboxes=(THIRD,))),
     (Turn.RESTARTED, asked(), scene(sandboxes=())),
     (Turn.AWAITED, asked(), scene(sandboxes=(FIRST, SECOND))),
-    (Turn.AWAITED, asked(), scene(works=tried())),
+    (Turn.RETRIED, asked(), scene(works=tried())),
     (Turn.AWAITED, asked(), scene(sandboxes=(stopped(),))),
     (Turn.MAKING, asked(), scene(works=MAKING)),
     (Turn.UNFIT, asked(), scene(pod=pod(APP, host_network=True))),

@@ -177,7 +177,7 @@ def _abandon(view: SandboxView) -> Decision:
 
 def _retry(view: SandboxView) -> Decision:
     last = view.work.last_stop
-    count, error = (0, "") if last is None else (last.count, last.error)
+    count, error = (0, "") if last is None else (last.count, last.error or "the second sandbox was removed")
     why = Message.of(Reason.SANDBOX_RETRIED, times="once" if count == 1 else f"{count} times", error=error)
     at = view.retry_at
     return _all(view, lambda each: Step(state=recreating(each.state, each.work, why), wake_at=at))
@@ -228,7 +228,7 @@ _RULES: tuple[_Rule, ...] = (
     (lambda view: view.pin is None, Turn.NOT_PINNED, _pin),
     (lambda view: view.whole.pod.ended, Turn.POD_ENDED, _ended),
     (lambda view: view.restarted, Turn.RESTARTED, _await_kubelet),
-    (lambda view: view.second is not None or view.work.stopped, Turn.AWAITED, _await_kubelet),
+    (lambda view: view.second is not None, Turn.AWAITED, _await_kubelet),
     (lambda view: view.work.under_way is not None, Turn.MAKING, _make),
     (lambda view: view.first is not None and not view.first.ready, Turn.AWAITED, _await_kubelet),
     (lambda view: view.unfit, Turn.UNFIT, _unfit),
