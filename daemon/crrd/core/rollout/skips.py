@@ -12,7 +12,14 @@ from crrd.core.rollout.waits import Skip
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 
 RESTART_MORE = (Skip.RESTARTS_POD, Skip.RESTARTS_GROUP)  # What `allow_pod_restart` allows
-BAR_POD = (*RESTART_MORE, Skip.NOT_STARTED, Skip.POD_WOULD_END, Skip.HOOK_NEEDS_IP)
+BAR_POD = (
+    *RESTART_MORE,
+    Skip.NOT_STARTED,
+    Skip.POD_WOULD_END,
+    Skip.HOOK_NEEDS_IP,
+    Skip.HOST_NETWORK,
+    Skip.RESTARTS_TWICE,
+)
 """Why a pod is skipped because of one container, even if others could be recreated."""
 LABEL_CHARACTERS = 63  # Most characters of a label's value (k8s.io/apimachinery, LabelValueMaxLength)
 
