@@ -261,14 +261,16 @@ async def test_a_second_sandbox_of_a_request_that_is_gone_is_removed(errors: int
         assert node.sandbox.restarts == 0
 
 
-async def test_a_request_that_ends_before_kubelet_has_noticed_leaves_no_second_sandbox() -> None:
+@pytest.mark.parametrize("made", [False, True])
+async def test_a_request_that_ends_before_kubelet_has_noticed_leaves_no_second_sandbox(made: bool) -> None:
     async with PodNode() as node:
         node.sandbox.kubelet_up.clear()
         node.sandbox.seconds = 5.0
         sweep = asyncio.create_task(node.controller.sweep.run())
         node.post(asked())
-        await node.until(lambda: bool(node.sandbox.asked))
-        node.delete("r1")  # while the runtime makes it
+        await node.until(lambda: bool(node.seconds if made else node.sandbox.asked))
+        await asyncio.sleep(1.0 if made else 0.0)
+        node.delete("r1")  # while the runtime makes it, or later
         await asyncio.sleep(60)
         sweep.cancel()
         assert (node.sandbox.removed, node.sandbox.restarts) == (["sandbox-1"], 0)
