@@ -318,6 +318,16 @@ async def test_a_second_sandbox_that_was_removed_is_made_again() -> None:
         node.assert_restarted_once(await node.completed())
 
 
+async def test_a_container_is_left_to_kubelet_after_the_deadline_of_the_restart() -> None:
+    """The manager has ended the request for the pod, which still has its label."""
+    async with PodNode(hook=Hook(HookKind.EXEC, command=("drain",))) as node:
+        node.post(asked())
+        await node.until(lambda: node.sandbox.restarting)
+        node.post(replace(node.requests["r1"], status=Status(RequestPhase.COMPLETED), resource_version="50"))
+        node.post(request("app", "side", uid="r2"))
+        node.assert_restarted_once(await node.completed("r2"))
+
+
 async def test_a_stop_that_is_due_after_a_hook_comes_first() -> None:
     """Its request has ended, and the runtime refuses the stop at first. Kubelet would run the hook again."""
     async with PodNode(hook=Hook(HookKind.EXEC, command=("drain",))) as node:
