@@ -71,6 +71,7 @@ CASES: dict[str, tuple[Member, Skip | None]] = {
         started("app", pod=(container(), container("debug", kind=ContainerKind.EPHEMERAL))),
         Skip.POD_RECENT,
     ),
+    "another runtime": (member("web-0", SIDE, container(container_id="other://1")), Skip.OTHER_RUNTIME),
     "one crashes": (member("web-0", INIT, container(running=False, started_at="", waiting_reason="Crash")), None),
     "one has never started": (member("web-0", INIT, container(container_id="", running=False)), Skip.NOT_STARTED),
     "one of two has never started": (

@@ -19,6 +19,7 @@ BAR_POD = (
     Skip.HOOK_NEEDS_IP,
     Skip.HOST_NETWORK,
     Skip.RESTARTS_TWICE,
+    Skip.OTHER_RUNTIME,
 )
 """Why a pod is skipped because of one container, even if others could be recreated."""
 LABEL_CHARACTERS = 63  # Most characters of a label's value (k8s.io/apimachinery, LabelValueMaxLength)

@@ -111,6 +111,10 @@ class Skip(ReasonTable):
         "PodWouldRestartTwice",
         "the restartPolicyRules of container {container} may restart the whole pod a second time",
     )
+    OTHER_RUNTIME = (
+        "OtherRuntime",
+        "whole pods are not restarted in place with the container runtime of container {container}",
+    )
     POD_RECENT = "PodAlreadyRestarted", "the pod was already restarted"
     POD_FRESH = "PodNotStale", "the pod uses no ConfigMap or Secret that has changed since its containers started"
     RECENT = "AlreadyRestarted", "container {container} was already restarted"

@@ -10,10 +10,10 @@ from dataclasses import replace
 from crrd.core.api.pod import ContainerKind, PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
-from crrd.core.api.types import StatePhase
+from crrd.core.api.types import Pin, StatePhase
 from crrd.core.config.objects import changes
 from crrd.core.config.references import Reference
-from crrd.core.recreate.sandbox_view import unfit
+from crrd.core.recreate.sandbox_view import RUNTIMES, unfit
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.restart import Restart
 from crrd.core.rollout.skips import barred
@@ -38,6 +38,8 @@ def never_in_place(
     """
     if message := unfit(replace(member.pod, containers={container.name: container}), minor):
         return _OF_REASON[message.reason]
+    if container.container_id and Pin(container.container_id).runtime not in RUNTIMES:
+        return Skip.OTHER_RUNTIME
     return barred(member.pod, container, minor, allow_pod_restart=allow_pod_restart)
 
 
