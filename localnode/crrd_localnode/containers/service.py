@@ -5,6 +5,9 @@ Missing methods are answered with UNIMPLEMENTED, see `rpc`.
 # ruff: noqa: D102 - methods are documented by the call they answer
 
 import asyncio
+import json
+
+from google.protobuf import json_format
 
 from cri_stubs import api_pb2
 from crrd import __version__
@@ -39,6 +42,17 @@ class RuntimeService:
             raise invalid(f"there is no runtime handler {request.runtime_handler!r}")
         sandbox = self._registry.add_sandbox(request.config, request.runtime_handler)
         return api_pb2.RunPodSandboxResponse(pod_sandbox_id=sandbox.id)
+
+    async def pod_sandbox_status(self, request: api_pb2.PodSandboxStatusRequest) -> api_pb2.PodSandboxStatusResponse:
+        """Answer PodSandboxStatus. As containerd, a verbose response has the sandbox's configuration as JSON."""
+        sandbox = self._registry.sandbox(request.pod_sandbox_id)
+        status = api_pb2.PodSandboxStatus(
+            id=sandbox.id, metadata=sandbox.config.metadata, state=sandbox.state, created_at=sandbox.created_at,
+            labels=sandbox.config.labels, annotations=sandbox.config.annotations, runtime_handler=sandbox.handler,
+        )  # fmt: skip
+        config = json_format.MessageToDict(sandbox.config, preserving_proto_field_name=True)
+        info = {"info": json.dumps({"config": config})} if request.verbose else {}
+        return api_pb2.PodSandboxStatusResponse(status=status, info=info)
 
     async def stop_pod_sandbox(self, request: api_pb2.StopPodSandboxRequest) -> api_pb2.StopPodSandboxResponse:
         """Answer StopPodSandbox: kill its containers."""

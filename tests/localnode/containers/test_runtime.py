@@ -1,5 +1,6 @@
 """The local runtime over its real socket: sandboxes, containers, lists, events, images."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -29,6 +30,7 @@ async def test_says_who_it_is_and_that_it_is_well(client: Client) -> None:
 async def test_answers_all_other_methods_with_unimplemented(client: Client) -> None:
     served = {
         "Version", "Status", "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "ListPodSandbox",
+        "PodSandboxStatus",
         "CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "ListContainers",
         "ContainerStatus", "ExecSync", "ListImages", "ImageStatus", "PullImage", "RemoveImage",
     }  # fmt: skip
@@ -71,6 +73,17 @@ async def test_a_sandbox_from_run_to_removal(client: Client) -> None:
     async with refused(NOT_FOUND, container):
         await client.status(container)
     await client.runtime.StopPodSandbox(pb.StopPodSandboxRequest(pod_sandbox_id=sandbox))
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+async def test_a_verbose_status_of_a_sandbox_has_its_configuration(client: Client, *, verbose: bool) -> None:
+    sandbox = await client.sandbox("web")
+    request = pb.PodSandboxStatusRequest(pod_sandbox_id=sandbox, verbose=verbose)
+    found = await client.runtime.PodSandboxStatus(request)
+    assert (found.status.id, found.status.state) == (sandbox, pb.SANDBOX_READY)
+    assert ("info" in found.info) is verbose
+    if verbose:
+        assert json.loads(found.info["info"])["config"]["metadata"]["name"] == "web"
 
 
 async def test_removing_a_sandbox_kills_what_runs_in_it(client: Client) -> None:
