@@ -14,7 +14,7 @@ from crrd.core.recreate.view import ContainerView
 from crrd.core.recreate.whole_pod import PodView
 from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 
-RUNTIMES = frozenset({"containerd", "cri-o"})  # Where it was tried (docs/support.md)
+RUNTIMES = frozenset({"containerd", "cri-o", "crrd-local"})  # Where it was tried (docs/support.md)
 
 
 def unfit(pod: Pod, kubelet_minor: int | None) -> Message:
