@@ -13,7 +13,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "two containers. Restarts one of them with nothing installed, then installs crrd, and shows what it adds."
     )
     real = "--cri-endpoint unix:///run/containerd/containerd.sock --image busybox:1.36"
-    parser.epilog = f"examples:\n  crrd demo\n  crrd demo {real}"
+    parser.epilog = (
+        f"examples:\n  crrd demo\n  crrd demo {real}\n"
+        "  crrd demo --keep     then, for example: kubectl recreate deployment/web --whole-pod"
+    )
     add_cri_flag(parser)
     about = "an image with a shell that the runtime has or can pull"
     add_flag(parser, "--image", about, default="busybox", metavar="IMAGE")
