@@ -252,6 +252,19 @@ def test_a_sandbox(ready: bool, made: bool) -> None:
     assert expected.pin == Pin("containerd://s1", 3)
 
 
+def test_a_sandbox_of_kubelet_is_never_taken_for_one_of_crrd() -> None:
+    """Kubelet copies the labels of the pod, which its author chooses."""
+    marks = {**SANDBOX_LABELS, "crrd.dev/made-by": "crrd", "crrd.dev/request-uid": "r1"}
+    listed = api_pb2.PodSandbox(id="s1", labels=marks, annotations={"kubernetes.io/config.source": "api"})
+    assert convert.sandbox(listed, "containerd").request_uid == ""
+
+
+def test_kubelet_never_asks_for_the_number_of_the_second_sandbox_with_cri_o() -> None:
+    """CRI-O would give it the second sandbox, and the pod's containers would be on the host's network."""
+    first = Sandbox("s1", "cri-o", "shop", "web-0", "uid-1", True, 7, 3)
+    assert convert.second_sandbox(first, "r1", "").metadata.attempt == 5
+
+
 def test_the_second_sandbox_is_one_of_the_pod_for_kubelet_and_needs_no_network_of_its_own() -> None:
     config = convert.second_sandbox(Sandbox("s1", "containerd", "shop", "web-0", "uid-1", True, 7, 3), "r1", "/pods/x")
     meta = config.metadata

@@ -276,6 +276,58 @@ async def test_a_request_that_ends_before_kubelet_has_noticed_leaves_no_second_s
         assert (node.sandbox.removed, node.sandbox.restarts) == (["sandbox-1"], 0)
 
 
+@pytest.mark.parametrize("force", [False, True])
+async def test_a_request_waits_while_kubelet_restarts_the_pod_for_one_that_has_ended(force: bool) -> None:
+    """The sweep has removed the second sandbox of that one. Another one now would run init containers twice."""
+    async with PodNode() as node:
+        node.sandbox.hook_seconds = 30
+        sweep = asyncio.create_task(node.controller.sweep.run())
+        node.post(asked())
+        await node.until(lambda: node.sandbox.restarting)
+        node.delete("r1")
+        await asyncio.sleep(5)
+        assert node.sandbox.removed == ["sandbox-1"]
+        node.post(asked("r2", strategy=Strategy(force=force)))
+        await asyncio.sleep(5)
+        assert node.sandbox.restarting
+        assert node.sandbox.asked == ["r1"]
+        assert (await node.completed("r2")).phase is RequestPhase.COMPLETED
+        sweep.cancel()
+
+
+async def test_the_restart_of_a_pod_with_a_long_grace_period_is_remembered() -> None:
+    """Otherwise the hook would run a second time, for a request that comes more than a minute later."""
+    async with PodNode(hook=Hook(HookKind.EXEC, command=("drain",))) as node:
+        node.grace, node.sandbox.hook_seconds = 300, 200
+        sweep = asyncio.create_task(node.controller.sweep.run())
+        node.post(asked())
+        await node.until(lambda: node.sandbox.restarting)
+        await asyncio.sleep(5)
+        node.delete("r1")
+        await asyncio.sleep(100)
+        node.post(request("app", "side", uid="r2"))
+        await node.completed("r2")
+        sweep.cancel()
+        assert node.hooks_run == []
+        assert node.sandbox.restarts == 1
+
+
+async def test_a_second_sandbox_whose_answer_was_lost_counts_when_it_is_removed() -> None:
+    """Kubelet has seen it. The next request is for a container, and must not run its hook again."""
+    async with PodNode(hook=Hook(HookKind.EXEC, command=("drain",))) as node:
+        node.sandbox.hook_seconds, node.sandbox.lost_answers = 20, 1
+        sweep = asyncio.create_task(node.controller.sweep.run())
+        node.post(asked())
+        await node.until(lambda: node.sandbox.restarting)
+        node.delete("r1")
+        await node.until(lambda: bool(node.sandbox.removed))
+        node.post(request("app", "side", uid="r2"))
+        await node.completed("r2")
+        sweep.cancel()
+        assert node.hooks_run == []
+        assert node.sandbox.restarts == 1
+
+
 async def test_a_second_sandbox_that_is_needed_or_alone_is_not_removed() -> None:
     """A live request waits for kubelet. Or kubelet may run containers in it, because it is the only one."""
     async with PodNode() as node:

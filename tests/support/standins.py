@@ -92,6 +92,7 @@ class MemoryNode:
         self.kubelet_seconds = 0.5
         self.gate = False
         self.static_uid = ""
+        self.grace: int | None = None  # The pod's grace period, in seconds
         self._tasks: set[asyncio.Task[Any]] = set()
         for name in names or ("app",):
             self._create(name, "old" if len(names) < 2 else f"old-{name}")
@@ -168,6 +169,7 @@ class MemoryNode:
             readiness_gate=self.gate,
             pod_ip="127.0.0.1",
             node_name=NODE,
+            grace_seconds=self.grace,
             static_uid=self.static_uid,
             deleting=self.deleting,
         )

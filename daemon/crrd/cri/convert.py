@@ -53,8 +53,11 @@ def instance(container: api_pb2.Container, runtime: str) -> Instance:
 
 
 def sandbox(listed: api_pb2.PodSandbox, runtime: str) -> Sandbox:
-    """Convert one entry of ListPodSandbox; `runtime` is the runtime's name."""
-    marks = listed.labels
+    """Convert one entry of ListPodSandbox; `runtime` is the runtime's name.
+
+    Kubelet copies the labels of a pod, which may be anything, to its sandboxes, and adds an annotation of its own.
+    """
+    marks, of_kubelet = listed.labels, labels.ANNOTATION_CONFIG_SOURCE in listed.annotations
     return Sandbox(
         id=listed.id,
         runtime=runtime,
@@ -64,7 +67,7 @@ def sandbox(listed: api_pb2.PodSandbox, runtime: str) -> Sandbox:
         ready=listed.state == api_pb2.SANDBOX_READY,
         created_at=listed.created_at,
         attempt=listed.metadata.attempt,
-        request_uid=marks.get(LABEL_REQUEST_UID, ""),
+        request_uid="" if of_kubelet else marks.get(LABEL_REQUEST_UID, ""),
     )
 
 
@@ -72,11 +75,14 @@ def second_sandbox(first: Sandbox, request_uid: str, cgroup_parent: str) -> api_
     """Return the configuration of an empty sandbox beside a pod's, which makes kubelet restart the pod.
 
     It is on the host's network, so that no CNI plugin is called. It has the pod's cgroup, because runtimes that use
-    systemd refuse one without a slice. Kubelet never creates a sandbox with the same number (`attempt`) again.
+    systemd refuse one without a slice. It has the next number (`attempt`), which containerd gives only once. CRI-O
+    gives the existing sandbox to a second caller. If that were kubelet, it would start containers in it. So there, it
+    has a number for which kubelet does not ask.
     """
+    attempt = first.attempt + (2 if first.runtime == "cri-o" else 1)
     config = api_pb2.PodSandboxConfig(
         metadata=api_pb2.PodSandboxMetadata(
-            name=first.pod_name, uid=first.pod_uid, namespace=first.pod_namespace, attempt=first.attempt + 1
+            name=first.pod_name, uid=first.pod_uid, namespace=first.pod_namespace, attempt=attempt
         ),
         log_directory=f"{POD_LOGS}/{first.pod_namespace}_{first.pod_name}_{first.pod_uid}",
         labels={

@@ -239,7 +239,8 @@ class NodeRuntime:
 
     async def made_sandboxes(self) -> tuple[Sandbox, ...]:
         """Return the sandboxes that crrd has made, of all pods."""
-        return await self._list_sandboxes(self._found(), {convert.LABEL_MADE_BY: convert.MADE_BY})
+        found = await self._list_sandboxes(self._found(), {convert.LABEL_MADE_BY: convert.MADE_BY})
+        return tuple(each for each in found if each.request_uid)  # a pod may have the same label
 
     async def _list_sandboxes(
         self, connections: Sequence[Connection], labels: Mapping[str, str]

@@ -5,6 +5,7 @@ Source: Kubernetes' pkg/kubelet/types (labels.go, pod_update.go) and pkg/kubelet
 
 ANNOTATION_MIRROR = "kubernetes.io/config.mirror"  # On the mirror pod that kubelet creates in the API for a static pod
 ANNOTATION_CONFIG_HASH = "kubernetes.io/config.hash"  # On both pods: the UID of the static pod on its node
+ANNOTATION_CONFIG_SOURCE = "kubernetes.io/config.source"  # Added by kubelet to each pod, and so on its sandboxes
 LABEL_POD_NAME = "io.kubernetes.pod.name"
 LABEL_POD_NAMESPACE = "io.kubernetes.pod.namespace"
 LABEL_POD_UID = "io.kubernetes.pod.uid"

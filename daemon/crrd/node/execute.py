@@ -106,7 +106,7 @@ class Executor:
                 self.slots.take(request.pod_key)
                 run = self._stop(action, record, recorder)
             case RestartPod():
-                changes["under_way"] = WorkKind.SANDBOX
+                changes |= {"under_way": WorkKind.SANDBOX, "pod_grace": action.grace}
                 self.slots.take(request.pod_key)
                 run = self._restart_pod(action, record, recorder)
             case RunHook():

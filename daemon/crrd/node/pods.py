@@ -7,7 +7,8 @@ from typing import Any
 
 from crrd.core.api.pod import Pod, PodMeta
 from crrd.core.api.types import WHOLE_POD, Request
-from crrd.core.recreate.observation import NO_WORK, Work
+from crrd.core.recreate.observation import NO_WORK, StopAttempt, Work
+from crrd.core.recreate.request_view import RESTART_SECONDS
 from crrd.kube.informer import Objects
 from crrd.node.records import PodRecord, PodState, RequestRecord
 
@@ -237,6 +238,14 @@ def note_work(pods: Pods, record: RequestRecord, bare_id: str, **changes: Any) -
     drop_unneeded(pods, record)
 
 
+def note_second_sandbox(pods: Pods, pod_key: str, request_uid: str) -> None:
+    """Record that a second sandbox was there, although the answer of its call may have been lost."""
+    record = pods.peek(pod_key).worked.get(request_uid)
+    for bare_id, work in list(record.works.items()) if record is not None else ():
+        if record is not None and work.name == WHOLE_POD:
+            note_work(pods, record, bare_id, last_stop=StopAttempt(1, asyncio.get_running_loop().time()))
+
+
 def drop_unneeded(pods: Pods, record: RequestRecord, *, completed: bool = False) -> None:
     """Forget the work of a request that is not live, as far as it is not under way.
 
@@ -274,5 +283,5 @@ def _kept_until(work: Work, *, may_return: bool) -> float:
     if work.hook_until is not None and not work.stopped:
         until = max(work.stop_until, (work.hook_began or 0.0) + LEFT_SECONDS)
     if work.last_stop is not None and (may_return or work.name == WHOLE_POD):
-        until = max(until, work.last_stop.ended + LEFT_SECONDS)
+        until = max(until, work.last_stop.ended + max(LEFT_SECONDS, work.pod_grace + RESTART_SECONDS))
     return until

@@ -13,7 +13,7 @@ from crrd.lib.backoff import Backoff, Retry
 from crrd.lib.errors import CrrdError
 from crrd.lib.heartbeat import LATE_SECONDS, Heartbeat
 from crrd.lib.looptime import loop_time
-from crrd.node.pods import Pods
+from crrd.node.pods import Pods, note_second_sandbox
 from crrd.ports import Runtime
 
 SWEEP_RETRY = Backoff(initial=0.5, factor=2.0, maximum=30.0, jitter=0.1)  # Delay between failed attempts
@@ -58,4 +58,5 @@ class SandboxSweep:
             if any(each.ready and each.id != sandbox.id for each in beside):  # else kubelet may run containers in it
                 pod = f"{sandbox.pod_namespace}/{sandbox.pod_name}"
                 log.info("removing second sandbox", pod=pod, sandbox_id=sandbox.id, request_uid=sandbox.request_uid)
+                note_second_sandbox(self._pods, pod, sandbox.request_uid)
                 await self._runtime.remove_sandbox(sandbox)

@@ -79,6 +79,7 @@ class RestartPod:
 
     request: Request
     target: Sandbox  # The one that is to go
+    grace: float  # Of the pod, in seconds
     spent_before: float = 0.0  # See RunHook
 
     @property

@@ -149,6 +149,7 @@ class Work:
     this process has sent no stop."""
     last_stop: StopAttempt | None = None
     pod_uid: str = ""  # The pod's in the runtime
+    pod_grace: float = 0.0  # Grace period of the pod whose second sandbox it is, in seconds
 
     @property
     def hook_ended(self) -> float | None:

@@ -2,7 +2,7 @@
 
 Then kubelet runs the preStop hooks, keeps the grace period, stops sidecars last, makes a new sandbox, and starts again
 with the first init container. crrd makes that second sandbox, and stops nothing. The sandbox that is to go is recorded
-before. The second one has the next number in the pod, which the runtime gives only once. So a pod is restarted at most
+before. The runtime makes at most one second sandbox for it, because its number is fixed. So a pod is restarted at most
 once for a request, even if the daemon is killed after any step.
 
 `serve` is an ordered table of rules, the first match wins. Source: kubelet's PodSandboxChanged, computePodActions and
@@ -15,9 +15,10 @@ from enum import StrEnum
 
 from crrd.core.api.pod import ContainerKind, Pod
 from crrd.core.api.reasons import EventReason, Reason
-from crrd.core.api.types import DEFAULT_GRACE_SECONDS, WHOLE_POD, RecreateState
+from crrd.core.api.types import WHOLE_POD, RecreateState, Strategy
 from crrd.core.recreate.actions import Decision, PinContainers, RestartPod, earliest, joined
 from crrd.core.recreate.messages import LATER_STEPS, NO_MESSAGE, Message, held_back, waited
+from crrd.core.recreate.observation import WorkKind
 from crrd.core.recreate.outcome import await_next
 from crrd.core.recreate.sandbox_view import SandboxView
 from crrd.core.recreate.settle import complete_as_failed, settle
@@ -99,8 +100,7 @@ def _await_kubelet(view: SandboxView) -> Decision:
     """Wait for the end of the old instances and for the next ones. A wait beyond the grace period gets a message."""
     why, more_at = _init_trouble(view.whole.pod), None
     if not why and view.second is not None:
-        grace = view.whole.pod.grace_seconds
-        since = view.second.created_at / 1e9 + (DEFAULT_GRACE_SECONDS if grace is None else grace)
+        since = view.second.created_at / 1e9 + _grace(view.whole.pod)
         late = since - view.whole.node.wall + view.whole.now
         seconds, more_at = waited(late, view.whole.now, LATER_STEPS)
         why = Message.of(Reason.POD_NOT_RESTARTED, seconds=seconds) if seconds else NO_MESSAGE
@@ -142,6 +142,11 @@ def _unfit(view: SandboxView) -> Decision:
     return complete_as_failed(view.whole, view.unfit)
 
 
+def _grace(pod: Pod) -> float:
+    """Return the pod's grace period in seconds."""
+    return float(Strategy().grace(pod.grace_seconds))
+
+
 def _rest(view: SandboxView) -> Decision:
     return _all(view, lambda each: Step(state=resting(each)))
 
@@ -164,8 +169,8 @@ def _silent(view: SandboxView) -> Decision:
 
 
 def _other_work(view: SandboxView) -> Decision:
-    work = view.other_work or "second sandbox"
-    return _all(view, lambda each: hold(each, Message.of(Reason.OTHER_WORK, work=work)))
+    why = Message.of(Reason.OTHER_WORK, work=view.other_work or WorkKind.SANDBOX)
+    return _all(view, lambda each: hold(each, why, look_at=view.whole.pod_restart_until))
 
 
 def _abandon(view: SandboxView) -> Decision:
@@ -194,7 +199,8 @@ def _send(view: SandboxView) -> Decision:
         why = f"Request {whole.request.name}: {whole.gate.message.text}"
         events.append(whole.event(EventReason.NO_READINESS_GATE, why))
     begin = events if view.work.last_stop is None else []
-    made = Decision((*begin, *(RestartPod(whole.request, each) for each in (view.first,) if each is not None)))
+    first = () if view.first is None else (RestartPod(whole.request, view.first, _grace(whole.pod)),)
+    made = Decision((*begin, *first))
     return made + _all(view, lambda each: Step(state=_killed(each), stop_sent=whole.now))
 
 
@@ -236,7 +242,7 @@ _RULES: tuple[_Rule, ...] = (
     (lambda view: view.whole.node.draining, Turn.DRAINING, _rest),
     (lambda view: view.whole.pod.restarting, Turn.RESTARTING, _restarting),
     (lambda view: view.whole.node.kubelet_silent_since is not None, Turn.KUBELET_SILENT, _silent),
-    (lambda view: view.other_work or view.others_second is not None, Turn.OTHER_WORK, _other_work),
+    (lambda view: view.waits_for_others, Turn.OTHER_WORK, _other_work),
     (lambda view: view.work.stop_abandoned, Turn.ABANDONED, _abandon),
     (lambda view: view.whole.now < view.retry_at, Turn.RETRIED, _retry),
     (lambda view: not view.whole.observed.may_stop, Turn.NO_SLOT, _no_slot),

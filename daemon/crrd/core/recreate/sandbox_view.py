@@ -121,6 +121,12 @@ class SandboxView:
         return next(map(str, (*(work.under_way for work in works if work.under_way is not None), *due)), "")
 
     @property
+    def waits_for_others(self) -> bool:
+        """Whether an earlier request is at work on the pod, or kubelet may be restarting the pod for one."""
+        made = self.others_second is not None or self.whole.pod_restart_until is not None
+        return made or bool(self.other_work)
+
+    @property
     def unfit(self) -> Message:
         """Why the pod must not be restarted in place."""
         meant = self.first or self.to_pin
