@@ -21,7 +21,7 @@ def with_init(cluster: Cluster) -> Json:
     init = {**app, "name": "setup", "command": writes("init"), "volumeMounts": mounts}
     volume = {"name": "shared", "hostPath": {"path": str(shared), "type": "Directory"}}
     containers = [{**app, "lifecycle": hook, "volumeMounts": mounts}, side]
-    return {**spec, "initContainers": [init], "containers": containers, "volumes": [volume]}
+    return {**spec, "hostNetwork": False, "initContainers": [init], "containers": containers, "volumes": [volume]}
 
 
 async def test_whole_pods_restart_one_after_the_other(tmp_path: Path) -> None:
