@@ -426,6 +426,14 @@ async def test_the_sandbox_of_a_pod_is_made_in_its_own_runtime(start: Start) -> 
     assert len(servers[0].requests("ListPodSandbox")) == 0
 
 
+async def test_a_silent_runtime_hides_no_sandbox_of_the_other(start: Start) -> None:
+    silent, home = ScriptedRuntime(name="containerd"), with_sandbox(ScriptedRuntime(name="cri-o"))
+    home.add("a1")
+    silent.fail = dict.fromkeys(("ListContainers", "ListPodSandbox"), (grpc.StatusCode.UNAVAILABLE, "away"))
+    node = await start(silent, home)
+    assert [each.id for each in await node.sandboxes("uid-1")] == ["s1"]
+
+
 async def test_errors_of_sandboxes_are_raised(start: Start) -> None:
     server = with_sandbox(ScriptedRuntime())
     node = await start(server)

@@ -144,10 +144,10 @@ class CriClient:
         request = api_pb2.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True)
         return (await self._call("PodSandboxStatus", self._sandbox, request, CALL_SECONDS)).info
 
-    async def run_sandbox(self, config: api_pb2.PodSandboxConfig) -> str:
-        """Create and start a sandbox, and return its ID. Fails if one with the same metadata exists."""
+    async def run_sandbox(self, config: api_pb2.PodSandboxConfig) -> None:
+        """Create and start a sandbox. If one with the same metadata exists, containerd fails, and CRI-O makes none."""
         request = api_pb2.RunPodSandboxRequest(config=config)
-        return (await self._call("RunPodSandbox", self._run_sandbox, request, SANDBOX_SECONDS)).pod_sandbox_id
+        await self._call("RunPodSandbox", self._run_sandbox, request, SANDBOX_SECONDS)
 
     async def remove_sandbox(self, sandbox_id: str) -> None:
         """Stop and remove a sandbox. Succeeds if there is none with this ID."""

@@ -194,28 +194,26 @@ class NodeRuntime:
 
         Nothing runs in such a pod. If it is in a runtime without the image, kubelet pulls the image there.
         """
+        asked = (each.client.has_image(image) for each in await self._homes(pod_uid))
+        return any(await asyncio.gather(*asked))
+
+    async def _homes(self, pod_uid: str) -> tuple[Connection, ...]:
+        """Return the pod's runtime, or all if the pod has no containers."""
         found = self._found()
         if len(found) > 1 and pod_uid not in self._runtimes_by_pod:
             await self._search(pod_uid, urgent=True)
         home = self._runtimes_by_pod.get(pod_uid)
-        asked = (each.client.has_image(image) for each in ([home] if home in found else found))
-        return any(await asyncio.gather(*asked))
+        return (home,) if home in found else found
 
     async def stop(self, instance: Instance, seconds: float) -> None:
         """CRI StopContainer with this timeout; returns when the container has stopped. Not found counts as stopped."""
-        try:
-            await self._call_runtime_of(instance, lambda client: client.stop_container(instance.id, seconds))
-        except RuntimeCallError as error:
-            if not error.not_found:
-                raise
+        await self._unless_gone(instance, lambda client: client.stop_container(instance.id, seconds))
 
     async def sandboxes(self, pod_uid: str) -> tuple[Sandbox, ...]:
         """Return all sandboxes of the pod, also those that are not ready."""
         if not _ID.fullmatch(pod_uid):
             return ()
-        home = self._runtimes_by_pod.get(pod_uid)
-        homes = (home,) if home is not None else self._found()
-        found = await self._list_sandboxes(homes, {LABEL_POD_UID: pod_uid})
+        found = await self._list_sandboxes(await self._homes(pod_uid), {LABEL_POD_UID: pod_uid})
         await asyncio.gather(*(self._cgroup(each) for each in found if each.ready and not each.request_uid))
         return found
 
@@ -226,11 +224,8 @@ class NodeRuntime:
         """
         if (known := self._cgroups.get(sandbox.id)) is not None:
             return known
-        try:
-            info = await self._call_runtime_of(sandbox, lambda client: client.sandbox_info(sandbox.id))
-        except RuntimeCallError as error:
-            if not error.not_found:
-                raise
+        info = await self._unless_gone(sandbox, lambda client: client.sandbox_info(sandbox.id))
+        if info is None:
             return ""
         self._cgroups[sandbox.id] = parent = convert.cgroup_parent(info)
         if len(self._cgroups) > REMEMBERED_PODS:
@@ -260,15 +255,20 @@ class NodeRuntime:
 
     async def remove_sandbox(self, sandbox: Sandbox) -> None:
         """Stop and remove a sandbox. One that the runtime does not know counts as removed."""
-        try:
-            await self._call_runtime_of(sandbox, lambda client: client.remove_sandbox(sandbox.id))
-        except RuntimeCallError as error:
-            if not error.not_found:
-                raise
+        await self._unless_gone(sandbox, lambda client: client.remove_sandbox(sandbox.id))
 
     async def execute(self, instance: Instance, command: tuple[str, ...], seconds: float) -> ExecResult:
         """CRI ExecSync with this timeout."""
         return await self._call_runtime_of(instance, lambda client: client.exec_sync(instance.id, command, seconds))
+
+    async def _unless_gone(self, instance: Instance | Sandbox, call: Callable[[CriClient], Awaitable[_T]]) -> _T | None:
+        """Call as `_call_runtime_of` does. Return None if no runtime knows it."""
+        try:
+            return await self._call_runtime_of(instance, call)
+        except RuntimeCallError as error:
+            if not error.not_found:
+                raise
+            return None
 
     async def _call_runtime_of(self, instance: Instance | Sandbox, call: Callable[[CriClient], Awaitable[_T]]) -> _T:
         """Call its runtime: that of its pod if known, else each with the name of its runtime in turn."""

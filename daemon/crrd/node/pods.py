@@ -240,10 +240,10 @@ def note_work(pods: Pods, record: RequestRecord, bare_id: str, **changes: Any) -
 
 def note_second_sandbox(pods: Pods, pod_key: str, request_uid: str) -> None:
     """Record that a second sandbox was there, although the answer of its call may have been lost."""
-    record = pods.peek(pod_key).worked.get(request_uid)
-    for bare_id, work in list(record.works.items()) if record is not None else ():
-        if record is not None and work.name == WHOLE_POD:
-            note_work(pods, record, bare_id, last_stop=StopAttempt(1, asyncio.get_running_loop().time()))
+    if (record := pods.peek(pod_key).worked.get(request_uid)) is not None:
+        made = StopAttempt(1, asyncio.get_running_loop().time())
+        for bare_id in [bare_id for bare_id, work in record.works.items() if work.name == WHOLE_POD]:
+            note_work(pods, record, bare_id, last_stop=made)
 
 
 def drop_unneeded(pods: Pods, record: RequestRecord, *, completed: bool = False) -> None:

@@ -96,7 +96,7 @@ class RuntimeState:
     endings: dict[str, Ending] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)
     """Kubelet's hashes of the instances that requests for another image name: bare container ID -> hash."""
-    sandboxes: tuple[Sandbox, ...] = ()  # All of the pod's, if its current request is for the whole pod
+    sandboxes: tuple[Sandbox, ...] = ()  # See `ObservedPod`
     foreign: dict[str, Instance | None] = field(default_factory=dict)  # An ID never changes its pod: looked up once
     retry: Retry = field(default_factory=lambda: Retry(RUNTIME_RETRY, forgiven=FORGIVEN_SECONDS))
     error: str = ""  # Error of the last call to the runtime, or ""

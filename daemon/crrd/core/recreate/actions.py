@@ -31,15 +31,11 @@ class PinContainers:
 
 
 @dataclass(frozen=True, slots=True)
-class RunHook:
-    """Run the preStop hook of a running instance."""
+class _OnInstance:
+    """Work on one container instance."""
 
     request: Request
     instance: Instance
-    hook: Hook
-    seconds: float  # Timeout: the rest of the grace period
-    spent_before: float  # Seconds of the grace period that an earlier process has used up
-    pod_ip: str = ""  # The pod's IP; "" if it is not known or not needed
 
     @property
     def target(self) -> Instance:
@@ -53,24 +49,22 @@ class RunHook:
 
 
 @dataclass(frozen=True, slots=True)
-class StopContainer:
+class RunHook(_OnInstance):
+    """Run the preStop hook of a running instance."""
+
+    hook: Hook
+    seconds: float  # Timeout: the rest of the grace period
+    spent_before: float  # Seconds of the grace period that an earlier process has used up
+    pod_ip: str = ""  # The pod's IP; "" if it is not known or not needed
+
+
+@dataclass(frozen=True, slots=True)
+class StopContainer(_OnInstance):
     """CRI StopContainer of one instance: TERM, then KILL after `seconds`."""
 
-    request: Request
-    instance: Instance
     seconds: float
     spent_before: float  # See RunHook
     beside: Mapping[str, str] = field(default_factory=dict)  # See Work
-
-    @property
-    def target(self) -> Instance:
-        """What it works on."""
-        return self.instance
-
-    @property
-    def name(self) -> str:
-        """The name of its work (`Work.name`)."""
-        return self.instance.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from crrd.core.recreate.actions import (
     NOTHING,
     Decision,
     PinContainers,
-    RestartPod,
     RunHook,
     StopContainer,
+    WorkAction,
     WriteStatus,
     joined,
 )
@@ -60,7 +60,7 @@ def decide(observation: Observation) -> Decision:
 
 def without_work(decision: Decision, observation: Observation) -> Decision:
     """Return what is left of a decision that has broken a rule: its requests wait, and no hook or stop starts."""
-    starting = {each.request.uid for each in decision.actions if isinstance(each, RunHook | StopContainer | RestartPod)}
+    starting = {each.request.uid for each in decision.actions if isinstance(each, WorkAction)}
     held = (known for known in observation.requests if known.servable and known.request.uid in starting)
     waits = joined(_wait(RequestView(known, observation), Message.of(Reason.DECISION_WITHHELD)) for known in held)
     others = (action for action in decision.actions if action.request.uid not in starting)

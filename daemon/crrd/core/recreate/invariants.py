@@ -11,7 +11,7 @@ from math import inf
 
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.types import DEFAULT_GRACE_SECONDS, WHOLE_POD
-from crrd.core.recreate.actions import Decision, RestartPod, RunHook, StopContainer, WriteStatus
+from crrd.core.recreate.actions import Decision, RestartPod, RunHook, StopContainer, WorkAction, WriteStatus
 from crrd.core.recreate.observation import (
     NO_WORK,
     Observation,
@@ -40,7 +40,7 @@ class Violation:
     """A rule that a decision breaks, and the action that breaks it."""
 
     rule: Rule
-    action: RunHook | StopContainer | RestartPod | WriteStatus
+    action: WorkAction | WriteStatus
 
     @property
     def container(self) -> str:
@@ -85,7 +85,7 @@ def _pod_start(action: RestartPod, decision: Decision, observation: Observation)
     pin, live = request.pinned.get(WHOLE_POD), known is not None and known.servable
     ready = [each for each in pod.sandboxes if each.ready or each.attempt > target.attempt]
     own = (target.pod_namespace, target.pod_name) == (request.namespace, request.pod_name)
-    begun = [each for each in decision.actions if isinstance(each, RunHook | StopContainer | RestartPod)]
+    begun = [each for each in decision.actions if isinstance(each, WorkAction)]
     idle = all(work.under_way is None for each in observation.requests for work in each.works.values())
     found = pod.pod
     returns = (

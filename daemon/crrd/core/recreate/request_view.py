@@ -8,7 +8,6 @@ from crrd.core.api.phases import check_move
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.api.types import (
-    DEFAULT_GRACE_SECONDS,
     UNANSWERED_SECONDS,
     WHOLE_POD,
     Pin,
@@ -67,11 +66,11 @@ class RequestView:
 
         It has done so when it has made a later sandbox. Then it has stopped all containers.
         """
-        grace = self.observed.pod.grace_seconds if self.observed.pod is not None else None
-        seconds = (DEFAULT_GRACE_SECONDS if grace is None else grace) + RESTART_SECONDS
         there = any(each.ready and each.request_uid for each in self.observed.sandboxes)
         until = [
-            (self.now if there or work.last_stop is None or work.under_way else work.last_stop.ended) + seconds
+            (self.now if there or work.last_stop is None or work.under_way else work.last_stop.ended)
+            + work.pod_grace
+            + RESTART_SECONDS
             for each in self.observation.requests
             for work in each.works.values()
             if each.request.uid != self.request.uid and work.name == WHOLE_POD and self._restarts(each, work)

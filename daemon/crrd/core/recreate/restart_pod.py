@@ -212,7 +212,11 @@ def _all(view: SandboxView, step: Callable[[ContainerView], Step]) -> Decision:
     """Return the same step for each container, and the request's status."""
     whole, steps = view.whole, [step(each) for each in view.containers]
     return joined(
-        [*steps, Decision(wake_at=whole.gate.until), settle(whole, whole.gate.message, steps, (), _result(whole.pod))]
+        [
+            *steps,
+            Decision(wake_at=whole.gate.until),
+            settle(whole, whole.gate.message, steps, result=_result(whole.pod)),
+        ]
     )
 
 
