@@ -170,11 +170,10 @@ def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
     records = ((each.key, _open_change(policy, each)) for each in look.status.config)
     named = policy.containers
     changes = {key: each for key, each in records if each is not None and (not named or key[0] in named)}
-    missed = {
-        pods: {key for key, since in held if key in changes and changes[key].misses(key[1], since)}
-        for pods in (True, False)
-        for held in [[pair for each in running if each.is_init is pods for pair in each.keys.items()]]
-    }
+    missed: dict[bool, set[UseKey]] = {True: set(), False: set()}  # By init containers, and by all others
+    for each in running:
+        held = each.keys.items()
+        missed[each.is_init] |= {key for key, at in held if key in changes and changes[key].misses(key[1], at)}
     for group in _connected(_together(look.restartable, changes)):
         if (limit := max(changes[key].until for key in group)) > look.now:
             since = min(look.found.unsettled.get(key, look.now) for key in group)

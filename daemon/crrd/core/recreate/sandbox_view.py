@@ -1,10 +1,10 @@
 """What is known of the sandboxes of a pod that is restarted as a whole, and which pods must not be."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from crrd.core.api.pod import ContainerKind, Pod
+from crrd.core.api.pod import ContainerKind, Pod, PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import WHOLE_POD, Pin
 from crrd.core.recreate.messages import NO_MESSAGE, Message
@@ -17,8 +17,10 @@ from crrd.kubelet.restart_rules import RestartPolicy, restart_all_code
 RUNTIMES = frozenset({"containerd", "cri-o", "crrd-local"})  # Where it was tried (docs/support.md)
 
 
-def unfit(pod: Pod, kubelet_minor: int | None) -> Message:
+def unfit(pod: Pod, kubelet_minor: int | None, of: Iterable[PodContainer] | None = None) -> Message:
     """Return why a pod must not be restarted in place: it would end, or a hook would be left out. Also for admission.
+
+    `of`: the containers that are looked at, by default all.
 
     A rule that restarts all containers does so in addition, for the exit code of a container that kubelet stops. A
     container that exits with code 0 on its SIGTERM counts as completed, if its restartPolicy is not Always. Kubelet
@@ -27,7 +29,7 @@ def unfit(pod: Pod, kubelet_minor: int | None) -> Message:
     """
     if pod.host_network:
         return Message.of(Reason.HOST_NETWORK)
-    for each in pod.containers.values():
+    for each in pod.containers.values() if of is None else of:
         if restart_all_code(each.restart_rules, kubelet_minor) is not None:
             return Message.of(Reason.RESTARTS_TWICE, name=each.name)
         if each.kind is ContainerKind.REGULAR and (policy := each.policy(kubelet_minor)) is not RestartPolicy.ALWAYS:

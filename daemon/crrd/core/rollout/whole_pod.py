@@ -1,11 +1,10 @@
 """The kind of run that restarts whole pods in place, with their init containers. See Kind for what its methods return.
 
-It is the plain restart in all else: order, budgets, refreshed files, and when a pod is done. Its requests name all
-containers of the pod, so a pod is done once all are back.
+It is the plain restart in all else: order, budgets, refreshed files, and when a pod is done. Admission names all
+containers of the pod in its requests, so a pod is done once all are back.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from crrd.core.api.pod import ContainerKind, PodContainer
 from crrd.core.api.reasons import Reason
@@ -36,7 +35,7 @@ def never_in_place(
 
     The parameters are as in `barred`.
     """
-    if message := unfit(replace(member.pod, containers={container.name: container}), minor):
+    if message := unfit(member.pod, minor, (container,)):
         return _OF_REASON[message.reason]
     if container.container_id and Pin(container.container_id).runtime not in RUNTIMES:
         return Skip.OTHER_RUNTIME
