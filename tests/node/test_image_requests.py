@@ -12,9 +12,8 @@ from crrd.core.api.types import RecreateState, Request, RequestedContainer, Stat
 from crrd.core.recreate.observation import Instance
 from crrd.kubelet.image_hash import hash_of_name_and_image
 from crrd.kubelet.runtime_status import ContainerState
-from crrd.node.controller import NodeController
 from tests.support.standins import MemoryNode
-from tests.support.worlds import NODE, pin, request
+from tests.support.worlds import pin, request
 
 pytestmark = pytest.mark.virtual_time
 
@@ -76,16 +75,6 @@ class ImageNode(MemoryNode):
     def collect(self) -> None:
         """Kubelet removes all ended instances."""
         self.known = {each.id: each for each in self.known.values() if each.state is not ContainerState.EXITED}
-
-    async def kill(self) -> None:
-        """kill -9 of the daemon. The next one begins at once."""
-        await self.controller.close()
-        for task in self._tasks:
-            task.cancel()
-        self.controller = NodeController(NODE, self.edges)
-        await self.__aenter__()
-        for each in self.requests.values():
-            self.controller.pods.requests.put(each)
 
     @property
     def state(self) -> RecreateState:

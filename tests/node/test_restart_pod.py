@@ -12,9 +12,8 @@ from crrd.core.recreate.observation import Hook, HookKind
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import RuntimeCallError
-from crrd.node.controller import NodeController
 from tests.support.standins import MemoryNode
-from tests.support.worlds import NODE, pin, request
+from tests.support.worlds import pin, request
 
 pytestmark = pytest.mark.virtual_time
 
@@ -26,23 +25,6 @@ class PodNode(MemoryNode):
 
     def __init__(self, **options: Any) -> None:
         super().__init__("app", "side", **options)
-        self.process: set[asyncio.Task[Any]] = set()  # The daemon's
-
-    async def __aenter__(self) -> "PodNode":
-        others = set(self._tasks)
-        await super().__aenter__()
-        self.process = self._tasks - others
-        return self
-
-    async def kill(self) -> None:
-        """kill -9 of the daemon. The next one begins at once; runtime and kubelet go on."""
-        await self.controller.close()
-        for task in self.process:
-            task.cancel()
-        self.controller = NodeController(NODE, self.edges)
-        await self.__aenter__()
-        for each in self.requests.values():
-            self.controller.pods.requests.put(each)
 
     @property
     def seconds(self) -> list[str]:

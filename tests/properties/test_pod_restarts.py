@@ -5,6 +5,7 @@ The assertions stand in `tests.support.pod_world`, at the places where a rule co
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -57,16 +58,7 @@ def test_the_daemon_may_die_after_every_single_action(
     calm.settle()
     for moment in range(1, calm.actions):
         world = PodWorld([first, second], hooks=hooks, contexts=True)
-        died = False
-
-        def die_once(world: PodWorld = world, moment: int = moment) -> None:
-            nonlocal died
-            if world.actions >= moment and not died:
-                died = True
-                world.dies(made=made)
-
-        world.settle(before=die_once)
-        assert died
+        world.settle_with(moment, partial(world.dies, made=made))
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)

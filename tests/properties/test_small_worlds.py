@@ -40,16 +40,7 @@ def test_the_daemon_may_die_after_every_single_action(
     calm.settle()
     for moment in range(1, calm.actions):
         world = SmallWorld([first, second], hooks=hooks, contexts=contexts)
-        died = False
-
-        def die_once(world: SmallWorld = world, moment: int = moment) -> None:
-            nonlocal died
-            if world.actions >= moment and not died:
-                died = True
-                world.dies()
-
-        world.settle(before=die_once)
-        assert died
+        world.settle_with(moment, world.dies)
         for uid in world.requests:
             succeeded(world, uid)
 

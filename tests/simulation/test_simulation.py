@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import structlog
@@ -25,31 +26,28 @@ pytestmark = pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
 def test_schedules(first: int) -> None:
     collect()
-    for seed in range(first, first + CHUNK):
-        plan = schedule(seed)
-        if run(plan).broken:
-            told, _ = story(plan, shortest=True)
-            pytest.fail(f"make soak SEED={seed}\n{told}", pytrace=False)
+    tried(schedule, range(first, first + CHUNK))
+
+
+def tried(plan: Callable[[int], Schedule], seeds: range, kind: str = "") -> None:
+    """Run these schedules, and tell the first one that breaks a promise."""
+    for seed in seeds:
+        made = plan(seed)
+        if run(made).broken:
+            told, _ = story(made, shortest=True)
+            pytest.fail(f"make soak {kind}SEED={seed}\n{told}", pytrace=False)
 
 
 def test_runs_with_an_image() -> None:
     """`kubectl recreate --image` itself. `make soak KIND=images` runs more."""
     collect()
-    for seed in range(IMAGE_RUNS):
-        plan = image_run(seed)
-        if run(plan).broken:
-            told, _ = story(plan, shortest=True)
-            pytest.fail(f"make soak KIND=images SEED={seed}\n{told}", pytrace=False)
+    tried(image_run, range(IMAGE_RUNS), "KIND=images ")
 
 
 def test_restarts_of_whole_pods() -> None:
     """Requests for whole pods among the others. `make soak KIND=pods` runs more."""
     collect()
-    for seed in range(POD_RESTARTS):
-        plan = pod_restarts(seed)
-        if run(plan).broken:
-            told, _ = story(plan, shortest=True)
-            pytest.fail(f"make soak KIND=pods SEED={seed}\n{told}", pytrace=False)
+    tried(pod_restarts, range(POD_RESTARTS), "KIND=pods ")
 
 
 @pytest.mark.parametrize("seed", [81, 219, 506, 3755])

@@ -306,6 +306,19 @@ class SmallWorld:
             self.instances[container_id] = replace(instance, state=ContainerState.EXITED)
             self.codes[container_id] = code
 
+    def settle_with(self, moment: int, act: Callable[[], None]) -> None:
+        """Settle as `settle` does. Once so many actions have been carried out, do this once."""
+        done = False
+
+        def once() -> None:
+            nonlocal done
+            if self.actions >= moment and not done:
+                done = True
+                act()
+
+        self.settle(before=once)
+        assert done
+
     def settle(self, *, rounds: int = 200, before: Callable[[], None] | None = None) -> None:
         """Let all parts work in turn until nothing changes. Then every request must have ended."""
         for _ in range(rounds):

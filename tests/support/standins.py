@@ -7,7 +7,7 @@ reported by the watch. Faults are switched on by name.
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import Reason
@@ -94,14 +94,17 @@ class MemoryNode:
         self.static_uid = ""
         self.grace: int | None = None  # The pod's grace period, in seconds
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._process: set[asyncio.Task[Any]] = set()  # Those of the daemon
         for name in names or ("app",):
             self._create(name, "old" if len(names) < 2 else f"old-{name}")
 
     # The node.
 
-    async def __aenter__(self) -> "MemoryNode":
+    async def __aenter__(self) -> Self:
+        others = set(self._tasks)
         self._spawn(self.controller.watch_pods(self._watch_pods))
         self._spawn(self.controller.poll_runtime())
+        self._process = self._tasks - others
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -109,6 +112,16 @@ class MemoryNode:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def kill(self) -> None:
+        """kill -9 of the daemon. The next one begins at once; runtime and kubelet go on."""
+        await self.controller.close()
+        for task in self._process:
+            task.cancel()
+        self.controller = NodeController(NODE, self.edges)
+        await self.__aenter__()
+        for each in self.requests.values():
+            self.controller.pods.requests.put(each)
 
     def post(self, request: Request) -> None:
         """Create a request."""
