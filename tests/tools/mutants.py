@@ -25,8 +25,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LOGS = ("log", "say", "bound")  # Names of loggers in the product
-SECONDS = 240
-"""For one mutant's tests; one that runs longer hangs, and counts as killed."""
+TIMES = 4
+"""A mutant whose tests run this many times as long as those of the tree as it is hangs, and counts as killed."""
+SECONDS = 1800
+"""For the tests of the tree as it is."""
 FOREIGN = ("aiohttp.web", "grpc.aio", "hypothesis.strategies", "prometheus_client", "structlog", "yaml", "jsonpatch")
 """What the tests need and is not ours, imported once for all of them."""
 SCHEDULES = tuple(f"tests/simulation/test_simulation.py::test_schedules[{first}]" for first in (0, 50))
@@ -258,14 +260,14 @@ class Worker:
         self._pid = 0
         self._ends = 0.0
 
-    def begin(self, mutant: Mutant | None, room: str) -> None:
-        """Put the mutant in place and begin its tests; None for the tests of the tree as it is."""
+    def begin(self, mutant: Mutant | None, room: str, seconds: float) -> None:
+        """Put the mutant in place and begin its tests, which hang after `seconds`; None for the tree as it is."""
         self._mutant = mutant
         if mutant:
             tree = ast.parse((ROOT / mutant.path).read_text(encoding="utf-8"))
             _apply(tree, mutant.index, mutant.number)
             self._write(mutant.path, ast.unparse(ast.fix_missing_locations(tree)))
-        self._ends = time.monotonic() + SECONDS
+        self._ends = time.monotonic() + seconds
         self._pid = os.fork()
         if not self._pid:
             os.setpgid(0, 0)
@@ -318,8 +320,8 @@ def _run(folder: Path, tests: tuple[str, ...]) -> int:
         sys.stderr.flush()
 
 
-def survivors(chosen: list[tuple[str, Mutant]], folder: Path) -> Iterator[Mutant]:
-    """Each mutant that no test notices, with the progress on standard error."""
+def survivors(chosen: list[tuple[str, Mutant]], took: dict[str, float], folder: Path) -> Iterator[Mutant]:
+    """Each mutant that no test notices, with the progress on standard error. `took` is what `baseline` returns."""
     idle = [Worker(folder / str(number)) for number in range(os.cpu_count() or 1)]
     busy: dict[Worker, Mutant] = {}
     waiting = list(reversed(chosen))
@@ -328,7 +330,7 @@ def survivors(chosen: list[tuple[str, Mutant]], folder: Path) -> Iterator[Mutant
         while idle and waiting:
             room, mutant = waiting.pop()
             busy[worker := idle.pop()] = mutant
-            worker.begin(mutant, room)
+            worker.begin(mutant, room, TIMES * took[room])
         for worker, mutant in list(busy.items()):
             passed = worker.passed()
             if passed is None:
@@ -342,15 +344,23 @@ def survivors(chosen: list[tuple[str, Mutant]], folder: Path) -> Iterator[Mutant
         time.sleep(0.02)
 
 
-def baseline(folder: Path) -> None:
-    """The tests as they are must be green, or every mutant would count as killed."""
+def baseline(folder: Path) -> dict[str, float]:
+    """Return how long the tests of each room take, in seconds.
+
+    As they are, they must be green, or every mutant would count as killed.
+    """
     worker = Worker(folder)
+    took: dict[str, float] = {}
     for room in TESTS:
-        worker.begin(None, room)
+        began = time.monotonic()
+        worker.begin(None, room, SECONDS)
         while (passed := worker.passed()) is None:
             time.sleep(0.1)
         if not passed:
             sys.exit(f"{room}: its tests fail without any mutant:\n{(folder / 'said.txt').read_text()[-3000:]}")
+        took[room] = time.monotonic() - began
+        print(f"{room}: its tests take {took[room]:.0f} s", file=sys.stderr, flush=True)
+    return took
 
 
 def main() -> None:
@@ -367,8 +377,8 @@ def main() -> None:
     for name in FOREIGN:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="crrd-mutants-") as folder:
-        baseline(Path(folder) / "baseline")
-        for mutant in survivors(asked, Path(folder)):
+        took = baseline(Path(folder) / "baseline")
+        for mutant in survivors(asked, took, Path(folder)):
             lived += 1
             print(f"\rsurvives: {mutant}", flush=True)
     killed = len(asked) - lived
