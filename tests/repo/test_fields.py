@@ -121,6 +121,7 @@ OF_TYPE: dict[Type, list[Any]] = {
     Type.STRING: ["a", "Fail", "Ignore", "x" * 63, "x" * 64, "x" * 254],
     Type.BOOLEAN: [False],
     **{each: [1, 2, 3, 3.5, 2**31 - 1, 2**31, 2.0**31, 2**63 - 1, 2**63] for each in (Type.INT32, Type.INT64)},
+    Type.NUMBER: [0.05, -1.5, 2**63, 1e300],
     Type.STRINGS: [["a", "b"], ["a"] * 65, [""], ["c" * 64], [1]],
     Type.AMOUNT: [1.5, 5, 999_999, 10**6, "0", "1", "007", "0%", "1%", "100%", "101%", "10 %", "1000"],
     Type.QUANTITY: [5, 1.5, 10**9, "0", "5", "07", "1.5", "50m", "64Mi", "1Gi", "1Ti", "999999999Mi", "5 Mi", "-1"],
@@ -222,7 +223,7 @@ def assert_rules_hold(schema: Json, value: Any) -> None:
                 assert_rules_hold(inner, value[name])
 
 
-SAME = (Type.DURATION, Type.BOOLEAN, Type.INT32, Type.INT64)
+SAME = (Type.DURATION, Type.BOOLEAN, Type.INT32, Type.INT64, Type.NUMBER)
 """Types of which the reader accepts nothing that the API server refuses. It takes longer strings and lists."""
 CASES = [
     (file, path)

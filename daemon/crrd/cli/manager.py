@@ -3,7 +3,6 @@
 import argparse
 import ipaddress
 import os
-import re
 import socket
 from functools import partial
 
@@ -17,6 +16,7 @@ from crrd.cli.options import (
     number,
     subdomain,
 )
+from crrd.core.judge.addresses import HOST
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS
 from crrd.core.rollout.image.resources import PULL_RESOURCES, read_resources
 from crrd.kube.access.files import is_file
@@ -25,12 +25,6 @@ from crrd.lib.errors import ConfigurationError
 from crrd.lib.memory import tune_allocator
 from crrd.manager.daemon import ManagerConfig, run_manager
 from crrd.manager.webhook.server import Limits
-
-_HOST = re.compile(
-    r"(?=.{1,253}\Z)(\*\.)?([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\.)*(?![0-9]+\Z)[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
-    re.ASCII | re.IGNORECASE,
-)
-"""RFC 1123, in either case; `*.` stands for one label (RFC 6125). A last label of digits could only be an address."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +84,7 @@ def _host(found: str) -> str:
     try:
         known = "%" not in str(ipaddress.ip_address(found))  # a certificate cannot contain a zone
     except ValueError:
-        known = _HOST.fullmatch(found) is not None
+        known = HOST.fullmatch(found) is not None
     if not known:
         raise ValueError("an IP address, or a DNS name in ASCII like crrd.example or *.crrd.example")
     return found

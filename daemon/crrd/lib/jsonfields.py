@@ -5,6 +5,7 @@ its default, so that the rest of the object can still be read. What the fields m
 """
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -92,7 +93,7 @@ def shown(value: object) -> str:
         return repr(value[:_SHOWN])
     if isinstance(value, Mapping):
         return "an object"
-    return "a list" if isinstance(value, list | tuple) else json.dumps(value)[:_SHOWN]
+    return "a list" if isinstance(value, list | tuple) else json.dumps(value, default=str)[:_SHOWN]
 
 
 class Reader:
@@ -142,6 +143,14 @@ class Reader:
         if isinstance(number, int) and not isinstance(number, bool) and low <= number <= high:
             return number
         self.reject(path, f"must be a whole number from {low} to {high}, not {shown(value)}")
+        return None
+
+    def finite(self, value: object, path: str) -> float | None:
+        """Return a number that may be a fraction, but not infinite or NaN; None if it is absent or invalid."""
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
+            return float(value)
+        if value is not None:
+            self.reject(path, f"must be a number, not {shown(value)}")
         return None
 
     def choice(self, value: object, path: str, default: Choice) -> Choice:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from crrd.core.api.time import format_duration, parse_duration
-from crrd.lib.jsonfields import INT32_MAX, INT64_MAX, Choice, Reader, text
+from crrd.lib.jsonfields import INT32_MAX, INT64_MAX, Choice, Reader, shown, text
 
 
 class Type(StrEnum):
@@ -23,6 +23,7 @@ class Type(StrEnum):
     BOOLEAN = "bool"
     INT32 = "int32"
     INT64 = "int64"
+    NUMBER = "number"
     STRINGS = "list of strings"
     DURATION = "duration"
     CRON = "cron expression"
@@ -108,6 +109,12 @@ class Section:
         """Remember that the object or a field of it breaks the rule, unless something else was wrong before."""
         self._reader.reject(self.where(key) if key else self._shown, rule)
 
+    def reject_unknown(self) -> None:
+        """Remember that the object has a field that the table does not have, unless something else was wrong before."""
+        known = [each.name for each in self._fields.values() if each.parent == self._path]
+        for key in self.raw.keys() - {*known}:
+            self.reject(f"has an unknown field {shown(str(key))}; its fields are {', '.join(known)}")
+
     def value(self, key: str) -> Any:
         """Return a field as it stands, or its default."""
         value, field = self.raw.get(key), self._field(key)
@@ -142,6 +149,10 @@ class Section:
             most = INT32_MAX if field.type is Type.INT32 else INT64_MAX
             found = self._reader.integer(value, self.where(key), low=field.low, high=most)
         return field.number if found is None else found
+
+    def optional_number(self, key: str) -> float | None:
+        """Return a number that may be a fraction; None if it is absent."""
+        return self._reader.finite(self.value(key), self.where(key))
 
     def _duration(self, field: Field, value: object) -> int | None:
         if value is None and not field.required:
