@@ -239,18 +239,22 @@ def _in_version(call: Call, version: str) -> Call:
 
 
 def unavailable(call: Call, error: Exception) -> NoReturn:
-    """Raise ApiUnavailableError for an error of aiohttp. Its timeouts are TimeoutErrors, with or without a text."""
-    reason = str(error) or "no answer in time"
+    """Raise ApiUnavailableError for an error of aiohttp."""
+    raise ApiUnavailableError(f"{call.what}: {reason_of(error)}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return the text of an error of aiohttp for users. Its timeouts are TimeoutErrors, with or without a text."""
     if isinstance(error, aiohttp.ClientHttpProxyError):  # its own text contains the proxy's password
-        reason = f"the proxy refuses the connection: {error.message} ({error.status})"
+        return f"the proxy refuses the connection: {error.message} ({error.status})"
     if isinstance(error, aiohttp.ClientConnectorError):  # its own text contains reprs of Python objects
         cause, number = error.os_error, error.os_error.errno or 0
         # TLS and the resolver (negative) have numbers of their own, which are not errno values.
         own = number > 0 and not isinstance(cause, ssl.SSLError)
         why = os.strerror(number) if own else cause.strerror or str(cause)
         proxy = "the proxy " if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
-        reason = f"cannot connect to {proxy}{error.host}:{error.port}: {why}"
-    raise ApiUnavailableError(f"{call.what}: {reason}") from error
+        return f"cannot connect to {proxy}{error.host}:{error.port}: {why}"
+    return str(error) or "no answer in time"
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
