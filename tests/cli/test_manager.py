@@ -82,6 +82,23 @@ def test_who_restarts_containers(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         by_patch()
 
 
+def test_which_servers_may_be_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def addresses(*flags: str) -> tuple[str, ...]:
+        return manager_config(build_parser("manager").parse_args(["manager", *flags])).judge_addresses
+
+    assert addresses() == ()
+    monkeypatch.setenv("CRRD_JUDGE_ADDRESSES", " https://A.example:443/ ,,http://*.b.example:9090/x")
+    assert addresses() == ("https://a.example", "http://*.b.example:9090/x")
+    assert addresses("--judge-address=http://c", "--judge-address", "http://[::1]") == ("http://c", "http://[::1]")
+    said = refused(capsys, "--judge-address", "http://u:p@c")
+    assert "argument --judge-address: 'http://u:p@c' must be an address like https://prometheus.example:9090" in said
+    monkeypatch.setenv("CRRD_JUDGE_ADDRESSES", "http://a,http://*")
+    with pytest.raises(ConfigurationError, match=r"^CRRD_JUDGE_ADDRESSES is 'http://\*', but must be an address like"):
+        addresses()
+    monkeypatch.setenv("CRRD_JUDGE_ADDRESSES", "")
+    assert addresses() == ()
+
+
 def test_a_name_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAMESPACE", "Foo/Bar")
     with pytest.raises(ConfigurationError, match=r"^POD_NAMESPACE is 'Foo/Bar', but must be at most 63"):

@@ -19,6 +19,7 @@ CONFIG = ManagerConfig(
     client_ca_file="",
     pull_resources="",
     via_patch=False,
+    judge_addresses=(),
     bind_address="127.0.0.1:0",
     log_format="console",
     log_level="error",

@@ -13,10 +13,11 @@ from crrd.cli.options import (
     choice,
     from_flags,
     label,
+    listed,
     number,
     subdomain,
 )
-from crrd.core.judge.addresses import HOST
+from crrd.core.judge.addresses import HOST, read_address
 from crrd.core.lifecycle.steps import DEFAULT_SLACK_SECONDS
 from crrd.core.rollout.image.resources import PULL_RESOURCES, read_resources
 from crrd.kube.access.files import is_file
@@ -57,6 +58,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     pulls = "what pods that pull images for policies request, and may use: cpu, memory, ephemeral-storage"
     shown: dict[str, str] = {"env": "CRRD_PULL_RESOURCES", "shown": PULL_RESOURCES, "metavar": "NAME=QUANTITY,..."}
     add_flag(parser, "--pull-resources", pulls, convert=read_resources, **shown)
+    asked = (
+        "Prometheus that policies may let the manager ask, such as https://HOST:PORT or https://*.DOMAIN/PREFIX; can "
+        "be repeated (environment: CRRD_JUDGE_ADDRESSES, separated by commas)"
+    )
+    add_flag(parser, "--judge-address", asked, convert=_judge_address, action="append", metavar="ADDRESS")
     via = "who restarts containers: the node daemons, or this manager by patches of the pods, without node daemons"
     add_flag(parser, "--via", via, env="CRRD_VIA", default="daemon", **choice("daemon", "patch"))
     service = "Service name for the serving certificate"
@@ -90,6 +96,10 @@ def _host(found: str) -> str:
     return found
 
 
+def _judge_address(found: str) -> str:
+    return str(read_address(found, wildcard=True))
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the daemon until SIGTERM or Ctrl-C. Raises ConfigurationError."""
     tune_allocator()
@@ -115,4 +125,5 @@ def manager_config(args: argparse.Namespace) -> ManagerConfig:
         default_deadline_slack=int(args.default_deadline_slack_seconds),
         webhook_configurations=tuple(args.webhook_configuration or ("crrd",)),
         via_patch=args.via == "patch",
+        judge_addresses=listed(args.judge_address, "CRRD_JUDGE_ADDRESSES", _judge_address),
     )

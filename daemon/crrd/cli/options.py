@@ -225,8 +225,20 @@ def add_cri_flag(parser: argparse.ArgumentParser) -> None:
 
 def cri_endpoints(given: list[str] | None) -> tuple[str, ...]:
     """Return the sockets from the flag, or else from the environment."""
-    listed = os.environ.get("CRRD_CRI_ENDPOINTS", "").split(",")
-    return tuple(given or [part.strip() for part in listed if part.strip()])
+    return listed(given, "CRRD_CRI_ENDPOINTS")
+
+
+def listed(given: list[str] | None, variable: str, convert: Convert = str) -> tuple[str, ...]:
+    """Return the values of a repeated flag, or else those of the environment, separated by commas and converted here.
+
+    Raises ConfigurationError if one of the environment is invalid.
+    """
+    if given:
+        return tuple(given)
+    parts = [_FromEnvironment(part.strip()) for part in os.environ.get(variable, "").split(",") if part.strip()]
+    for each in parts:
+        each.variable = variable
+    return tuple(parsed(each, convert) for each in parts)
 
 
 def from_flags(config: type[C], args: argparse.Namespace, **made: Any) -> C:

@@ -59,6 +59,7 @@ class ManagerConfig:
     client_ca_file: str  # CAs of the client certificates that the webhook requires; "" to accept all callers
     pull_resources: str  # What pull pods request by default, as in `Options.pull_resources`
     via_patch: bool  # Whether it restarts containers itself, by patches of their pods (docs/lean.md)
+    judge_addresses: tuple[str, ...]  # What policies may let it ask for metrics, as in `core.judge.addresses.allowed`
     bind_address: str
     log_format: LogFormat
     log_level: str
@@ -175,6 +176,7 @@ async def _serve(
             on_run=metrics.policy_run_ended,
             pull_resources=config.pull_resources,
             patch=config.via_patch,
+            judge_addresses=config.judge_addresses,
         )
         try:
             async with asyncio.TaskGroup() as group:

@@ -45,7 +45,7 @@ class PolicyController(Controller):
     """Runs all policies of a cluster. The constructor starts nothing.
 
     The responses to `client` must reach `clock`. The caller runs `events`. `account` is the manager's ServiceAccount as
-    `namespace:name`, `pull_resources` and `patch` as in `read_policy`.
+    `namespace:name`, `pull_resources` and `patch` as in `read_policy`, and `judge_addresses` as in `allowed`.
     """
 
     name = "policies"
@@ -61,6 +61,7 @@ class PolicyController(Controller):
         on_run: RunObserver,
         pull_resources: str = "",
         patch: bool = False,
+        judge_addresses: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
         self._client, self._clock = client, clock
@@ -69,7 +70,9 @@ class PolicyController(Controller):
         self._daemons = NodeDaemons(self._daemons_changed)
         parts = client, events, clock, self._policies, self._daemons
         self._left = Leftovers(client, clock, self._carried_on, lambda: self._policies.informer.listed)
-        shared = Shared(*parts, on_run=on_run, on_refresh=self._refreshed, wake_at=wake_at)
+        shared = Shared(
+            *parts, on_run=on_run, on_refresh=self._refreshed, wake_at=wake_at, judge_addresses=judge_addresses
+        )
         self._runs = PolicyRuns(shared, on_stop=self._left.wake)
         self._waiting: dict[str, set[str]] = {}  # Policy -> nodes of its pods that were down at the last look
         self._memories: dict[str, Memory] = {}

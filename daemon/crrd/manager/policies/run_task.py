@@ -71,6 +71,7 @@ class Shared:
     on_refresh: RefreshObserver
     wake_at: Callable[[str, float], None]
     """Called with a policy's key, and the loop's time at which its round is due at the latest."""
+    judge_addresses: tuple[str, ...] = ()  # Which servers the manager may ask for metrics, as in `allowed`
     turns: Turns = field(default_factory=lambda: Turns(PARALLEL_RUNS))
     clusters: list[Cluster] = field(default_factory=list)  # Of all turns that are under way
 
