@@ -61,7 +61,7 @@ class Prometheus:
         self._jobs = jobs
         self._process: asyncio.subprocess.Process | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._url = ""
+        self.url = ""  # Known inside the block
 
     async def __aenter__(self) -> "Prometheus":
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ class Prometheus:
     async def api(self, path: str, **parameters: str) -> Any:
         """Return the data of one of its API's pages."""
         assert self._session is not None
-        async with self._session.get(f"{self._url}/api/v1/{path}", params=parameters) as answer:
+        async with self._session.get(f"{self.url}/api/v1/{path}", params=parameters) as answer:
             found = await answer.json()
         assert found["status"] == "success", f"{path} {parameters}: {found}"
         return found["data"]
@@ -128,8 +128,8 @@ class Prometheus:
                 if self._process.returncode is not None:
                     raise AssertionError(log[-2000:])
                 if found := re.search(r'"Listening on" address=(\S+)', log):
-                    self._url = f"http://{found[1]}"
-                    async with self._session.get(f"{self._url}/-/ready") as answer:
+                    self.url = f"http://{found[1]}"
+                    async with self._session.get(f"{self.url}/-/ready") as answer:
                         if answer.status == 200:
                             return
                 await asyncio.sleep(0.05)

@@ -6,8 +6,10 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import aiohttp
 from yarl import URL
@@ -81,8 +83,9 @@ class Prometheus:
             token = (await self._token(metric, namespace)).strip()
             if not re.fullmatch(r"[!-~]+", token):
                 raise ValueError("the bearer token must be one line of ASCII characters without spaces")
+        form = urlencode({"query": query, "timeout": f"{SECONDS:.0f}s"}).encode()
         call: dict[str, Any] = {
-            "data": {"query": query, "timeout": f"{SECONDS:.0f}s"},
+            "data": BytesIO(form),  # which is sent piece by piece
             "headers": {"Authorization": f"Bearer {token}"} if token else {},
             "ssl": _tls_context(metric.ca, where="ca") if address.scheme == "https" else True,
             "proxy": proxy_for(str(address), self._environ) or None,
@@ -90,6 +93,7 @@ class Prometheus:
         }
         # Not compressed: a small answer could become a large one.
         headers = {"User-Agent": f"crrd/{__version__}", "Accept": "application/json", "Accept-Encoding": "identity"}
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
         options: dict[str, Any] = {"cookie_jar": aiohttp.DummyCookieJar(), "auto_decompress": False}
         async with (
             aiohttp.ClientSession(headers=headers, **options) as session,

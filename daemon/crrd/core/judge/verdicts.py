@@ -116,9 +116,9 @@ def _each(metric: Metric, answer: Answer) -> Verdict:
     worst = max(known, key=lambda each: (_excess(metric, each.value), sorted(each.labels.items())))
     message = f"{_compared(metric, worst.value)}{_labels(worst)}"
     if broken > 1:
-        message += f", and {broken - 1} more of {len(answer.samples)} values do not hold"
+        message += f", the worst of {broken} values that do not hold"
     elif not broken and len(known) > 1:
-        message += f", and the {len(known) - 1} other values hold, too"
+        message += f", the worst of {len(known)} values"
     return Verdict(Holds.NO if broken else Holds.YES, message)
 
 
