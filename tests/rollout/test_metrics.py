@@ -1,5 +1,6 @@
 """Prometheus is asked over real sockets, and whatever it does instead of answering is a verdict."""
 
+import asyncio
 import base64
 import socket
 import ssl
@@ -136,6 +137,44 @@ async def test_what_is_no_answer(answer: Reply, message: str) -> None:
         assert await ask(Metric(api.url, QUERY, high=0.05)) == Verdict(Holds.UNKNOWN, message)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\r\n",
+        b"\x16\x03\x01\x02\x00",
+        b"SSH-2.0-OpenSSH_9\r\n",
+        b"HTTP/9.9 abc\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno header\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nA: " + b"x" * 2**17 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Digest x\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: http://[\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nSet-Cookie: \xff=\x80\r\nContent-Length: 2\r\n\r\n{}",
+    ],
+    ids=repr,
+)
+async def test_what_is_no_http(answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"timeout=10s")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        verdict = await ask(Metric(f"http://{host}:{port}", QUERY, high=0.05))
+    assert verdict.holds is Holds.UNKNOWN
+    assert verdict.message
+    assert verdict.message.isprintable()
+    assert len(verdict.message) <= 1024
+
+
 async def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SECONDS", 0.1)
     async with scripted_api() as api:
@@ -155,6 +194,10 @@ async def test_a_port_without_a_server() -> None:
     [
         (Metric("http://127.0.0.1@evil", QUERY, high=1), "an address like https://prometheus.example"),
         (Metric("https://127.0.0.1:1", QUERY, high=1, ca="none"), "ca: the TLS certificates cannot be used: the CA"),
+        (
+            Metric("http://127.0.0.1:1", QUERY, high=1, token_file=__file__),
+            "a bearer token needs an address with https",
+        ),
         (Metric("https://127.0.0.1:1", "{{pods}}", high=1, token_file="/nonexistent"), "/nonexistent cannot be read"),
         (Metric(f"http://{'a' * 63}.invalid:1", QUERY, high=1), "cannot connect to "),
     ],

@@ -81,6 +81,8 @@ class Prometheus:
         address, token = read_address(metric.address), ""
         if metric.token_secret or metric.token_file:
             token = (await self._token(metric, namespace)).strip()
+            if address.scheme != "https":
+                raise ValueError("a bearer token needs an address with https")
             if not re.fullmatch(r"[!-~]+", token):
                 raise ValueError("the bearer token must be one line of ASCII characters without spaces")
         form = urlencode({"query": query, "timeout": f"{SECONDS:.0f}s"}).encode()

@@ -12,7 +12,7 @@ from crrd.lib.plain import one_line, plain
 
 _MOST_CHARACTERS = 200  # Of a server's message
 _MOST_LABELS = 3  # Of a sample that is named, the pod first
-_MOST_OF_LABEL = 63  # Characters of a label's value
+_MOST_OF_LABEL = 63  # Characters of a label's name and value
 
 
 class Holds(StrEnum):
@@ -150,7 +150,12 @@ def _number(value: float, *bounds: float) -> str:
 
 def _labels(sample: Sample) -> str:
     """Return which sample it is, the pod first."""
-    order = sorted(sample.labels, key=lambda name: (name != "pod", name))
-    shown = [f"{name}={json.dumps(sample.labels[name][:_MOST_OF_LABEL], ensure_ascii=False)}" for name in order]
-    more = [] if len(shown) <= _MOST_LABELS else ["..."]
-    return plain(f" for {{{', '.join([*shown[:_MOST_LABELS], *more])}}}") if shown else ""
+    order = sorted(sample.labels.items(), key=lambda label: (label[0] != "pod", label))
+    shown = [f"{_cut(name)}={json.dumps(_cut(label), ensure_ascii=False)}" for name, label in order[:_MOST_LABELS]]
+    more = [] if len(order) <= _MOST_LABELS else ["..."]
+    return f" for {{{', '.join([*shown, *more])}}}" if shown else ""
+
+
+def _cut(given: str) -> str:
+    """Return the beginning of a text that anybody may have written."""
+    return plain(given[:_MOST_OF_LABEL])[:_MOST_OF_LABEL]
