@@ -13,6 +13,7 @@ from crrd.core.policy.triggers import TRIGGERS
 from crrd.core.policy.types import (
     Budget,
     ConfigChange,
+    OnFailure,
     Policy,
     PolicyStatus,
     RunRecord,
@@ -87,9 +88,15 @@ def test_the_defaults() -> None:
     assert spec(targetRef=None, selector={"matchLabels": {"app": "web"}}).selector == "app=web"
 
 
+def test_what_follows_a_failed_run() -> None:
+    assert spec().on_failure is OnFailure.HALT
+    assert [spec(onFailure=each.value).on_failure for each in OnFailure] == [*OnFailure]
+
+
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
+        ({"onFailure": "Explode"}, "spec.onFailure must be Halt, Undo or Restore, not 'Explode'"),
         ({"targetRef": None}, "spec must have either targetRef or a selector that is not empty"),
         ({"selector": {"matchLabels": {"a": "b"}}}, "spec must have either targetRef or a selector that is not empty"),
         ({"targetRef": {"kind": "Deployment"}}, "spec.targetRef.apiVersion must be a string that is not empty"),

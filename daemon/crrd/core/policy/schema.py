@@ -10,7 +10,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 
 from crrd.core.api.fields import Field, SetBy, Type
 from crrd.core.config.references import Kind
-from crrd.core.policy.types import RunRecord, UsedObject
+from crrd.core.policy.types import OnFailure, RunRecord, UsedObject
 
 _OF_PYTHON = {
     str: Type.STRING,
@@ -120,6 +120,12 @@ _TABLE = (
     ),
     Field(Type.INT32, f"{_BUDGET}.maxPerNode", "Maximum unready pods per node. 0 means no limit.", default=0),
     _duration(f"{_BUDGET}.minInterval", "Time between the starts of two runs.", default="0s"),
+    _string(
+        "spec.onFailure",
+        description="What happens after a run has failed. Halt restarts no further pod. Undo gives pods the image back "
+        "that they had before. Restore writes back the last good data of a changed ConfigMap.",
+        default=OnFailure.HALT,
+    ),
     _boolean("spec.suspend", "Start no further restarts. Requests in progress finish.", default=False),
     _object("status", "Written by the manager.", SetBy.STATUS),
     Field(

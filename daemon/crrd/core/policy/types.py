@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
@@ -25,6 +26,14 @@ CRON_NAMES = {
     "@annually": "0 0 1 1 *",
 }
 """The names that CronJobs know, and what they stand for."""
+
+
+class OnFailure(StrEnum):
+    """What a policy does after a run has failed."""
+
+    HALT = "Halt"
+    UNDO = "Undo"
+    RESTORE = "Restore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +213,7 @@ class Policy:
     pull_resources: str = ""  # As `Options.pull_resources`
     patch: bool = False  # As `Options.patch`
     window: Window | None = None
+    on_failure: OnFailure = OnFailure.HALT
     suspended: bool = False
     status: PolicyStatus = PolicyStatus()
     conditions: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)  # As in the status

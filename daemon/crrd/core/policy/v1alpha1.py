@@ -10,7 +10,7 @@ from crrd.core.config.references import Kind
 from crrd.core.policy.schedule import read_schedule
 from crrd.core.policy.schema import FIELDS
 from crrd.core.policy.triggers import TRIGGERS
-from crrd.core.policy.types import Budget, Policy, PolicyStatus, RunRecord, TargetRef, UsedObject, Window
+from crrd.core.policy.types import Budget, OnFailure, Policy, PolicyStatus, RunRecord, TargetRef, UsedObject, Window
 from crrd.core.rollout.image.resources import QUANTITY, RESOURCES
 from crrd.core.rollout.labels import read_selector
 from crrd.core.rollout.run import Amount, read_amount
@@ -75,6 +75,7 @@ def read_policy(obj: Mapping[str, Any], pull_resources: str = "", *, patch: bool
         patch=patch,
         window=None if window is None else _window(window),
         budget=budget,
+        on_failure=spec.choice("onFailure", OnFailure),
         suspended=spec.flag("suspend"),
         status=_status(status),
         conditions=tuple(map(mapping, items(status.get("conditions")))),
