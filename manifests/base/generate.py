@@ -196,6 +196,7 @@ STORED: Mapping[str, tuple[tuple[str, str, str] | tuple[str, type], ...]] = {
         ("started", "string", "When the run was started, by the API server's clock."),
         ("revision", "integer", "How often its limits have changed before. Absent for 0."),
         ("partition", "string", "`--partition` as it was given, of which `options.first` is the number of pods."),
+        ("steps", "string", "`--steps` as it was given, of which `options.steps` has the numbers of pods."),
         ("target.", Target),
         ("options.", Options),
     ),
@@ -213,6 +214,7 @@ _OF_PYTHON: Mapping[Any, str] = {
     int: "integer",
     bool: "bool",
     tuple[str, ...]: "list of strings",
+    tuple[int, ...]: "list of integers",
     int | None: "integer or null",
     Amount: "string: number or percentage",
 }

@@ -89,8 +89,8 @@ class Model(SpelledPods):
 
     def plan(self, process: Process) -> Plan:
         world = process.world(self.desired, in_order=self.in_order)
-        plain = make_plan(world, self.run, self.now, confirmed=True)
-        found = make_plan(world, self.run, self.now, confirmed=True, memo=process.memo)
+        plain = make_plan(world, self.run, self.now, confirmed=1)
+        found = make_plan(world, self.run, self.now, confirmed=1, memo=process.memo)
         assert found == plain, "what is remembered of the last plan changes nothing"
         return found
 

@@ -69,7 +69,7 @@ class Model:
     """The pods as they were when the budget's status was written that the runner knows."""
     memo: RowMemo = field(default_factory=RowMemo)
     phases: Phases = field(default_factory=Phases)
-    confirmed: bool = False
+    confirmed: int = 0
     made: int = 0
     desired: int = PODS
     hidden: set[str] = field(default_factory=set)
@@ -337,7 +337,7 @@ class Model:
             self.look()
             found = self.step()
             if _asks(found):
-                self.confirmed = True
+                self.confirmed = 1
             elif found.end is not None:
                 return found
             self.now += UNITS

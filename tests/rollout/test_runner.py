@@ -349,7 +349,7 @@ async def test_the_end_is_recorded_on_another_request_if_one_was_just_deleted() 
     run, client, display = api.run_of(), cast("KubeClient", api), TextLines()
     async with make_cluster(client, NAMESPACE, WEB, run.options) as cluster:
         writer = make_writer(client, cluster, run, display, api.clock)
-        runner = Runner(client, cluster, api.clock, display, writer, times=Times(), confirmed=True, remedies=FLAGS)
+        runner = Runner(client, cluster, api.clock, display, writer, times=Times(), remedies=FLAGS, yes=True)
         plan = await runner.run(run)
         assert await runner.finish(run, plan, 5.0) == ""
     recorded = {

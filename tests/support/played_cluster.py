@@ -145,6 +145,20 @@ class PlayedCluster:
         pod = dict(await self.client.get(PODS, NAMESPACE, name))
         await self._status(name, pod["status"]["containerStatuses"], ready=ready)
 
+    async def crash(self, name: str, *, ready: bool = True) -> None:
+        """End the first container of a pod. kubelet has started it again."""
+        pod = dict(await self.client.get(PODS, NAMESPACE, name))
+        first, *others = pod["status"]["containerStatuses"]
+        new = {"containerID": f"containerd://{secrets.token_hex(32)}", "restartCount": first["restartCount"] + 1}
+        new["state"] = {"running": {"startedAt": rfc3339(self.api.now())}}
+        await self._status(name, [{**first, **new}, *others], ready=ready)
+
+    async def stopped(self, count: int) -> None:
+        """Return once this many containers were stopped, and each pod is ready again."""
+        async with asyncio.timeout(20):
+            while len(self.stops) < count or not all(map(_is_ready, await self.pods())):
+                await asyncio.sleep(0.02)
+
     async def budget(self, name: str, labels: Json, allowed: int) -> None:
         """Create a PodDisruptionBudget with the status of its controller."""
         body = {"metadata": {"name": name}, "spec": {"maxUnavailable": allowed, "selector": {"matchLabels": labels}}}
@@ -274,3 +288,7 @@ async def played(folder: Path, *, admission: bool = True, **options: Any) -> Asy
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await cluster.end()
+
+
+def _is_ready(pod: Json) -> bool:
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"]["conditions"])

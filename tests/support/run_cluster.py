@@ -208,7 +208,7 @@ class RunCluster(LanedApi):
         client, display = cast("KubeClient", self), _Shown(self.plans)
         async with make_cluster(client, NAMESPACE, aim, run.options, peers=peers) as cluster:
             parts = client, cluster, self.clock, display, make_writer(client, cluster, run, display, self.clock)
-            return await Runner(*parts, times=times or Times(), confirmed=True, remedies=FLAGS).run(run)
+            return await Runner(*parts, times=times or Times(), remedies=FLAGS, yes=True).run(run)
 
     def requests(self) -> dict[str, Mapping[str, Any]]:
         """All requests, by pod."""

@@ -62,7 +62,6 @@ EQUIVALENT: dict[str, str] = {
         "a pod whose turn can come is one itself",
     "core/rollout/state.py: False -> True: ready: bool = False": "who reads a pod always says it",
     "core/rollout/workload.py: 0 -> 1: desired: int = 0": "who reads a workload always says it",
-    "core/rollout/preview.py: 0 -> 1: pause_after: int = 0": "preview always says it",
     "core/recreate/stop.py: 1000 -> 1001: return base * (1 + RETRY_JITTER * (crc32(f'{salt}/{attempts}":
         "a thousandth of a jitter",
     "core/recreate/actions.py: False -> True: warning: bool = False": "whoever makes an event says it",

@@ -12,6 +12,7 @@ from crrd.cli.connection import access_flags, overrides_of
 from crrd.cli.explain import explained, render
 from crrd.cli.options import as_flag, as_flags, from_flags
 from crrd.cli.recreate_flags import add_flags
+from crrd.core.judge.metrics import digest_of
 from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.phases import End
 from crrd.core.rollout.run import Options
@@ -123,8 +124,26 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigurationError("--run can be used with only one TYPE/NAME, because each TYPE/NAME gets its own run")
     if args.whole_pod:
         _check_whole_pod(vars(args))
+    _check_steps(vars(args))
     if getattr(args, "retry_failed", False) and "run_name" not in args:
         raise ConfigurationError("--retry-failed needs resume RUN or --run NAME")
+
+
+def _check_steps(given: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for flags that do not fit to --steps and --judge."""
+    if "step_pause" in given and "parts" not in given:
+        raise ConfigurationError("--step-pause needs --steps")
+    alone = [name for name in ("max_restarts", "failure_limit", "metrics", "undo_on_failure") if name in given]
+    if alone and "judge" not in given:
+        raise ConfigurationError(f"{as_flag(alone[0])} needs --judge TIME")
+    if "undo_on_failure" in given and not (given.get("image_name") or given.get("follows_template")):
+        raise ConfigurationError("--undo-on-failure needs --image: a restart cannot be undone")
+    if "parts" not in given:
+        return
+    if "partition" in given:
+        raise ConfigurationError("--steps cannot be used with --partition: use --steps N --step-pause wait")
+    if given.get("yes") and given.get("step_pause", 0) is None:
+        raise ConfigurationError("--step-pause wait cannot be used with --yes: after a step, use resume RUN --yes")
 
 
 def _check_whole_pod(given: Mapping[str, Any]) -> None:
@@ -152,7 +171,9 @@ def requested(args: argparse.Namespace) -> Command:
         Command,
         args,
         targets=tuple(given.get("targets", ())),
-        options=Options(containers, image=_image(args, containers), **options),
+        options=Options(
+            containers, image=_image(args, containers), metrics_digest=digest_of(given.get("metrics", ())), **options
+        ),
         changed_options=changed,
         overrides=overrides_of(args),
         access_flags=access_flags(args),

@@ -3,15 +3,21 @@
 import argparse
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
+
+import yaml
 
 from crrd.cli.connection import add_connection_flags
 from crrd.cli.options import add_flag, add_output, add_switch, count, duration, run_name, with_value
 from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
 from crrd.core.api.time import format_duration, parse_time
+from crrd.core.judge.metrics import Metric, read_metrics
 from crrd.core.rollout.image.resources import PULL_RESOURCES, read_resources
 from crrd.core.rollout.limits import PATIENCE_SECONDS
+from crrd.core.rollout.parts import read_steps
 from crrd.core.rollout.phases import End
 from crrd.core.rollout.run import Options, read_amount
+from crrd.lib.plain import one_line
 from crrd.rollout.session import Via
 
 _ENDS = tuple(end for end in End if end is not End.YIELDED)  # A command has no turns
@@ -50,6 +56,7 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
         "examples:\n"
         "  %(prog)s deployment/web -c app\n"
         "  %(prog)s statefulset/db -c proxy --max-unavailable 20%% --min-ready 30s\n"
+        "  %(prog)s deployment/web -c app --steps 1,10%% --judge 2m     a bad restart costs one pod\n"
         "  %(prog)s deployment/web --whole-pod                init containers run again, and the pods stay\n"
         "  %(prog)s deployment/web -c proxy --image proxy:1.2 --template adopt\n"
         "  %(prog)s deployment/web --image-from-template      the template of a paused Deployment has it already\n"
@@ -68,6 +75,20 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
     names("-c", "--container", help="containers to restart, in this order")
     first = "restart this many pods first, then ask whether to continue"
     flag("--partition", first, convert=read_amount, metavar="N|N%")
+    steps = "restart the pods in steps, each as long as the pods of the steps before are done, for example 1,10%,50%"
+    flag("--steps", steps, convert=read_steps, metavar="N|N%,...", dest="parts")
+    pause = "with --steps: time between two steps, or wait for resume --yes"
+    flag("--step-pause", pause, shown="none", convert=_pause, metavar="TIME|wait")
+    number = partial(flag, convert=count(0), metavar="N")
+    judge = (
+        "after each step, and at the end, watch its pods for this time: each must stay ready, without another restart"
+    )
+    flag("--judge", judge, shown="no judgement", convert=duration(1, LONGEST), metavar="TIME")
+    shown = Options(())
+    number("--max-restarts", "with --judge: allowed further restarts of a pod", shown=str(shown.max_restarts))
+    failures = "with --judge: how many times in a row metrics may be unknown"
+    number("--failure-limit", failures, shown=str(shown.failure_limit))
+    _add_metrics(parser)
     image = "give the container this image, in the same pods; nothing is stopped before the image is on the node"
     flag("--image", image, convert=str, metavar="IMAGE", dest="image_name")
     adopt = "with --image: whether the workload's template gets the image in the end, or stays as it is"
@@ -108,19 +129,22 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 def _add_resume(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s RUN [flags]"
     parser.description = (
-        "Continues a run that was interrupted, is paused (--partition) or has failed, from any machine. No pod is\n"
-        "restarted twice. Given limits replace those of the run, also where another process carries it out.\n"
-        "Target, containers, --whole-pod, --partition, --since and --stale cannot be changed: start a new run.\n"
+        "Continues a run that was interrupted, is paused (--partition, --steps) or has failed, from any machine. No\n"
+        "pod is restarted twice. Given limits replace those of the run, also where another process carries it out.\n"
+        "Target, containers, --whole-pod, --partition, --steps, --judge, --since and --stale cannot be changed: start\n"
+        "a new run. A run that asks metrics needs its --metrics FILE again, because addresses are not stored.\n"
         "The defaults below are those of a new run."
     )
     parser.epilog = (
         "examples:\n"
         "  %(prog)s web-5f52h --yes               after --partition: the rest of the pods\n"
+        "  %(prog)s web-5f52h --yes               after a step: the next one, without a pause, or in spite of a no\n"
         "  %(prog)s web-5f52h --retry-failed      restart failed pods again, after fixing the cause\n"
         "  %(prog)s web-5f52h --max-failures 2    leave one failed pod, and continue with the others\n\n"
         f"{_exit_codes(*_OF_RUN)}"
     )
     _add_run(parser, "name of the run")
+    _add_metrics(parser)
     _add_limits(parser)
 
 
@@ -143,6 +167,28 @@ def _add_abort(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = _exit_codes((0, "aborted"), (1, "something is left"), (2, "nothing to abort"))
     _add_run(parser, "name of the run")
+
+
+def _add_metrics(parser: argparse.ArgumentParser) -> None:
+    """Add the flags about a judgement that belong to the process, and not to the run."""
+    flag = partial(add_flag, parser, default=argparse.SUPPRESS)
+    metrics = "with --judge: queries of Prometheus that must hold, a YAML list (docs/recreate.md)"
+    flag("--metrics", metrics, convert=_metrics, metavar="FILE")
+    undo = "with --image: if the judgement is no, give the pods the image back that they had before"
+    add_switch(parser, "--undo-on-failure", text=undo, default=argparse.SUPPRESS)
+
+
+def _metrics(given: str) -> tuple[Metric, ...]:
+    """Read `--metrics`."""
+    try:
+        found = read_metrics(yaml.safe_load(Path(given).read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"a readable YAML file ({one_line(str(error))})") from None
+    except ValueError as error:
+        raise ValueError(f"a YAML list of metrics ({error})") from None
+    if not found:
+        raise ValueError("a YAML list of at least one metric")
+    return found
 
 
 def _add_run(parser: argparse.ArgumentParser, words: str) -> None:
@@ -181,13 +227,22 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     flag("--reason", "reason for the restart, shown in events and status", metavar="WORDS")
     limit = "time limit of the run; 0 waits without any limit"
     time("--timeout", limit, shown=f"the run ends after {format_duration(PATIENCE_SECONDS)} without progress")
-    switch("-y", "--yes", text="continue after the first part (--partition), or a run of another user, without asking")
+    yes = "continue without asking: after the first part (--partition), after a step (--steps), a run of another user"
+    switch("-y", "--yes", text=yes)
     switch("--retry-failed", text="restart pods again whose requests have failed; needs a run that exists")
     dry = partial(parser.add_argument, dest="dry_run", action="store_const", default="")
     dry("--dry-run", "--dry-run=client", const="client", help="print the batches and change nothing")
     dry("--dry-run=server", const="server", help="also send the requests to the API server as a dry run")
     dry("--dry-run=none", *with_value(["--dry-run"], "false"), const="", help=argparse.SUPPRESS)
     dry(*with_value(["--dry-run"], "true"), const="client", help=argparse.SUPPRESS)
+
+
+def _pause(given: str) -> int | None:
+    """Parse `--step-pause`: seconds, or None to wait for a user."""
+    try:
+        return None if given == "wait" else duration(0, LONGEST)(given)
+    except ValueError as error:
+        raise ValueError(f"wait, or {error}") from None
 
 
 def _since(given: str) -> datetime | timedelta:

@@ -87,7 +87,7 @@ async def _finish(session: Session, run: Run) -> str:
         async with await cluster_of(session, run) as cluster:
             writer = make_writer(session.client, cluster, run, session.display, session.clock)
             parts = session.client, cluster, session.clock, session.display, writer
-            runner = Runner(*parts, times=Times(), confirmed=True, remedies=FLAGS)
+            runner = Runner(*parts, times=Times(), remedies=FLAGS)
             return await runner.finish(run, await runner.run(run), CLEAN_UP_SECONDS)
     except (ConfigurationError, ApiRefusedError, ApiUnavailableError) as error:  # for example, its target was deleted
         return str(error)

@@ -1,6 +1,7 @@
 """Carries out a run for the user, with events on the workload; the last line says how to go on."""
 
 import asyncio
+import os
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,7 +19,9 @@ from crrd.lib.plain import plain, with_flags
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import failures, summary
 from crrd.rollout.events import BEGUN, workload_event
+from crrd.rollout.judge import MetricsJudge
 from crrd.rollout.kinds import make_writer
+from crrd.rollout.metrics import Prometheus, token_of_file
 from crrd.rollout.refusals import describe
 from crrd.rollout.remedies import FLAGS
 from crrd.rollout.runner import ANSWER_SECONDS, CLEAN_UP_SECONDS, Runner
@@ -35,7 +38,9 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -
     """
     command, writer = session.command, make_writer(session.client, cluster, run, session.display, session.clock)
     parts = session.client, cluster, session.clock, session.display, writer
-    runner = Runner(*parts, times=Times(command.timeout), confirmed=command.yes, remedies=FLAGS)
+    ask = Prometheus(token_of_file, None, os.environ).ask
+    judge = MetricsJudge(command.metrics, ask, session.clock.now)
+    runner = Runner(*parts, times=Times(command.timeout), remedies=FLAGS, yes=command.yes, judge=judge)
     try:
         session.display.begin(run, begins)
         await _record(session, run, BEGUN, run.describe(len(cluster.world().members)))
@@ -128,7 +133,7 @@ async def _print_failures(session: Session, plan: Plan) -> None:
 def _undo(session: Session, run: Run, plan: Plan) -> str:
     """Return how to take a failed run back, or ""."""
     can = run.options.change.label and not run.options.change.undoes
-    if not can or plan.end is not End.FAILED or not plan.started:
+    if not can or plan.end not in (End.FAILED, End.HALTED) or not plan.started:
         return ""
     return f"to give the pods the image back that they had: {session.command_line('undo', run.name)}"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from crrd.core.api.time import rfc3339
 from crrd.core.rollout.overview import RunStatus
+from crrd.core.rollout.parts import place
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview, Stale
@@ -90,7 +91,10 @@ class JsonLines(Display):
         shape = {
             "target": target,
             "batches": _batches(preview.batches),
-            "asksAfter": preview.pause_after,
+            "asksAfter": preview.parts[0] if preview.parts and preview.pause is None else 0,
+            "stepsAfter": preview.parts,
+            "stepPauseSeconds": preview.pause,
+            "judgeSeconds": preview.judge,
             "minReadySeconds": preview.min_ready,
             "stopped": preview.stopped.why,
             "command": preview.stopped.command,
@@ -122,6 +126,7 @@ def _stale(each: Stale) -> dict[str, Any]:
 
 def _run(status: RunStatus) -> dict[str, Any]:
     """Return the fields of a run."""
+    step, steps = place(status.run, status.requests)
     return {
         "run": status.run.name,
         "target": status.run.target.words,
@@ -134,6 +139,8 @@ def _run(status: RunStatus) -> dict[str, Any]:
         "done": status.done,
         "total": status.total,
         "lastActivity": rfc3339(status.active_at) if status.active_at is not None else "",
+        "step": step,
+        "steps": steps,
         "waitsFor": status.waits,
         "pullPods": status.pulls,
     }

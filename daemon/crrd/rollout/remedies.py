@@ -5,6 +5,7 @@ from crrd.core.rollout.waits import Remedies, WaitReason
 
 FLAGS: Remedies = {
     WaitReason.ROLLOUT: "to continue anyway: --force",
+    WaitReason.STEP_PAUSE: "to begin it now: resume {run} -n {namespace} --yes",
     WaitReason.UNREADY_IN_ORDER: "restart pod/{pod} first, or use --max-unavailable {enough}",
     WaitReason.NODE_LIMIT: "to change the limit: --max-per-node",
     WaitReason.ZONE_LIMIT: "to change the limit: --max-per-zone",

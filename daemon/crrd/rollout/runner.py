@@ -7,6 +7,7 @@ run has ended.
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from crrd.core.api.time import parse_time, rfc3339
@@ -25,6 +26,7 @@ from crrd.lib.looptime import loop_time
 from crrd.rollout.attempt import attempt
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import RunDisplay
+from crrd.rollout.judge import NO_METRICS, MetricsJudge
 from crrd.rollout.kept import annotate
 from crrd.rollout.kind import KindWriter
 from crrd.rollout.process import this_process
@@ -49,17 +51,20 @@ class Runner:
         writer: KindWriter,
         *,
         times: Times,
-        confirmed: bool,
         remedies: Remedies,
+        yes: bool = False,
+        judge: MetricsJudge = NO_METRICS,
     ) -> None:
         """`cluster` is already entered.
 
-        With `confirmed`, the user is not asked after the first part. `remedies` are what its user can do about waits.
+        With `yes`, the user allows what follows the first part, or the step that waits for that when this process
+        begins. `remedies` are what its user can do about waits.
         """
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
         self.writer, self._requests, self._memo = writer, RequestWriter(writer.maker, cluster, clock), RowMemo()
         self._limits, self._is_turn = Limits(times, loop_time()), times.is_turn
-        self._confirmed, self._remedies = confirmed, remedies
+        self._yes, self._remedies, self._judge = yes, remedies, judge
+        self.confirmed = 0  # How many steps the user has allowed to end
         self.is_unanswered = False  # Whether the run was interrupted, and a write may still be carried out
         self._written: object = None  # The state of the progress that was written last
         self._write_at = 0.0  # The loop's time of the next write of the same state
@@ -98,20 +103,25 @@ class Runner:
     async def _next(self, run: Run) -> tuple[Run, Plan]:
         """Carry out the next plan. Return it, and the run with its present options."""
         trouble = await self._cluster.refresh()
-        world = self._cluster.world()
+        world = replace(self._cluster.world(), measured=self._judge.measured)
         latest = world.latest(run)
         if latest != run:
             self._display.print_line("another process has changed the options of this run; using the new options")
-        plan = make_plan(world, latest, self._clock.now(), confirmed=self._confirmed, memo=self._memo)
+        make = partial(make_plan, world, latest, self._clock.now(), memo=self._memo)
+        plan = make(confirmed=self.confirmed)
+        if self._yes and not trouble:
+            self._yes = False
+            if plan.part.waits_for_user or latest.options.first:
+                self._confirm(plan)
+                plan = make(confirmed=self.confirmed)
         plan = plan.worded(self._remedies)
-        if not trouble and await self._cluster.probes.learn(plan):
+        if not trouble and (await self._cluster.probes.learn(plan) or await self._judge.learn(plan, latest)):
             return latest, plan.going_on()
         problem = next(iter(self._requests.problems.values()), "")
         plan = self._limits.apply(plan, latest, loop_time(), trouble=trouble, problem=problem)
         self._display.show(plan)
         if plan.end is End.PAUSED and await self._display.ask(plan.message):
-            self._confirmed = True
-            self._limits.restart()
+            self._confirm(plan)
             return latest, plan.going_on()
         if plan.end is None:
             if not trouble:
@@ -122,6 +132,12 @@ class Runner:
             self._requests.carry_out(latest, world, plan, annotation, partial(self._note_written, progress))
             await self._wait(plan)
         return latest, plan
+
+    def _confirm(self, plan: Plan) -> None:
+        """Record that the user allows what follows the present step."""
+        self.confirmed = plan.part.number + 1
+        self._judge.forget()
+        self._limits.restart()
 
     async def finish(self, run: Run, plan: Plan, seconds: float) -> str:
         """Clean up after the run, for so long at most, and then record its end. Return what is left behind, or "".
@@ -149,21 +165,23 @@ class Runner:
                 self.is_unanswered = False
 
     def _progress(self, plan: Plan) -> Progress:
-        waits = "; ".join(plan.waits)[:_WAITS_CHARACTERS]
+        waits = (plan.part.refusal or "; ".join(plan.waits))[:_WAITS_CHARACTERS]
         phase = RunPhase.OVER if plan.end is not None and plan.end.over else plan.phase
         counts, at = count_done(plan.rows), rfc3339(self._clock.now())
-        return Progress(at, this_process(), phase, *counts, waits, blocked=bool(plan.wait.why), end=plan.end)
+        blocked, steps = bool(plan.wait.why), plan.part.number
+        return Progress(at, this_process(), phase, *counts, waits, blocked=blocked, end=plan.end, steps=steps)
 
     def _note_written(self, progress: Progress | None) -> None:
         """Record that the progress was written on a request."""
         if progress is not None:
-            self._written = progress.phase, progress.blocked, progress.end
+            self._written = progress.phase, progress.blocked, progress.end, progress.steps
             self._write_at = loop_time() + _PROGRESS_SECONDS
 
     async def write_progress(self, run: Run, plan: Plan) -> None:
         """Write the progress on the request of the run that will live longest, if due."""
         progress = self._progress(plan)
-        if self._written == (progress.phase, progress.blocked, progress.end) and loop_time() < self._write_at:
+        state = progress.phase, progress.blocked, progress.end, progress.steps
+        if self._written == state and loop_time() < self._write_at:
             return
         self._note_written(progress)
         with suppress(ApiRefusedError, ApiUnavailableError):  # the next one says more

@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
+from crrd.core.api.time import format_duration
+from crrd.core.judge.metrics import digest_of
 from crrd.core.rollout.image.facts import ImageRun
+from crrd.core.rollout.parts import written
 from crrd.core.rollout.run import Options, Run
 from crrd.core.rollout.state import World
 from crrd.lib.errors import ConfigurationError
@@ -28,6 +31,12 @@ async def check_same(session: Session, run: Run, since: str) -> None:
         parts = (run.partition or str(run.options.first or "")) if command.partition is not None else ""
         own = _flags(run.options, parts, command.template)
         asked = _flags(replace(command.options, since=since), str(command.partition or ""), command.template)
+        if command.parts:
+            own |= _steps(run.steps, run.options.step_pause)
+            asked |= _steps(written(command.parts), command.step_pause)
+        if command.options.judge:
+            own |= _judgement(run.options)
+            asked |= _judgement(command.options)
         own["--via"] = f"--via {Via.PATCH if run.options.patch else Via.DAEMON}"
         asked["--via"] = f"--via {command.via}" if command.via is not Via.AUTO else own["--via"]
         if command.template:
@@ -38,6 +47,19 @@ async def check_same(session: Session, run: Run, since: str) -> None:
             differs = f"was started {began}, but this command has {asked[flag] or f'no {flag}'}"
     if differs:
         raise another_run(session, run, differs)
+
+
+def check_metrics(session: Session, run: Run) -> None:
+    """Raise ConfigurationError unless the command has the metrics of this run, which are not stored.
+
+    Else who may write requests would choose whom a user's machine asks, maybe with a token.
+    """
+    if run.options.metrics_digest == digest_of(session.command.metrics):
+        return
+    if not session.command.metrics:
+        raise ConfigurationError(f"run {run.name} asks metrics, which are not stored: give its --metrics FILE again")
+    has = "other metrics" if run.options.metrics_digest else "no metrics"
+    raise ConfigurationError(f"run {run.name} was started with {has}: give what it was started with")
 
 
 def template_differs(world: World, run: Run) -> str:
@@ -56,10 +78,27 @@ def another_run(session: Session, run: Run, differs: str) -> ConfigurationError:
     return ConfigurationError(f"run {run.name} {differs}: use another --run NAME, or resume it: {again}")
 
 
+def _steps(steps: str, pause: int | None) -> dict[str, str]:
+    """Return the flags for the steps of a run."""
+    shown = "wait" if pause is None else format_duration(pause) if pause else ""
+    values = {"--steps": steps, "--step-pause": shown if steps else ""}
+    return {flag: f"{flag} {value}" if value else "" for flag, value in values.items()}
+
+
+def _judgement(options: Options) -> dict[str, str]:
+    """Return the flags for the judgement of a run."""
+    values = {
+        "--judge": format_duration(options.judge) if options.judge else "",
+        "--max-restarts": str(options.max_restarts),
+        "--failure-limit": str(options.failure_limit),
+    }
+    return {flag: f"{flag} {value}" if value else "" for flag, value in values.items()}
+
+
 def _flags(options: Options, partition: str, template: str) -> dict[str, str]:
     """Return the flags of a run that cannot be changed, "" for those that it does not have.
 
-    A command without --template or --partition accepts each. `template` is that of the command.
+    A command without --template, --partition or --steps accepts each. `template` is that of the command.
     """
     change = options.image
     values = {

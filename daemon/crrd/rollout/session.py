@@ -17,6 +17,7 @@ from typing import Any
 
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import ANNOTATION_ABORTED
+from crrd.core.judge.metrics import Metric
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import LABEL_RUN, Amount, Options
 from crrd.kube.access.config import Access, find_access
@@ -63,6 +64,10 @@ class Command:
     run_name: str = ""  # "" to generate a name, or for `status` of all runs
     retry_failed: bool = False  # Restart the pods of failed requests again
     partition: Amount | None = None
+    parts: tuple[Amount, ...] = ()  # The steps of a new run
+    step_pause: int | None = 0  # Seconds between its steps; None to wait for a user
+    metrics: tuple[Metric, ...] = ()  # What the judgement asks
+    undo_on_failure: bool = False  # Whether a run with an image is undone if its judgement is no
     since: datetime | timedelta | None = None  # Options.since of a new run, or the time before its start
     dry_run: str = ""
     """Empty to make changes, else `client`, or `server` to check whether the API server accepts the requests."""

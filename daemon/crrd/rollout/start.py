@@ -9,6 +9,7 @@ from itertools import chain
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import unfinished
+from crrd.core.rollout.parts import sizes, written
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.preview import Preview, make_preview, out_of_reach
@@ -28,7 +29,7 @@ from crrd.rollout.kept import annotate
 from crrd.rollout.kind import Maker
 from crrd.rollout.kinds import check_resumed, cluster_of, complete_run, find_pulls, make_cluster, make_writer
 from crrd.rollout.remedies import FLAGS
-from crrd.rollout.same_run import another_run, check_same, template_differs
+from crrd.rollout.same_run import another_run, check_metrics, check_same, template_differs
 from crrd.rollout.session import Session, Via
 from crrd.rollout.target import Aim, check_run, find_again, find_target, split_targets
 from crrd.rollout.way import check_way, with_way
@@ -82,10 +83,11 @@ async def undo(session: Session) -> int:
     requests = await _requests_of(session, command.run_name)
     run = newest_run(requests)
     aim, change = await find_again(session.client, session.namespace, run.target), undone(run)
-    options = replace(run.options, image=change, first=0, since="", **command.changed_options)
+    plain = {"first": 0, "steps": (), "step_pause": None, "judge": 0, "metrics_digest": "", "since": ""}
+    options = replace(run.options, image=change, **{**plain, **command.changed_options})
     await check_creator(session, creator_of(requests), run.name, replace(run, options=options))
     template = "adopt" if change.adopt else "keep"
-    again = replace(command, run_name="", options=options, template=template, allow_mutable_tag=True)
+    again = replace(command, run_name="", options=options, template=template, allow_mutable_tag=True, parts=())
     return (await _start(replace(session, command=again), aim))[0]
 
 
@@ -97,6 +99,7 @@ async def resume(session: Session) -> int:
     await check_creator(session, creator_of(requests), name, run)
     run = run.changed(**command.changed_options)
     check_way(run.options)
+    check_metrics(session, run)
     async with await cluster_of(session, run) as cluster:
         world, now = cluster.world(), session.clock.now()
         if command.follows_template and (differs := template_differs(world, run)):
@@ -113,10 +116,12 @@ async def resume(session: Session) -> int:
             way_out = f"finish it, or abort it: {session.command_line('abort', first.name)}"
             raise ConfigurationError(f"cannot resume run {name}: {other}; {way_out}")
         await check_resumed(session, run)
-        left = _count_waiting(make_plan(world, run, now, confirmed=True))
+        left = _count_waiting(make_plan(world, run, now))
         await _record_options(session, run, cluster)
         begins = f"resuming on {run.target.words}, {left} left to restart"
-        return (await carry_out(session, run, cluster, begins)).exit_code
+        end = await carry_out(session, run, cluster, begins)
+    await _go_back(session, run, end)
+    return end.exit_code
 
 
 async def _requests_of(session: Session, name: str) -> list[RunRequest]:
@@ -136,7 +141,7 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
     async with make_cluster(session.client, session.namespace, aim, command.options) as cluster:
         run = await complete_run(session, aim, cluster, await _make_run(session, aim, cluster))
         world = cluster.world()
-        plan = make_plan(world, run, session.clock.now(), confirmed=True).worded(FLAGS)
+        plan = make_plan(world, run, session.clock.now()).worded(FLAGS)
         waiting = _count_waiting(plan)
         for each in out_of_reach(world, run) if not (command.dry_run and waiting) else ():
             session.display.print_line(f"not covered by --stale: {each}")
@@ -145,11 +150,21 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
         if command.partition is not None and waiting:
             first_part = min(waiting, command.partition.of(waiting))
             run = replace(run, options=replace(run.options, first=first_part), partition=str(command.partition))
+        if command.parts and waiting:
+            options = replace(run.options, steps=sizes(command.parts, waiting), step_pause=command.step_pause)
+            run = replace(run, options=options, steps=written(command.parts))
         if command.dry_run:
             code = await _preview(session, cluster, run)
             return code, not code
         end = await carry_out(session, run, cluster, run.describe(waiting))
-        return end.exit_code, end.next_follows
+    await _go_back(session, run, end)
+    return end.exit_code, end.next_follows
+
+
+async def _go_back(session: Session, run: Run, end: End) -> None:
+    """Undo a run whose judgement is no, if the user wants that."""
+    if session.command.undo_on_failure and end is End.HALTED:
+        await undo(replace(session, command=replace(session.command, run_name=run.name, undo_on_failure=False)))
 
 
 def _count_waiting(plan: Plan) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from crrd.core.api.time import format_duration, rfc3339
 from crrd.core.api.types import Pin
 from crrd.core.rollout.overview import RunStatus
+from crrd.core.rollout.parts import place
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview
@@ -60,9 +61,11 @@ class TextDisplay(Display):
         rows = [(row.pod, row.node, row.stage.value, row.wait.why) for row in plan.rows]
         idle = format_duration(status.idle)
         what = f"{run.options.what} of {run.target.words}" if status.requests else "no pod has a request"
+        step, steps = place(run, status.requests)
         self._print(
             f"run {run.name}: {what}, since {run.started}{reason}",
             f"{state_of(status)} ({status.phase}): {summary(plan.rows)}; last activity {idle} ago",
+            *([f"step {step} of {steps} (--steps {run.steps})"] if steps else []),
             *([f"waits for: {status.waits}"] if status.waits else []),
             *([f"to continue: {resume}"] if resume else []),
             *columns([("POD", "NODE", "PHASE", ""), *rows], gap=3),
@@ -83,8 +86,10 @@ class TextDisplay(Display):
         batches = [", ".join(f"{row.pod} ({row.node})" for row in each) for each in (*preview.batches, *preview.later)]
         numbered = [f"batch {number}: {pods}" for number, pods in enumerate(batches, start=1)]
         now = len(preview.batches)
-        asks = ["then asks whether to continue"] if preview.pause_after else []
-        lines += [*numbered[: preview.pause_after], *asks, *numbered[preview.pause_after : now]]
+        for number, line in enumerate(numbered[:now], start=1):
+            lines += [line, *([_next_step(preview.pause, preview.judge)] if number in preview.parts else [])]
+        if preview.judge and numbered:
+            lines.append(f"in the end, judges the pods of the last step for {format_duration(preview.judge)}")
         if preview.min_ready and numbered:
             lines.append(f"each pod must be ready for {preview.min_ready}s before the next batch")
         if preview.stopped.why:
@@ -126,6 +131,14 @@ class TextLines(TextDisplay):
             self.print_line(f"{passed}  waiting: {plan.wait.with_command}")
         for reminder in self._changes.reminders(plan):
             self.print_line(f"{passed}  still waiting: {reminder}")
+
+
+def _next_step(pause: int | None, judge: int) -> str:
+    """Return what a run does between two steps."""
+    judges = f"judges these pods for {format_duration(judge)}, and " if judge else ""
+    if pause is None:
+        return f"then {judges}asks whether to continue"
+    return f"then {judges}{f'pauses for {format_duration(pause)}' if pause else 'begins the next step'}"
 
 
 def _stale(preview: Preview) -> list[str]:

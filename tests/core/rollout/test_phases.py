@@ -31,7 +31,7 @@ def test_a_row_is_complete_and_fits_together(end: End) -> None:
     assert end.cause
     assert (end.exit_code == 0) is (end in (End.DONE, End.PAUSED, End.YIELDED))
     assert end.next_follows is (end is End.DONE or end.incomplete), "nothing has gone wrong"
-    assert (end.go_on in (GoOn.NOT, GoOn.NEW_RUN, GoOn.NODE_BACK, GoOn.RETRY)) is end.over
+    assert (end.go_on in (GoOn.NOT, GoOn.NEW_RUN, GoOn.NODE_BACK, GoOn.RETRY, GoOn.OVERRULE)) is end.over
     assert end.incomplete is (end.word == "incomplete")
 
 

@@ -765,7 +765,7 @@ class TestEnds:
         part = World((recreated(ONE), recreated(TWO), THREE), (succeeded(of, ONE), succeeded(of, TWO)))
         found = planned(part, of)
         assert (found.end, found.message) == (End.PAUSED, "the first part of the run is done, 1 left")
-        assert chosen(planned(part, of, confirmed=True)) == ["web-2"]
+        assert chosen(planned(part, of, confirmed=1)) == ["web-2"]
 
     def test_who_has_begun_the_rest_was_asked(self) -> None:
         of = run(first=1)

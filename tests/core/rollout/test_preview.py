@@ -143,8 +143,8 @@ def test_a_blocked_run_shows_the_batches_that_follow() -> None:
 
 def test_it_says_after_which_batch_somebody_is_asked() -> None:
     found = make_preview(World(members(4)), run(first=2), NOW)
-    assert (len(found.batches), found.pause_after, found.stopped.why) == (4, 2, "")
-    assert make_preview(World(members(4)), run(), NOW).pause_after == 0
+    assert (len(found.batches), found.parts, found.stopped.why) == (4, (2,), "")
+    assert make_preview(World(members(4)), run(), NOW).parts == ()
 
 
 def test_the_rest_of_one_that_has_begun() -> None:

@@ -1,8 +1,10 @@
 """Metrics of Prometheus that must hold after a step: as values, their fields, and their query for some pods."""
 
+import hashlib
+import json
 import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crrd.core.api.fields import Field, Section, Type
@@ -149,3 +151,9 @@ def render(query: str, pods: Collection[str], namespace: str) -> str:
             raise ValueError(f"{name!r} is no name of a pod or namespace")
     values = {"pods": f"(?:{'|'.join(sorted(pods)).replace('.', '[.]')})", "namespace": namespace}
     return _PLACEHOLDER.sub(lambda found: values[found[1]], query)
+
+
+def digest_of(metrics: Iterable[Metric]) -> str:
+    """Return a digest of what metrics ask, "" for none. How this machine reaches the servers does not count."""
+    asked = [write_metric(replace(each, ca="", token_secret="", token_key="", token_file="")) for each in metrics]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16] if asked else ""

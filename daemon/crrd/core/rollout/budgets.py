@@ -102,35 +102,23 @@ class Budgets:
         )
 
     @property
-    def left_of_first(self) -> int | None:
-        """How many pods of the first part are left to start; None if there is no first part, or it is over.
-
-        A pod that is restarted again has been started before. A pod that was deleted or is put off does not count,
-        because it does not show whether the restart works.
-        """
-        first, odd = self._run.options.first, (Stage.SKIPPED, Stage.GONE, Stage.PUT_OFF)
-        started = sum(1 for row in self._rows if row.has_started and row.stage not in odd)
-        return None if not first or started > first else first - started
-
-    @property
     def next_time(self) -> datetime | None:
         """When a pod becomes available, or is done, or is known to budgets, if nothing changes."""
         settled = [row.settled_at for row in self._rows if row.settled_at is not None]
         return min([*settled, *self._available_later.values(), *self._just_unready.values()], default=None)
 
-    def choose(self, most: int | None) -> tuple[list[Row], dict[str, Wait]]:
+    def choose(self, most: int | None, beyond: Wait) -> tuple[list[Row], dict[str, Wait]]:
         """Return the pods that start now, at most `most` new ones (None: no limit), and why each other pod waits.
 
-        Both are in the order in which the pods start.
+        Both are in the order in which the pods start. `beyond` is what the pods beyond `most` wait for.
         """
         chosen: list[Row] = []
         waits: dict[str, Wait] = {}
-        first = Wait.of(WaitReason.FIRST_PODS, first=self._run.options.first)
         blocked: Wait | None = None
         for row, member in self._candidates():
-            over_first = most is not None and not row.failed and most < 1
+            is_beyond = most is not None and not row.failed and most < 1
             before = blocked if member.ready or not self._rescues else None  # a broken pod costs no budget
-            wait = before or (first if over_first else next(self._reasons(row, member), None))
+            wait = before or (beyond if is_beyond else next(self._reasons(row, member), None))
             if wait is None:
                 chosen.append(row)
                 most = most - 1 if most is not None and not row.failed else most

@@ -15,7 +15,8 @@ class RunPhase(StrEnum):
 
     PULLING = "Pulling"  # No pod is in progress, and the next ones wait until their nodes have the image
     RESTARTING = "Restarting"  # Pods are in progress, or wait for their turn
-    PAUSED = "Paused"  # The first part is done, and a user must confirm the rest
+    JUDGING = "Judging"  # The pods of a step are done, and they are watched
+    PAUSED = "Paused"  # The first part or a step is over, and the next one begins later, or once a user allows it
     ADOPTING = "Adopting"  # All pods are done, and the workload follows them, while its controller is held
     RELEASING = "Releasing"  # The controller of the workload is released
     CLEANING_UP = "CleaningUp"  # It is known how the run ends, and what it would leave behind is deleted
@@ -25,12 +26,19 @@ class RunPhase(StrEnum):
 RUN_MOVES: Mapping[tuple[RunPhase, RunPhase], str] = MappingProxyType(
     {
         (RunPhase.PULLING, RunPhase.RESTARTING): "a node has the image",
-        (RunPhase.PULLING, RunPhase.PAUSED): "what is left of the first part cannot start",
+        (RunPhase.PULLING, RunPhase.PAUSED): "what is left of the step cannot start",
         (RunPhase.PULLING, RunPhase.ADOPTING): "the pods that were left have gone, or have the image",
         (RunPhase.RESTARTING, RunPhase.PULLING): "the nodes of the next pods do not have the image yet",
-        (RunPhase.RESTARTING, RunPhase.PAUSED): "the first part is done",
-        (RunPhase.PAUSED, RunPhase.RESTARTING): "a user has confirmed the rest",
-        (RunPhase.PAUSED, RunPhase.PULLING): "a user has confirmed the rest",
+        (RunPhase.PULLING, RunPhase.JUDGING): "what is left of the step cannot start",
+        (RunPhase.RESTARTING, RunPhase.JUDGING): "the pods of a step are done",
+        (RunPhase.JUDGING, RunPhase.RESTARTING): "a pod is unready or new, or the next step begins",
+        (RunPhase.JUDGING, RunPhase.PULLING): "the next step begins, and its nodes do not have the image yet",
+        (RunPhase.JUDGING, RunPhase.PAUSED): "the judgement is yes",
+        (RunPhase.JUDGING, RunPhase.ADOPTING): "the judgement of the last step is yes",
+        (RunPhase.PAUSED, RunPhase.JUDGING): "the pod that was unready is done again",
+        (RunPhase.RESTARTING, RunPhase.PAUSED): "the first part or a step is done",
+        (RunPhase.PAUSED, RunPhase.RESTARTING): "the pause is over, or a user has allowed what follows",
+        (RunPhase.PAUSED, RunPhase.PULLING): "the pause is over, or a user has allowed what follows",
         (RunPhase.PAUSED, RunPhase.ADOPTING): "the pods that were left have gone",
         (RunPhase.RESTARTING, RunPhase.ADOPTING): "all pods have the image",
         (RunPhase.ADOPTING, RunPhase.RESTARTING): "a new pod needs the image",
@@ -44,6 +52,7 @@ RUN_MOVES: Mapping[tuple[RunPhase, RunPhase], str] = MappingProxyType(
             for phase in (
                 RunPhase.PULLING,
                 RunPhase.RESTARTING,
+                RunPhase.JUDGING,
                 RunPhase.PAUSED,
                 RunPhase.ADOPTING,
                 RunPhase.RELEASING,
@@ -82,6 +91,7 @@ class GoOn(StrEnum):
     RESUME = "to continue: {resume}"
     CONFIRM = "to continue: {resume} --yes"
     RETRY = "after fixing the cause, to continue: {resume} --retry-failed"
+    OVERRULE = "to continue in spite of it: {resume} --yes"
     AFTER_FIX = "after fixing the cause, to continue: {resume}"
     NODE_BACK = "once the node is back, to continue: {resume}"
     NEW_RUN = "to restart the rest, start a new run"
@@ -103,7 +113,7 @@ class End(StrEnum):
 
     - The planner (`plan`): `ENDS` has the causes, and the first one counts. `_ended` makes FAILED or LEFT_OUT of an
       end after which pods have failed or are left, `_with_last_step` ends a run whose last step cannot be done, and
-      `_next_pods` one whose first part is done.
+      `_next_pods` one whose first part or step is done, if a user must confirm what follows.
     - The time (`Limits.apply`): TIMED_OUT after `--timeout`, or too long without progress. If the process has only a
       turn of the run (`Times.is_turn`), that is YIELDED, and the run goes on in another turn. `apply` also takes ends
       away: all but ABORTED while the known state may be out of date, and those before which the run waits
@@ -144,8 +154,15 @@ class End(StrEnum):
         *("Failed", "failed", "a pod has failed, or somebody else has changed the workload", 1),
         *("ContainersRecreateFailed", "failed", False, GoOn.RETRY),
     )
+    HALTED = (
+        *("Halted", "halted", "the judgement of a step is no", 1),
+        *("ContainersRecreateHalted", "halted", False, GoOn.OVERRULE),
+    )
     ABORTED = ("Aborted", "aborted", "`abort`, or `undo`", 1, "", "failed", False, GoOn.NEW_RUN)
-    PAUSED = ("Paused", "paused", "the part of `--partition` is done", 0, "", "failed", False, GoOn.CONFIRM)
+    PAUSED = (
+        *("Paused", "paused", "the part of `--partition` is done, or a step with `--step-pause wait`", 0),
+        *("", "failed", False, GoOn.CONFIRM),
+    )
     RIVAL = ("Rival", "stopped", "another run on the same pods started first", 2, "", "failed", False, GoOn.RESUME)
     TIMED_OUT = (
         *("TimedOut", "timed out", "`--timeout`, or an hour without progress", 3),
@@ -191,4 +208,4 @@ class End(StrEnum):
     @property
     def over(self) -> bool:
         """Whether other runs may follow. What is left can only be done by a user, who may still continue the run."""
-        return self in (End.DONE, End.LEFT_OUT, End.PUT_OFF, End.FAILED, End.ABORTED)
+        return self in (End.DONE, End.LEFT_OUT, End.PUT_OFF, End.FAILED, End.HALTED, End.ABORTED)

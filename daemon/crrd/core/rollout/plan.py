@@ -11,6 +11,7 @@ from datetime import datetime
 from crrd.core.rollout.budgets import Budgets
 from crrd.core.rollout.kind import NO_STEPS, Choice, Kind, LastStep, Steps
 from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.parts import Part, PartState, find_part
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.rivals import first_rival
 from crrd.core.rollout.rows import Row, put_off_pods, tally
@@ -37,6 +38,7 @@ class Plan:
     wake_at: datetime | None = None  # When to plan again if nothing changes
     phase: RunPhase = RunPhase.RESTARTING
     min_ready: int = 0  # How many seconds a pod must be ready to count as done
+    part: Part = Part()  # noqa: RUF009 - it is frozen
 
     @property
     def has_new_pods(self) -> bool:
@@ -77,25 +79,27 @@ class Plan:
         return replace(self, end=end, message=message, phase=phase, create=())
 
 
-def make_plan(world: World, run: Run, now: datetime, *, confirmed: bool = False, memo: RowMemo | None = None) -> Plan:
+def make_plan(world: World, run: Run, now: datetime, *, confirmed: int = 0, memo: RowMemo | None = None) -> Plan:
     """Decide the next step from the present state.
 
-    `world` must contain all requests created so far. `now` is the API server's time. `confirmed` means that the user
-    has allowed the rest after the first part. Plans that follow each other are quicker with the same `memo`.
+    `world` must contain all requests created so far. `now` is the API server's time. `confirmed` is how many
+    steps of the run the user has allowed to end (`find_part`). Plans that follow each other are quicker with the same
+    `memo`.
     """
     return plan_of(kind_of(world.at(now), run), now, confirmed=confirmed, memo=memo)
 
 
-def plan_of(kind: Kind, now: datetime, *, confirmed: bool = False, memo: RowMemo | None = None) -> Plan:
+def plan_of(kind: Kind, now: datetime, *, confirmed: int = 0, memo: RowMemo | None = None) -> Plan:
     """Decide the next step of a run of any kind. The parameters are those of `make_plan`."""
     rows = make_rows(kind, now, memo)
-    plan = Plan(rows, min_ready=kind.min_ready)
-    end, message = find_end(kind, rows)
+    part = find_part(kind, rows, now, confirmed)
+    plan = Plan(rows, min_ready=kind.min_ready, part=part)
+    end, message = find_end(kind, rows, part)
     if (step := kind.last_step(rows, end)) is not None:
         return _with_last_step(plan, step, end, message)
     if end is not None:
         return _ended(kind, plan, end, message)
-    return _next_pods(kind, plan, now, confirmed=confirmed)
+    return _next_pods(kind, plan, now)
 
 
 def _with_last_step(plan: Plan, step: LastStep, end: End | None, message: str) -> Plan:
@@ -116,9 +120,9 @@ def _ended(kind: Kind, plan: Plan, end: End, message: str) -> Plan:
     return replace(plan.ended(end, message), wait_before_end=wait, steps=kind.steps_at_end(plan.rows))
 
 
-def _next_pods(kind: Kind, plan: Plan, now: datetime, *, confirmed: bool) -> Plan:
-    """Return the plan with the pods that start now. `confirmed` as in `make_plan`."""
-    rows, held = plan.rows, _wait_of_all(kind)
+def _next_pods(kind: Kind, plan: Plan, now: datetime) -> Plan:
+    """Return the plan with the pods that start now."""
+    rows, part, held = plan.rows, plan.part, _wait_of_all(kind)
     budgets = Budgets(kind, rows, now)
     plan = replace(plan, wake_at=budgets.next_time)
     over = kind.over_budget(rows, now, budgets.are_exceeded, held=held is not None)
@@ -126,51 +130,56 @@ def _next_pods(kind: Kind, plan: Plan, now: datetime, *, confirmed: bool) -> Pla
         steps = kind.prepare(rows, Choice((), (), over), now).steps
         waiting = _with_reasons(rows, {row.uid: held for row in rows})
         return replace(plan, rows=waiting, wait=held, steps=steps)
-    left = None if confirmed else budgets.left_of_first
     under_way = any(row.stage.under_way for row in rows)
-    if left == 0 and not under_way and not any(row.failed for row in rows):
-        stages = [row.stage for row in rows]
-        message = f"the first part of the run is done, {stages.count(Stage.WAITING)} left"
-        return plan.ended(End.FAILED if Stage.FAILED in stages else End.PAUSED, message)
-    chosen, waits = budgets.choose(left)
+    if part.state is PartState.ASKING:
+        return plan.ended(End.FAILED if tally(rows)[Stage.FAILED] else End.PAUSED, part.message)
+    chosen, waits = budgets.choose(part.left, part.wait)
     found = kind.prepare(rows, Choice(chosen, tuple(waits), over), now)
     wait = found.wait if chosen or under_way else next(iter(waits.values()), found.wait)
+    if part.phase is not None and part.wait.why:
+        wait = part.wait
     return replace(
         plan,
         rows=_with_reasons(rows, {**waits, **found.waits}),
         create=found.ready,
         steps=found.steps,
         wait=wait,
-        wake_at=min((at for at in (plan.wake_at, found.wake_at) if at is not None), default=None),
-        phase=found.phase,
+        wake_at=min((at for at in (plan.wake_at, found.wake_at, part.at) if at is not None), default=None),
+        phase=part.phase or found.phase,
     )
 
 
-def _aborted(kind: Kind, _: tuple[Row, ...]) -> str | None:
+def _aborted(kind: Kind, _: tuple[Row, ...], __: Part) -> str | None:
     return "the run was aborted" if kind.run.name in kind.world.aborted else None
 
 
-def _has_rival(kind: Kind, _: tuple[Row, ...]) -> str | None:
+def _has_rival(kind: Kind, _: tuple[Row, ...], __: Part) -> str | None:
     rival = first_rival(kind.world, kind.run)
     why = "started first: wait for it, or abort it"
     return f"run {rival.name} on {rival.target.words} {why}" if rival is not None else None
 
 
-def _changed(kind: Kind, _: tuple[Row, ...]) -> str | None:
+def _changed(kind: Kind, _: tuple[Row, ...], __: Part) -> str | None:
     return kind.obstacle or None
 
 
-def _too_many_failed(kind: Kind, rows: tuple[Row, ...]) -> str | None:
+def _too_many_failed(kind: Kind, rows: tuple[Row, ...], _: Part) -> str | None:
     counts = tally(rows)
     too_many = counts[Stage.FAILED] >= kind.run.options.max_failures
     return f"{counts[Stage.FAILED]} failed, {counts[Stage.WAITING]} not started" if too_many else None
 
 
-def _goes_on(_: Kind, rows: tuple[Row, ...]) -> str | None:
-    return "" if any(row.stage is Stage.WAITING or row.stage.under_way for row in rows) else None
+def _refused(_: Kind, __: tuple[Row, ...], part: Part) -> str | None:
+    return part.message if part.state is PartState.REFUSED else None
 
 
-def _lost_pods(kind: Kind, rows: tuple[Row, ...]) -> str | None:
+def _goes_on(_: Kind, rows: tuple[Row, ...], part: Part) -> str | None:
+    if part.state is PartState.JUDGING or any(row.stage is Stage.WAITING or row.stage.under_way for row in rows):
+        return ""
+    return None
+
+
+def _lost_pods(kind: Kind, rows: tuple[Row, ...], _: Part) -> str | None:
     """Pods may have left the run before they were done, because their workload is deleted, maybe without them.
 
     Another workload may own them by now, with the old data. Those that are put off are not waited for, because the run
@@ -183,11 +192,11 @@ def _lost_pods(kind: Kind, rows: tuple[Row, ...]) -> str | None:
     return f"{target.words} was deleted, or owns no pods any more" if lost else None
 
 
-def _put_off(_: Kind, rows: tuple[Row, ...]) -> str | None:
+def _put_off(_: Kind, rows: tuple[Row, ...], __: Part) -> str | None:
     return put_off_pods(rows) or None
 
 
-def _not_replaced(kind: Kind, rows: tuple[Row, ...]) -> str | None:
+def _not_replaced(kind: Kind, rows: tuple[Row, ...], _: Part) -> str | None:
     """Pods were deleted, and nobody says that new pods replace them."""
     counts = tally(rows)
     if kind.run.target.uid or not counts[Stage.GONE] or counts[Stage.DONE]:
@@ -195,15 +204,16 @@ def _not_replaced(kind: Kind, rows: tuple[Row, ...]) -> str | None:
     return "; ".join(f"{row.pod}: {row.wait.why}" for row in rows if row.stage is Stage.GONE)
 
 
-def _all_done(_: Kind, __: tuple[Row, ...]) -> str | None:
+def _all_done(_: Kind, __: tuple[Row, ...], ___: Part) -> str | None:
     return ""
 
 
-ENDS: tuple[tuple[Callable[[Kind, tuple[Row, ...]], str | None], End | None], ...] = (
+ENDS: tuple[tuple[Callable[[Kind, tuple[Row, ...], Part], str | None], End | None], ...] = (
     (_aborted, End.ABORTED),
     (_has_rival, End.RIVAL),
     (_changed, End.FAILED),
     (_too_many_failed, End.FAILED),
+    (_refused, End.HALTED),
     (_goes_on, None),
     (_lost_pods, End.LEFT_OUT),
     (_put_off, End.PUT_OFF),
@@ -213,9 +223,9 @@ ENDS: tuple[tuple[Callable[[Kind, tuple[Row, ...]], str | None], End | None], ..
 """Why a run ends, or goes on. The first one that returns a sentence counts; "" is one, too."""
 
 
-def find_end(kind: Kind, rows: tuple[Row, ...]) -> tuple[End | None, str]:
+def find_end(kind: Kind, rows: tuple[Row, ...], part: Part) -> tuple[End | None, str]:
     """Return how a run ends, and details about it. None if it goes on."""
-    return next((end, message) for find, end in ENDS if (message := find(kind, rows)) is not None)
+    return next((end, message) for find, end in ENDS if (message := find(kind, rows, part)) is not None)
 
 
 def left_out(kind: Kind, rows: tuple[Row, ...]) -> str:

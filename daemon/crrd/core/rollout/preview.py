@@ -27,7 +27,9 @@ class Preview:
     plan: Plan  # Of the present state
     stopped: Wait = NO_WAIT  # Why not all pods are in a batch; empty if all are
     later: tuple[tuple[Row, ...], ...] = ()  # The batches once `stopped` no longer applies
-    pause_after: int = 0  # After this many batches the run asks the user; 0 for never
+    parts: tuple[int, ...] = ()  # After each of these numbers of batches, the first part or a step is over
+    pause: int | None = None  # How many seconds the run waits then; None to ask the user
+    judge: int = 0  # How many seconds it judges the pods before that, and after the last one
     warnings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Why a pod of the batches may not come back as it was -> these pods."""
     stale: tuple["Stale", ...] = ()  # Containers that a run with `stale` would recreate, in a batch or not
@@ -54,9 +56,11 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
     """Return the batches of a new run, or of the rest of a run; pods under way are done before the first batch."""
     kind = kind_of(world, run)
     world, run = kind.shown()
-    run = replace(run, options=replace(run.options, min_ready=0))  # a preview shows the order, not the time
+    pause, judge = run.options.step_pause, run.options.judge
+    step_pause = None if pause is None else 0  # a preview shows the order, not the time
+    run = replace(run, options=replace(run.options, min_ready=0, step_pause=step_pause, judge=0))
     plan = make_plan(world, run, now)
-    batches, pause_after, last, after = _batches(replace(world, refused={}), run, now)
+    batches, parts, last, after = _batches(replace(world, refused={}), run, now)
     later = _batches(_unblocked(after, run), run, now)[0] if last.end is None else ()
     warnings: dict[str, tuple[str, ...]] = {}
     chosen = (row for batch in (*batches, *later) for row in batch)
@@ -72,7 +76,8 @@ def make_preview(world: World, run: Run, now: datetime) -> Preview:
         stopped = last.wait_before_end if last.wait_before_end.why and last.end is not End.PUT_OFF else plain
     stale, unreached = tuple(_stale(after, plan, run)), out_of_reach(world, run)
     return Preview(
-        batches, plan, stopped, later, pause_after, warnings, stale, unreached, kind.planned_writes(), kind.min_ready
+        *(batches, plan, stopped, later, parts, pause, judge, warnings),
+        *(stale, unreached, kind.planned_writes(), kind.min_ready),
     )
 
 
@@ -88,21 +93,26 @@ def out_of_reach(world: World, run: Run) -> tuple[Unreached, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _batches(world: World, run: Run, now: datetime) -> tuple[tuple[tuple[Row, ...], ...], int, Plan, World]:
-    """Return the batches, after how many of them the run asks the user, the last plan, and the world then."""
+def _batches(world: World, run: Run, now: datetime) -> tuple[tuple[tuple[Row, ...], ...], tuple[int, ...], Plan, World]:
+    """Return the batches, after how many of them each step is over, the last plan, and the world then."""
     memo = RowMemo()
-    current, confirmed, pause_after = make_plan(world, run, now, memo=memo), False, 0
+    current = make_plan(world, run, now, memo=memo)
     batches: list[tuple[Row, ...]] = []
+    parts: list[int] = []
     while True:
+        before = current.part.number
         under_way = tuple(row for row in current.rows if row.stage.under_way)
         if current.end is End.PAUSED:
-            confirmed, pause_after = True, len(batches)
+            before += 1
+            parts.append(len(batches))
         elif current.end is None and (current.create or under_way):
             batches += [current.create] if current.create else []
             world = _done(world, run, (*current.create, *under_way))
         else:
-            return tuple(batches), pause_after, current, world
-        current = make_plan(world, run, now, confirmed=confirmed, memo=memo)
+            return tuple(batches), tuple(parts), current, world
+        current = make_plan(world, run, now, confirmed=before, memo=memo)
+        if current.part.number > before:
+            parts.append(len(batches))
 
 
 def _unblocked(world: World, run: Run) -> World:

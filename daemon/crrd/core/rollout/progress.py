@@ -27,9 +27,10 @@ class Progress:
     phase: Annotated[RunPhase, "What the run is doing."]
     done: Annotated[int, "Pods that are done or have failed."]
     total: Annotated[int, "Pods that are neither skipped nor deleted."]
-    waits: Annotated[str, "What the run waits for."] = ""
+    waits: Annotated[str, "What the run waits for. If it was halted: why the judgement is no."] = ""
     blocked: Annotated[bool, "Whether it makes no progress because of that."] = False
     end: Annotated[End | None, "How it ended, or why its process has stopped."] = None
+    steps: Annotated[int, "How many steps are over. The highest number of all requests counts."] = 0
 
     def is_live(self, now: datetime) -> bool:
         """Whether its process may still run."""
@@ -66,6 +67,7 @@ def read_progress(annotation: str) -> Progress | None:
             text(shape.get("waits")),
             shape.get("blocked") is True or shape.get("state") == "waiting",
             End.named(text(shape.get("end"))) if "version" in shape else _FIRST_FORM.get(text(shape.get("state"))),
+            number(shape.get("steps")),
         )
     except (ValueError, TypeError, RecursionError):
         return None

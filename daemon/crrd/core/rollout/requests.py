@@ -131,6 +131,7 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
         shape = mapping(json.loads(text(annotations.get(ANNOTATION_RUN))))
         started, raw = text(shape.get("started")), dict(mapping(shape.get("options")))
         raw |= {key: tuple(map(text, items(raw.get(key)))) for key in ("containers", "objects")}
+        raw["steps"] = tuple(items(raw.get("steps")))
         raw["max_unavailable"] = read_amount(text(raw.get("max_unavailable")))
         image = read_image_change(raw.pop("image", None))
         if number(shape.get("version")) > STORED_VERSION:
@@ -141,11 +142,11 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     sound = fits(target, Target("")) and fits(options, Options(())) and parse_time(started) is not None
     if not sound or not (options.containers or options.stale or options.whole_pod) or not RUN_NAME.fullmatch(name):
         return None
-    if image is not None and len(options.containers) != 1:
+    if not options.has_valid_steps or (image is not None and len(options.containers) != 1):
         return None
     options = replace(options, image=image)
     parts = text(meta.get("namespace")), name, target, options, started
-    run = Run(*parts, number(shape.get("revision")), text(shape.get("partition")))
+    run = Run(*parts, number(shape.get("revision")), text(shape.get("partition")), text(shape.get("steps")))
     if limits := text(annotations.get(ANNOTATION_LIMITS)):
         run = with_limits(run, limits)
     progress, request = read_progress(text(annotations.get(ANNOTATION_PROGRESS))), parse_request(obj)

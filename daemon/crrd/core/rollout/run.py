@@ -9,8 +9,10 @@ import json
 import re
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated, Any
 
+from crrd.core.api.schema import LONGEST
 from crrd.core.api.types import API_VERSION, KIND
 from crrd.core.rollout.change import RESTART, Change, ImageChange
 
@@ -25,6 +27,7 @@ STORED_VERSION = 1
 KEPT_SECONDS = 86_400
 """TTL of a run's requests: for `status`, and to resume the run the next morning. A pod whose request was deleted still
 counts as done, because its containers started after the run."""
+_OF_STEPS = ("steps", "step_pause", "judge", "max_restarts", "metrics_digest", "failure_limit")
 RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")  # Fits in a label, and leaves room in an object's name
 
 
@@ -93,6 +96,20 @@ class Options:
         int | None, "How long a pod must be ready to count as done. null for minReadySeconds of the workload."
     ] = None
     first: Annotated[int, "After this many pods, the user must confirm the rest. 0 for never."] = 0
+    steps: Annotated[
+        tuple[int, ...], "After each of these numbers of pods, all counted from the start, a step of the run is over."
+    ] = ()
+    step_pause: Annotated[
+        int | None, "How long the run waits after each step. null until a user allows the next one."
+    ] = None
+    judge: Annotated[
+        int, "How long the pods of a step must stay ready after it, without another restart. 0 for no judgement."
+    ] = 0
+    max_restarts: Annotated[int, "How many more restarts of a pod the judgement allows."] = 0
+    metrics_digest: Annotated[
+        str, "Digest of what the judgement asks of Prometheus. Empty for nothing. The addresses are not stored."
+    ] = ""
+    failure_limit: Annotated[int, "How many times in a row metrics may be unknown until the judgement is no."] = 3
     ordered: Annotated[bool, "Whether the containers of a pod are recreated one after the other."] = False
     unready_grace: Annotated[int | None, "How long a pod is unready before a stop. null for the default."] = None
     pod_timeout: Annotated[int, "Deadline of each request."] = 600
@@ -119,6 +136,15 @@ class Options:
     pull_resources: Annotated[
         str, "With an image: what pull pods request, for example `cpu=50m`. Empty for the default."
     ] = ""
+
+    @property
+    def has_valid_steps(self) -> bool:
+        """Whether the steps increase, and flags accept the other values. Others may write requests."""
+        known = all(type(each) is int for each in self.steps) and type(self.step_pause) in (int, type(None))
+        if not known or not all(a < b for a, b in pairwise((0, *self.steps))):
+            return False
+        times = self.step_pause or 0, self.judge
+        return all(0 <= each <= LONGEST[0] for each in times) and min(self.max_restarts, self.failure_limit) >= 0
 
     @property
     def reads_config(self) -> bool:
@@ -150,6 +176,7 @@ class Run:
     started: str  # RFC 3339, the API server's clock
     revision: int = 0  # How often its options have changed
     partition: str = ""  # As it was given, of which `Options.first` is the number
+    steps: str = ""  # As they were given, of which `Options.steps` has the numbers
 
     @property
     def aim(self) -> tuple[object, ...]:
@@ -159,7 +186,8 @@ class Run:
         """
         own = self.options
         chosen = own.containers, own.stale, own.objects, own.since
-        return self.target, *chosen, own.image, own.patch, own.whole_pod, own.first, own.policy
+        parts = own.first, own.steps, own.step_pause, own.judge, own.max_restarts, own.metrics_digest, own.failure_limit
+        return self.target, *chosen, own.image, own.patch, own.whole_pod, *parts, own.policy
 
     def replaces(self, other: "Run") -> bool:
         """Whether this run takes over from another one: it undoes it, or a policy has only one run at a time."""
@@ -194,7 +222,8 @@ class Run:
         """Return a sentence about the run, for this number of pods."""
         reason = f" ({self.options.reason})" if self.options.reason else ""
         most = f"{pods} pod{'s' * (pods != 1)}, at most {self.options.max_unavailable} unready"
-        return f"{self.options.what} of {self.target.words}, {most}{reason}"
+        steps = f", in steps {self.steps}" if self.steps else ""
+        return f"{self.options.what} of {self.target.words}, {most}{steps}{reason}"
 
     def request_name(self, pod_uid: str, failed: str = "") -> str:
         """Return the name of this run's request for a pod, or of the one after the failed request of this name."""
@@ -237,8 +266,9 @@ class Run:
         """Return the run as JSON. Equal runs give equal texts."""
         options = {**asdict(self.options), "max_unavailable": str(self.options.max_unavailable)}
         # Processes of older versions cannot continue a run with an option that they do not know.
-        for name in ("policy", "pull_resources", "patch", "whole_pod"):
-            if not options[name]:
+        unset = Options(())
+        for name in ("policy", "pull_resources", "patch", "whole_pod", *_OF_STEPS):
+            if getattr(self.options, name) == getattr(unset, name):
                 del options[name]
         del options["image"]
         options |= self.options.change.stored()
@@ -246,4 +276,5 @@ class Run:
         shape["target"] = asdict(self.target)
         shape |= {"revision": self.revision} if self.revision else {}
         shape |= {"partition": self.partition} if self.partition else {}
+        shape |= {"steps": self.steps} if self.steps else {}
         return json.dumps(shape, sort_keys=True, separators=(",", ":"))

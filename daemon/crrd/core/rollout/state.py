@@ -188,6 +188,16 @@ class ProbeFailure:
     at: datetime  # Kubelet's clock
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the metrics of a judgement have said last."""
+
+    at: datetime  # The API server's clock
+    holds: bool | None  # None if that is not known
+    words: str  # With the numbers
+    unknown: int = 0  # How many times in a row it was not known
+
+
 class Extra:
     """What one kind of run knows of the cluster in addition. A kind that knows more has a subclass."""
 
@@ -222,6 +232,7 @@ class World:
     """ConfigMaps and Secrets that pods use (None: does not exist). Empty if the run does not need them."""
     kept: Mapping[str, frozenset[ObjectName]] = field(default_factory=dict)
     """By node: immutable objects of which kubelet may keep older data."""
+    measured: Measured | None = None  # None if this process has not asked the metrics yet
     extra: Extra = Extra()  # noqa: RUF009 - it has no state
 
     def at(self, now: datetime) -> "World":

@@ -34,6 +34,8 @@ class WaitReason(ReasonTable):
     REPORTED = "Reported", "{message}"  # In a message of the request, of kubelet or of the API server
     ROLLOUT = "RolloutNotFinished", "the rollout of {target} is not finished: {state}"
     FIRST_PODS = "WaitingForFirstPods", "waiting for the first {first} pods"
+    JUDGING = "Judging", "the pods of {step} are judged until {at}{detail}"
+    STEP_PAUSE = "StepPause", "{step} is done, and the next one begins at {at}"
     IN_ORDER = "PodsInOrder", "pods are restarted in order, and {pod} waits: {why}"
     OTHER_REQUEST = "OtherRequest", "another request for this pod is in progress"
     CONFIG_MISSING = "ConfigMissing", "{missing}"

@@ -247,7 +247,7 @@ def _check_all_pods(session: Session, facts: ImageRun) -> None:
 
 async def _tried(session: Session, facts: ImageRun) -> ImageRun:
     """Return the run after each of its writes for a pod was tried as a dry run (`trial`)."""
-    plan = make_plan(facts.world, facts.run, session.clock.now(), confirmed=True)
+    plan = make_plan(facts.world, facts.run, session.clock.now())
     row = next((each for each in plan.rows if each.stage in (Stage.WAITING, Stage.PUT_OFF)), None)
     if row is None or row.member is None:
         return facts

@@ -1,0 +1,135 @@
+"""The judgement of a step: whether its pods stay ready, without another restart, and what metrics say.
+
+It is found again for each plan, from the pods' statuses. The progress of the run says besides whether the pods of the
+step have been done, so that one which is unready has fallen, and whether the judgement was no, because it stays no.
+What the metrics have said is known to a process (`World.measured`). One that has not asked them waits until it has.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from crrd.core.api.reasons import Reason
+from crrd.core.api.time import format_duration, parse_time
+from crrd.core.rollout.kind import Kind
+from crrd.core.rollout.phases import End, RunPhase, Stage
+from crrd.core.rollout.progress import Progress
+from crrd.core.rollout.rows import Row
+from crrd.core.rollout.state import Member
+from crrd.lib.plain import and_more
+
+_NAMED = 3  # Most pods that a refusal names
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is known of the pods of a step."""
+
+    kind: Kind
+    rows: Sequence[Row]  # Its pods that the run has started
+    now: datetime
+    last: Progress | None  # What is recorded last of the run, if it is about this step
+
+    @cached_property
+    def refusal(self) -> str:
+        """Why the judgement is no, "" if it is not."""
+        if self.last is not None and self.last.end is End.HALTED:
+            return self.last.waits
+        found = [why for row in self.rows if (why := self._against(row))]
+        if found:
+            return and_more(found[:_NAMED], len(found) - _NAMED)
+        measured, options = self.kind.world.measured, self.kind.run.options
+        if measured is None or not options.metrics_digest:
+            return ""
+        if measured.holds is False:
+            return measured.words
+        if measured.unknown > options.failure_limit:
+            return f"metrics are not known, {measured.unknown} times in a row: {measured.words}"
+        return ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the pods have been ready for long enough, and the metrics hold after that."""
+        if self.ends_at > self.now:
+            return False
+        measured = self.kind.world.measured
+        return not self.kind.run.options.metrics_digest or (
+            measured is not None and measured.holds is True and measured.at >= self.ends_at
+        )
+
+    @cached_property
+    def ends_at(self) -> datetime:
+        """When the pods have been ready for long enough, by the clocks of their kubelets and of the API server."""
+        times = [parse_time(self.kind.run.started)]
+        times += [row.member.ready_since for row in self.rows if row.member is not None]
+        times += [parse_time(row.request.request.status.completion_time) for row in self.rows if row.request]
+        last = max(at for at in times if at is not None)
+        return last + timedelta(seconds=self.kind.run.options.judge)
+
+    @property
+    def detail(self) -> str:
+        """What the metrics have said last, as the end of a sentence."""
+        measured = self.kind.world.measured
+        return f" ({measured.words})" if measured is not None and measured.words else ""
+
+    @property
+    def others(self) -> str:
+        """How many other pods have what the run brings, because they have started by themselves meanwhile."""
+        run, own = self.kind.run, {row.uid for row in self.rows}
+        began = parse_time(run.started)
+        found = [each for each in self.kind.world.members if each.pod.uid not in own and _started_after(each, began)]
+        asked = {row.request.pod_uid for row in self.kind.world.requests_of(run)}
+        count = sum(1 for each in found if each.pod.uid not in asked)
+        more = f"{count} more pod{'s have' if count > 1 else ' has'}"
+        return f"{more} started without the run since it began; " if count else ""
+
+    def _against(self, row: Row) -> str:
+        """Return what speaks against a pod, or ""."""
+        return next(self._reasons(row), "")
+
+    def _reasons(self, row: Row) -> Iterator[str]:
+        options, asked, member = self.kind.run.options, row.request, row.member
+        if asked is None or member is None:
+            return
+        if member.pod.phase == "Failed":
+            yield f"{row.pod} has failed, for example because kubelet has evicted it"
+        if not asked.succeeded or member.pod.ended:
+            return
+        restarts = _restarts(row, member)
+        if restarts > options.max_restarts:
+            again = "once" if restarts == 1 else f"{restarts} times"
+            yield f"{row.pod} has restarted {again} more{_last_words(row, member)}"
+        if row.stage is not Stage.SETTLING or member.ready:
+            return
+        had_rest = self.last is not None and self.last.phase in (RunPhase.JUDGING, RunPhase.PAUSED)
+        if had_rest and not restarts:
+            yield f"{row.pod} has become unready again"
+        completed = parse_time(asked.request.status.completion_time)
+        if completed is not None and completed + timedelta(seconds=options.pod_timeout) <= self.now:
+            yield f"{row.pod} is not ready {format_duration(options.pod_timeout)} after its restart"
+
+
+def _restarts(row: Row, member: Member) -> int:
+    """Return how often the containers of a pod have restarted since the run restarted them."""
+    count = 0
+    for each in row.request.request.containers if row.request is not None else ():
+        container = member.pod.containers.get(each.name)
+        if container is None or each.context is None or row.request is None:
+            continue
+        kept = row.request.request.status.state(each.name).reason is Reason.IMAGE_KEPT
+        count += max(0, container.restart_count - each.context.restart_count - (not kept))
+    return count
+
+
+def _last_words(row: Row, member: Member) -> str:
+    """Return the exit code of the container that has ended last, as the end of a sentence."""
+    there = (member.pod.containers.get(name) for name in row.containers)
+    codes = [f"{each.name} ended with {each.exit_code}" for each in there if each is not None and each.exit_code]
+    return f" ({', '.join(codes)})" if codes else ""
+
+
+def _started_after(member: Member, began: datetime | None) -> bool:
+    """Whether a container of a pod has started after this time."""
+    times = (parse_time(each.started_at) for each in member.pod.recreatable.values())
+    return began is not None and any(at is not None and at > began for at in times)

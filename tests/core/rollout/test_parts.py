@@ -1,0 +1,393 @@
+"""The steps of a run: when each is over, how its pods are judged, and what begins the next one."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from crrd.core.api.reasons import Reason
+from crrd.core.api.time import rfc3339
+from crrd.core.api.types import RecreateState, StatePhase
+from crrd.core.rollout.parts import PARTS, PartState, place, read_steps, sizes, written
+from crrd.core.rollout.phases import End, RunPhase
+from crrd.core.rollout.plan import Plan, make_plan
+from crrd.core.rollout.progress import Progress
+from crrd.core.rollout.requests import RunRequest, read_run_request
+from crrd.core.rollout.run import Amount, Run
+from crrd.core.rollout.state import Measured, Member, World
+from crrd.core.rollout.waits import WaitReason
+from tests.support.rollouts import (
+    NOW,
+    asked,
+    chosen,
+    container,
+    failed,
+    member,
+    members,
+    planned,
+    recreated,
+    run,
+    stages,
+    succeeded,
+    why,
+)
+
+DONE = rfc3339(NOW - timedelta(seconds=30))  # When `recreated` pods have started
+PODS = members(6)
+
+
+def stepped(**options: Any) -> Run:
+    return run(**{"steps": (1, 3), "step_pause": 0, "max_unavailable": Amount(6), **options})
+
+
+def world_of(of: Run, *done: Member, **changes: Any) -> World:
+    """Return a world in which the run has restarted these pods, and the others have not begun."""
+    left = PODS[len(done) :]
+    requests = tuple(created(succeeded(of, each, completion_time=DONE), number) for number, each in enumerate(done))
+    return replace(World((*done, *left), requests), **changes)
+
+
+def created(found: RunRequest, second: int) -> RunRequest:
+    return replace(found, request=replace(found.request, created=f"2026-01-01T12:00:{second:02}Z"))
+
+
+def rested(world: World, number: int = 0, phase: RunPhase = RunPhase.JUDGING, seconds: int = 0) -> World:
+    """Return the world after a process has recorded that the pods of a step were done."""
+    noted = Progress(rfc3339(NOW + timedelta(seconds=seconds)), "host/1", phase, 1, 6, steps=number)
+    first, *others = world.requests
+    return replace(world, requests=(replace(first, progress=noted), *others))
+
+
+def crashed(pod: Member, *, times: int = 1, ready: bool = True) -> Member:
+    """Return the pod after its container has ended and was started again by kubelet."""
+    there = pod.pod.containers["app"]
+    again = replace(there, restart_count=there.restart_count + times, container_id="containerd://app-9", exit_code=3)
+    return replace(pod, pod=replace(pod.pod, containers={"app": again}), ready=ready)
+
+
+@pytest.mark.parametrize("given", ["1", "1,2", "10%,50%,100%", "1,10%,5"])
+def test_steps_are_read(given: str) -> None:
+    assert written(read_steps(given)) == given
+
+
+@pytest.mark.parametrize("given", ["", "0", "1,", "2,1", "1,1", "50%,10%", "1,-3", "x", "101%"])
+def test_bad_steps_are_refused_with_the_shape(given: str) -> None:
+    with pytest.raises(ValueError, match="numbers or percentages of pods that increase, for example 1,10%,50%"):
+        read_steps(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "total", "found"),
+    [
+        ("1,10%,50%", 20, (1, 2, 10)),
+        ("1,10%,50%", 3, (1, 2)),  # 10 % of 3 is rounded up to 1
+        ("1,10%,100%", 1, ()),
+        ("5,10", 4, ()),
+        ("34%", 3, (2,)),
+        ("5,10%", 20, (5,)),  # 10 % are fewer than the step before
+    ],
+)
+def test_a_percentage_is_rounded_up_and_the_last_step_has_all_pods(
+    given: str, total: int, found: tuple[int, ...]
+) -> None:
+    assert sizes(read_steps(given), total) == found
+
+
+def test_each_step_begins_when_the_pods_of_the_one_before_are_done() -> None:
+    of = stepped()
+    assert chosen(planned(World(PODS), of)) == ["web-0"]
+    assert why(planned(World(PODS), of))["web-1"] == "waiting for the first 1 pods"
+    under_way = World(PODS, (asked(of, PODS[0]),))
+    assert chosen(planned(under_way, of)) == []
+    assert chosen(planned(world_of(of, recreated(PODS[0])), of)) == ["web-1", "web-2"]
+    three = world_of(of, *map(recreated, PODS[:3]))
+    assert chosen(planned(three, of)) == ["web-3", "web-4", "web-5"]
+    found = planned(world_of(of, *map(recreated, PODS)), of)
+    assert (found.end, found.part.number, found.part.state) == (End.DONE, 2, PartState.OVER)
+
+
+def test_a_pod_that_was_deleted_leaves_its_place_to_another_one() -> None:
+    of = stepped()
+    gone = World(PODS[1:], (failed(of, PODS[0], Reason.POD_GONE),))
+    assert chosen(
+        planned(
+            gone,
+            of,
+        )
+    ) == ["web-1"]
+
+
+def test_a_pod_that_restarted_by_itself_takes_a_place() -> None:
+    of = stepped()
+    found = planned(World((recreated(PODS[0]), *PODS[1:])), of)
+    assert (stages(found)["web-0"], chosen(found)) == ("skipped", ["web-1", "web-2"])
+
+
+def test_a_pod_that_was_created_meanwhile_takes_none() -> None:
+    of = stepped()
+    new = member("new", container(started_at=DONE), created=DONE)
+    assert chosen(planned(World((new, *PODS)), of)) == ["web-0"]
+
+
+def test_the_pause_counts_from_the_last_pod() -> None:
+    of = stepped(step_pause=60)
+    found = planned(world_of(of, recreated(PODS[0])), of)
+    assert (found.part.state, found.phase, found.end, chosen(found)) == (PartState.PAUSING, RunPhase.PAUSED, None, [])
+    assert found.wake_at == NOW + timedelta(seconds=30)
+    at = rfc3339(NOW + timedelta(seconds=30))
+    assert found.wait.why == f"step 1 of 3 is done, and the next one begins at {at}"
+    assert found.wait.reason is WaitReason.STEP_PAUSE
+    later = make_plan(world_of(of, recreated(PODS[0])), of, NOW + timedelta(seconds=30))
+    assert chosen(later) == ["web-1", "web-2"]
+    assert chosen(planned(world_of(of, recreated(PODS[0])), of, confirmed=1)) == ["web-1", "web-2"], "resume --yes"
+
+
+def test_without_a_time_a_user_allows_the_next_step() -> None:
+    of = stepped(step_pause=None)
+    found = planned(world_of(of, recreated(PODS[0])), of)
+    assert (found.end, found.message, found.phase) == (End.PAUSED, "step 1 of 3 is done, 5 left", RunPhase.PAUSED)
+    assert chosen(planned(world_of(of, recreated(PODS[0])), of, confirmed=1)) == ["web-1", "web-2"]
+
+
+def test_after_a_failed_pod_a_user_allows_the_next_step() -> None:
+    of = stepped(max_failures=9)
+    bad = World(PODS, (failed(of, PODS[0]),))
+    found = planned(bad, of)
+    assert (found.end, found.message) == (End.FAILED, "step 1 of 3 is done, 5 left")
+    assert chosen(planned(bad, of, confirmed=1)) == ["web-1", "web-2"]
+
+
+def test_a_step_that_is_recorded_as_over_stays_over() -> None:
+    of = stepped(step_pause=600)
+    known = rested(world_of(of, recreated(PODS[0])), number=1, phase=RunPhase.RESTARTING)
+    assert chosen(planned(known, of)) == ["web-1", "web-2"], "although the pause is not over by the pods' times"
+    assert place(of, known.requests) == (2, 3)
+    assert place(of, ()) == (1, 3)
+    assert place(run(), known.requests) == (0, 0)
+
+
+def judged(**options: Any) -> Run:
+    return stepped(judge=60, **options)
+
+
+def ended(found: Plan) -> tuple[End | None, str]:
+    return found.end, found.message
+
+
+def test_pods_must_stay_ready_before_the_next_step() -> None:
+    of = judged()
+    known = world_of(of, recreated(PODS[0]))
+    found = planned(known, of)
+    assert (found.part.state, found.phase, found.end, chosen(found)) == (PartState.JUDGING, RunPhase.JUDGING, None, [])
+    assert found.wait.why == f"the pods of step 1 of 3 are judged until {rfc3339(NOW + timedelta(seconds=30))}"
+    assert found.wake_at == NOW + timedelta(seconds=30)
+    assert chosen(make_plan(known, of, NOW + timedelta(seconds=30))) == ["web-1", "web-2"]
+
+
+def test_the_pause_counts_from_the_end_of_the_judgement() -> None:
+    of = judged(step_pause=10)
+    known = world_of(of, recreated(PODS[0]))
+    assert make_plan(known, of, NOW + timedelta(seconds=39)).part.state is PartState.PAUSING
+    assert chosen(make_plan(known, of, NOW + timedelta(seconds=40))) == ["web-1", "web-2"]
+
+
+def test_the_last_step_is_judged_before_the_run_ends() -> None:
+    of = run(judge=60, max_unavailable=Amount(6))
+    known = world_of(of, *map(recreated, PODS))
+    found = planned(known, of)
+    assert (found.end, found.phase, found.part.number) == (None, RunPhase.JUDGING, 0)
+    assert found.wait.why == f"the pods of the run are judged until {rfc3339(NOW + timedelta(seconds=30))}"
+    assert make_plan(known, of, NOW + timedelta(seconds=30)).end is End.DONE
+    over = rested(known, number=1, phase=RunPhase.RELEASING)
+    assert planned(over, of).end is End.DONE, "what is recorded as judged is not judged again"
+
+
+HEALTHY = recreated(PODS[0])
+
+
+@pytest.mark.parametrize(
+    ("pod", "had_rest", "options", "refusal"),
+    [
+        (HEALTHY, True, {}, ""),
+        (crashed(HEALTHY), False, {}, "web-0 has restarted once more (app ended with 3)"),
+        (crashed(HEALTHY, times=2), False, {}, "web-0 has restarted 2 times more (app ended with 3)"),
+        (crashed(HEALTHY), True, {"max_restarts": 1}, ""),
+        (crashed(HEALTHY, ready=False), True, {"max_restarts": 1}, ""),
+        (crashed(HEALTHY, times=2), True, {"max_restarts": 1}, "web-0 has restarted 2 times more (app ended with 3)"),
+        (replace(HEALTHY, ready=False), False, {}, ""),  # it may be about to be ready for the first time
+        (replace(HEALTHY, ready=False), True, {}, "web-0 has become unready again"),
+        (replace(HEALTHY, ready=False), False, {"pod_timeout": 30}, "web-0 is not ready 30s after its restart"),
+        (replace(HEALTHY, ready=False), False, {"pod_timeout": 31}, ""),
+    ],
+)
+def test_what_speaks_against_a_pod(pod: Member, had_rest: bool, options: dict[str, Any], refusal: str) -> None:
+    of = judged(**options)
+    known = world_of(of, pod)
+    found = planned(rested(known) if had_rest else known, of)
+    wanted = (End.HALTED, f"the judgement of step 1 of 3 is no: {refusal}; 5 left") if refusal else (None, "")
+    assert ended(found) == wanted
+    assert chosen(found) == [], "no further pod in any case"
+
+
+def test_what_is_no_evidence() -> None:
+    """A container of which nothing is known, one that kept its image, a pod that has ended."""
+    of = judged()
+    known = world_of(of, HEALTHY)
+    (asks,) = known.requests
+    kept = RecreateState("app", StatePhase.SUCCEEDED, reason=Reason.IMAGE_KEPT)
+    status = replace(asks.request.status, states=(kept,))
+    once = replace(asks, request=replace(asks.request, status=status))
+    same = replace(HEALTHY, pod=replace(PODS[0].pod), ready=True)
+    assert planned(replace(known, members=(same, *PODS[1:]), requests=(once,)), of).end is None
+    assert ended(planned(replace(known, requests=(once,)), of))[0] is End.HALTED, "it restarted, and kept its image"
+    pinless = replace(asks.request, containers=tuple(replace(each, context=None) for each in asks.request.containers))
+    unknown = replace(known, members=(crashed(HEALTHY), *PODS[1:]), requests=(replace(asks, request=pinless),))
+    assert planned(unknown, of).end is None
+    removed = replace(HEALTHY, pod=replace(HEALTHY.pod, containers={"side": container("side")}))
+    assert planned(replace(known, members=(removed, *PODS[1:])), of).end is None
+    over = replace(crashed(HEALTHY), pod=replace(crashed(HEALTHY).pod, phase="Succeeded"))
+    assert planned(replace(known, members=(over, *PODS[1:])), of).end is None
+    finished = replace(
+        crashed(HEALTHY),
+        pod=replace(
+            crashed(HEALTHY).pod, containers={"app": replace(crashed(HEALTHY).pod.containers["app"], exit_code=0)}
+        ),
+    )
+    found = planned(replace(known, members=(finished, *PODS[1:])), of)
+    assert "web-0 has restarted once more; 5 left" in found.message, "an exit code of 0 is not named"
+
+
+@pytest.mark.parametrize("judge", [0, 60])
+def test_a_node_that_goes_down_after_a_restart_holds_the_step(judge: int) -> None:
+    """The restart may be the cause."""
+    of = stepped(judge=judge)
+    pod = replace(HEALTHY, pod=replace(HEALTHY.pod, node_name="node-z"), ready=False)
+    found = make_plan(world_of(of, pod, down=frozenset({"node-z"})), of, NOW + timedelta(hours=1))
+    assert (found.end, chosen(found), found.part.state) == (None, [], PartState.WORKING)
+    assert found.wait.why == "waiting for the first 1 pods"
+    of = run(first=1, max_unavailable=Amount(6))
+    assert chosen(planned(world_of(of, pod, down=frozenset({"node-z"})), of)) == ["web-1"], "a user looks at the part"
+
+
+@pytest.mark.parametrize("reason", [None, Reason.POD_ENDED])
+def test_an_evicted_pod_speaks_against_the_restart(reason: Reason | None) -> None:
+    of = judged()
+    pod = replace(HEALTHY, pod=replace(HEALTHY.pod, phase="Failed"), ready=False, disrupted=True)
+    known = world_of(of, pod)
+    if reason is not None:
+        known = replace(known, requests=(failed(of, pod, reason),))
+    found = planned(known, of)
+    assert found.end is End.HALTED
+    assert "web-0 has failed, for example because kubelet has evicted it" in found.message
+
+
+def test_pods_of_earlier_steps_are_not_judged_again() -> None:
+    of = judged()
+    known = rested(world_of(of, crashed(recreated(PODS[0])), *map(recreated, PODS[1:3])), number=1)
+    assert planned(known, of).part.state is PartState.JUDGING
+    known = rested(world_of(of, recreated(PODS[0]), crashed(recreated(PODS[1])), recreated(PODS[2])), number=1)
+    assert "step 2 of 3 is no: web-1 has restarted" in planned(known, of).message
+
+
+def test_a_judgement_of_no_stays_no() -> None:
+    """Also if the pod is ready again, or another process continues."""
+    of = judged()
+    known = rested(world_of(of, HEALTHY))
+    first, *others = known.requests
+    assert first.progress is not None
+    halted = replace(first.progress, end=End.HALTED, waits="web-0 has become unready again", phase=RunPhase.OVER)
+    known = replace(known, requests=(replace(first, progress=halted), *others))
+    found = make_plan(known, of, NOW + timedelta(hours=1))
+    assert ended(found) == (End.HALTED, "the judgement of step 1 of 3 is no: web-0 has become unready again; 5 left")
+    assert chosen(planned(known, of, confirmed=1)) == ["web-1", "web-2"]
+
+
+def test_what_a_user_allows_early_changes_nothing_before_the_judgement() -> None:
+    of = judged(step_pause=None)
+    assert chosen(planned(World(PODS), of, confirmed=1)) == ["web-0"]
+    assert planned(World(PODS, (asked(of, PODS[0]),)), of, confirmed=1).part.state is PartState.WORKING
+    known = world_of(of, recreated(PODS[0]))
+    assert planned(known, of, confirmed=1).part.state is PartState.JUDGING
+    assert chosen(make_plan(known, of, NOW + timedelta(seconds=30), confirmed=1)) == ["web-1", "web-2"]
+
+
+def test_a_user_may_overrule_it() -> None:
+    of = judged()
+    known = world_of(of, crashed(recreated(PODS[0])))
+    assert chosen(planned(known, of, confirmed=1)) == ["web-1", "web-2"]
+
+
+def test_pods_that_have_it_by_themselves_are_counted() -> None:
+    of = judged()
+    known = world_of(of, crashed(recreated(PODS[0])))
+    first, one, two, *others = known.members
+    message = planned(replace(known, members=(first, recreated(one), two, *others)), of).message
+    assert message.endswith("; 1 more pod has started without the run since it began; 4 left")
+    message = planned(replace(known, members=(first, recreated(one), recreated(two), *others)), of).message
+    assert "; 2 more pods have started without the run since it began; 3 left" in message
+
+
+def test_a_long_refusal_names_three_pods() -> None:
+    of = judged(steps=(5,))
+    found = planned(world_of(of, *(crashed(recreated(each)) for each in PODS[:5])), of)
+    assert found.message.count("has restarted once more") == 3
+    assert " and 2 more; 1 left" in found.message
+
+
+ENDS_AT = NOW + timedelta(seconds=30)
+
+
+@pytest.mark.parametrize(
+    ("measured", "now", "state", "text"),
+    [
+        (None, ENDS_AT, PartState.JUDGING, ""),
+        (Measured(NOW, holds=True, words="0.1"), ENDS_AT, PartState.JUDGING, ""),  # the time was not over then
+        (Measured(ENDS_AT, holds=True, words="0.1"), ENDS_AT, PartState.OPEN, ""),
+        (Measured(ENDS_AT, holds=None, words="no data", unknown=3), ENDS_AT, PartState.JUDGING, ""),
+        (
+            Measured(NOW, holds=None, words="no data", unknown=4),
+            NOW,
+            PartState.REFUSED,
+            "metrics are not known, 4 times in a row: no data",
+        ),
+        (Measured(NOW, holds=False, words="0.9 is above 0.5"), NOW, PartState.REFUSED, "0.9 is above 0.5"),
+    ],
+)
+def test_what_metrics_say(measured: Measured | None, now: datetime, state: PartState, text: str) -> None:
+    of = judged(metrics_digest="digest")
+    found = make_plan(replace(world_of(of, recreated(PODS[0])), measured=measured), of, now)
+    assert (found.part.state, found.part.number) == (state, int(state is PartState.OPEN))
+    assert text in found.message
+    if state is PartState.JUDGING and measured is not None:
+        assert f"({measured.words})" in found.wait.why
+
+
+def test_metrics_of_another_run_do_not_count() -> None:
+    of = judged()
+    measured = Measured(NOW, holds=False, words="0.9 is above 0.5")
+    assert planned(replace(world_of(of, recreated(PODS[0])), measured=measured), of).part.state is PartState.JUDGING
+
+
+def test_the_table_has_a_row_for_each_state() -> None:
+    assert {state for _, state in PARTS} == {*PartState}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"steps": (2, 1)},
+        {"steps": (0,)},
+        {"steps": ("1",)},
+        {"step_pause": -1},
+        {"step_pause": True},
+        {"judge": -1},
+        {"max_restarts": -1},
+        {"failure_limit": -1},
+    ],
+)
+def test_a_request_with_odd_steps_belongs_to_no_run(options: dict[str, Any]) -> None:
+    """Others may write requests."""
+    of, sound = run(**{"steps": (1,), "step_pause": 0, **options}), run(steps=(1,), step_pause=0)
+    assert read_run_request(sound.request("web-1", "uid", ("app",))) is not None
+    assert read_run_request(of.request("web-1", "uid", ("app",))) is None
