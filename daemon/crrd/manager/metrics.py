@@ -76,7 +76,7 @@ class ManagerMetrics:
         text = "Finished runs of ContainerRecreatePolicies, by trigger and result."
         policy_runs = counter("crrd_policy_runs", text, ["trigger", "result"])
         self.policy_run_ended = partial(_count, policy_runs)  # For the policies: `on_run`
-        start_at_zero(policy_runs, TRIGGERS, ("succeeded", "incomplete", "failed"))
+        start_at_zero(policy_runs, TRIGGERS, ("succeeded", "incomplete", "failed", "halted"))
         start_at_zero(closed, (CROWDED, SILENT))
         start_at_zero(self._reviews, WEBHOOKS, ("allowed",), (NONE,))
         start_at_zero(self._reviews, ("mutate",), ("denied",), DenialReason)

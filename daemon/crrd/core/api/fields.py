@@ -28,6 +28,7 @@ class Type(StrEnum):
     DURATION = "duration"
     CRON = "cron expression"
     AMOUNT = "number or percentage"
+    AMOUNTS = "list of numbers or percentages"
     QUANTITY = "quantity"
     SELECTOR = "label selector"
     CONDITIONS = "conditions"
@@ -130,6 +131,10 @@ class Section:
         return tuple(
             filter(None, (self._reader.text(each, where) for each in self._reader.items(self.value(key), where)))
         )
+
+    def values(self, key: str) -> list[Any] | None:
+        """Return a list as it stands, None if it is absent."""
+        return None if self.raw.get(key) is None else [*self._reader.items(self.raw.get(key), self.where(key))]
 
     def flag(self, key: str) -> bool:
         """Return a boolean field."""

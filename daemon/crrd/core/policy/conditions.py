@@ -30,6 +30,12 @@ def make_conditions(look: Look, known: Sequence[Problem], reason: PolicyReason, 
             if old_files := next(before, "") if found.old_files is None else found.old_files:
                 why = PolicyReason.OLD_FILES
                 rows.append(("FilesRefreshed", False, why, why.message(what=old_files)))
+        if policy.judge is not None:
+            run = policy.status.run
+            halted = run is not None and run.halted
+            why = PolicyReason.HALTED if halted else PolicyReason.PASSED
+            values = {"run": run.name, "message": run.message} if run is not None else {}
+            rows.append(("Judged", not halted, why, why.message(**values)))
         why, detail = PolicyReason.EFFECTIVE, "; ".join(each.message for each in known)[:_CHARACTERS]
         rows.append(("Effective", not known, known[0].reason if known else why, detail or why.message()))
     return tuple(_make(policy, look.now, row) for row in rows)

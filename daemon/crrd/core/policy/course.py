@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from crrd.core.api.time import parse_time, rfc3339
+from crrd.core.judge.metrics import digest_of
 from crrd.core.policy.observed import Look, Running
 from crrd.core.policy.triggers import TRIGGERS, name_of, stops, triggers_of
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
@@ -16,7 +17,7 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
 
     A run with an image reads configuration only if the policy does: it needs no right to it otherwise.
     """
-    budget, new, image = policy.budget, record.image, None
+    budget, new, image, judge = policy.budget, record.image, None, policy.judge
     if new:
         image = ImageChange(new, record.before, TemplateMode.FOLLOW, template=record.template, had=new)
     options = Options(
@@ -33,6 +34,12 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
         pull_resources=policy.pull_resources if image is not None else "",
         patch=policy.patch,
         whole_pod=record.pods,
+        steps=tuple(map(int, filter(str.isdecimal, record.steps.split(",")))),
+        step_pause=budget.step_pause if record.steps else None,
+        judge=judge.seconds if judge is not None else 0,
+        max_restarts=judge.max_restarts if judge is not None else 0,
+        failure_limit=judge.failure_limit if judge is not None else 3,
+        metrics_digest=digest_of(judge.metrics) if judge is not None else "",
     )
     return Run(policy.namespace, record.name, target, options, record.started)
 
@@ -43,10 +50,21 @@ def begun(policy: Policy, run: RunRecord) -> PolicyStatus:
 
 
 def ended(
-    policy: Policy, run: RunRecord, *, failed: bool, message: str, now: datetime, complete: bool = True
+    policy: Policy,
+    run: RunRecord,
+    *,
+    failed: bool,
+    message: str,
+    now: datetime,
+    complete: bool = True,
+    halted: bool = False,
 ) -> PolicyStatus:
-    """Return the status after the end of a run. It is not `complete` if pods are left whose nodes are down."""
+    """Return the status after the end of a run. It is not `complete` if pods are left whose nodes are down.
+
+    `halted`: as in RunRecord.
+    """
     trigger, over = TRIGGERS[run.trigger], replace(run, finished=rfc3339(now), failed=failed, message=message)
+    over = replace(over, halted=halted)
     status = trigger.ended(policy, over)
     if complete and not failed and trigger in triggers_of(policy):
         status = trigger.complete(replace(policy, status=status), over)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from crrd.core.rollout.limits import Times
+from crrd.core.rollout.parts import RESTS
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.plan import Plan
 
@@ -14,9 +15,9 @@ CHECK_SECONDS = 5.0  # The same for a run whose last turn brought no progress
 STUCK_SECONDS = 240.0
 """How long a run whose pods are done may wait, after its turn, for what follows them, for example for a pod to start.
 Then it ends, so that others of the policy can start."""
-GOES_ON = (End.YIELDED, End.TIMED_OUT, End.RIVAL)
-"""Ends of a turn after which the run goes on: the turn is over, the policy's window has closed, or another run on the
-same pods is first. With any other end, the run has ended."""
+GOES_ON = (End.YIELDED, End.TIMED_OUT, End.RIVAL, End.PAUSED)
+"""Ends of a turn after which the run goes on: the turn is over, the policy's window has closed, another run on the same
+pods is first, or the owner must allow the next step. With any other end, the run has ended."""
 
 
 @dataclass(slots=True)
@@ -42,8 +43,8 @@ class Pace:
         """Record the last plan of a turn, or of a part of one. Return it, or the end of a run that gets nowhere."""
         out_of_time = plan.end in (End.YIELDED, End.TIMED_OUT)
         stages = tuple(row.stage for row in plan.rows)
-        if stages != self.stages:
-            self.moved_at = now
+        if stages != self.stages or plan.part.state in RESTS:
+            self.moved_at = now  # nobody is kept waiting by a judgement or a pause
         self.idle = (out_of_time and not self.idle) or stages == self.stages
         self.stages = stages
         after_pods = plan.phase in (RunPhase.ADOPTING, RunPhase.RELEASING) or plan.wait_before_end.why

@@ -68,6 +68,8 @@ class PolicyReason(ReasonTable):
     AGE = ("MaxAgeTooShort", False, "maxAge is {age}, but pods need {needed} to become ready after a start{least}",
         "set maxAge to a longer time")
     # Of other conditions
+    HALTED = "JudgementNo", None, "run {run}: {message}"
+    PASSED = "JudgementYes", None, "no judgement of the last run was no"
     READABLE = "ConfigReadable", None, "the configuration can be read"
     OLD_FILES = "PodPatchRefused", None, "{what}"
     EFFECTIVE = "Effective", None, "the policy does all that it asks for"

@@ -10,6 +10,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 
 from crrd.core.api.fields import Field, SetBy, Type
 from crrd.core.config.references import Kind
+from crrd.core.judge.metrics import fields as metric_fields
 from crrd.core.policy.types import OnFailure, RunRecord, UsedObject
 
 _OF_PYTHON = {
@@ -34,6 +35,7 @@ _object, _string, _boolean, _duration = (
 )
 _strings = partial(Field, Type.STRINGS, high=64)
 _TARGET, _TRIGGERS, _WINDOW, _BUDGET = "spec.targetRef", "spec.triggers", "spec.window", "spec.budget"
+_JUDGE = "spec.judge"
 _CHANGE, _SCHEDULE = f"{_TRIGGERS}.configChange", f"{_TRIGGERS}.schedule"
 _PULL = f"{_TRIGGERS}.templateImage.pullResources"
 _PULLED = {
@@ -119,6 +121,19 @@ _TABLE = (
         "minReadySeconds.",
     ),
     Field(Type.INT32, f"{_BUDGET}.maxPerNode", "Maximum unready pods per node. 0 means no limit.", default=0),
+    Field(
+        Type.AMOUNTS,
+        f"{_BUDGET}.steps",
+        "Parts of the pods, all counted from the start, for example [1, 10%, 50%]. A step begins once the pods of the "
+        "one before are done and judged. Percentages are rounded up, and all pods that are left are the last step.",
+        high=16,
+    ),
+    _duration(f"{_BUDGET}.stepPause", "How long a run waits after each step."),
+    _boolean(
+        f"{_BUDGET}.confirmSteps",
+        "Whether a run waits after each step until the owner allows the next one by the annotation crrd.dev/continue.",
+        default=False,
+    ),
     _duration(f"{_BUDGET}.minInterval", "Time between the starts of two runs.", default="0s"),
     _string(
         "spec.onFailure",
@@ -126,6 +141,25 @@ _TABLE = (
         "that they had before. Restore writes back the last good data of a changed ConfigMap.",
         default=OnFailure.HALT,
     ),
+    _object(
+        _JUDGE,
+        "How the pods of a step are judged after it. If the answer is no, the run halts: no further pod is restarted.",
+    ),
+    _duration(
+        f"{_JUDGE}.for",
+        "How long each restarted pod must stay ready.",
+        required=True,
+        low=1,
+    ),
+    Field(Type.INT32, f"{_JUDGE}.maxRestarts", "How many more restarts of a pod are allowed.", default=0),
+    Field(
+        Type.INT32,
+        f"{_JUDGE}.failureLimit",
+        "How many times in a row metrics may be unknown (no data, NaN, an error). After that, the answer is no.",
+        default=3,
+    ),
+    Field(Type.LIST, f"{_JUDGE}.metrics[]", "What must hold besides.", high=16),
+    *metric_fields(f"{_JUDGE}.metrics[]"),
     _boolean("spec.suspend", "Start no further restarts. Requests in progress finish.", default=False),
     _object("status", "Written by the manager.", SetBy.STATUS),
     Field(

@@ -17,6 +17,7 @@ from crrd.core.policy.observed import Look, Running
 from crrd.core.policy.schedule import note_schedule, read_schedule
 from crrd.core.policy.types import ConfigChange, Policy, PolicyStatus, RunRecord, Schedule
 from crrd.core.rollout.image.following import TemplateChange
+from crrd.core.rollout.parts import sizes
 
 RETRY = timedelta(minutes=10)  # After a run, until what it has left is tried again
 READ_ROLE, UPDATE_ROLE, PATCH_ROLE = "crrd-read-config", "crrd-update-images", "crrd-patch-pods"
@@ -79,6 +80,8 @@ def make_record(
     objects, message = tuple(map(str, changes)), f"policy {policy.name}: {why}"
     pods = change is not None and change.pods
     run = RunRecord("", trigger.name, containers, at, started, policy.generation, message, objects, pods=pods)
+    concerned = {each.pod for each in look.found.running if each.name in containers}
+    run = replace(run, steps=",".join(map(str, sizes(policy.budget.steps, len(concerned)))))
     return replace(run, name=name_of(policy, run))
 
 

@@ -11,11 +11,14 @@ from crrd.core.api.types import POLICY_GROUP
 from crrd.core.config.parts import Part, PartChange, read_change
 from crrd.core.config.references import Kind, Reference
 from crrd.core.config.uses import Unreached
+from crrd.core.judge.metrics import Metric
 from crrd.core.policy.cron import last_time, next_time
 from crrd.core.rollout.run import Amount
 
 KIND = "ContainerRecreatePolicy"
 API_VERSION = f"{POLICY_GROUP}/v1alpha1"
+ANNOTATION_CONTINUE = f"{POLICY_GROUP}/continue"
+"""On a policy, `RUN/NUMBER`: the run may continue after its first NUMBER steps."""
 CRON_NAMES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -100,6 +103,18 @@ class Budget:
     min_ready: int | None  # None: the workload's minReadySeconds
     max_per_node: int  # 0 for no limit
     min_interval: int  # Least time between the starts of two runs
+    steps: tuple[Amount, ...] = ()  # As in `parts.sizes`
+    step_pause: int | None = 0  # As `Options.step_pause`
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """How restarted pods are judged after each step."""
+
+    seconds: int  # As `Options.judge`
+    max_restarts: int = 0
+    failure_limit: int = 3
+    metrics: tuple[Metric, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +181,8 @@ class RunRecord:
     finished: Annotated[str, "When the run ended. Empty for a run in progress."] = ""
     failed: Annotated[bool, "Whether the run failed."] = False
     message: Annotated[str, "How the run ended."] = ""
+    steps: Annotated[str, "After each of these numbers of pods, a step of the run is over: 1,2,10. Empty for one."] = ""
+    halted: Annotated[bool, "Whether the judgement of a step was no."] = False
     pods: Annotated[bool, "Whether whole pods are restarted, because the containers are init containers."] = False
 
     @property
@@ -213,8 +230,10 @@ class Policy:
     pull_resources: str = ""  # As `Options.pull_resources`
     patch: bool = False  # As `Options.patch`
     window: Window | None = None
+    judge: Judge | None = None
     on_failure: OnFailure = OnFailure.HALT
     suspended: bool = False
+    allowed: str = ""  # The step after which a run may continue, as in ANNOTATION_CONTINUE
     status: PolicyStatus = PolicyStatus()
     conditions: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)  # As in the status
     error: str = ""  # What is wrong with the spec, "" for nothing; an invalid policy has no effect
@@ -223,6 +242,11 @@ class Policy:
     def key(self) -> str:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+    def allowed_steps(self, run: str) -> int:
+        """Return how many steps of a run its owner has allowed to end."""
+        name, _, number = self.allowed.rpartition("/")
+        return int(number) if name == run and number.isdecimal() else 0
 
     @property
     def settle(self) -> int:

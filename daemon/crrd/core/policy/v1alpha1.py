@@ -7,10 +7,22 @@ from typing import Any, TypeVar
 
 from crrd.core.api.fields import Section, Type
 from crrd.core.config.references import Kind
+from crrd.core.judge.metrics import read_metric
 from crrd.core.policy.schedule import read_schedule
 from crrd.core.policy.schema import FIELDS
 from crrd.core.policy.triggers import TRIGGERS
-from crrd.core.policy.types import Budget, OnFailure, Policy, PolicyStatus, RunRecord, TargetRef, UsedObject, Window
+from crrd.core.policy.types import (
+    ANNOTATION_CONTINUE,
+    Budget,
+    Judge,
+    OnFailure,
+    Policy,
+    PolicyStatus,
+    RunRecord,
+    TargetRef,
+    UsedObject,
+    Window,
+)
 from crrd.core.rollout.image.resources import QUANTITY, RESOURCES
 from crrd.core.rollout.labels import read_selector
 from crrd.core.rollout.run import Amount, read_amount
@@ -58,7 +70,7 @@ def read_policy(obj: Mapping[str, Any], pull_resources: str = "", *, patch: bool
     budget, max_age = _budget(spec.section("budget")), given["max_age"]
     if max_age is not None and budget.min_ready is not None and max_age <= budget.min_ready:
         triggers.reject("must be longer than spec.budget.minReady", "maxAge")
-    window = spec.optional_section("window")
+    window, judge = spec.optional_section("window"), spec.optional_section("judge")
     namespace, name, uid, version = (text(meta.get(key)) for key in ("namespace", "name", "uid", "resourceVersion"))
     return Policy(
         namespace,
@@ -75,8 +87,10 @@ def read_policy(obj: Mapping[str, Any], pull_resources: str = "", *, patch: bool
         patch=patch,
         window=None if window is None else _window(window),
         budget=budget,
+        judge=None if judge is None else _judge(judge),
         on_failure=spec.choice("onFailure", OnFailure),
         suspended=spec.flag("suspend"),
+        allowed=text(mapping(meta.get("annotations")).get(ANNOTATION_CONTINUE)),
         status=_status(status),
         conditions=tuple(map(mapping, items(status.get("conditions")))),
         error=reader.error,
@@ -110,7 +124,23 @@ def _budget(section: Section) -> Budget:
     except ValueError as error:
         section.reject(f"must be {error}", "maxUnavailable")
         most = Amount(0)  # an invalid policy has no effect
-    return Budget(most, section.optional_integer("minReady"), *map(section.integer, ("maxPerNode", "minInterval")))
+    steps: tuple[Amount, ...] = ()
+    if (given := section.values("steps")) is not None:
+        try:
+            steps = tuple(read_amount(_shown(each)) for each in given)
+        except ValueError as error:
+            section.reject(f"must be a list of {error}", "steps")
+    per_node, interval = map(section.integer, ("maxPerNode", "minInterval"))
+    confirms = section.flag("confirmSteps")
+    if confirms and section.raw.get("stepPause") is not None:
+        section.reject("must not have both stepPause and confirmSteps")
+    pause = None if confirms else section.integer("stepPause")
+    return Budget(most, section.optional_integer("minReady"), per_node, interval, steps, pause)
+
+
+def _judge(section: Section) -> Judge:
+    seconds, restarts, failures = map(section.integer, ("for", "maxRestarts", "failureLimit"))
+    return Judge(seconds, restarts, failures, tuple(map(read_metric, section.sections("metrics"))))
 
 
 def _record(kind: type[_Record], path: str, value: object) -> _Record:
@@ -137,7 +167,7 @@ def write_status(status: PolicyStatus) -> dict[str, Any]:
         [{key: value for key, value in asdict(each).items() if value} for each in kept]
         for kept in (status.config, status.tried)
     )
-    often_empty = ("pods", "image", "before", "template", "finished", "message")
+    often_empty = ("pods", "steps", "halted", "image", "before", "template", "finished", "message")
     record = run and {**asdict(run), **{key: getattr(run, key) or None for key in often_empty}}
     times = {"schedule": status.schedule, "lastScheduleTime": status.scheduled, "lastSkipped": status.skipped}
     kept = {"config": config, "tried": tried, **times}

@@ -1,6 +1,7 @@
 """One run of a policy, from its first turn to the record of its end. Its state is in its requests and in the status."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ import structlog
 
 from crrd.core.policy.course import ended, make_run
 from crrd.core.policy.pace import CHECK_SECONDS, GOES_ON, TURN_SECONDS, Pace
-from crrd.core.policy.types import API_VERSION, KIND, Policy, RunRecord
+from crrd.core.policy.types import ANNOTATION_CONTINUE, API_VERSION, KIND, Policy, RunRecord
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan, make_plan
@@ -32,7 +33,9 @@ from crrd.rollout.cluster import Cluster
 from crrd.rollout.daemons import NodeDaemons
 from crrd.rollout.display import failures, summary
 from crrd.rollout.events import BEGUN, workload_event
+from crrd.rollout.judge import MetricsJudge
 from crrd.rollout.kinds import make_cluster, make_writer
+from crrd.rollout.metrics import Prometheus, token_of_secret
 from crrd.rollout.runner import Runner
 from crrd.rollout.target import Aim
 
@@ -53,7 +56,7 @@ POLICY_REMEDIES: Remedies = {
 
 log = structlog.get_logger(__name__)
 RunObserver = Callable[[str, str], None]
-"""Called for each ended run, with its trigger, and `succeeded`, `failed` or `incomplete`."""
+"""Called for each ended run, with its trigger, and `succeeded`, `failed`, `halted` or `incomplete`."""
 RefreshObserver = Callable[[Policy, str, bool], None]
 """Called after refreshes of files, with why one failed ("" if none has), and whether the right to patch is missing."""
 
@@ -82,7 +85,7 @@ class TaskPhase(StrEnum):
     QUEUED = "queued"  # It waits for a turn
     LISTING = "listing"  # Its turn has begun, and the objects that it needs are listed
     WORKING = "working"  # Its pods are restarted, as far as its budgets allow it
-    BEHIND = "behind"  # Another run on the same pods is first
+    BEHIND = "behind"  # Another run on the same pods is first, or the owner must allow the next step
     PAUSING = "pausing"  # After an error, or before the next turn
     ENDING = "ending"  # Its end is recorded
 
@@ -98,6 +101,9 @@ class RunTask:
         self.phase, self.progress = TaskPhase.QUEUED, ""
         self._memory: object = None  # That of the run's kind (`KindObjects.memory`)
         self._failures = 0  # In a row
+        prometheus = Prometheus(token_of_secret(shared.client), shared.judge_addresses, os.environ)
+        metrics = policy.judge.metrics if policy.judge is not None else ()
+        self._judge = MetricsJudge(metrics, prometheus.ask, shared.clock.now)
         last = policy.status.run
         self._continues = last is not None and last.name == record.name
         self._log = log.bind(policy=policy.key, run=record.name)
@@ -166,9 +172,9 @@ class RunTask:
             while True:
                 self.phase = TaskPhase.WORKING
                 plan = await self._carry_on(cluster)
-                is_behind = plan.end is End.RIVAL
+                is_behind = plan.end in (End.RIVAL, End.PAUSED)
                 if is_behind:
-                    self._progressed(plan.message)
+                    self._progressed(plan.message if plan.end is End.RIVAL else self._asks(plan))
                 if plan.end not in GOES_ON or turns.wanted or self._closed():
                     return plan
                 if is_behind:
@@ -183,7 +189,9 @@ class RunTask:
         parts = shared.client, cluster, shared.clock, self._display
         writer = make_writer(shared.client, cluster, run, self._display, shared.clock)
         times = self.pace.times(left, full=shared.turns.full)
-        runner = Runner(*parts, writer, times=times, confirmed=True, remedies=POLICY_REMEDIES)
+        runner = Runner(*parts, writer, times=times, remedies=POLICY_REMEDIES, judge=self._judge)
+        latest = shared.policies.get(self.policy.key)
+        runner.confirmed = latest.allowed_steps(run.name) if latest is not None else 0
         try:
             plan = await runner.run(kind_of(cluster.world(), run).completed())
         except (ApiRefusedError, ConfigurationError) as error:
@@ -193,6 +201,12 @@ class RunTask:
         if problem := await runner.finish(run, plan, CHECK_SECONDS):
             self._log.warning("policy run cannot clean up", error=problem)
         return plan
+
+    def _asks(self, plan: Plan) -> str:
+        """Return what the owner can do after a step."""
+        allowed = f"{ANNOTATION_CONTINUE}={self.run.name}/{plan.part.number + 1}"
+        command = f"kubectl annotate crp {self.policy.name} -n {self.policy.namespace} --overwrite {allowed}"
+        return f"{plan.message}; to continue: {command}"
 
     def _without_right(self, plan: Plan, error: CrrdError) -> Plan:
         """Return the end of a run with an image: it keeps no pod unready until a user acts, and is tried again later.
@@ -206,14 +220,15 @@ class RunTask:
     async def _end(self, plan: Plan) -> None:
         """Report how the run has ended, and record it in the policy's status."""
         record, (end, message) = self.record, self._outcome(plan)
-        failed = end.metric == "failed"
+        halted = end is End.HALTED
+        failed = halted or end.metric == "failed"
         self._log.info("policy run ended", failed=failed, message=message)
-        self._record_event(End.FAILED if failed else end, message)
+        self._record_event(End.FAILED if failed and not halted else end, message)
         self._shared.on_run(record.trigger, end.metric)
         tries, uid, policies = 0, self.policy.uid, self._shared.policies
         while (latest := policies.get(self.policy.key)) is not None and latest.uid == uid:
             now, complete = self._shared.clock.now(), end is End.DONE
-            status = ended(latest, record, failed=failed, message=message, now=now, complete=complete)
+            status = ended(latest, record, failed=failed, message=message, now=now, complete=complete, halted=halted)
             try:
                 await policies.write(latest, status, latest.conditions)
             except CrrdError as error:  # retried here, because a new attempt of the run would repeat the event
