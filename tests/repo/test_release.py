@@ -27,6 +27,7 @@ RELEASE = tool.Release(
     builder="https://builder.example/1",
     platforms={("linux", "amd64"): PLATFORMS["linux", "amd64"]},
     pythons=(f"{sys.version_info.major}.{sys.version_info.minor}",),
+    source="https://code.example/team/crrd",
 )
 IMAGE = f"{RELEASE.image}:{__version__}"
 Json = dict[str, Any]
@@ -61,6 +62,7 @@ def test_two_runs_give_the_same_bytes_and_they_work(tmp_path: Path) -> None:
             "monitoring.yaml",
             "recreate.yaml",
             "crrd.cdx.json",
+            "crrd.openvex.json",
             "kubectl-recreate.cdx.json",
         ),
         *(f"crrd-{__version__}.tgz", plugin, tool.PROVENANCE, tool.SUMS),
@@ -70,6 +72,7 @@ def test_two_runs_give_the_same_bytes_and_they_work(tmp_path: Path) -> None:
     the_provenance_names_all_files(first)
     the_bill_of_materials_is_of_the_lock(first / "crrd.cdx.json", "image")
     the_bill_of_materials_is_of_the_lock(first / "kubectl-recreate.cdx.json", "cli")
+    the_vex_is_about_the_image(first / "crrd.openvex.json")
     the_plugin_runs(first / plugin, tmp_path / "plugin")
     the_chart_installs_the_image(first / f"crrd-{__version__}.tgz")
 
@@ -102,6 +105,13 @@ def the_bill_of_materials_is_of_the_lock(file: Path, lock: str) -> None:
     assert all(each["externalReferences"][0]["hashes"] for each in bom["components"])
 
 
+def the_vex_is_about_the_image(file: Path) -> None:
+    vex = json.loads(file.read_text())
+    assert vex["@id"].endswith(f"/{__version__}")
+    products = {product["@id"] for statement in vex["statements"] for product in statement["products"]}
+    assert products == {f"pkg:oci/crrd?repository_url={RELEASE.image}&tag={__version__}"}
+
+
 def the_plugin_runs(archive: Path, folder: Path) -> None:
     """With nothing but Python: what `kubectl recreate` imports is in the archive."""
     with tarfile.open(archive) as packed:
@@ -125,6 +135,9 @@ def the_chart_installs_the_image(archive: Path) -> None:
     objects = [found for name, text in texts.items() if name.endswith(".yaml") for found in yaml.safe_load_all(text)]
     manager = one([each for each in objects if each], "Deployment", "crrd-manager")
     assert manager["spec"]["template"]["spec"]["containers"][0]["image"] == IMAGE
+    about = chart.metadata
+    assert (about["home"], about["sources"]) == (RELEASE.source, [RELEASE.source])
+    assert yaml.safe_load(about["annotations"]["artifacthub.io/images"]) == [{"name": "crrd", "image": IMAGE}]
     with tarfile.open(archive) as packed:
         readme = packed.extractfile("crrd/README.md")
         assert readme is not None

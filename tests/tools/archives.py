@@ -112,3 +112,12 @@ def sbom(lock: Path, name: str, version: str, source: Path) -> str:
     bom: dict[str, Any] = json.loads(made)
     bom["metadata"]["component"].update(name=name, version=version)
     return json.dumps(bom, indent=1) + "\n"
+
+
+def vex(statements: Path, image: str, version: str) -> str:
+    """The OpenVEX document of a release: the statements of the repository, about this image and version of it."""
+    document: dict[str, Any] = json.loads(statements.read_text(encoding="utf-8"))
+    document["@id"] = f"{document['@id']}/{version}"
+    for product in (each for statement in document["statements"] for each in statement["products"]):
+        product["@id"] = f"{product['@id']}?repository_url={image}&tag={version}"
+    return json.dumps(document, indent=1) + "\n"

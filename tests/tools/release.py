@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from tests.tools.archives import PLATFORMS, PYTHONS, install, krew_manifest, sbom, sha256, tar
+from tests.tools.archives import PLATFORMS, PYTHONS, install, krew_manifest, sbom, sha256, tar, vex
 
 ROOT = Path(__file__).parents[2]
 SUMS, PROVENANCE = "SHA256SUMS", "provenance.json"
@@ -39,6 +39,8 @@ class Release:
     """URI of who builds it, for the provenance."""
     base_image: str = ""
     """The base of the image; "" for the Dockerfile's own."""
+    source: str = ""
+    """The address of the repository, for the chart; "" if it has none."""
     platforms: Mapping[tuple[str, str], str] = field(default_factory=lambda: PLATFORMS)
     pythons: Sequence[str] = PYTHONS
 
@@ -93,8 +95,12 @@ def chart(source: Path, dist: Path, release: Release, epoch: int) -> None:
     schema.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     about = folder / "Chart.yaml"
     known = yaml.safe_load(about.read_text(encoding="utf-8"))
-    text = yaml.safe_dump({**known, "version": release.version, "appVersion": release.version}, sort_keys=False)
-    about.write_text(text, encoding="utf-8")
+    known |= {"version": release.version, "appVersion": release.version}
+    if release.source:
+        known |= {"home": release.source, "sources": [release.source]}
+    images = [{"name": "crrd", "image": f"{release.image}:{release.version}"}]
+    known["annotations"]["artifacthub.io/images"] = yaml.safe_dump(images, sort_keys=False)
+    about.write_text(yaml.safe_dump(known, sort_keys=False), encoding="utf-8")
     run(sys.executable, "-B", str(folder / "generate.py"))
     (folder / "generate.py").unlink()
     (folder / ".helmignore").unlink()
@@ -187,6 +193,8 @@ def build(release: Release, dist: Path, commit: str = "HEAD", *, with_image: boo
         for lock, name in (("image", "crrd"), ("cli", "kubectl-recreate")):
             text = sbom(source / "locks" / f"{lock}.txt", name, release.version, source)
             (dist / f"{name}.cdx.json").write_text(text, encoding="utf-8")
+        text = vex(source / ".vex" / "crrd.openvex.json", release.image, release.version)
+        (dist / "crrd.openvex.json").write_text(text, encoding="utf-8")
         plugins(source, dist, release, wheel, epoch)
         skipped = image(source, dist, release, epoch) if with_image else "not asked for"
         chart(source, dist, release, epoch)
@@ -204,6 +212,7 @@ def main() -> int:
     parser.add_argument("image", help="repository of the image, without a tag")
     parser.add_argument("--url", help="the folder that the files can be downloaded from")
     parser.add_argument("--builder", default="https://crrd.example/by-hand", help="URI of who builds it")
+    parser.add_argument("--source", default="", help="address of the repository, for the chart")
     parser.add_argument("--base-image", default="", help="base of the image, best with its digest")
     parser.add_argument("--image-needed", action="store_true", help="fail where no image can be built")
     args = parser.parse_args()
@@ -211,7 +220,7 @@ def main() -> int:
     dist = ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     dist.mkdir()
-    skipped = build(Release(args.version, args.image, url, args.builder, args.base_image), dist)
+    skipped = build(Release(args.version, args.image, url, args.builder, args.base_image, args.source), dist)
     print((dist / SUMS).read_text(encoding="utf-8"), end="")
     if skipped:
         print(f"release: NO IMAGE was built, because {skipped}", file=sys.stderr)
