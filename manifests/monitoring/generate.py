@@ -42,6 +42,12 @@ class Panel:
     """Values from which it turns orange, then red."""
 
 
+def stopped() -> str:
+    """The reasons of policies that have stopped, as the alert on them has them: a pattern of PromQL."""
+    text = (FOLDER / "rules" / "manager.yaml").read_text(encoding="utf-8")
+    return "|".join(re.findall(r'crrd_policies{reason=~"([^"]+)"}', text))
+
+
 def rate(metric: str, by: str, more: str = "") -> str:
     """Per second, by labels."""
     return f"sum by ({by}) (rate({metric}{{{HERE}{more}}}[$__rate_interval]))"
@@ -242,8 +248,17 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             says="How often a manager wrote the caBundle in the last 30 minutes, because it was renewed or changed.",
         ),
         Panel("Deleted after their TTL", (("sum(crrd_ttl_deletions_total)", ""),), "stat"),
+    ),
+    "Policies": (
         Panel(
-            "Policies",
+            "Policies that have stopped",
+            ((f'sum(crrd_policies{{reason=~"{stopped()}"}}) or vector(0)', ""),),
+            "stat",
+            says="ContainerRecreatePolicies that start no runs, or leave old data, until the cause is fixed.",
+            thresholds=(1, 10),
+        ),
+        Panel(
+            "Policies by reason",
             (("sum by (reason) (crrd_policies)", "{{reason}}"),),
             says="ContainerRecreatePolicies by what they do or wait for (the reason of their condition Ready).",
         ),
