@@ -59,6 +59,8 @@ def test_two_runs_give_the_same_bytes_and_they_work(tmp_path: Path) -> None:
         *(
             "install.yaml",
             "uninstall.sh",
+            "argocd-cm.yaml",
+            "k9s.yaml",
             "monitoring.yaml",
             "recreate.yaml",
             "crrd.cdx.json",

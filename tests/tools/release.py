@@ -71,8 +71,9 @@ def wheels(source: Path, dist: Path, epoch: int) -> Path:
 
 
 def manifests(source: Path, dist: Path, image: str) -> None:
-    """install.yaml and what takes it away, install-OVERLAY.yaml for each overlay, and the monitoring."""
-    shutil.copy(source / "manifests" / "uninstall.sh", dist)
+    """install.yaml and what takes it away, install-OVERLAY.yaml for each overlay, monitoring and integrations."""
+    for each in (source / "manifests" / "uninstall.sh", *(source / "manifests" / "integrations").iterdir()):
+        shutil.copy(each, dist)
     overlays = [f"overlays/{each.name}" for each in (source / "manifests" / "overlays").iterdir()]
     for folder in ("default", "monitoring", *overlays):
         name = Path(folder).name
