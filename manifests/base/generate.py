@@ -46,7 +46,7 @@ class _Dumper(yaml.SafeDumper):
 
     def generate_anchor(self, _node: yaml.Node) -> str:
         self.last_anchor_id += 1
-        return ("subresources", "columns", "schema")[self.last_anchor_id - 1]
+        return ("subresources", "columns", "selectable", "schema")[self.last_anchor_id - 1]
 
     def ignore_aliases(self, data: Any) -> bool:
         return not isinstance(data, dict | list) or not data
@@ -125,6 +125,7 @@ def crd(name: str, fields: Fields) -> str:
     same = {
         "subresources": {"status": {}},
         "additionalPrinterColumns": parts["columns"],
+        **({"selectableFields": parts["selectable"]} if "selectable" in parts else {}),
         "schema": {"openAPIV3Schema": whole},
     }
     versions = [

@@ -39,6 +39,7 @@ async def test_what_a_user_writes_is_completed_and_served(cluster: Cluster, node
     assert created["spec"]["containers"][0]["statusContext"]["containerID"] == container_id(pod, "app")
     assert created["spec"]["strategy"]["failurePolicy"] == "Fail"
     assert created["metadata"]["labels"] == {
+        model.LABEL_POD_NAME: "web",
         model.LABEL_POD_UID: pod["metadata"]["uid"],
         model.LABEL_NODE_NAME: cluster.node_name,
         model.LABEL_ACTIVE: "true",

@@ -29,6 +29,8 @@ def bare() -> Json:
 
 
 ADMITTED = request(**{BY: "jane"})
+NAMED = copy.deepcopy(ADMITTED)
+NAMED["metadata"]["labels"][model.LABEL_POD_NAME] = "web"
 MARKED = request(**{BY: "jane", MARK: SOME_TIME})
 
 
@@ -51,6 +53,8 @@ UNASKED: dict[str, tuple[Json, Change]] = {
 }
 ASKED: dict[str, tuple[Json, Change]] = {
     "spec": (ADMITTED, other_pod),
+    "pod name": (NAMED, without("labels", model.LABEL_POD_NAME)),
+    "another pod name": (NAMED, lambda found: found["metadata"]["labels"].update({model.LABEL_POD_NAME: "db"})),
     "pod UID": (ADMITTED, without("labels", model.LABEL_POD_UID)),
     "node": (bare(), lambda found: found["metadata"].update(labels={model.LABEL_NODE_NAME: "worker-2"})),
     "who asked": (ADMITTED, annotated(BY, "joe")),

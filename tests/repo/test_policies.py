@@ -64,6 +64,14 @@ def manager(world: str) -> Who:
     return Who.service_account("there" if world == "manager elsewhere" else "crrd-system", "crrd-manager")
 
 
+LABELS = {
+    model.LABEL_POD_NAME: "web",
+    model.LABEL_POD_UID: "u1",
+    model.LABEL_NODE_NAME: "worker-1",
+    model.LABEL_ACTIVE: "true",
+}
+
+
 def request() -> Json:
     return {
         "apiVersion": model.API_VERSION,
@@ -71,7 +79,7 @@ def request() -> Json:
         "metadata": {
             "name": "one",
             "namespace": "shop",
-            "labels": {model.LABEL_POD_UID: "u1", model.LABEL_NODE_NAME: "worker-1", model.LABEL_ACTIVE: "true"},
+            "labels": dict(LABELS),
             "annotations": {model.ANNOTATION_REQUESTED_BY: "jane"},
             "finalizers": [model.FINALIZER],
         },
@@ -153,6 +161,7 @@ WRITES: dict[str, tuple[Write, str]] = {
     "mark moved": (updated(annotated(MARK, "later"), old=changed(annotated(MARK))), "manager root"),
     "mark taken off": (updated(without("annotations", MARK), old=changed(annotated(MARK))), "manager root"),
     "other pod": (updated(with_label(model.LABEL_POD_UID, "u2")), "manager user robot root"),
+    "other pod name": (updated(with_label(model.LABEL_POD_NAME, "db")), "manager user robot root"),
     "other node": (updated(with_label(model.LABEL_NODE_NAME, "worker-9")), "manager user robot root"),
     "node taken off": (updated(without("labels", model.LABEL_NODE_NAME)), "manager user robot root"),
     "other name": (updated(annotated(BY, "joe")), "manager root"),
@@ -198,6 +207,7 @@ BY_OURS = {
     "mark moved": "",
     "mark taken off": "",
     "other pod": "",
+    "other pod name": "",
     "other node": "",
     "node taken off": "",
     "active set again": "",

@@ -14,6 +14,7 @@ Change = Callable[[JsonObject], object]
 
 USER = "alice@example.org"
 POD_UID = "crr.apps.kruise.io/pod-uid"
+POD_NAME = "crr.apps.kruise.io/pod-name"
 NODE_NAME = "crr.apps.kruise.io/node-name"
 ACTIVE = "crr.apps.kruise.io/active"
 REQUESTED_BY = "crr.apps.kruise.io/requested-by"

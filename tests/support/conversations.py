@@ -206,7 +206,7 @@ async def selectors(to: Conversation) -> None:
                   "n=1,", "n in ()", "=1", "n=a b", "n in 1", ""):  # fmt: skip
         await to.ask("GET", to.requests, labelSelector=words, limit="500")
     for words in ("metadata.name=b", f"metadata.namespace={to.namespace}", "metadata.namespace=other",
-                  "spec.podName=web", "metadata.name!=b", "metadata.uid=x", "name",
+                  "spec.podName=web", "spec.podName=db", "metadata.name!=b", "metadata.uid=x", "name",
                   "metadata.name in (b)"):  # fmt: skip
         await to.ask("GET", to.requests, fieldSelector=words)
     await to.ask("POST", to.pods, pod("p"))
@@ -237,7 +237,8 @@ async def watches(to: Conversation) -> None:
     await to.watch(to.requests, resourceVersion=first, resourceVersionMatch="NotOlderThan")
     await to.watch(to.requests, events=1, fieldSelector="metadata.name=a")
     await to.watch(to.requests, events=1, accept=TABLE)
-    await to.watch(to.requests, fieldSelector="spec.podName=web")
+    await to.watch(to.requests, events=1, fieldSelector="spec.podName=web")
+    await to.watch(to.requests, fieldSelector="status.phase=Completed")
 
 
 async def initial_events(to: Conversation) -> None:

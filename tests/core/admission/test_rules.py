@@ -24,6 +24,7 @@ from tests.support.admission import (
     CREATE_REFUSALS,
     NODE_NAME,
     PINNED,
+    POD_NAME,
     POD_UID,
     REQUESTED_BY,
     UNREADY,
@@ -146,7 +147,7 @@ def test_fills_in_all_that_is_admissions() -> None:
         "metadata": {
             "namespace": "shop",
             "name": "restart-app",
-            "labels": {"team": "a", POD_UID: "pod-uid-1", NODE_NAME: "node-1", ACTIVE: "true"},
+            "labels": {"team": "a", POD_NAME: "web-0", POD_UID: "pod-uid-1", NODE_NAME: "node-1", ACTIVE: "true"},
             "annotations": {REQUESTED_BY: USER},
         },
         "spec": {
@@ -194,15 +195,28 @@ def test_the_pods_own_grace_period_may_be_what_it_is() -> None:
 
 def test_labels_and_annotations_of_the_user_give_way() -> None:
     request = new_request()
-    request["metadata"]["labels"] = {POD_UID: "other", NODE_NAME: "other", ACTIVE: "false", "team": "b"}
+    labels = {POD_NAME: "other", POD_UID: "other", NODE_NAME: "other", ACTIVE: "false", "team": "b"}
+    request["metadata"]["labels"] = labels
     request["metadata"]["annotations"] = {REQUESTED_BY: "root", UNREADY: "x", PINNED: "{}", "note": "kept"}
     found = admitted(request)["metadata"]
-    assert found["labels"] == {POD_UID: "pod-uid-1", NODE_NAME: "node-1", ACTIVE: "true", "team": "b"}
+    ours = {POD_NAME: "web-0", POD_UID: "pod-uid-1", NODE_NAME: "node-1", ACTIVE: "true"}
+    assert found["labels"] == {**ours, "team": "b"}
     assert found["annotations"] == {REQUESTED_BY: USER, "note": "kept"}
 
 
 def test_the_longest_node_name_that_fits_a_label() -> None:
     assert admitted(new_request(), new_pod(spec(nodeName="n" * 63)))["metadata"]["labels"][NODE_NAME] == "n" * 63
+
+
+@pytest.mark.parametrize(("length", "label"), [(63, "p" * 63), (64, None)])
+def test_a_pod_name_that_does_not_fit_a_label_is_left_out(length: int, label: str | None) -> None:
+    """Also the user's, which names another pod."""
+    name = "p" * length
+    request = new_request(podName=name)
+    request["metadata"]["labels"] = {POD_NAME: "other"}
+    found = admitted(request, new_pod(meta(name=name)))
+    assert found["metadata"]["labels"].get(POD_NAME) == label
+    assert admitted(found, new_pod(meta(name=name))) == found
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", None])
@@ -410,7 +424,9 @@ def test_labels_alone_are_put_back() -> None:
     old = admitted(from_file())
     new = copy.deepcopy(old)
     del new["metadata"]["labels"]
-    labels = {POD_UID: "pod-uid-1", NODE_NAME: "node-1", ACTIVE: "true"}
+    labels = {POD_NAME: "web-0", POD_UID: "pod-uid-1", NODE_NAME: "node-1", ACTIVE: "true"}
+    assert put_back(old, new)["metadata"]["labels"] == labels
+    new["metadata"]["labels"] = {key: value for key, value in labels.items() if key != POD_NAME}
     assert put_back(old, new)["metadata"]["labels"] == labels
 
 

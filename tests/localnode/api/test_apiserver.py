@@ -188,7 +188,7 @@ async def test_namespace_lists_leave_the_kind_out_too(api: Api) -> None:
 
 @pytest.mark.parametrize(
     ("query", "status"),
-    [("fieldSelector=spec.podName%3Dx", 400), ("fieldSelector=metadata.name", 400), ("labelSelector=a%20b", 400),
+    [("fieldSelector=status.phase%3Dx", 400), ("fieldSelector=metadata.name", 400), ("labelSelector=a%20b", 400),
      ("labelSelector=a%3D-", 400), ("labelSelector=a%3Ex", 400), ("resourceVersion=x", 400),
      ("resourceVersionMatch=Exact", 422), ("resourceVersion=1&resourceVersionMatch=Sometimes", 422),
      ("resourceVersion=0&resourceVersionMatch=Exact", 422), ("continue=x&resourceVersionMatch=NotOlderThan", 422),

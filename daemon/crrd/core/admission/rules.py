@@ -19,6 +19,7 @@ from crrd.core.api.types import (
     ANNOTATION_UNREADY_ACQUIRED,
     LABEL_ACTIVE,
     LABEL_NODE_NAME,
+    LABEL_POD_NAME,
     LABEL_POD_UID,
     READINESS_GATE,
     Request,
@@ -280,10 +281,12 @@ def _completed(request: NewRequest, pod: Pod, user: str) -> dict[str, Any]:
     """
     written = request.written
     naming = {
+        **({LABEL_POD_NAME: pod.name} if len(pod.name) <= _LONGEST_LABEL else {}),
         LABEL_POD_UID: pod.uid,
         LABEL_NODE_NAME: pod.node_name,
         LABEL_ACTIVE: active_value(request.parsed.containers, whole_pod=request.parsed.whole_pod),
     }
+    labels = {key: value for key, value in mapping_at(written, "metadata.labels").items() if key != LABEL_POD_NAME}
     annotations = mapping_at(written, "metadata.annotations").items()
     left_out = [field for field in FIELDS.values() if field.filled_in and field.absent(value_at(written, field.path))]
     defaults = {field.path: pod.grace_seconds if field.of_pod else field.default for field in left_out}
@@ -295,7 +298,7 @@ def _completed(request: NewRequest, pod: Pod, user: str) -> dict[str, Any]:
     return with_values(
         written,
         {
-            "metadata.labels": {**mapping_at(written, "metadata.labels"), **naming},
+            "metadata.labels": {**labels, **naming},
             "metadata.annotations": {
                 **{key: value for key, value in annotations if key not in ANNOTATIONS_OF_DAEMONS},
                 ANNOTATION_REQUESTED_BY: user,

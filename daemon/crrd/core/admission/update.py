@@ -10,7 +10,7 @@ from typing import Any
 
 from crrd.core.admission.rules import ANNOTATIONS_OF_DAEMONS, LABELS_OF_POD_AND_NODE, SET_BY_ADMISSION
 from crrd.core.api.schema import FIELDS
-from crrd.core.api.types import ANNOTATION_REQUESTED_BY, LABEL_ACTIVE
+from crrd.core.api.types import ANNOTATION_REQUESTED_BY, LABEL_ACTIVE, LABEL_POD_NAME
 from crrd.lib.jsonfields import items, mapping_at, value_at, with_values
 
 
@@ -26,7 +26,7 @@ def put_back(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     from_file = all(mapping_at(new, "metadata.labels").get(key) is None for key in LABELS_OF_POD_AND_NODE)
     whole = mapping_at(new, "metadata.annotations").get(ANNOTATION_REQUESTED_BY) is None
     ours = {
-        "metadata.labels": (*LABELS_OF_POD_AND_NODE, *([LABEL_ACTIVE] if from_file else [])),
+        "metadata.labels": (*LABELS_OF_POD_AND_NODE, LABEL_POD_NAME, *([LABEL_ACTIVE] if from_file else [])),
         "metadata.annotations": (ANNOTATION_REQUESTED_BY, *(ANNOTATIONS_OF_DAEMONS if whole else ())),
     }
     values = _containers(old, new)

@@ -24,6 +24,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 LABEL_POD_UID = "crr.apps.kruise.io/pod-uid"
 LABEL_NODE_NAME = "crr.apps.kruise.io/node-name"
+LABEL_POD_NAME = "crr.apps.kruise.io/pod-name"  # For people and scripts: crrd reads spec.podName
 LABEL_ACTIVE = "crr.apps.kruise.io/active"
 ACTIVE, ACTIVE_IMAGE, ACTIVE_POD = "true", "image", "pod"
 """Values of the label active. Requests with an image, and for a whole pod, have their own, so that a node daemon which
