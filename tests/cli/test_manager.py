@@ -115,3 +115,9 @@ async def test_a_bad_name_is_told_in_a_line() -> None:
 def test_a_file_that_cannot_be_found(file: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^--client-ca-file: file /\w+ not found$"):
         manager_config(build_parser("manager").parse_args(["manager", "--client-ca-file", file]))
+
+
+@pytest.mark.parametrize(("flags", "denies"), [([], False), (["warn"], False), (["deny"], True)])
+def test_requests_for_nodes_without_a_daemon(flags: list[str], denies: bool) -> None:
+    words = ["manager", *(f"--without-daemon={each}" for each in flags)]
+    assert manager_config(build_parser("manager").parse_args(words)).deny_without_daemon is denies

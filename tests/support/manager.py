@@ -18,6 +18,7 @@ CONFIG = ManagerConfig(
     ca_file="",
     client_ca_file="",
     pull_resources="",
+    deny_without_daemon=False,
     via_patch=False,
     judge_addresses=(),
     bind_address="127.0.0.1:0",

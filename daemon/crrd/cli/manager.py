@@ -65,6 +65,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_flag(parser, "--judge-address", asked, convert=_judge_address, action="append", metavar="ADDRESS")
     via = "who restarts containers: the node daemons, or this manager by patches of the pods, without node daemons"
     add_flag(parser, "--via", via, env="CRRD_VIA", default="daemon", **choice("daemon", "patch"))
+    lacking = "requests for pods on a node without a ready node daemon: admit them with a warning, or deny them"
+    add_flag(parser, "--without-daemon", lacking, env="CRRD_WITHOUT_DAEMON", default="warn", **choice("warn", "deny"))
     service = "Service name for the serving certificate"
     name("--service", service, env="CRRD_SERVICE", default="crrd-manager", convert=label)
     certificate = "additional DNS name or IP address for the serving certificate; can be repeated"
@@ -124,6 +126,7 @@ def manager_config(args: argparse.Namespace) -> ManagerConfig:
         names=tuple(args.certificate_name or ()),
         default_deadline_slack=int(args.default_deadline_slack_seconds),
         webhook_configurations=tuple(args.webhook_configuration or ("crrd",)),
+        deny_without_daemon=args.without_daemon == "deny",
         via_patch=args.via == "patch",
         judge_addresses=listed(args.judge_address, "CRRD_JUDGE_ADDRESSES", _judge_address),
     )

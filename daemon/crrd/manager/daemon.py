@@ -32,7 +32,7 @@ from crrd.manager.lifecycle import LifecycleController
 from crrd.manager.metrics import ManagerMetrics
 from crrd.manager.policies.controller import PolicyController
 from crrd.manager.webhook.server import Limits, WebhookServer
-from crrd.rollout.daemons import has_daemon
+from crrd.rollout.daemons import ReadyDaemons, has_daemon
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +58,7 @@ class ManagerConfig:
     ca_file: str
     client_ca_file: str  # CAs of the client certificates that the webhook requires; "" to accept all callers
     pull_resources: str  # What pull pods request by default, as in `Options.pull_resources`
+    deny_without_daemon: bool  # Whether a request for a pod on a node without a ready node daemon is denied
     via_patch: bool  # Whether it restarts containers itself, by patches of their pods (docs/lean.md)
     judge_addresses: tuple[str, ...]  # What policies may let it ask for metrics, as in `core.judge.addresses.allowed`
     bind_address: str
@@ -128,12 +129,15 @@ async def _serve(
 ) -> None:
     """Run all loops until a signal arrives. The other loops keep running while admission drains."""
     tls = ServingTls(clock.now)
+    daemons = ReadyDaemons(clients.controller)
     webhook = WebhookServer(
         config.webhook_address,
         tls,
         clients.admission,
         health,
         served=partial(has_daemon, clients.admission) if config.via_patch else None,
+        lacking=daemons.lacks,
+        deny=config.deny_without_daemon,
         limits=Limits(drain_seconds=config.drain_seconds),
         on_review=metrics.reviewed,
         on_admitted=metrics.admitted,
@@ -201,6 +205,9 @@ async def _serve(
         Loop("election", lambda: election.run(lead), (election.heartbeat,)),
         Loop("events", events.run, (events.heartbeat,)),
     ]
+    if not config.via_patch:
+        # Not part of readiness: admission works without it.
+        loops.append(Loop("ready daemons", daemons.informer.run, (daemons.informer.heartbeat,)))
     if config.client_ca_file:
         callers = keeper.CallerAuthorities(tls, Path(config.client_ca_file))
         loops.append(Loop("client-ca", callers.run, (callers.heartbeat,)))

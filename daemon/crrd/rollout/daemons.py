@@ -44,6 +44,19 @@ def daemon_informer(client: KubeClient, daemons: NodeDaemons, *, strict: bool) -
     return Informer(client, selection, daemons, strict=strict)
 
 
+class ReadyDaemons:
+    """Which nodes lack a ready node daemon, while `informer` runs."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._daemons = NodeDaemons(lambda: None)
+        self.informer = daemon_informer(client, self._daemons, strict=False)
+
+    def lacks(self, node: str) -> bool:
+        """Whether there are node daemons, but no ready one on this node. False if that is not known now."""
+        known = None if self.informer.ready() else self._daemons.by_node
+        return known is not None and (node not in known or not known[node].ready)
+
+
 async def may_list_daemons(client: KubeClient) -> bool:
     """Return whether this process may list the pods of node daemons, which are in another namespace."""
     try:

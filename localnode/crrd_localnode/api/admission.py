@@ -44,6 +44,7 @@ class AdmissionRequest:
     new: Object | None  # None on delete
     user: User
     dry_run: bool = False
+    warnings: list[str] = field(default_factory=list, compare=False)  # For the client; plugins add theirs
 
 
 # Returns the new object, or None to keep the given one. Raises ApiError to reject the write.

@@ -48,6 +48,8 @@ class Webhooks:
         new = request.new
         for webhook in self._asked(request):
             answer = await self._call(webhook, request, new)
+            if answer:
+                request.warnings.extend(answer.get("warnings") or ())
             if answer and answer.get("patch"):
                 new = jsonpatch.apply_patch(new, json.loads(base64.b64decode(answer["patch"])))
         return new

@@ -62,7 +62,7 @@ class Asking:
         """Return the admission request of this write."""
         return AdmissionRequest(
             operation=operation, kind=target.kind, subresource=target.subresource, namespace=target.namespace,
-            name=target.name, old=old, new=new, user=self.user, dry_run=self.dry_run,
+            name=target.name, old=old, new=new, user=self.user, dry_run=self.dry_run, warnings=self.warnings,
         )  # fmt: skip
 
 

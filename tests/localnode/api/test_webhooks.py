@@ -43,8 +43,10 @@ async def asked(status: Json | None, **changes: Any) -> AsyncIterator[Api]:
     async def answer(request: web.Request) -> web.Response:
         assert status is not None, "it was asked"
         uid = (await request.json())["request"]["uid"]
-        return web.json_response({"response": {"uid": uid, "allowed": False, "status": status}})
+        decision = {"uid": uid, "allowed": bool(warnings), "status": status, "warnings": warnings}
+        return web.json_response({"response": decision})
 
+    warnings: list[str] = changes.pop("warnings", [])
     app = web.Application()
     app.router.add_post("/", answer)
     certificates = new_certificates()
@@ -90,6 +92,13 @@ async def test_a_denial_is_passed_on_as_the_api_server_does(status: Json, code: 
         answer = await api.post(PODS, pod("web"))
         assert (answer.status, answer.body["reason"], answer.body["message"]) == (code, reason, message)
         assert answer.body["details"] == details
+
+
+async def test_warnings_reach_the_client() -> None:
+    async with asked({}, warnings=["it is late", 'say "when"']) as api:
+        made = await api.post(PODS, pod("web"))
+        assert made.status == 201
+        assert made.headers.getall("Warning") == ['299 - "it is late"', '299 - "say \\"when\\""']
 
 
 @pytest.mark.parametrize(("scope", "code"), [("Cluster", 201), ("Namespaced", 403), ("*", 403)])

@@ -232,6 +232,34 @@ async def test_whether_there_is_a_node_daemon_cannot_be_read(pods: Pods) -> None
     assert (message.partition(":")[0], code) == ("spec.podName cannot be checked now", 503)
 
 
+WARNING = "no node daemon is ready on node node-1: the request fails if none answers within 60s"
+
+
+async def test_a_request_for_a_node_without_a_ready_daemon_is_admitted_with_a_warning(pods: Pods) -> None:
+    lacking = {"node-1"}
+    async with webhook(pods, lacking=lacking.__contains__) as on:
+        answer = await on.ask("/mutate-crr", new_review(new_request()))
+        assert (patched(new_request(), answer), answer["warnings"]) == (finished(), [WARNING])
+        unknown = await on.ask("/mutate-crr", new_review(new_request(podName="web-1")))
+        assert "not found" in refusal_of(unknown)[0]
+        assert "warnings" not in unknown
+        update = new_review(finished(), "UPDATE", old=finished())
+        assert "warnings" not in await on.ask("/mutate-crr", update)
+        lacking.clear()
+        assert "warnings" not in await on.ask("/mutate-crr", new_review(new_request()))
+
+
+async def test_such_a_request_is_denied_if_the_manager_is_told_so(pods: Pods) -> None:
+    async with webhook(pods, lacking={"node-1"}.__contains__, deny=True) as on:
+        message, code = refusal_of(await on.ask("/mutate-crr", new_review(new_request())))
+        assert message.endswith("must name a pod on a node with a ready node daemon: node 'node-1' has none now")
+        assert code == 422
+        elsewhere = new_pod()
+        elsewhere["spec"]["nodeName"] = "node-2"
+        pods.put(elsewhere)
+        assert (await on.ask("/mutate-crr", new_review(new_request())))["allowed"]
+
+
 async def test_each_answer_is_reported(pods: Pods) -> None:
     seen: list[tuple[str, ...]] = []
 

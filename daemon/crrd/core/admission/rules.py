@@ -4,7 +4,7 @@
 changes of immutable fields. Invalid input never raises an exception here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -22,6 +22,7 @@ from crrd.core.api.types import (
     LABEL_POD_NAME,
     LABEL_POD_UID,
     READINESS_GATE,
+    UNANSWERED_SECONDS,
     Request,
     RequestedContainer,
 )
@@ -63,7 +64,7 @@ class DenialReason(StrEnum):
     CONTAINER_NOT_STARTED = "container_not_started"
     IMAGE = "image"  # The container cannot get the request's image, or has it already
     WHOLE_POD = "whole_pod"  # The pod cannot be restarted in place, or the request says something else in addition
-    NEEDS_DAEMON = "needs_node_daemon"  # No node daemon serves the node, and a patch of the pod cannot do it
+    NEEDS_DAEMON = "needs_node_daemon"  # No node daemon serves the node, and nothing else can do it
     RESTARTS_POD = "restarts_whole_pod"
     """The request does not allow that kubelet restarts the whole pod (restartPolicyRules), or that the pod's owner
     replaces its group."""
@@ -79,6 +80,14 @@ class Denied:
     """The HTTP status for the user. The rules use 422 (Invalid), because clients would take a 404 or 409 for the API
     server's own answer about the request: that its kind is not installed, or its name is taken."""
     retry_after: int | None = None  # Seconds after which the same write may succeed; None if it never will
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """The write is allowed."""
+
+    patch: Sequence[Operation] = ()  # Of the object; empty if it stays as it is
+    warnings: tuple[str, ...] = ()  # Shown to the user; kubectl may cut long ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +145,17 @@ def review_create(
     if any(value_at(request.written, path) != value_at(completed, path) for path in _COMPLETED):
         return _set_by_user(request.written) or completed
     return completed
+
+
+def without_daemon(node: str) -> Denied:
+    """Deny a request for a pod on a node that has no ready node daemon."""
+    sentence = f"spec.podName must name a pod on a node with a ready node daemon: node {shown(node)} has none now"
+    return Denied(sentence, DenialReason.NEEDS_DAEMON)
+
+
+def warn_of_no_daemon(node: str) -> str:
+    """Return the warning about an admitted request for a pod on such a node."""
+    return f"no node daemon is ready on node {node}: the request fails if none answers within {UNANSWERED_SECONDS}s"
 
 
 def mutate_pod(pod: Mapping[str, Any]) -> list[Operation]:

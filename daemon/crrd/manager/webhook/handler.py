@@ -13,7 +13,7 @@ from typing import TypeVar
 import structlog
 
 from crrd.core.admission import rules
-from crrd.core.admission.rules import Denied
+from crrd.core.admission.rules import Allowed, Denied
 from crrd.core.admission.update import put_back
 from crrd.core.api.pod import ContainerKind, Pod
 from crrd.core.api.types import Request
@@ -22,7 +22,7 @@ from crrd.core.rollout.state import Member, read_member
 from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.resources import PODS, ObjectReader
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
-from crrd.lib.jsonpatch import Operation, json_patch
+from crrd.lib.jsonpatch import json_patch
 from crrd.manager.webhook.review import CREATE, UPDATE, Review
 
 log = structlog.get_logger(__name__)
@@ -35,24 +35,36 @@ LOOKUP_REFUSED, LOOKUP_FAILED, OVERLOADED = "pod_lookup_refused", "pod_lookup_fa
 
 T = TypeVar("T")
 NodeCheck = Callable[[str], Awaitable[bool]]
-Answer = list[Operation] | Denied  # The patch of the admitted object (often empty), or why it is denied
+Answer = Allowed | Denied
 
 
 class AdmissionHandler:
     """One method for each path of the webhook. `deadline` is a monotonic time."""
 
-    def __init__(self, pods: ObjectReader, served: NodeCheck | None = None) -> None:
-        """`served` tells whether a node daemon serves a node. None: on all nodes, node daemons restart containers."""
+    def __init__(
+        self,
+        pods: ObjectReader,
+        served: NodeCheck | None = None,
+        *,
+        lacking: Callable[[str], bool] = lambda _: False,
+        deny: bool = False,
+    ) -> None:
+        """`served` tells whether a node daemon serves a node. None: on all nodes, node daemons restart containers.
+
+        `lacking` tells whether a node is known to have no ready node daemon. Requests for its pods get a warning, or
+        are denied if `deny` is True.
+        """
         self._pods, self._served = pods, served
+        self._lacking, self._deny = lacking, deny
         self._kubelets = KubeletVersions(pods)
         self._waiting_bytes = 0
 
     async def review_request(self, review: Review, deadline: float) -> Answer:
         """Check and complete a new request. In a changed request, restore the fields that admission had set."""
         if review.operation == UPDATE:
-            return json_patch(review.object, put_back(review.old, review.object))
+            return Allowed(json_patch(review.object, put_back(review.old, review.object)))
         if review.operation != CREATE:
-            return []
+            return Allowed()
         request = rules.read_new(review.object)
         if isinstance(request, Denied):
             return request
@@ -66,11 +78,15 @@ class AdmissionHandler:
             return outcome
         if found is not None and (denied := await self._unfit(review, request.parsed, found, kubelet_minor, deadline)):
             return denied
-        return json_patch(review.object, outcome)
+        lacking = pod.node_name if pod is not None and self._lacking(pod.node_name) else ""
+        if lacking and self._deny:
+            return rules.without_daemon(lacking)
+        warnings = (rules.warn_of_no_daemon(lacking),) if lacking else ()
+        return Allowed(json_patch(review.object, outcome), warnings)
 
     async def mutate_pod(self, review: Review, _: float) -> Answer:
         """Give a new pod the readiness gate."""
-        return rules.mutate_pod(review.object) if review.operation == CREATE else []
+        return Allowed(rules.mutate_pod(review.object) if review.operation == CREATE else ())
 
     async def _unfit(
         self, review: Review, request: Request, member: Member, kubelet_minor: int | None, deadline: float

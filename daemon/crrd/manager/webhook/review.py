@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from crrd.core.admission.rules import Denied
+from crrd.core.admission.rules import Allowed, Denied
 from crrd.lib.errors import CrrdError
 from crrd.lib.jsonfields import Reader, mapping, shown
-from crrd.lib.jsonpatch import Operation
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -90,8 +89,8 @@ def read_review(raw: bytes | bytearray, wanted_kinds: Sequence[str]) -> Review:
     return review
 
 
-def encode(uid: str, outcome: Sequence[Operation] | Denied) -> bytes:
-    """Encode the response to a review: allowed, with a patch if there is one, or denied.
+def encode(uid: str, outcome: Allowed | Denied) -> bytes:
+    """Encode the response to a review: allowed, with a patch and warnings if there are any, or denied.
 
     Raises ValueError if a number in the patch is not allowed in JSON.
     """
@@ -100,8 +99,11 @@ def encode(uid: str, outcome: Sequence[Operation] | Denied) -> bytes:
         code, status = outcome.code, {"status": "Failure", "message": outcome.message}
         details = {} if outcome.retry_after is None else {"details": {"retryAfterSeconds": outcome.retry_after}}
         response["status"] = {**status, "reason": _REASONS[code], "code": code, **details}
-    elif outcome:
-        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(_dump(outcome)).decode()}
+    else:
+        if outcome.patch:
+            response |= {"patchType": "JSONPatch", "patch": base64.b64encode(_dump(outcome.patch)).decode()}
+        if outcome.warnings:
+            response["warnings"] = list(outcome.warnings)
     return _dump({"apiVersion": API_VERSION, "kind": KIND, "response": response})
 
 

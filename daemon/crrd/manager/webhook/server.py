@@ -17,7 +17,7 @@ from functools import partial
 import structlog
 from aiohttp import web
 
-from crrd.core.admission.rules import Denied
+from crrd.core.admission.rules import Allowed, Denied
 from crrd.core.api.types import GROUP, KIND, VERSIONS
 from crrd.kube.resources import ObjectReader
 from crrd.lib.connections import CloseObserver, Connections
@@ -77,7 +77,7 @@ class WebhookServer:
     """Serves /mutate-crr, /mutate-pod and the pages of `health` over TLS.
 
     It starts serving when `tls` has a certificate. `address` is parsed by `split_address`; port 0 picks a free port.
-    `served` is as in AdmissionHandler.
+    `served`, `lacking` and `deny` are as in AdmissionHandler.
     Adds to `health` the readiness checks `webhook` and `certificate`, and the liveness check `webhook`.
     """
 
@@ -89,6 +89,8 @@ class WebhookServer:
         health: Health,
         *,
         served: NodeCheck | None = None,
+        lacking: Callable[[str], bool] = lambda _: False,
+        deny: bool = False,
         limits: Limits | None = None,
         on_review: ReviewObserver = lambda *_: None,
         on_admitted: AdmissionObserver = lambda _: None,
@@ -114,7 +116,7 @@ class WebhookServer:
         health.live["webhook"] = self._check_alive
         health.ready["webhook"] = self._check
         health.ready["certificate"] = tls.check
-        handler = AdmissionHandler(pods, served)
+        handler = AdmissionHandler(pods, served, lacking=lacking, deny=deny)
         app = web.Application()
         app.router.add_post("/mutate-crr", partial(self._handle, REQUEST_KINDS, handler.review_request))
         app.router.add_post("/mutate-pod", partial(self._handle, POD_KINDS, handler.mutate_pod))
@@ -220,7 +222,7 @@ class WebhookServer:
             await self._receive(request, body)
             self.connections.busy(request.protocol)
             review = read_review(body, kinds)
-            outcome = [] if review.subresource else await answerer(review, began + self._seconds(request))
+            outcome = Allowed() if review.subresource else await answerer(review, began + self._seconds(request))
             answer = encode(review.uid, outcome)
             self._report(request.path, review, outcome, began)
             return web.Response(body=answer, content_type="application/json")
@@ -277,7 +279,7 @@ class WebhookServer:
             return
         self._observe(path, ALLOWED, "", began)
         # An empty patch: the API server asks again about a request that was already admitted.
-        if outcome and path == "/mutate-crr" and review.operation == CREATE and not review.dry_run:
+        if outcome.patch and path == "/mutate-crr" and review.operation == CREATE and not review.dry_run:
             self._on_admitted(review.user)
 
     def _observe(self, path: str, decision: str, reason: str, began: float) -> None:
