@@ -31,6 +31,7 @@ BESIDE = ".Values.besideOpenKruise.enabled"
 LEAN = 'eq (toString .Values.node.enabled) "false"'
 """Not if the value is missing, for the same reason."""
 HOST_NETWORK = ".Values.manager.hostNetwork"
+GATE_ALL = 'eq (toString .Values.manager.readinessGate) "all"'
 NAMESPACES = {
     "crrd-system": ".Values.namespaces.manager",
     "crrd-node": ".Values.namespaces.node",
@@ -40,7 +41,7 @@ WORKLOADS = {"Deployment": "manager", "DaemonSet": "node"}
 """Kinds of the workloads, and where their values are."""
 DASHBOARD_LABELS = ("grafana_dashboard",)
 """Labels of the dashboard that a value replaces."""
-FIXED = ("CRRD_BIND_ADDRESS", "CRRD_CRI_ENDPOINTS", "CRRD_SPEC_DIR", "CRRD_VIA")
+FIXED = ("CRRD_BIND_ADDRESS", "CRRD_CRI_ENDPOINTS", "CRRD_READINESS_GATE", "CRRD_SPEC_DIR", "CRRD_VIA")
 """Variables that belong to a port, a volume or another value; all others of a container with a value are in `env`."""
 HEAD = "{{- /* Made by generate.py of what kustomize renders. */}}\n"
 KEPT = {"helm.sh/resource-policy": "keep"}
@@ -236,7 +237,12 @@ def chunk(key: Key, found: Json, others: Mapping[str, dict[Key, Json]]) -> tuple
 
 def templates() -> dict[str, str]:
     """The templates: file name -> text."""
-    overlays = {BESIDE: "beside-openkruise", LEAN: "lean", HOST_NETWORK: "host-network"}
+    overlays = {
+        BESIDE: "beside-openkruise",
+        LEAN: "lean",
+        HOST_NETWORK: "host-network",
+        GATE_ALL: "gate-all-namespaces",
+    }
     parts = [
         (rendered("default"), {value: rendered(f"overlays/{name}") for value, name in overlays.items()}),
         (

@@ -5,6 +5,7 @@ import pytest
 from crrd.cli.main import build_parser
 from crrd.cli.manager import manager_config
 from crrd.lib.errors import ConfigurationError
+from crrd.manager.gated import GATED_NAMESPACES
 from tests.support.command import crrd
 
 LABEL, LONG = "a" * 63, ".".join(["a" * 63] * 3 + ["a" * 61])
@@ -121,3 +122,10 @@ def test_a_file_that_cannot_be_found(file: str) -> None:
 def test_requests_for_nodes_without_a_daemon(flags: list[str], denies: bool) -> None:
     words = ["manager", *(f"--without-daemon={each}" for each in flags)]
     assert manager_config(build_parser("manager").parse_args(words)).deny_without_daemon is denies
+
+
+@pytest.mark.parametrize("value", GATED_NAMESPACES)
+def test_where_pods_get_the_readiness_gate(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    args = build_parser("manager").parse_args(["manager", f"--readiness-gate={value}"])
+    assert manager_config(args).readiness_gate == value
+    assert "must be one of labelled, all" in refused(capsys, f"--readiness-gate={value}x")

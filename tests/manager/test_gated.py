@@ -7,6 +7,7 @@ import pytest
 from crrd.core.api.types import LABEL_READINESS_GATE, READINESS_GATE
 from crrd.kube.resources import NAMESPACES, PODS, REQUESTS
 from crrd.manager import lifecycle as controller_module
+from crrd.manager.gated import GATED_NAMESPACES, NEVER_GATED
 from tests.support.lifecycle_cluster import LifecycleCluster, Replica, entry, lifecycle_cluster
 
 READY = ("True", "")
@@ -196,6 +197,21 @@ async def test_each_labelled_namespace_has_a_watch(cluster: LifecycleCluster) ->
     await settled(cluster, cluster.manager())
     wanted = [(verb, namespace) for verb in ("list", "watch") for namespace in ("default", "one", "two")]
     await cluster.until("three watches", lambda: sorted(pod_lists(cluster)) == wanted)
+
+
+async def test_all_namespaces_but_some_have_a_watch(cluster: LifecycleCluster) -> None:
+    cluster.gated = GATED_NAMESPACES["all"]
+    await cluster.label_namespace(None)
+    for name, labels in {"one": {}, "two": {LABEL_READINESS_GATE: "disabled"}, NEVER_GATED[-1]: {}}.items():
+        await cluster.client.create(NAMESPACES, "", {"metadata": {"name": name, "labels": labels}})
+    manager = cluster.manager()
+    await cluster.ready_pod()
+    await settled(cluster, manager)
+    assert {"default", "one"} <= {namespace for _, namespace in pod_lists(cluster)}
+    assert not {"", "two", *NEVER_GATED} & {namespace for _, namespace in pod_lists(cluster)}
+    await cluster.label_namespace("disabled")
+    await cluster.until("no watch", lambda: not manager.controller._gated.covers("default"))
+    assert manager.controller._gated.covers("one")
 
 
 async def test_pods_are_listed_page_by_page(cluster: LifecycleCluster) -> None:

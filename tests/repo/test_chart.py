@@ -52,6 +52,7 @@ def test_what_is_committed_is_what_the_script_makes() -> None:
         (["overlays/crio"], {"node": {"runtimeSocket": "/run/crio/crio.sock"}}),
         (["overlays/k3s"], {"node": {"runtimeSocket": "/run/k3s/containerd/containerd.sock"}}),
         (["overlays/host-network"], {"manager": {"hostNetwork": True}}),
+        (["overlays/gate-all-namespaces"], {"manager": {"readinessGate": "all"}}),
         (["overlays/beside-openkruise"], {"besideOpenKruise": {"enabled": True}}),
         (["overlays/lean"], {"node": {"enabled": False}}),
         (

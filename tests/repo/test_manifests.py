@@ -13,12 +13,17 @@ from crrd.cli.manager import manager_config
 from crrd.core.api import types as model
 from crrd.kube.leader import LEASE_NAME
 from crrd.kube.resources import PODS, POLICIES, REQUESTS
+from crrd.manager.gated import GATED_NAMESPACES, NEVER_GATED
 from crrd_forecast.hash.quantity import parse as parse_quantity
 from tests.support import manifests
 from tests.support.manifests import MANIFESTS, needs_kubectl, rendered
 
 PARTS = ["base", "node", "manager"]
-RENDERED = [*PARTS, "default", *(f"overlays/{name}" for name in ("containerd", "crio", "k3s", "host-network"))]
+RENDERED = [
+    *PARTS,
+    "default",
+    *(f"overlays/{name}" for name in ("containerd", "crio", "k3s", "host-network", "gate-all-namespaces")),
+]
 RENDERED += ["overlays/beside-openkruise", "overlays/lean"]
 KUBERNETES = "1.36"
 NO_SCHEMA = {"CustomResourceDefinition"}
@@ -300,3 +305,22 @@ def test_the_crd_is_the_kind_that_the_code_speaks() -> None:
     first, *others = ({**version, "name": "", "storage": True} for version in crd["versions"])
     assert all(other == first for other in others)
     assert [column["name"] for column in first["additionalPrinterColumns"]] == ["PHASE", "POD", "NODE", "AGE"]
+
+
+@pytest.mark.parametrize(("folder", "value"), [("default", "labelled"), ("overlays/gate-all-namespaces", "all")])
+def test_pods_get_the_gate_where_the_manager_handles_it(folder: str, value: str) -> None:
+    """A pod with the gate that no manager looks after would never be ready."""
+    _, pods = one(folder, "MutatingWebhookConfiguration", "crrd")["webhooks"]
+    expressions = pods["namespaceSelector"].get("matchExpressions", ())
+    parts = [f"{key}={value}" for key, value in pods["namespaceSelector"].get("matchLabels", {}).items()]
+    for each in expressions:
+        assert each["operator"] == "NotIn"
+        few = len(each["values"]) == 1
+        parts.append(
+            f"{each['key']}!={each['values'][0]}" if few else f"{each['key']} notin ({','.join(each['values'])})"
+        )
+    assert ",".join(parts) == GATED_NAMESPACES[value]
+    (container,) = one(folder, "Deployment", "crrd-manager")["spec"]["template"]["spec"]["containers"]
+    told = {each["name"]: each.get("value") for each in container["env"]}.get("CRRD_READINESS_GATE", "labelled")
+    assert told == value
+    assert {each["metadata"]["name"] for each in rendered(folder) if each["kind"] == "Namespace"} <= {*NEVER_GATED}

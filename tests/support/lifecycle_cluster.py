@@ -23,6 +23,7 @@ from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
 from crrd.lib.health import Health
 from crrd.manager import lifecycle
+from crrd.manager.gated import GATED_NAMESPACES
 from crrd.manager.lifecycle import LifecycleController
 from tests.support.faulty_api import Call, FaultyApiServer
 
@@ -138,9 +139,16 @@ class PassingClock(ServerClock):
 class Replica:
     """The lifecycle part of a manager."""
 
-    def __init__(self, url: str, name: str, deadlines: Deadlines | None = None, account: str = "") -> None:
-        """`account` is as in LifecycleController."""
-        self.name, self.account = name, account
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        deadlines: Deadlines | None = None,
+        account: str = "",
+        gated: str = GATED_NAMESPACES["labelled"],
+    ) -> None:
+        """`account` and `gated` are as in LifecycleController."""
+        self.name, self.account, self.gated = name, account, gated
         self.wire = Wire(url)
         self.clock = PassingClock()
         self.client = SteppedClient(self.wire, self.clock, deadlines)
@@ -162,7 +170,12 @@ class Replica:
 
     def _controller(self) -> LifecycleController:
         return LifecycleController(
-            self.client, self.events, self.clock, on_action=self.done.append, account=self.account
+            self.client,
+            self.events,
+            self.clock,
+            on_action=self.done.append,
+            account=self.account,
+            gated=self.gated,
         )
 
     async def _lead(self) -> None:
@@ -201,6 +214,7 @@ class LifecycleCluster:
         self.calls: list[Call] = []  # All calls to the API server so far
         self.server = FaultyApiServer(clock=self.now, log=self.calls.append)
         self.account = ""  # Of its managers, as in LifecycleController
+        self.gated = GATED_NAMESPACES["labelled"]  # Likewise
         self._replicas: list[Replica] = []
         self._client: KubeClient | None = None
         self._markers = 0
@@ -233,7 +247,7 @@ class LifecycleCluster:
         await self.client.merge_patch(NAMESPACES, "", "default", {"metadata": {"labels": labels}})
 
     def replica(self, name: str = "manager-a", deadlines: Deadlines | None = None) -> Replica:
-        made = Replica(self.server.url, name, deadlines, self.account)
+        made = Replica(self.server.url, name, deadlines, self.account, self.gated)
         self._replicas.append(made)
         return made
 

@@ -19,6 +19,7 @@ CONFIG = ManagerConfig(
     client_ca_file="",
     pull_resources="",
     deny_without_daemon=False,
+    readiness_gate="labelled",
     via_patch=False,
     judge_addresses=(),
     bind_address="127.0.0.1:0",

@@ -25,6 +25,7 @@ from crrd.lib.descriptors import raise_limit
 from crrd.lib.errors import ConfigurationError
 from crrd.lib.memory import tune_allocator
 from crrd.manager.daemon import ManagerConfig, run_manager
+from crrd.manager.gated import GATED_NAMESPACES
 from crrd.manager.webhook.server import Limits
 
 
@@ -67,6 +68,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_flag(parser, "--via", via, env="CRRD_VIA", default="daemon", **choice("daemon", "patch"))
     lacking = "requests for pods on a node without a ready node daemon: admit them with a warning, or deny them"
     add_flag(parser, "--without-daemon", lacking, env="CRRD_WITHOUT_DAEMON", default="warn", **choice("warn", "deny"))
+    gate = "namespaces whose new pods get the readiness gate: those labelled enabled, or all not labelled disabled"
+    gates = choice(*GATED_NAMESPACES)
+    add_flag(parser, "--readiness-gate", gate, env="CRRD_READINESS_GATE", default="labelled", **gates)
     service = "Service name for the serving certificate"
     name("--service", service, env="CRRD_SERVICE", default="crrd-manager", convert=label)
     certificate = "additional DNS name or IP address for the serving certificate; can be repeated"

@@ -28,6 +28,7 @@ from crrd.manager.certificates import keeper
 from crrd.manager.certificates.guard import CaBundleGuard
 from crrd.manager.certificates.pki import service_names
 from crrd.manager.certificates.tls import ServingTls
+from crrd.manager.gated import GATED_NAMESPACES
 from crrd.manager.lifecycle import LifecycleController
 from crrd.manager.metrics import ManagerMetrics
 from crrd.manager.policies.controller import PolicyController
@@ -59,6 +60,7 @@ class ManagerConfig:
     client_ca_file: str  # CAs of the client certificates that the webhook requires; "" to accept all callers
     pull_resources: str  # What pull pods request by default, as in `Options.pull_resources`
     deny_without_daemon: bool  # Whether a request for a pod on a node without a ready node daemon is denied
+    readiness_gate: str  # Which namespaces have it: a key of GATED_NAMESPACES
     via_patch: bool  # Whether it restarts containers itself, by patches of their pods (docs/lean.md)
     judge_addresses: tuple[str, ...]  # What policies may let it ask for metrics, as in `core.judge.addresses.allowed`
     bind_address: str
@@ -171,6 +173,7 @@ async def _serve(
             on_action=metrics.acted,
             slack=config.default_deadline_slack,
             account=account if config.via_patch else "",
+            gated=GATED_NAMESPACES[config.readiness_gate],
         )
         policies = PolicyController(
             clients.policies,

@@ -1,14 +1,16 @@
-"""Watches the pods of the namespaces with the readiness label. Their new pods wait for the readiness condition.
+"""Watches the pods of the namespaces with the readiness gate. Their new pods wait for the readiness condition.
 
 Pods of other namespaces are not listed or watched. The manager gets them by name when a request needs them
-(`lifecycle`). Each labelled namespace has its own watch, however many there are. A watch needs 80 KiB of
+(`lifecycle`). Each such namespace has its own watch, however many there are. A watch needs 80 KiB of
 memory. With 2,000 pods in 300 labelled namespaces and 8,000 pods elsewhere, this was 67 MiB (anonymous, over TLS).
 One watch of the whole cluster needed 48 MiB, but it received 123 MB at the start in place of 26, and all changes of
 the other pods, so the manager needed six times as much CPU while there were 50 changes a second.
 """
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import NoReturn
 
 from crrd.core.api.pod import PodMeta, parse_meta
@@ -23,16 +25,27 @@ from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.jsonfields import name_of
 from crrd.manager.cache import ManagerCache
 
+NEVER_GATED = ("kube-system", "kube-public", "kube-node-lease", "crrd-system", "crrd-node")
+"""Namespaces whose pods do not get the gate where all others do: they should become ready without the manager."""
+GATED_NAMESPACES: Mapping[str, str] = MappingProxyType(
+    {
+        "labelled": f"{LABEL_READINESS_GATE}=enabled",
+        "all": f"{LABEL_READINESS_GATE}!=disabled,kubernetes.io/metadata.name notin ({','.join(NEVER_GATED)})",
+    }
+)
+"""Value of the flag -> label selector of the namespaces. The webhook that adds the gate has the same selector."""
+
 
 class GatedPods:
     """Keeps a cache of the pods of labelled namespaces up to date while `run` runs. The constructor starts nothing."""
 
-    def __init__(self, client: KubeClient, cache: ManagerCache) -> None:
+    def __init__(self, client: KubeClient, cache: ManagerCache, namespaces: str) -> None:
+        """`namespaces`: a label selector of GATED_NAMESPACES."""
         self._client, self._cache = client, cache
         self._changed = asyncio.Event()
-        self._labelled = Values(name_of, self._changed.set)  # Namespaces with the label
+        self._labelled = Values(name_of, self._changed.set)  # Namespaces that the selector selects
         self._pods = WatchSet(self._reflector)  # By namespace
-        labelled = Selection(NAMESPACES, self._labelled.parse, label_selector=f"{LABEL_READINESS_GATE}=enabled")
+        labelled = Selection(NAMESPACES, self._labelled.parse, label_selector=namespaces)
         self._namespaces = Informer(client, labelled, self._labelled)
         self._naming: asyncio.Task[NoReturn] | None = None
         self._heartbeat = Heartbeat()

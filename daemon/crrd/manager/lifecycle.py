@@ -37,7 +37,7 @@ from crrd.lib.looptime import loop_time
 from crrd.lib.supervise import Loop
 from crrd.lib.workqueue import WorkQueue, progressed
 from crrd.manager.cache import ManagerCache
-from crrd.manager.gated import GatedPods
+from crrd.manager.gated import GATED_NAMESPACES, GatedPods
 from crrd.manager.patches import NOTHING, RequestPatches, Served
 from crrd.manager.readiness import change_readiness
 from crrd.manager.state_times import StateSince, StateTimes
@@ -64,6 +64,7 @@ class LifecycleController(Controller):
     The responses to `client` must reach `clock` (`KubeClient(on_date=clock.observe)`). The caller runs `events`.
     `on_action` is called for each action carried out. `slack` is as in `next_steps`. `account` is the manager's
     ServiceAccount (`namespace:name`) if it carries out requests by patches of their pods, "" if node daemons do.
+    `gated` selects the namespaces whose pods have the readiness gate.
     """
 
     name = "lifecycle"
@@ -78,6 +79,7 @@ class LifecycleController(Controller):
         on_action: ActionObserver = lambda _: None,
         slack: int = lc.DEFAULT_SLACK_SECONDS,
         account: str = "",
+        gated: str = GATED_NAMESPACES["labelled"],
     ) -> None:
         super().__init__()
         self._client, self._events, self._clock = client, events, clock
@@ -87,7 +89,7 @@ class LifecycleController(Controller):
         self._cache = ManagerCache(self._wake, self._ages.begin, self._requests_listed, _has_work)
         self._listed = asyncio.Event()
         self._waiting = Heartbeat()  # For `_listed`
-        self._gated = GatedPods(self._client, self._cache)
+        self._gated = GatedPods(self._client, self._cache, gated)
         calls: Any = {"read": self._read, "write": self._write, "act": self._patched}
         self._patches = RequestPatches(client, clock, account, **calls) if account else None
         self._reads = WorkQueue(self._read_routinely, "lifecycle-reads", round_seconds=LOOK_SECONDS)

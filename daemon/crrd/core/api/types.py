@@ -32,7 +32,7 @@ does not know these fields never selects such a request and stops containers for
 ACTIVE_REQUESTS = f"{LABEL_ACTIVE} in ({ACTIVE},{ACTIVE_IMAGE},{ACTIVE_POD})"  # Label selector
 WHOLE_POD = "*"  # Stands for the pod's sandbox in the annotation pinned-containers. No container has this name
 LABEL_READINESS_GATE = "crr.apps.kruise.io/readiness-gate"
-"""On a namespace, with the value `enabled`: its new pods get the readiness gate."""
+"""On a namespace, with the value `enabled`: its new pods get the readiness gate. With `disabled`, they never get it."""
 ANNOTATION_UNREADY_ACQUIRED = "crr.apps.kruise.io/unready-acquired"
 ANNOTATION_PINNED = "crr.apps.kruise.io/pinned-containers"
 ANNOTATION_REQUESTED_BY = "crr.apps.kruise.io/requested-by"
