@@ -102,7 +102,7 @@ release: $(READY) ## Fill dist with a release of the last commit: VERSION=0.1.0 
 	@test -n "$(VERSION)" && test -n "$(IMAGE)" || \
 		{ echo "say what to release: make release VERSION=0.1.0 IMAGE=registry.example/crrd" >&2; exit 2; }
 	@$(BIN)/python -m tests.tools.release $(VERSION) $(IMAGE) $(if $(URL),--url $(URL)) $(if $(BUILDER),--builder $(BUILDER)) \
-		$(if $(SOURCE),--source $(SOURCE)) $(if $(BASE_IMAGE),--base-image $(BASE_IMAGE)) $(if $(IMAGE_NEEDED),--image-needed)
+		$(if $(SOURCE),--source $(SOURCE)) $(MACHINES:%=--machine %) $(if $(BASE_IMAGE),--base-image $(BASE_IMAGE)) $(if $(IMAGE_NEEDED),--image-needed)
 
 # The only thing that is ever installed outside this folder, and only as root on Debian.
 runtime:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,11 +134,11 @@ def the_chart_installs_the_image(archive: Path) -> None:
     helm = pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this machine")
     with helm.Chart.load(archive) as chart:
         texts = chart.render({}, name="crrd")
-        assert (chart.version, chart.metadata["appVersion"]) == (__version__, __version__)
+        about = chart.metadata
+        assert (chart.version, about["appVersion"]) == (__version__, __version__)
     objects = [found for name, text in texts.items() if name.endswith(".yaml") for found in yaml.safe_load_all(text)]
     manager = one([each for each in objects if each], "Deployment", "crrd-manager")
     assert manager["spec"]["template"]["spec"]["containers"][0]["image"] == IMAGE
-    about = chart.metadata
     assert (about["home"], about["sources"]) == (RELEASE.source, [RELEASE.source])
     assert yaml.safe_load(about["annotations"]["artifacthub.io/images"]) == [{"name": "crrd", "image": IMAGE}]
     with tarfile.open(archive) as packed:
@@ -164,6 +165,63 @@ def test_without_an_engine_or_a_base_the_image_is_skipped_with_the_reason(
     engine.write_text("#!/bin/sh\nexit 1\n")
     engine.chmod(0o755)
     assert re.fullmatch(r"buildah cannot pull python:3\.\d+-slim\S*", tool.image(ROOT, tmp_path, RELEASE, 0))
+
+
+@pytest.mark.parametrize("machine", ["amd64", "arm64"])
+def test_each_wheel_of_the_image_exists_for_its_machine_types(machine: str) -> None:
+    tool.check_wheels(ROOT, [machine])
+
+
+def test_a_missing_wheel_is_noticed(tmp_path: Path) -> None:
+    """A lock with the hashes of one file of each package only, which is not that of this machine type."""
+    shutil.copyfile(ROOT / "Dockerfile", tmp_path / "Dockerfile")
+    (tmp_path / "locks").mkdir()
+    lines = (ROOT / "locks" / "image.txt").read_text().replace("\\\n", "").splitlines()
+    (entry,) = [line for line in lines if line.startswith("grpcio==")]
+    hashes = re.findall(r"--hash=\S+", entry)
+    (tmp_path / "locks" / "image.txt").write_text(f"{entry.partition(' --hash')[0]} {hashes[0]}\n")
+    shutil.copyfile(ROOT / "locks" / "build.txt", tmp_path / "locks" / "build.txt")
+    with pytest.raises(subprocess.CalledProcessError):
+        tool.check_wheels(tmp_path, ["amd64", "arm64"])
+
+
+def test_nothing_of_the_image_is_of_the_builders_machine_type() -> None:
+    """Neither stage is bound to a platform, and no step names one."""
+    words = r"x86_64|amd64|aarch64|arm64|--platform|BUILDPLATFORM|TARGETARCH"
+    assert re.findall(words, (ROOT / "Dockerfile").read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.skipif(shutil.which("buildah") is None, reason="needs buildah")
+def test_an_image_of_two_machine_types_is_one_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a Dockerfile that runs nothing, because this machine may not run programs of the other type."""
+    storage = tmp_path / "storage.conf"
+    graph, state = tmp_path / "graph", tmp_path / "run"
+    storage.write_text(f'[storage]\ndriver = "vfs"\ngraphroot = "{graph}"\nrunroot = "{state}"\n')
+    monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(storage))
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "file").write_text("x")
+    (source / "Dockerfile").write_text("FROM scratch\nCOPY file /file\n")
+    base = "localhost/crrd-test-base:1"
+    subprocess.run(["buildah", "build", "--quiet", "--tag", base, str(source)], check=True, capture_output=True)
+    release = replace(RELEASE, image="localhost/crrd-test", machines=("amd64", "arm64"), base_image=base)
+    digests = set()
+    for dist in (tmp_path / "first", tmp_path / "second"):
+        dist.mkdir()
+        assert tool.image(source, dist, release, 1767225600) == ""
+        with tarfile.open(dist / f"crrd-{__version__}-image.oci.tar") as layout:
+            index = json.loads(member(layout, "index.json"))
+            (digest,) = [each["digest"] for each in index["manifests"]]
+            images = json.loads(member(layout, f"blobs/{digest.replace(':', '/')}"))["manifests"]
+        assert [each["platform"]["architecture"] for each in images] == ["amd64", "arm64"]
+        digests.add(digest)
+    assert len(digests) == 1
+
+
+def member(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    assert file is not None
+    return file.read()
 
 
 def test_an_archive_keeps_nothing_of_who_made_it(tmp_path: Path) -> None:

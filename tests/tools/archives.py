@@ -53,22 +53,21 @@ def tar(target: Path, folder: Path, epoch: int, *, inside: str = "") -> None:
                 archive.add(file, str(name), recursive=False, filter=without_owner)
 
 
+def unpack(lock: Path, target: Path, platform: str, python: str) -> None:
+    """Put the wheels that a lock names into a folder, for a platform by uv's name.
+
+    Raises CalledProcessError if the index has no wheel for it, or none with a hash of the lock.
+    """
+    command = [str(_BIN / "uv"), "pip", "install", "--quiet", "--target", str(target), "--python-platform", platform]
+    command += ["--python-version", python, "--only-binary", ":all:", "--no-deps", "--require-hashes"]
+    subprocess.run([*command, "--requirements", str(lock)], check=True)
+
+
 def install(lock: Path, wheel: Path, target: Path, platform: str, pythons: Iterable[str]) -> None:
     """Put what a lock names, and a wheel of our own, into a folder that these Pythons can import from."""
     for python in pythons:
         one = target.with_name(f"{target.name}-{python}")
-        command = [str(_BIN / "uv"), "pip", "install", "--quiet", "--target", str(one), "--python-platform", platform]
-        command += [
-            "--python-version",
-            python,
-            "--only-binary",
-            ":all:",
-            "--no-deps",
-            "--require-hashes",
-            "-r",
-            str(lock),
-        ]
-        subprocess.run([*command, "--requirements", str(lock)], check=True)
+        unpack(lock, one, platform, python)
         shutil.copytree(one, target, dirs_exist_ok=True)
         shutil.rmtree(one)
     with ZipFile(wheel) as archive:

@@ -12,14 +12,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.tools.archives import PLATFORMS, PYTHONS, install, krew_manifest, sbom, sha256, tar, vex
+from tests.tools.archives import PLATFORMS, PYTHONS, install, krew_manifest, sbom, sha256, tar, unpack, vex
 
 ROOT = Path(__file__).parents[2]
 SUMS, PROVENANCE = "SHA256SUMS", "provenance.json"
@@ -41,6 +41,8 @@ class Release:
     """The base of the image; "" for the Dockerfile's own."""
     source: str = ""
     """The address of the repository, for the chart; "" if it has none."""
+    machines: Sequence[str] = ()
+    """Machine types of the image, as in PLATFORMS; empty for the builder's own."""
     platforms: Mapping[tuple[str, str], str] = field(default_factory=lambda: PLATFORMS)
     pythons: Sequence[str] = PYTHONS
 
@@ -126,6 +128,18 @@ def plugins(source: Path, dist: Path, release: Release, wheel: Path, epoch: int)
     (dist / "recreate.yaml").write_text(text, encoding="utf-8")
 
 
+def check_wheels(source: Path, machines: Iterable[str]) -> None:
+    """Raise CalledProcessError if the index has not all wheels of the locks for images of these machine types.
+
+    Otherwise the build would compile it, with a compiler that its base does not have.
+    """
+    (python,) = re.findall(r"(?m)^ARG BASE_IMAGE=python:(3\.\d+)", (source / "Dockerfile").read_text(encoding="utf-8"))
+    for machine in machines:
+        for lock in ("image", "build"):
+            with tempfile.TemporaryDirectory() as target:
+                unpack(source / "locks" / f"{lock}.txt", Path(target), PLATFORMS["linux", machine], python)
+
+
 def image(source: Path, dist: Path, release: Release, epoch: int) -> str:
     """Build the image with buildah, as an OCI layout in an archive; returns why it was skipped, or "".
 
@@ -139,11 +153,18 @@ def image(source: Path, dist: Path, release: Release, epoch: int) -> str:
     except subprocess.CalledProcessError:
         return f"buildah cannot pull {base}"
     name = f"{release.image}:{release.version}"
-    arguments = ("--build-arg", f"BASE_IMAGE={base}", "--build-arg", f"SOURCE_DATE_EPOCH={epoch}")
     flags = os.environ.get("CRRD_BUILD_FLAGS", "").split()
-    run("buildah", "build", "--quiet", "--timestamp", str(epoch), *flags, *arguments, "--tag", name, str(source))
+    flags += ["--build-arg", f"BASE_IMAGE={base}", "--build-arg", f"SOURCE_DATE_EPOCH={epoch}"]
+    flags += ["--manifest" if release.machines else "--tag", name]
+    forget = ("buildah", "manifest", "rm", name)  # of an earlier run, to which the build would add
+    subprocess.run(forget, capture_output=True, check=False)
+    # One after the other, because the index has them in the order in which they end.
+    for machine in release.machines or [""]:
+        platform = ("--platform", f"linux/{machine}") if machine else ()
+        run("buildah", "build", "--quiet", "--timestamp", str(epoch), *flags, *platform, str(source))
+    push = ("buildah", "manifest", "push", "--all") if release.machines else ("buildah", "push")
     with tempfile.TemporaryDirectory() as layout:
-        run("buildah", "push", "--quiet", name, f"oci:{layout}:{release.version}")
+        run(*push, "--quiet", name, f"oci:{layout}:{release.version}")
         tar(dist / f"crrd-{release.version}-image.oci.tar", Path(layout), epoch)
     return ""
 
@@ -189,6 +210,7 @@ def build(release: Release, dist: Path, commit: str = "HEAD", *, with_image: boo
         code = (source / "daemon" / "crrd" / "__init__.py").read_text(encoding="utf-8")
         if f'"{release.version}"' not in code:
             raise SystemExit(f"release: daemon/crrd/__init__.py names another version than {release.version}")
+        check_wheels(source, release.machines)
         wheel = wheels(source, dist, epoch)
         manifests(source, dist, f"{release.image}:{release.version}")
         for lock, name in (("image", "crrd"), ("cli", "kubectl-recreate")):
@@ -215,13 +237,18 @@ def main() -> int:
     parser.add_argument("--builder", default="https://crrd.example/by-hand", help="URI of who builds it")
     parser.add_argument("--source", default="", help="address of the repository, for the chart")
     parser.add_argument("--base-image", default="", help="base of the image, best with its digest")
+    machines = {machine for system, machine in PLATFORMS if system == "linux"}
+    many = "machine type of the image; can be repeated"
+    parser.add_argument("--machine", action="append", default=[], choices=sorted(machines), help=many)
     parser.add_argument("--image-needed", action="store_true", help="fail where no image can be built")
     args = parser.parse_args()
     url = args.url or f"https://example.com/crrd/releases/v{args.version}"
     dist = ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     dist.mkdir()
-    skipped = build(Release(args.version, args.image, url, args.builder, args.base_image, args.source), dist)
+    skipped = build(
+        Release(args.version, args.image, url, args.builder, args.base_image, args.source, machines=args.machine), dist
+    )
     print((dist / SUMS).read_text(encoding="utf-8"), end="")
     if skipped:
         print(f"release: NO IMAGE was built, because {skipped}", file=sys.stderr)
