@@ -8,7 +8,7 @@ PURE := daemon/crrd/core/*,daemon/crrd/kubelet/*,forecast/crrd_forecast/hash/*,l
 .DEFAULT_GOAL := help
 FAST := tests/core tests/kubelet tests/lib tests/node tests/kube tests/cri tests/manager
 
-.PHONY: help demo check test soak lint format stubs bench mutants pictures lock install-manifests release runtime clean
+.PHONY: help demo check test soak lint format stubs bench mutants pictures docs lock install-manifests release runtime clean
 
 help: ## Show what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -75,6 +75,9 @@ pictures: $(READY) runtime ## Draw docs/recreate.svg, and docs/monitoring.png fr
 	$(BIN)/python -m tests.tools.recording
 	$(BIN)/python -m tests.tools.pictures
 
+docs: $(READY) ## Build the website from the pages: site/index.html
+	@$(BIN)/python -m tests.tools.site
+
 # What the image is built from, for every Python and machine: exact versions, each file by its hash.
 LOCKED := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
@@ -109,4 +112,4 @@ runtime:
 	@sh tests/tools/install-runtime.sh
 
 clean: ## Remove what was set up and generated (not cri_stubs)
-	rm -rf $(VENV) build dist *.egg-info .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site *.egg-info .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
