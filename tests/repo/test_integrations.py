@@ -1,5 +1,6 @@
 """manifests/integrations: what Argo CD shows of crrd's objects and offers for them, and what k9s runs."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -51,6 +52,35 @@ def request(phase: RequestPhase, *states: StatePhase, message: str = "", **spec:
 )
 def test_argo_cd_shows_how_a_request_is(found: Json, status: str, message: str) -> None:
     assert argo.health(found) == {"status": status, "message": message}
+
+
+RECORDED: dict[str, Json] = json.loads((ROOT / "tests" / "repo" / "data" / "cluster-objects.json").read_text())
+"""Objects of crrd on a Kubernetes 1.36 with containerd 2.1, without fields that the scripts do not need."""
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words", "offered"),
+    [
+        ("succeeded", "Healthy", "all containers were restarted", {"retry": False}),
+        ("recreating", "Progressing", "waiting for crrd", {"retry": False}),
+        ("failed", "Degraded", "app: activeDeadlineSeconds (12s) has passed", {"retry": True}),
+        ("suspended", "Suspended", "Suspended: spec.suspend is true", {"suspend": False, "resume": True}),
+        ("unreadable", "Degraded", "ConfigNotReadable: the manager may not read", {"suspend": True, "resume": False}),
+    ],
+)
+def test_what_a_cluster_has_is_shown(name: str, status: str, words: str, offered: dict[str, bool]) -> None:
+    found = argo.health(RECORDED[name])
+    assert (found["status"], found["message"][: len(words)]) == (status, words)
+    assert argo.actions(RECORDED[name]) == offered
+
+
+def test_what_a_cluster_has_is_acted_on() -> None:
+    made = created(argo.act(RECORDED["failed"], "retry"))["spec"]
+    assert [each["name"] for each in made["containers"]] == ["app", "never"]
+    assert made["strategy"]["failurePolicy"] == "Ignore"
+    assert created(argo.act(RECORDED["pod"], "restart-containers"))["spec"]["podName"] == made["podName"]
+    before = RECORDED["suspended"]
+    assert argo.act(before, "resume") == {**before, "spec": {**before["spec"], "suspend": False}}
 
 
 def test_argo_cd_waits_for_a_request_that_nobody_has_seen() -> None:
