@@ -91,7 +91,7 @@ async def test_policies_do_what_the_annotations_ask_for(cluster: Cluster, tmp_pa
         await client.create(POLICIES, namespace, each)
     account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
     for role in ("crrd-read-config", "crrd-read-secrets"):
-        assert f"kubectl create rolebinding {role} -n {namespace} " in printed.err
+        assert f" create rolebinding {role} -n {namespace} " in printed.err
         ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
         await client.create(BINDINGS, namespace, {"metadata": {"name": role}, "roleRef": ref, "subjects": [account]})
     expected = dict.fromkeys(ANNOTATED, 0)
