@@ -1,4 +1,4 @@
-"""`docs/recipes.md`: its commands do what the page says, on a cluster of `python -m tests.tools.cluster`."""
+"""`docs/recipes.md` and other pages: their commands do what they say, on a cluster of `tests.tools.cluster`."""
 
 import asyncio
 import json
@@ -126,3 +126,10 @@ def test_a_certificate(cluster: Machines, tmp_path: Path) -> None:
     out = run("recipes.md", heading, tmp_path, cluster.plan.kubeconfig, NAMESPACE)
     assert out.endswith("second\nsecond\n")
     assert [counts(each) for each in pods(cluster, "proxy")] == [{"proxy": 1, "app": 0}] * 2
+
+
+def test_a_cronjob_that_patches(cluster: Machines, tmp_path: Path) -> None:
+    out = run("from-cronjobs.md", "Without crrd in the cluster", tmp_path, cluster.plan.kubeconfig, NAMESPACE)
+    assert "restarts by patches of the pods of deployment.apps/web" in out
+    assert "done: 3 of 3 pods recreated" in out
+    assert [counts(each) for each in pods(cluster, "web")] == [{"app": 1, "side": 0}] * 3

@@ -18,10 +18,11 @@ from tests.support.pages import DOCS, commands, objects, sections
 from tests.tools.cluster.image import NAME
 
 ROOT = Path(__file__).parents[2]
-PAGES = {page: sections(page) for page in ("quickstart.md", "recipes.md")}
+PAGES = {page: sections(page) for page in ("quickstart.md", "recipes.md", "from-cronjobs.md")}
 QUICKSTART = {heading: commands(text) for heading, text in PAGES["quickstart.md"].items()}
 COMMANDS = [(page, line) for page, found in PAGES.items() for text in found.values() for line in commands(text)]
 APPLIED = [(page, each) for page, found in PAGES.items() for text in found.values() for each in objects(text)]
+RUNNING = ("Deployment", "Pod")
 VERBS = {
     *("annotate", "apply", "create", "delete", "exec", "get", "label", "logs", "patch", "recreate", "rollout", "scale"),
     *("wait", "describe"),
@@ -123,12 +124,23 @@ def test_objects_are_those_that_the_commands_name() -> None:
     for page, found in PAGES.items():
         for text in found.values():
             applied = objects(text)
+            for file in re.findall(r"-f manifests/examples/(\S+)", text):
+                applied += read(file)
             names = {each["metadata"]["name"] for each in applied}
-            specs = [each["spec"].get("template", each)["spec"] for each in applied if each["kind"] != KIND]
-            containers = {each["name"] for spec in specs for each in spec["containers"]}
+            pods = [each["spec"].get("template", each)["spec"] for each in applied if each["kind"] in RUNNING]
+            containers = {each["name"] for spec in pods for each in spec["containers"]}
             for line in commands(text) if applied else ():
-                assert {*re.findall(r"(?:deployment|pod|crp)/([a-z]+)", line)} <= names, page
+                assert {*re.findall(r"(?:deployment|pod|crp|cronjob)/([a-z-]+)", line)} <= names, page
                 assert {*re.findall(r" -c ([a-z-]+)$", line)} <= containers, page
+
+
+def test_the_arguments_of_a_cronjob_are_known() -> None:
+    """They are those of the image, whose rights a role of the same block has."""
+    (job,) = [each for _, each in APPLIED if each["kind"] == "CronJob"]
+    (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    command, *rest = container["args"]
+    assert parsed(command, rest).targets == ["deployment/web"]
+    assert container["image"] == NAME.rpartition("/")[2]
 
 
 def test_roles_are_there() -> None:
