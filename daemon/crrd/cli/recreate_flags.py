@@ -75,7 +75,7 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
     names("-c", "--container", help="containers to restart, in this order")
     first = "restart this many pods first, then ask whether to continue"
     flag("--partition", first, convert=read_amount, metavar="N|N%")
-    steps = "restart the pods in steps, each as long as the pods of the steps before are done, for example 1,10%,50%"
+    steps = "restart the pods in steps, each as long as the pods of the steps before are done, for example 1,10%%,50%%"
     flag("--steps", steps, convert=read_steps, metavar="N|N%,...", dest="parts")
     pause = "with --steps: time between two steps, or wait for resume --yes"
     flag("--step-pause", pause, shown="none", convert=_pause, metavar="TIME|wait")
