@@ -32,6 +32,7 @@ FINAL = {
     "StillRuns",
     "PinLost",
     "ImageMissing",
+    "ImageNotRun",
     "NeedsNodeDaemon",
     "PatchRefused",
     "PatchFailed",

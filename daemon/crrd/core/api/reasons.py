@@ -99,6 +99,9 @@ class Reason(ReasonTable):
     IMAGE_MISSING = ("ImageMissing", _ENDS,
         "the image {image} is not on node {node}, and the container was not stopped",
         "pull the image to the node first; kubectl recreate --image does this")
+    IMAGE_NOT_RUN = ("ImageNotRun", _ENDS,
+        "kubelet has restarted the pod, but has run this init container with another image than {image}",
+        "see which image the pod has: kubectl -n {namespace} describe pod {pod}", _AGAIN)
     RUN_STOPPED = ("RunStopped", _ENDS, "the run has stopped, has given up this pod, or is undone",
         "to give it the image, continue the run (kubectl recreate resume); if it was aborted, start a new one")
     NEEDS_DAEMON = ("NeedsNodeDaemon", _ENDS, "it cannot be restarted without a node daemon: {why}",

@@ -149,11 +149,11 @@ def _containers(reader: Reader, spec: Section, *, whole_pod: bool) -> tuple[Requ
             reader.reject(entry.where("name"), f"must not contain {shown(name)} twice")
         elif name:
             found[name] = RequestedContainer(name, pin, entry.text("image"))
-    if any(each.image for each in found.values()):
-        if whole_pod:
-            reader.reject("spec.wholePod", "must be false, because the request has an image")
-        elif len(found) > 1:
-            reader.reject("spec.containers", "must name one container, because the request has an image")
+    images = sum(bool(each.image) for each in found.values())
+    if images and not whole_pod and len(found) > 1:
+        reader.reject("spec.containers", "must name one container, because the request has an image")
+    elif images > 1:
+        reader.reject("spec.containers", "must have an image for only one init container")
     return tuple(found.values())
 
 
