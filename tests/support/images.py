@@ -76,10 +76,7 @@ def write_archive(target: Path, busybox: Path) -> None:
         (BUSYBOX_IMAGE, ["/bin/sh"], "1"),
         (BUSYBOX_IMAGE_2, ["/bin/sh"], "2"),
     )
-    runs = {
-        name: {"Env": ["PATH=/bin"], "Cmd": command, "Labels": {"revision": revision}}
-        for name, command, revision in images
-    }
+    runs = {name: {"Env": ["PATH=/bin", f"REVISION={revision}"], "Cmd": command} for name, command, revision in images}
     write_images(target, _layer(busybox), runs)
 
 

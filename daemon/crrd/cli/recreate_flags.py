@@ -59,6 +59,7 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
         "  %(prog)s deployment/web -c app --steps 1,10%% --judge 2m     a bad restart costs one pod\n"
         "  %(prog)s deployment/web --whole-pod                init containers run again, and the pods stay\n"
         "  %(prog)s deployment/web -c proxy --image proxy:1.2 --template adopt\n"
+        "  %(prog)s deployment/web --whole-pod -c render --image render:1.2 --template adopt    for an init container\n"
         "  %(prog)s deployment/web --image-from-template      the template of a paused Deployment has it already\n"
         '  %(prog)s -l app=web -c app,sidecar --ordered --unready-grace 5s --reason "log level"\n'
         "  %(prog)s pod/web-7d4b9c -c app --dry-run\n"
@@ -104,7 +105,10 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
         " (default: %(default)s)"
     )
     add("--via", choices=tuple(Via), type=Via, default=Via.AUTO, help=via)
-    whole = "restart whole pods in place, with their init containers; their IPs may change (docs/recreate.md)"
+    whole = (
+        "restart whole pods in place, with their init containers; their IPs may change (docs/recreate.md). "
+        "With --image, -c names the init container that gets it"
+    )
     add_switch(parser, "--whole-pod", text=whole)
     stale = "restart only containers that use a ConfigMap or Secret whose data has changed since they started"
     add_switch(parser, "--stale", text=stale)

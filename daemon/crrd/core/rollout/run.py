@@ -87,7 +87,8 @@ class Options:
     """The options of a run. Durations are whole seconds. The descriptions are those of docs/recreate.md."""
 
     containers: Annotated[
-        tuple[str, ...], "Names of the containers. Empty with `stale` or `whole_pod`: all that can be recreated."
+        tuple[str, ...],
+        "Names of the containers. Empty with `stale`, or with `whole_pod` alone: all that can be recreated.",
     ]
     max_unavailable: Annotated[Amount, "How many pods may be unready."] = Amount(1)
     max_per_node: Annotated[int, "How many of them on one node. 0 for no limit."] = 0
@@ -159,9 +160,9 @@ class Options:
     @property
     def what(self) -> str:
         """The containers, for messages."""
-        if self.whole_pod:
-            return "all containers (whole pods)"
         names, gets = ", ".join(self.containers) or "stale containers", self.change.label
+        if self.whole_pod:
+            return f"whole pods, {names} with {gets}" if gets else "all containers (whole pods)"
         return f"{names} ({gets})" if gets else names
 
 
@@ -216,7 +217,8 @@ class Run:
         template = ", and its template, too" if change.adopt and not change.follow else ""
         if change.of_template:
             template = f", and {'new pods' if change.follow else 'its template'} {change.of_template}"
-        return f"gives container {self.options.containers[0]} of {pods} the image {change.image}{template}"
+        gives = f"gives container {self.options.containers[0]} of {pods} the image {change.image}{template}"
+        return f"{gives}, and restarts the whole pods" if self.options.whole_pod else gives
 
     def describe(self, pods: int) -> str:
         """Return a sentence about the run, for this number of pods."""
@@ -234,7 +236,8 @@ class Run:
         """Return the request for a pod as JSON; admission sets the other fields. `failed` as in `request_name`.
 
         That for a whole pod names no containers, so that an API server or a manager which does not know the field
-        rejects it, and nobody stops all containers at once. Admission names them.
+        rejects it, and nobody stops all containers at once. Admission names them. It names an init container that gets
+        an image, which all others reject.
         """
         strategy: dict[str, Any] = {"failurePolicy": "Fail", "orderedRecreate": self.options.ordered}
         if self.options.allow_pod_restart:
@@ -253,9 +256,10 @@ class Run:
         return {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec}
 
     def _restarted(self, containers: tuple[str, ...]) -> dict[str, Any]:
-        if self.options.whole_pod:
-            return {"wholePod": True}
-        return {"containers": [{"name": name, **self.options.change.fields} for name in containers]}
+        fields = self.options.change.fields
+        whole = {"wholePod": True} if self.options.whole_pod else {}
+        named = {"containers": [{"name": name, **fields} for name in containers]} if fields or not whole else {}
+        return {**whole, **named}
 
     def annotations(self) -> dict[str, str]:
         """Return the annotations that store the run on each of its requests."""
