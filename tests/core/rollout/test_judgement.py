@@ -102,7 +102,7 @@ def test_a_pod_that_is_being_deleted_is_no_evidence(had_rest: bool) -> None:
         leaving = replace(HEALTHY, ready=False, pod=replace(HEALTHY.pod, deleting=True, phase=phase))
         known = world_of(of, leaving)
         found = planned(rested(known) if had_rest else known, of)
-        assert (found.end, chosen(found)) == (None, [])
+        assert (found.end, chosen(found)) == (None, ["web-1"])
 
 
 def test_a_pod_that_goes_before_the_judgement_is_over_leaves_its_place() -> None:
@@ -170,3 +170,26 @@ def test_a_first_part_is_judged_although_the_rest_is_allowed() -> None:
     assert planned(world_of(of, crashed(HEALTHY)), of, confirmed=1).end is End.HALTED
     later = make_plan(world_of(of, HEALTHY), of, NOW + timedelta(seconds=30), confirmed=1)
     assert len(chosen(later)) == 5
+
+
+def test_a_pod_that_the_api_server_has_refused_stays_in_its_step() -> None:
+    of = judged(max_failures=9)
+    known = world_of(of, PODS[0], crashed(recreated(PODS[1])), recreated(PODS[2]))
+    known = in_second_step(replace(known, requests=known.requests[1:], refused={PODS[0].pod.uid: "denied"}))
+    assert "step 2 of 3 is no: web-1 has restarted once more" in planned(known, of).message
+
+
+def test_a_pod_that_restarted_by_itself_is_not_the_one_by_which_a_step_is_judged() -> None:
+    of = judged()
+    by_itself = recreated(PODS[0])
+    assert chosen(planned(World((by_itself, *PODS[1:])), of)) == ["web-1"]
+    known = World((by_itself, recreated(PODS[1]), *PODS[2:]), (succeeded(of, PODS[1], completion_time=DONE),))
+    assert planned(known, of).part.state is PartState.JUDGING
+
+
+def test_metrics_are_not_asked_about_failed_and_leaving_pods() -> None:
+    of = judged(metrics_digest="digest", max_failures=9)
+    found = planned(World(PODS, (failed(of, PODS[0]),)), of)
+    assert (found.end, found.message) == (End.FAILED, "step 1 of 3 is done, 5 left")
+    leaving = replace(HEALTHY, pod=replace(HEALTHY.pod, deleting=True))
+    assert chosen(planned(world_of(of, leaving), of)) == ["web-1"]

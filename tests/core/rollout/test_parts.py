@@ -265,7 +265,7 @@ def test_a_node_that_goes_down_after_a_restart_holds_the_step(judge: int) -> Non
     pod = replace(HEALTHY, pod=replace(HEALTHY.pod, node_name="node-z"), ready=False)
     found = make_plan(world_of(of, pod, down=frozenset({"node-z"})), of, NOW + timedelta(hours=1))
     assert (found.end, chosen(found), found.part.state) == (None, [], PartState.WORKING)
-    assert found.wait.why == "waiting for the first 1 pods"
+    assert found.wait.why == "waiting for the first 1 pods: web-0: node node-z is not ready"
     of = run(first=1, max_unavailable=Amount(6))
     assert chosen(planned(world_of(of, pod, down=frozenset({"node-z"})), of)) == ["web-1"], "a user looks at the part"
 

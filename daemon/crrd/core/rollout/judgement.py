@@ -35,8 +35,8 @@ class Judgement:
 
     @property
     def has_pods(self) -> bool:
-        """Whether any of its pods is still there."""
-        return any(row.member is not None for row in self.rows)
+        """Whether any of its pods is there, and stays."""
+        return any(row.member is not None and row.member.counts for row in self.rows)
 
     @cached_property
     def refusal(self) -> str:
@@ -57,7 +57,12 @@ class Judgement:
 
     @property
     def is_over(self) -> bool:
-        """Whether the pods have been ready for long enough, and the metrics hold after that."""
+        """Whether the pods have been ready for long enough, and the metrics hold after that.
+
+        Pods whose request has failed are not asked about: `--max-failures` is about them.
+        """
+        if not any(row.request is not None and row.request.succeeded for row in self.rows):
+            return True
         if self.ends_at > self.now:
             return False
         measured = self.kind.world.measured

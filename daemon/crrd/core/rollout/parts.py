@@ -10,7 +10,7 @@ rest of a pause, and judges from the pods' times.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
@@ -210,7 +210,7 @@ class PartFacts:
     def _places(self) -> Sequence[Row]:
         """The pods that count for the limits, in the order in which the run has started them.
 
-        One that is retried keeps its place, and so does one whose request was deleted: those come first.
+        One that is retried keeps its place, and so does one that has no request any more: those come first.
 
         A pod that was deleted before it was done leaves its place to another one, because it does not show whether the
         restart works. One that kubelet has evicted does not: its restart may be the cause. Nor does one whose node has
@@ -220,7 +220,7 @@ class PartFacts:
         for each in self.requests:
             first.setdefault(each.first_name, each.age)
         own = [row for row in self.rows if row.has_started and self._keeps_place(row)]
-        own.sort(key=lambda row: first.get(run.request_name(row.uid), ("~", row.uid)))
+        own.sort(key=lambda row: first.get(run.request_name(row.uid), ("~" if row.stage.under_way else "", row.uid)))
         return [*filter(self._has_restarted, self.rows), *own]
 
     def _keeps_place(self, row: Row) -> bool:
@@ -274,7 +274,10 @@ class PartFacts:
                 wait = Wait.of(WaitReason.STEP_PAUSE, at=rfc3339(self.begins_at), **values)
                 return Part(self.number, state, 0, self.begins_at, wait)
             case _:
+                away = next((row for row in self._places if row.stage is Stage.PUT_OFF), None)
                 wait = NO_WAIT if self.is_last else Wait.of(WaitReason.FIRST_PODS, first=self.limits[self.number])
+                if wait.why and away is not None:
+                    wait = replace(away.wait, why=f"{wait.why}: {away.pod}: {away.wait.why}")
                 return Part(self.number, state, self.left, wait=wait, message=f"{name} is done, {left} left")
 
 
