@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crrd.core.policy.course import make_run
+from crrd.core.policy.course import ended, make_run
 from crrd.core.policy.observed import Look, Observed
 from crrd.core.policy.problems import problems
 from crrd.core.policy.reasons import PolicyReason
@@ -165,6 +165,15 @@ class TestFailure:
         back = history.look(30, None, ready, template=has())
         assert reason(back) == PolicyReason.IDLE
         assert run_of(history).message.endswith("; after that, the pods have the images of the template and are ready")
+
+    def test_a_judgement_of_no_counts_although_all_pods_have_the_image_and_are_ready(self) -> None:
+        history = running()
+        run = run_of(history)
+        no = ended(history.policy, run, failed=True, message="it is no", now=at(20), halted=True)
+        history.policy = replace(history.policy, status=no)
+        found = history.look(30, None, app(ready=True), template=has())
+        assert (found.run, reason(found)) == (None, PolicyReason.FAILED)
+        assert message(found).endswith("no run starts until the configuration, the template or the policy changes")
 
     @pytest.mark.parametrize("template", [has(wait="x"), has(new()), None])
     def test_it_stays_one_while_the_template_is_unknown(self, template: TemplateImages | None) -> None:

@@ -133,12 +133,13 @@ def is_repaired(look: Look, run: RunRecord) -> bool:
     """
     if run.image:
         ready = all(each.ready for each in look.found.running if each.name in run.containers)
-        return ready and look.follows and not any(each.container in run.containers for each in look.changes)
+        follows = ready and look.follows and not any(each.container in run.containers for each in look.changes)
+        return follows and not run.halted  # its pods are ready, and yet the judgement of them was no
     if any(look.status.is_bad(each) and brings(look.policy, run, each) for each in look.status.config):
         return False
     taken_back = is_taken_back(look, run)
     if run.halted and not taken_back:
-        return False  # its pods are ready, and yet the judgement of them was no
+        return False
     concerned = [each.barred for each in look.found.running if _concerns(run, each)]
     if concerned and None not in concerned:
         return False  # maybe only while the versions of kubelet are unknown

@@ -22,6 +22,8 @@ FAILED_RETRY = timedelta(seconds=15)
 """Until a failed run, or a wait for another policy, is looked at again. Not all causes for its end are watched."""
 BLOCKED_SECONDS = 1800
 """A run without progress for this time, and `minReady`, makes its policy unready."""
+_AFTER_NO = "the configuration, the template or the policy changes"
+"""Until when no run starts after one that was halted."""
 UNSETTLED = timedelta(minutes=10)
 """A change that never settles makes its policy unready after this time, and after ten times `settle`."""
 
@@ -158,7 +160,7 @@ def _next_step(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
 
 def _failed(look: Look, status: PolicyStatus, last: RunRecord) -> _Step:
     resume = f"`kubectl recreate resume {last.name} --retry-failed -n {look.policy.namespace}`"
-    until = TRIGGERS[last.trigger].resumed_by.format(resume=resume)
+    until = _AFTER_NO if last.halted else TRIGGERS[last.trigger].resumed_by.format(resume=resume)
     at = look.now + FAILED_RETRY
     return _step(PolicyReason.FAILED, status, at, run=last.name, message=last.message, until=until)
 
