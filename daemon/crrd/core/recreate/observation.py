@@ -227,7 +227,7 @@ class ObservedRequest:
 
     request: Request
     first_seen: float  # When this process first saw it
-    unready_seen: float | None = None  # The same for its mark unready-acquired
+    unready_seen: float | None = None  # The same for its mark unready-acquired; None without the mark
     left: bool = False  # Whether it was deleted, or is not active any more
     pin_error: str = ""  # Why the last write of its pins failed
     works: Mapping[str, Work] = field(default_factory=dict)  # By bare container ID, in the order in which they began

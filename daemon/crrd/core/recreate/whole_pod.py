@@ -49,9 +49,9 @@ class PodView(RequestView):
         work_begun = begun or any(state.is_killed for state in request.status.states)
         if work_begun or known.works:
             return Gate(open=True)
-        if not request.unready_acquired:
+        if known.unready_seen is None:
             return Gate(open=False, message=Message.of(Reason.WAITING_FOR_UNREADY))
-        until = (self.now if known.unready_seen is None else known.unready_seen) + grace
+        until = known.unready_seen + grace
         if self.now < until:
             return Gate(open=False, message=Message.of(Reason.UNREADY_GRACE, grace=grace), until=until)
         return Gate(open=True)
