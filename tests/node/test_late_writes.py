@@ -7,15 +7,20 @@ from typing import Any, cast
 import pytest
 
 from crrd.core.api.time import rfc3339
+from crrd.core.api.types import Pin, Request, StartTimes
+from crrd.core.recreate.actions import PinContainers
+from crrd.core.recreate.observation import StopAttempt, Work
 from crrd.cri.runtime import NodeRuntime
 from crrd.kube.client import KubeClient
-from crrd.kube.lanes import PLACES, Lane
+from crrd.kube.lanes import PLACES, Lane, wanted
 from crrd.kube.resources import PODS
 from crrd.node.daemon import NodeConfig, NodeDaemon
+from tests.node.test_controller import note
 from tests.node.test_health import Running
 from tests.node.test_refused_calls import ReportingRuntime
 from tests.support.laned_api import LanedApi
-from tests.support.worlds import NODE
+from tests.support.standins import MemoryNode
+from tests.support.worlds import NODE, pin, request
 
 pytestmark = pytest.mark.virtual_time
 
@@ -71,6 +76,46 @@ async def test_a_burst(stop_seconds: float, kubelet_seconds: float, queue: float
     await asyncio.gather(task, others)
     (done,) = api.objects["containerrecreaterequests"].values()
     assert (done["status"]["phase"], api.written) == ("Completed", writes)
+
+
+class Queued(MemoryNode):
+    """Notes for each write of pins whether it was still of use when its turn came."""
+
+    def __init__(self) -> None:
+        super().__init__("a", "b")
+        self.of_use: list[bool] = []
+
+    async def pin(self, *args: Any) -> Request:
+        self.of_use.append(wanted.get()())
+        return await super().pin(*args)
+
+
+A, B = pin("old-a"), pin("old-b")
+TIMES = StartTimes(stop="2026-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("pinned", "pins", "times", "unpinned", "of_use"),
+    [
+        pytest.param({}, {"a": A}, {}, False, False, id="the container has stopped meanwhile"),
+        pytest.param({"a": A}, {"a": A}, {"a": TIMES}, False, False, id="so the time of its stop is not needed"),
+        pytest.param({"a": A}, {"a": A, "b": B}, {}, False, True, id="another one is pinned anew"),
+        pytest.param({"a": A, "b": B}, {"a": A, "b": B}, {"b": TIMES}, False, True, id="or gets a time"),
+        pytest.param({}, {"a": A, "b": B}, {}, False, True, id="both are"),
+        pytest.param({"a": pin("older")}, {"a": A, "b": B}, {"a": TIMES}, False, True, id="each with what is its own"),
+        pytest.param({"a": A}, {"a": A}, {"a": TIMES}, True, True, id="another client has changed the annotation"),
+    ],
+)
+async def test_pins_are_written_unless_all_that_is_new_concerns_what_has_stopped(
+    pinned: dict[str, Pin], pins: dict[str, Pin], times: dict[str, StartTimes], *, unpinned: bool, of_use: bool
+) -> None:
+    async with Queued() as node:
+        record = note(node, request("a", "b", pinned=pinned, unpinned=unpinned))
+        record.works["old-a"] = Work("a", A, stop_sent=1.0, last_stop=StopAttempt(1, 2.0))
+        record.works["old-b"] = Work("b", B, stop_sent=1.0, last_stop=StopAttempt(1, 2.0, "broken"))
+        node.controller.executor.carry_out([PinContainers(record.request, pins, times)])
+        await asyncio.sleep(0.1)
+        assert node.of_use == [of_use]
 
 
 @pytest.mark.parametrize("hanging", [("patch",), ("get", "patch", "create")])

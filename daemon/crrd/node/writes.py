@@ -104,8 +104,7 @@ class RequestWrites:
             agenda = self._pods.peek(request.pod_key).agenda
             agenda.add(request.uid)
             for retry in (record.status_retry, record.pin_retry, record.overwrite_retry):
-                if retry.waiting:
-                    agenda.add_later(request.uid, retry.next_try)
+                agenda.add_later(request.uid, retry.next_try)
             self._wake(request.pod_key)
 
     async def _send(self, write: Write) -> tuple[Request, str]:
