@@ -451,6 +451,11 @@ def test_the_pull_pod_is_like_the_targets_pods_and_runs_nothing() -> None:
         ["/crrd-pulls-only-the-image"],
     )
     assert (spec["tolerations"], spec["activeDeadlineSeconds"]) == ([{"operator": "Exists"}], 600)
+    assert spec["terminationGracePeriodSeconds"] == 0, "it has nothing to end, and is gone as soon as it is deleted"
+    assert not spec["automountServiceAccountToken"], "it gets no token of the account, only what it pulls with"
+    assert not spec["enableServiceLinks"]
+    context = only["securityContext"]
+    assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
     source = {"serviceAccountName": "web", "imagePullSecrets": [{"name": "s"}]}
     name = body["metadata"]["name"]
     assert read_pull_pod(body) == PullPod(name, "", "run", "node-a", PullState.PULLING, source=source)

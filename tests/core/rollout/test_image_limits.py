@@ -92,6 +92,18 @@ def test_a_pull_with_other_credentials_does_not_stand_for_a_pod() -> None:
     assert chosen(planned(world((pod,), pulls=(pull(always=True),)), of)) == ["web-0"], "it asks for more than the pod"
 
 
+def test_credentials_that_changed_after_a_pod_got_its_image_do_not_count() -> None:
+    of, (pod,) = of_image(), pods(NEW)
+    given = replace(pod, pull_source={"serviceAccountName": "web"})
+    pulls = (pull(source=SECRETS),)
+    for state, stage in (
+        (world((given,), present(of, given), pulls=pulls), "recreating"),
+        (world((recreated(given),), with_image(succeeded(of, given)), pulls=pulls), "done"),
+        (world((given,), pulls=pulls), "skipped"),
+    ):
+        assert stages(planned(state, of)) == {"web-0": stage}
+
+
 @pytest.mark.parametrize("in_order", [False, True])
 def test_the_image_is_pulled_ahead_on_the_nodes_of_the_pods_that_start_next(*, in_order: bool) -> None:
     """Otherwise each batch waits for the pulls on its nodes. Pods of a StatefulSet start with the highest ordinal."""
