@@ -357,6 +357,14 @@ async def test_what_ended_is_counted_and_timed_once(metrics: NodeMetrics, book: 
         recorder.written(before, after)
         assert book.stages().get("ready", (0, 0.0))[0] == count
     assert book.nonzero("crrd_container_recreations_total") == {("succeeded", "stopped"): 1}
+    done = replace(back, status=replace(back.status, phase=RequestPhase.COMPLETED))
+    for before in (back, waits):  # another client has replaced the status, and this process restores it
+        recorder.written(before, done)
+    recorder.forgotten(done)
+    assert book.nonzero("crrd_requests_total") == {("partial",): 1}
+    assert {stage: count for stage, (count, _) in book.stages().items()} == dict.fromkeys(
+        ("new_container_seen", "ready", "total"), 1
+    )
 
 
 async def test_namespaces_without_end_are_capped(metrics: NodeMetrics, book: Book) -> None:

@@ -12,6 +12,7 @@ from crrd.core.recreate.observation import Hook, HookKind
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import RuntimeCallError
+from crrd.node.slots import STOPS_AT_ONCE
 from tests.support.standins import MemoryNode
 from tests.support.worlds import pin, request
 
@@ -42,6 +43,7 @@ class PodNode(MemoryNode):
             ("side", self.sandbox.newest.id),
         }
         assert [each.id for each in self.sandbox.ready] == [self.sandbox.newest.id]
+        assert self.controller.executor.slots._free == STOPS_AT_ONCE
 
 
 def asked(uid: str = "r1", **changes: Any) -> Request:
@@ -121,6 +123,19 @@ async def test_errors_for_two_minutes_end_it_and_nothing_is_stopped() -> None:
         assert "last error: shim is stuck" in status.states[0].message
         assert (node.sandbox.restarts, node.seconds) == (0, [])
         assert all(each.state is ContainerState.RUNNING for each in node.known.values())
+
+
+async def test_it_waits_for_a_slot_and_gives_it_back() -> None:
+    async with PodNode() as node:
+        slots = node.controller.executor.slots
+        while slots.may_stop("default/other"):
+            slots.take("default/other")
+        node.post(asked())
+        await asyncio.sleep(60)
+        assert node.sandbox.asked == []
+        slots.release()
+        await node.completed()
+        assert (node.sandbox.asked, slots._free) == (["r1"], 1)
 
 
 async def test_nothing_is_made_while_kubelet_is_silent() -> None:

@@ -1923,6 +1923,27 @@ class TestTheStopAfterAHookOfAnEndedRequest:
         decision = decided([request(uid="r2")], looked, NOW)
         assert (stops(decision), decision.wake_at) == (["old"], NOW)
 
+    @pytest.mark.parametrize(
+        ("changes", "left", "sent"),
+        [
+            ({}, 20, False),
+            ({}, -1, False),
+            ({"api_silent": True}, 20, False),
+            ({"api_silent": True, "draining": True}, 20, True),
+            ({"draining": True}, 20, False),
+            ({"api_silent": True}, 0, True),
+        ],
+    )
+    def test_waits_for_the_api_server_to_say_that_the_pod_stays(
+        self, changes: dict[str, Any], left: float, *, sent: bool
+    ) -> None:
+        """At most until the grace period ends, or until the daemon shuts down."""
+        works = hooked(HookResult(2.0), until=NOW + left)
+        looked = observed(instance("old"), ended=(request(),), works=works, pod=None, known_since=None, **changes)
+        decision = decided([], looked, NOW)
+        assert (stops(decision), decision.ask_api) == (["old"] * sent, not sent)
+        assert sent or decision.wake_at == max(NOW, NOW + left)
+
     @pytest.mark.parametrize("failed", [(), (StopAttempt(1, ended=NOW - 5, error="broken"),)])
     def test_a_silent_kubelet_is_looked_at_once_a_second(self, failed: tuple[StopAttempt, ...]) -> None:
         last = next(iter(failed), None)
