@@ -40,6 +40,24 @@ def test_an_odd_pod_is_as_if_all_were_absent(odd: dict[str, Any]) -> None:
     assert (found.ready, found.ready_since, found.owner, found.ordinal) == (False, None, None, -1)
 
 
+def test_what_a_pod_uses_is_read_on_request() -> None:
+    """Reading it takes most of the time, and few runs need it."""
+    uses = {"envFrom": [{"configMapRef": {"name": "web"}}]}
+    added = {"fieldsV1": {"f:spec": {"f:containers": {'k:{"name":"app"}': {".": {}}}}}, "time": "2026-01-01T00:00:00Z"}
+    obj = {
+        "metadata": {"generation": 2, "managedFields": [added]},
+        "spec": {
+            "containers": [{"name": "app", **uses}],
+            "initContainers": [{"name": "setup", "envFrom": [{"secretRef": {"name": "key"}}]}],
+        },
+    }
+    found = read_member(obj)
+    assert ({*found.config}, len(found.unreached), {*found.added}) == ({"app"}, 1, {"app"})
+    assert {*read_member(obj, with_init=True).config} == {"app", "setup"}
+    plain = read_member(obj, with_config=False)
+    assert (plain.config, plain.unreached, plain.added) == ({}, (), {})
+
+
 def test_an_object_without_a_controller_has_no_owner() -> None:
     assert read_owner({"metadata": {"ownerReferences": [{"kind": "Node", "controller": False}]}}) is None
     owner = {"kind": "Rollout", "name": "web", "controller": True}
