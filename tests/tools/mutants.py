@@ -33,7 +33,8 @@ FOREIGN = ("aiohttp.web", "grpc.aio", "hypothesis.strategies", "prometheus_clien
 """What the tests need and is not ours, imported once for all of them."""
 SCHEDULES = tuple(f"tests/simulation/test_simulation.py::test_schedules[{first}]" for first in (0, 50))
 TESTS = {
-    "daemon/crrd/core/api": ("tests/core/api", "tests/core", "tests/properties", *SCHEDULES),
+    "daemon/crrd/core/api": ("tests/core/api", "tests/repo/test_fields.py", "tests/core", "tests/properties",
+                        *SCHEDULES),
     "daemon/crrd/core/recreate": ("tests/core/recreate", "tests/properties", "tests/core/explain",
                              "tests/node/test_controller.py", "tests/node/test_restart_pod.py", *SCHEDULES),
     "daemon/crrd/core/lifecycle": ("tests/core/lifecycle", "tests/manager/test_lifecycle_ends.py",
