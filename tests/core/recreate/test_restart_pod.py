@@ -12,8 +12,10 @@ from crrd.core.api.types import WHOLE_POD, Pin, RecreateState, Request, RequestP
 from crrd.core.recreate.actions import Decision, EmitEvent, PinContainers, RestartPod, WriteStatus
 from crrd.core.recreate.invariants import Rule, check
 from crrd.core.recreate.observation import NO_WORK, Instance, Observation, Sandbox, StopAttempt, Work, WorkKind
+from crrd.core.recreate.request_view import RESTART_SECONDS
 from crrd.core.recreate.restart_pod import Turn, serve
 from crrd.core.recreate.sandbox_view import unfit
+from crrd.core.recreate.stop import stop_pause
 from crrd.core.recreate.whole_pod import PodView
 from crrd.kubelet.restart_rules import RestartPolicy
 from tests.support.worlds import POD_UID, RUNTIME, Scene, decided, exited, instance, observed, pin, pod, request
@@ -171,6 +173,122 @@ def test_what_it_waits_for_is_said(reason: Reason, changes: dict[str, Any]) -> N
     assert why(asked(), scene(**changes)) == {reason}
 
 
+LATE = replace(SECOND, created_at=int((WALL - 37) * 1e9))  # The pod's grace period is over since 7 seconds
+MADE = {("r0", "first"): Work(WHOLE_POD, FIRST.pin, stop_sent=NOW - 1, last_stop=StopAttempt(1, NOW - 1), pod_grace=30)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "wake_at"),
+    [
+        ({"kubelet_silent_since": NOW - 14}, "kubelet on this node has not answered /healthz for 10s; ", NOW + 1),
+        ({"works": OF_OTHER}, "an earlier request that has ended is still working on this container (stop)", None),
+        (
+            {"sandboxes": (FIRST, replace(SECOND, request_uid="r0")), "works": MADE},
+            "an earlier request that has ended is still working on this container (second sandbox)",
+            NOW + 30 + RESTART_SECONDS,
+        ),
+        ({"works": tried("full")}, "RunPodSandbox failed once, retrying: full", NOW - 0.1 + stop_pause(1, "r1")),
+        (
+            {"works": tried("full", count=3)},
+            "RunPodSandbox failed 3 times, retrying: full",
+            NOW - 0.1 + stop_pause(3, "r1"),
+        ),
+        (
+            {"works": tried()},
+            "RunPodSandbox failed once, retrying: the second sandbox was removed",
+            NOW - 0.1 + stop_pause(1, "r1"),
+        ),
+        (
+            {"sandboxes": (FIRST, LATE)},
+            "kubelet has not restarted the pod 5s after the end of its grace period",
+            NOW + 3,
+        ),
+        ({"sandboxes": (FIRST, SECOND)}, "", NOW + 34),
+        ({"sandboxes": (stopped(),)}, "", None),
+    ],
+)
+def test_what_it_waits_for_and_until_when(changes: dict[str, Any], message: str, wake_at: float | None) -> None:
+    killed = asked(status=Status(RequestPhase.RECREATING, (RecreateState("app"),)))
+    decision = decided([killed], scene(**changes), NOW)
+    (state,) = status_of(decision).states
+    assert (state.message[: len(message) or None], decision.wake_at) == (message, wake_at)
+    assert decision.poll_runtime is ("retrying" not in message)
+
+
+def test_what_ended_it_is_said() -> None:
+    status = status_of(decided([asked()], scene(works=tried("full", count=8, sent=NOW - 130)), NOW))
+    assert status.message == "RunPodSandbox failed 8 times in 130s, last error: full"
+
+
+def test_what_was_sent_is_not_written_at_once() -> None:
+    """As with stops, it may be over before. The second sandbox is sent a moment after it was decided on."""
+    sent, unsent = (
+        scene(works=MAKING),
+        scene(works={key: replace(work, stop_sent=None) for key, work in MAKING.items()}),
+    )
+    for world, wake_at in ((sent, NOW + 1.5), (unsent, NOW + 2), (scene(), NOW + 2)):
+        decision = decided([asked()], world, NOW)
+        assert not [each for each in decision.actions if isinstance(each, WriteStatus)]
+        assert decision.wake_at == wake_at
+    late = decided([asked()], scene(works=MAKING), NOW + 2)
+    assert status_of(late) == Status(
+        RequestPhase.RECREATING, (RecreateState("app", StatePhase.RECREATING, is_killed=True),)
+    )
+
+
+@pytest.mark.parametrize(("may_stop", "sent"), [(True, True), (False, False)])
+def test_a_slot_is_waited_for(*, may_stop: bool, sent: bool) -> None:
+    decision = decided([asked()], scene(may_stop=may_stop), NOW)
+    assert decision.waits_for_slot is not sent
+    assert any(isinstance(each, RestartPod) for each in decision.actions) is sent
+
+
+def test_the_grace_period_is_that_of_the_pod() -> None:
+    for found, grace in ((pod(APP), 30), (pod(APP, grace_seconds=7), 7)):
+        (sent,) = [each for each in decided([asked()], scene(pod=found), NOW).actions if isinstance(each, RestartPod)]
+        assert sent.grace == grace
+
+
+BOTH = request("app", "side").containers
+
+
+@pytest.mark.parametrize(
+    ("turn", "req", "changes"),
+    [
+        (Turn.FOREIGN, fresh(containers=BOTH), {"instances": (OLD, instance("old-side", "side", pod_name="other"))}),
+        (
+            Turn.UNANSWERED,
+            fresh(containers=BOTH),
+            {"foreign": {"old-app": None}, "unanswered": {pin("old-side"): "away"}},
+        ),
+        (Turn.UNANSWERED, fresh(containers=BOTH), {"foreign": {"old-app": None}}),
+        (
+            Turn.PIN_LOST,
+            fresh(
+                containers=BOTH,
+                status=Status(RequestPhase.RECREATING, (RecreateState("app"), RecreateState("side", is_killed=True))),
+            ),
+            {},
+        ),
+    ],
+)
+def test_one_container_of_two_is_enough(turn: Turn, req: Request, changes: dict[str, Any]) -> None:
+    assert serve(view(req, scene(pod=TWO, **changes)))[0] is turn
+
+
+def test_the_runtime_is_looked_at_again_at_once_for_an_id_that_is_not_known() -> None:
+    asks = fresh(containers=BOTH)
+    known: dict[str, Any] = {"pod": TWO, "foreign": {"old-app": None}}
+    for unanswered, why, wake_at in (
+        ({}, Reason.NONE, NOW),
+        ({pin("old-side"): ""}, Reason.NONE, NOW),
+        ({pin("old-side"): "away"}, Reason.RUNTIME_UNAVAILABLE, None),
+    ):
+        decision = decided([asks], scene(unanswered=unanswered, **known), NOW)
+        assert {state.reason for state in status_of(decision).states} == {why}
+        assert decision.wake_at == wake_at
+
+
 def test_what_it_waits_for_before_the_record_is_said() -> None:
     assert why(fresh(), scene(sandboxes=())) == {Reason.NOT_CREATED}
     assert why(fresh(), scene(instance("b"), foreign={}, unanswered={pin("old"): "away"})) == {
@@ -179,19 +297,21 @@ def test_what_it_waits_for_before_the_record_is_said() -> None:
     assert why(fresh(), scene(pin_errors={"r1": "refused"})) == {Reason.NOT_PINNED}
 
 
+INSTANCES = (exited("old-app", sandbox="third"), exited("old-side", "side", sandbox="first"))
 HOMES: list[tuple[str, Request, Scene]] = [
     ("first", fresh(), scene()),
     ("first", fresh(), scene(exited("old", sandbox="first"), NEW, sandboxes=(stopped(), THIRD))),
     ("third", fresh(strategy=Strategy(force=True)), scene(OLD, NEW, sandboxes=(stopped(), THIRD))),
     ("third", fresh(), scene(NEW, sandboxes=(stopped(), THIRD), pod=pod(NEXT))),
     ("first", fresh(), scene(sandboxes=(FIRST, SECOND))),
+    ("first", fresh(containers=BOTH), scene(*INSTANCES, sandboxes=(stopped(), THIRD), pod=TWO)),
     ("first", fresh(containers=(replace(request().containers[0], context=None),)), scene()),
 ]
 
 
 @pytest.mark.parametrize(("home", "req", "world"), HOMES)
 def test_the_sandbox_that_is_meant_is_recorded_first(home: str, req: Request, world: Scene) -> None:
-    (action,) = [each for each in decided([req], world, NOW).actions if not isinstance(each, WriteStatus)]
+    (action,) = decided([req], world, NOW).actions
     assert isinstance(action, PinContainers)
     wanted = next(each for each in world.pod.sandboxes if each.id == home)
     assert action.pins == {WHOLE_POD: Pin(f"{RUNTIME}://{home}", wanted.attempt)}
@@ -224,8 +344,10 @@ def test_it_is_done_when_all_containers_are_ready_in_a_later_sandbox() -> None:
     )
     done = status_of(decided([replace(req, status=begun)], world, NOW))
     assert done.phase is RequestPhase.COMPLETED
-    ended = "2 of 2 containers recreated; init containers ran again: init; the pod's IP is 127.0.0.1"
-    assert done.message == ended
+    ended = "2 of 2 containers recreated; init containers ran again: init"
+    assert done.message == f"{ended}; the pod's IP is 127.0.0.1"
+    world = replace(world, pod=replace(world.pod, pod=pod(NEXT, back, INIT, pod_ip="")))
+    assert status_of(decided([replace(req, status=begun)], world, NOW)).message == ended
 
 
 def test_an_instance_in_an_earlier_sandbox_is_not_the_next_one() -> None:

@@ -200,8 +200,8 @@ def _next_step(view: ContainerView, *, blocked: bool) -> Step:
         return fail(view, view.problem, view.written)
     if (why := view.unanswered) is not None:
         return hold(view, Message.of(Reason.RUNTIME_UNAVAILABLE, error=why)) if why else Step(state=view.written)
-    if view.look_again_in is not None:
-        return Step(state=view.written, wake_at=view.whole.now + view.look_again_in)
+    if view.look_again_at is not None:
+        return Step(state=view.written, wake_at=view.look_again_at)
     if view.image:
         return await_image(view, blocked=blocked)
     if view.target is None:

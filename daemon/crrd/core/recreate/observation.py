@@ -120,6 +120,7 @@ class StopAttempt:
     error: str = ""  # "" when the runtime reported success
 
 
+NO_ATTEMPT = StopAttempt(0, -inf)
 NO_PIN = Pin("")
 
 

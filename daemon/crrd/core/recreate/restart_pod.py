@@ -73,11 +73,10 @@ def _foreign(view: SandboxView) -> Decision:
 
 
 def _unanswered(view: SandboxView) -> Decision:
-    why = max((each.unanswered or "" for each in view.containers), default="")
+    why = max(each.unanswered or "" for each in view.containers)
     if why:
         return _all(view, lambda each: hold(each, Message.of(Reason.RUNTIME_UNAVAILABLE, error=why)))
-    soon = earliest(*(each.look_again_in for each in view.containers))
-    wake_at = None if soon is None else view.whole.now + soon
+    wake_at = earliest(*(each.look_again_at for each in view.containers))
     return _all(view, lambda each: Step(state=each.written, wake_at=wake_at))
 
 
@@ -126,9 +125,9 @@ def _is_next(view: SandboxView, container: ContainerView) -> bool:
 
     If that one is gone, every other one is later, or of the next pod with that name.
     """
-    newest, count = container.newest, 0 if view.pin is None else view.pin.restart_count
+    newest = container.newest
     home = next((each for each in view.sandboxes if newest is not None and each.id == newest.sandbox), None)
-    return home is not None and (home.attempt > count or view.first is None)
+    return home is not None and (view.is_later(home) or view.first is None)
 
 
 def _init_trouble(pod: Pod) -> Message:
@@ -176,8 +175,8 @@ def _restarting(view: SandboxView) -> Decision:
 
 
 def _silent(view: SandboxView) -> Decision:
-    since, now = view.whole.node.kubelet_silent_since, view.whole.now
-    seconds, _ = waited(now if since is None else since, now)
+    now = view.whole.now
+    seconds, _ = waited(view.whole.node.kubelet_silent_since or now, now)
     why = Message.of(Reason.KUBELET_SILENT, seconds=seconds)
     return _all(view, lambda each: hold(each, why, look_at=now + LOOK_AGAIN))
 
@@ -188,17 +187,15 @@ def _other_work(view: SandboxView) -> Decision:
 
 
 def _abandon(view: SandboxView) -> Decision:
-    last, sent = view.work.last_stop, view.work.stop_sent
-    error, count, ended = ("", 0, 0.0) if last is None else (last.error, last.count, last.ended)
-    seconds = round(ended - (ended if sent is None else sent))
-    return complete_as_failed(view.whole, Message.of(Reason.SANDBOX_FAILED, count=count, seconds=seconds, error=error))
+    last = view.last
+    seconds = round(last.ended - (view.work.stop_sent or last.ended))
+    why = Message.of(Reason.SANDBOX_FAILED, count=last.count, seconds=seconds, error=last.error)
+    return complete_as_failed(view.whole, why)
 
 
 def _retry(view: SandboxView) -> Decision:
-    last = view.work.last_stop
-    count, error = (0, "") if last is None else (last.count, last.error or "the second sandbox was removed")
+    count, error, at = view.last.count, view.last.error or "the second sandbox was removed", view.retry_at
     why = Message.of(Reason.SANDBOX_RETRIED, times="once" if count == 1 else f"{count} times", error=error)
-    at = view.retry_at
     return _all(view, lambda each: Step(state=recreating(each.state, each.work, why), wake_at=at))
 
 
@@ -212,7 +209,7 @@ def _send(view: SandboxView) -> Decision:
     if whole.gate.message:
         why = f"Request {whole.request.name}: {whole.gate.message.text}"
         events.append(whole.event(EventReason.NO_READINESS_GATE, why))
-    begin = events if view.work.last_stop is None else []
+    begin = [] if view.last.count else events
     first = () if view.first is None else (RestartPod(whole.request, view.first, _grace(whole.pod)),)
     made = Decision((*begin, *first))
     return made + _all(view, lambda each: Step(state=_killed(each), stop_sent=whole.now))

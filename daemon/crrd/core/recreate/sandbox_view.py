@@ -8,7 +8,7 @@ from crrd.core.api.pod import ContainerKind, Pod, PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import WHOLE_POD, Pin
 from crrd.core.recreate.messages import NO_MESSAGE, Message
-from crrd.core.recreate.observation import Sandbox, Work, WorkKind
+from crrd.core.recreate.observation import NO_ATTEMPT, NO_PIN, Sandbox, StopAttempt, Work, WorkKind
 from crrd.core.recreate.stop import stop_pause
 from crrd.core.recreate.view import ContainerView
 from crrd.core.recreate.whole_pod import PodView
@@ -68,7 +68,7 @@ class SandboxView:
     @property
     def asks(self) -> bool:
         """Whether a container ID of the request is not known yet, or the list of the runtime is too old."""
-        return any(each.unanswered is not None or each.look_again_in is not None for each in self.containers)
+        return any(each.unanswered is not None or each.look_again_at is not None for each in self.containers)
 
     @property
     def started(self) -> bool:
@@ -125,9 +125,12 @@ class SandboxView:
     @property
     def restarted(self) -> bool:
         """Whether kubelet has made a later sandbox than the recorded one, or has removed that one."""
-        count = -1 if self.pin is None else self.pin.restart_count
-        later = any(each.attempt > count and not each.request_uid for each in self.sandboxes)
+        later = any(self.is_later(each) and not each.request_uid for each in self.sandboxes)
         return later or self.first is None
+
+    def is_later(self, sandbox: Sandbox) -> bool:
+        """Whether a sandbox was made after the recorded one."""
+        return sandbox.attempt > (self.pin or NO_PIN).restart_count
 
     @property
     def other_work(self) -> str:
@@ -152,10 +155,14 @@ class SandboxView:
         return unfit(self.whole.pod, self.whole.node.kubelet_minor)
 
     @property
+    def last(self) -> StopAttempt:
+        """The last attempt of this process to make the second sandbox."""
+        return self.work.last_stop or NO_ATTEMPT
+
+    @property
     def retry_at(self) -> float:
         """When the next attempt may be made."""
-        last = self.work.last_stop
-        return self.whole.now if last is None else last.ended + stop_pause(last.count, self.whole.request.uid)
+        return self.last.ended + stop_pause(self.last.count, self.whole.request.uid)
 
 
 def _age(sandbox: Sandbox) -> tuple[int, int]:

@@ -78,7 +78,7 @@ class ContainerView:
     def nothing_to_stop(self) -> bool:
         """Step 8: whether certainly nothing is left to stop."""
         gone = self.target is not None and self.outgoing is None
-        return (gone or self.work.stopped) and self.look_again_in is None
+        return (gone or self.work.stopped) and self.look_again_at is None
 
     @cached_property
     def state(self) -> RecreateState:
@@ -131,17 +131,17 @@ class ContainerView:
         return max((unanswered[pin] for pin in self.named if pin in unanswered), default=None)
 
     @cached_property
-    def look_again_in(self) -> float | None:
-        """Seconds until the next list of the runtime, which the decision needs; None if it needs none.
+    def look_again_at(self) -> float | None:
+        """When the runtime must be listed again, because the decision needs it; None if it does not.
 
         Either a named ID was not looked up yet, or the API shows an instance that came after the runtime was asked.
         """
         observed, shown = self.whole.observed, Pin(self.status.container_id).bare_id
         listed = {instance.id for instance in observed.instances}
         if any(pin.bare_id not in listed and pin.bare_id not in observed.foreign for pin in self.named):
-            return 0.0
+            return self.whole.now
         behind = shown and shown not in listed and observed.pod_at > observed.listed_at
-        return ASK_AGAIN if behind else None
+        return self.whole.now + ASK_AGAIN if behind else None
 
     @cached_property
     def to_pin(self) -> Pin | None:
