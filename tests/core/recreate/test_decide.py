@@ -1664,6 +1664,8 @@ class TestRestartOfTheWholePod:
         ("code", "policy", "created", "reason"),
         [
             (128, RestartPolicy.NEVER, 59.0, Reason.REST_LEFT_DOWN),
+            (128, RestartPolicy.NEVER, 52.0, Reason.REST_LEFT_DOWN),
+            (128, RestartPolicy.NEVER, 51.0, Reason.NOT_BACK),
             (0, RestartPolicy.NEVER, 59.0, Reason.POD_RESTARTED),  # it has done its work once more
             (0, RestartPolicy.ON_FAILURE, 59.0, Reason.POD_RESTARTED),
             (1, RestartPolicy.ON_FAILURE, 59.0, Reason.NOT_BACK),
@@ -1720,16 +1722,13 @@ class TestRestartOfTheWholePod:
         [
             (False, 0, {}, False),
             (True, 52.0, {"container_id": "containerd://more", "running": True}, False),
-            (
-                True,
-                49.0,
-                {"container_id": "containerd://more", "running": True},
-                True,
-            ),  # kubelet has not reached it yet
+            # kubelet has not reached it yet; its second is that of the stop, or an earlier one
+            (True, 49.0, {"container_id": "containerd://more", "running": True}, True),
+            (True, 51.0, {"container_id": "containerd://more", "running": True}, True),
             (True, 52.0, {"restart_count": 1}, True),
             (False, 0, {"container_id": "containerd://more", "running": True}, True),  # removed, as all are
         ],
-        ids=["added", "added and created", "from before", "restarted", "removed"],
+        ids=["added", "added and created", "from before", "from the same second", "restarted", "removed"],
     )
     @pytest.mark.parametrize("recorded", [True, False])
     def test_nor_by_a_daemon_that_was_restarted_after_the_stop(
