@@ -65,6 +65,10 @@ EQUIVALENT: dict[str, str] = {
     "core/rollout/workload.py: 0 -> 1: desired: int = 0": "who reads a workload always says it",
     "core/recreate/stop.py: 1000 -> 1001: return base * (1 + RETRY_JITTER * (crc32(f'{salt}/{attempts}":
         "a thousandth of a jitter",
+    "core/recreate/restart_pod.py: condition false: pins = {} if found is None else {WHOLE_POD: found.pin}":
+        "an earlier turn comes where there is none",
+    "core/recreate/restart_pod.py: condition false: first = () if view.first is None else (RestartPod(whole.requ":
+        "likewise",
     "core/recreate/actions.py: False -> True: warning: bool = False": "whoever makes an event says it",
     "core/recreate/observation.py: 0.0 -> 1.0: seconds: float = 0.0": "read only of a sleep, which always says it",
     "core/recreate/observation.py: 0 -> 1: port: int | str = 0": "read only of an httpGet, which always says it",

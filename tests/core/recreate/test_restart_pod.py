@@ -205,6 +205,7 @@ MADE = {("r0", "first"): Work(WHOLE_POD, FIRST.pin, stop_sent=NOW - 1, last_stop
         ),
         ({"sandboxes": (FIRST, SECOND)}, "", NOW + 34),
         ({"sandboxes": (stopped(),)}, "", None),
+        ({"sandboxes": (stopped(),), "pod": pod(replace(APP, waiting_reason="CrashLoopBackOff"), INIT)}, "", None),
     ],
 )
 def test_what_it_waits_for_and_until_when(changes: dict[str, Any], message: str, wake_at: float | None) -> None:
@@ -338,6 +339,9 @@ def test_it_is_done_when_all_containers_are_ready_in_a_later_sandbox() -> None:
     world = scene(NEW, old_side, sandboxes=(stopped(), THIRD), pod=pod(NEXT, side, INIT))
     begun = status_of(decided([req], world, NOW))
     assert [each.phase for each in begun.states] == [StatePhase.SUCCEEDED, StatePhase.RECREATING]
+    assert begun.states[1].message == ""
+    unready = replace(world, pod=replace(world.pod, pod=pod(replace(NEXT, ready=False), side, INIT)))
+    assert not decided([replace(req, status=begun)], unready, NOW).actions, "what is done stays done"
     back = replace(side, container_id=f"{RUNTIME}://new-side")
     world = scene(
         NEW, replace(NEW, id="new-side", name="side"), sandboxes=(stopped(), THIRD), pod=pod(NEXT, back, INIT)
