@@ -322,7 +322,7 @@ def test_the_second_sandbox_is_asked_for_once() -> None:
     decision = decided([asked()], scene(), NOW)
     assert [each.target for each in decision.actions if isinstance(each, RestartPod)] == [FIRST]
     assert [each.reason for each in decision.actions if isinstance(each, EmitEvent)] == [EventReason.RECREATING]
-    again = decided([asked()], scene(works=tried("full", sent=NOW - 9)), NOW + 9)
+    again = decided([asked()], scene(works=tried("full", sent=NOW - 9)), NOW - 0.1 + stop_pause(1, "r1"))
     assert [type(each) for each in again.actions if not isinstance(each, WriteStatus)] == [RestartPod]
 
 
