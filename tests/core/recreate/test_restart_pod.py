@@ -237,6 +237,20 @@ def test_what_was_sent_is_not_written_at_once() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("sandbox", "before", "after"),
+    [(SECOND, False, True), (stopped(), False, False), (stopped(), True, True)],
+    ids=["made", "died by itself", "made before"],
+)
+def test_a_container_counts_as_stopped_once_the_second_sandbox_is_made(
+    sandbox: Sandbox, *, before: bool, after: bool
+) -> None:
+    states = (RecreateState("app", is_killed=before),)
+    found = scene(sandboxes=(FIRST, sandbox) if sandbox is SECOND else (sandbox,))
+    status = status_of(decided([asked(status=Status(RequestPhase.RECREATING, states))], found, NOW))
+    assert status.states == (RecreateState("app", StatePhase.RECREATING, is_killed=after),)
+
+
 @pytest.mark.parametrize(("may_stop", "sent"), [(True, True), (False, False)])
 def test_a_slot_is_waited_for(*, may_stop: bool, sent: bool) -> None:
     decision = decided([asked()], scene(may_stop=may_stop), NOW)
