@@ -216,6 +216,41 @@ def test_what_it_waits_for_and_until_when(changes: dict[str, Any], message: str,
     assert decision.poll_runtime is ("retrying" not in message)
 
 
+OTHERS = replace(SECOND, request_uid="r0")
+IN_GRACE = 30 + RESTART_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("changes", "sandboxes", "until"),
+    [
+        ({}, (FIRST, OTHERS), NOW + IN_GRACE),
+        ({}, (FIRST,), NOW - 1 + IN_GRACE),
+        ({}, (FIRST, replace(OTHERS, ready=False)), NOW - 1 + IN_GRACE),
+        ({}, (FIRST, OTHERS, THIRD), None),
+        ({"last_stop": None, "under_way": WorkKind.SANDBOX}, (FIRST,), NOW + IN_GRACE),
+        ({"under_way": WorkKind.SANDBOX}, (FIRST,), NOW + IN_GRACE),
+        ({"last_stop": StopAttempt(1, NOW - 1, "lost")}, (FIRST, OTHERS), NOW + IN_GRACE),
+        ({"last_stop": StopAttempt(1, NOW - 1, "lost")}, (FIRST, replace(OTHERS, ready=False)), NOW - 1 + IN_GRACE),
+        ({"last_stop": StopAttempt(1, NOW - 1, "full")}, (FIRST,), None),
+        ({"last_stop": StopAttempt(1, NOW - IN_GRACE)}, (FIRST,), None),
+        ({"name": "app"}, (FIRST, OTHERS), None),
+    ],
+)
+def test_until_when_kubelet_may_restart_the_pod_for_another_request(
+    changes: dict[str, Any], sandboxes: tuple[Sandbox, ...], until: float | None
+) -> None:
+    works = {key: replace(work, **changes) for key, work in MADE.items()}
+    assert view(asked(), scene(sandboxes=sandboxes, works=works)).pod_restart_until == until
+    own = {("r1", container_id): work for (_, container_id), work in works.items()}
+    assert view(asked(), scene(sandboxes=sandboxes, works=own)).pod_restart_until is None
+
+
+def test_the_last_of_several_requests_counts() -> None:
+    for ended in (NOW - 20, NOW - 0.5):
+        works = {**MADE, ("r00", "first"): replace(MADE["r0", "first"], last_stop=StopAttempt(1, ended))}
+        assert view(asked(), scene(works=works)).pod_restart_until == max(NOW - 1, ended) + IN_GRACE
+
+
 def test_what_ended_it_is_said() -> None:
     status = status_of(decided([asked()], scene(works=tried("full", count=8, sent=NOW - 130)), NOW))
     assert status.message == "RunPodSandbox failed 8 times in 130s, last error: full"
