@@ -9,6 +9,7 @@ import pytest
 
 from crrd.core.api.pod import ContainerKind, PodContainer
 from crrd.core.api.reasons import Reason
+from crrd.core.api.time import rfc3339
 from crrd.core.api.types import ACTIVE, ACTIVE_POD, LABEL_ACTIVE, RecreateState, RequestPhase, StatePhase
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.config.objects import ConfigObject
@@ -59,7 +60,9 @@ def test_all_containers_of_a_pod_restart_together() -> None:
     assert isinstance(kind_of(World(()), whole()), WholePod)
 
 
+IN_THAT_SECOND = replace(container(), started_at=rfc3339(START), restart_count=1)
 CASES: dict[str, tuple[Member, Skip | None]] = {
+    "the run began in the second of the last start": (started(pod=(IN_THAT_SECOND,)), None),
     "each container has started again": (started("setup", "side", "app"), Skip.POD_RECENT),
     "a single container has restarted": (started("app"), None),
     "all but the init container have restarted": (started("side", "app"), None),
@@ -157,9 +160,10 @@ def test_a_pod_is_done_once_all_containers_are_back(pod: Member, phases: tuple[S
     assert only(pod, requests=(request_of(whole(), pod, *phases),))[0] is stage
 
 
-def test_a_failed_pod_that_is_retried_restarts_as_a_whole() -> None:
+@pytest.mark.parametrize("side", [DONE, FAILED])
+def test_a_failed_pod_that_is_retried_restarts_as_a_whole(side: StatePhase) -> None:
     pod = back("side", "app")
-    failed = request_of(whole(), pod, DONE, FAILED)
+    failed = request_of(whole(), pod, side, FAILED)
     stage, _, names = only(pod, requests=(failed,), retried=frozenset({failed.request.uid}))
     assert (stage, names) == (Stage.WAITING, ("side", "app"))
 
