@@ -124,6 +124,12 @@ def test_it_has_failed_if_kubelet_cannot_start_the_spelling(reason: str) -> None
     )
 
 
+def test_a_long_message_of_kubelets_is_cut() -> None:
+    """The annotations of a pod have a limit of size."""
+    message, _ = failure_of(state={"waiting": {"reason": "ErrImagePull", "message": "x" * 400}})
+    assert f"(ErrImagePull: {'x' * 286})" in message
+
+
 def test_what_has_failed_stays_failed_when_the_pod_has_its_image_back() -> None:
     back = record().given_back({"app": RecreateState("app", message="kubelet cannot start it")})
     message, _ = failure_of(kept=back, image=ASKED.before, containerID="containerd://two")
@@ -290,5 +296,8 @@ def test_what_kubelet_is_about_to_start_for_a_request() -> None:
     assert due(of_request) == ("app",)
     assert due(of_request, containerID="containerd://two") == ()
     assert due(of_request, image="app:2") == ()
+    assert due(of_request, state={"waiting": {"reason": "ErrImagePull"}}) == (), "it gets its image back"
     assert due(record()) == (), "of a run"
+    for other in (replace(ASKED, name="gone"), replace(ASKED, given="", name="log"), replace(ASKED, failure="no such")):
+        assert due(replace(of_request, containers=(other,))) == ()
     assert due("") == ()
