@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import WHOLE_POD, Request, RequestedContainer, RequestPhase, StatePhase, Status, Strategy
@@ -13,6 +14,7 @@ from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import RuntimeCallError
 from crrd.node.slots import STOPS_AT_ONCE
+from crrd.node.sweep import SWEEP_RETRY
 from tests.support.standins import MemoryNode
 from tests.support.worlds import pin, request
 
@@ -105,13 +107,16 @@ async def test_a_lost_answer_is_no_second_restart(killed: bool) -> None:
 
 
 async def test_an_error_is_retried() -> None:
-    async with PodNode() as node:
-        node.sandbox.errors = [RuntimeCallError("shim is stuck")] * 3
-        node.post(asked())
-        await node.until(lambda: node.status().state("app").reason is Reason.SANDBOX_RETRIED)
-        assert "RunPodSandbox failed" in node.status().state("app").message
-        node.assert_restarted_once(await node.completed())
-        assert len(node.sandbox.asked) == 4
+    with capture_logs() as logs:
+        async with PodNode() as node:
+            node.sandbox.errors = [RuntimeCallError("shim is stuck")] * 3
+            node.post(asked())
+            await node.until(lambda: node.status().state("app").reason is Reason.SANDBOX_RETRIED)
+            assert "RunPodSandbox failed" in node.status().state("app").message
+            node.assert_restarted_once(await node.completed())
+            assert len(node.sandbox.asked) == 4
+    assert [line["attempt"] for line in logs if line["event"] == "second sandbox failed"] == [1, 2, 3]
+    assert sum(line["event"] == "second sandbox made" for line in logs) == 1
 
 
 async def test_errors_for_two_minutes_end_it_and_nothing_is_stopped() -> None:
@@ -256,6 +261,25 @@ async def test_a_second_sandbox_of_a_request_that_is_gone_is_removed(errors: int
         await swept(node)
         assert node.sandbox.removed == ["sandbox-1"]
         assert node.sandbox.restarts == 0
+
+
+async def test_a_runtime_that_is_away_is_logged_once_each_time() -> None:
+    async with PodNode() as node:
+        node.controller.pods.requests.replace((), "1")
+        sweep = asyncio.create_task(node.controller.sweep.run())
+        for _ in range(2):
+            node.runtime_down = True
+            node.controller.pods.sweep_due.set()
+            with capture_logs() as logs:
+                await asyncio.sleep(10)
+                node.runtime_down = False
+                await asyncio.sleep(30)
+            failed = [line for line in logs if line["event"] == "looking for second sandboxes failed"]
+            assert [line["log_level"] for line in failed] == ["warning", *["debug"] * (len(failed) - 1)]
+            assert 3 < len(failed) < 6
+            assert failed[0]["retry_in"] == pytest.approx(SWEEP_RETRY.initial, rel=SWEEP_RETRY.jitter)
+            assert not node.controller.pods.sweep_due.is_set()
+        sweep.cancel()
 
 
 @pytest.mark.parametrize("made", [False, True])
