@@ -117,6 +117,20 @@ async def test_one_that_waits_for_another_queues(metrics: NodeMetrics, book: Boo
     }
 
 
+async def test_a_container_that_two_requests_stop_has_one_restart(metrics: NodeMetrics, book: Book) -> None:
+    async with MemoryNode(recorder=metrics) as node:
+        node.stop_seconds = 20.0
+        node.post(request())
+        await node.until(lambda: bool(node.stops))
+        node.delete("r1")
+        node.post(request(uid="r2", strategy=Strategy(grace_seconds=3)))
+        await node.completed("r2")
+        await asyncio.sleep(30)
+        assert node.stops == [("old", 30), ("old", 3)]
+    assert book.nonzero("crrd_requested_restarts_total") == {("default",): 1}
+    assert book.stages()["stop"][0] == 1
+
+
 @pytest.mark.parametrize("pruned", [False, True], ids=["stored", "pruned by an older CRD"])
 async def test_failures_have_reasons(metrics: NodeMetrics, book: Book, pruned: bool) -> None:
     async with MemoryNode("a", "b", recorder=metrics) as node:
