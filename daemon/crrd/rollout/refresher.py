@@ -9,10 +9,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from crrd.core.api.types import ANNOTATION_REFRESH
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.restart import FileRefresh, Files, FileSteps
 from crrd.core.rollout.rows import Row
-from crrd.core.rollout.run import ANNOTATION_REFRESH, Run
+from crrd.core.rollout.run import Run
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
 from crrd.lib.backoff import retry_delay

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from crrd.core.admission.reload import containers_to_reload, unfit_for_reload
 from crrd.core.api.fields import SetBy
 from crrd.core.api.pod import Pod, has_gate
 from crrd.core.api.reasons import Reason
@@ -64,6 +65,7 @@ class DenialReason(StrEnum):
     CONTAINER_NOT_STARTED = "container_not_started"
     IMAGE = "image"  # The container cannot get the request's image, or has it already
     WHOLE_POD = "whole_pod"  # The pod cannot be restarted in place, or the request says something else in addition
+    RELOAD = "reload"  # The pod does not declare it, or the request says something else in addition
     NEEDS_DAEMON = "needs_node_daemon"  # No node daemon serves the node, and nothing else can do it
     RESTARTS_POD = "restarts_whole_pod"
     """The request does not allow that kubelet restarts the whole pod (restartPolicyRules), or that the pod's owner
@@ -137,6 +139,7 @@ def review_create(
         _unfit_pod(pod)
         or _deny_long_durations(request.written, pod)
         or _unfit_for_restart_in_place(request.parsed, pod, kubelet_minor)
+        or _unfit_for_reload(request.parsed, pod)
         or _unrecreatable_container(request.parsed, pod, kubelet_minor)
         or _unfit_for_image(request.parsed, pod, kubelet_minor)
     ):
@@ -217,6 +220,8 @@ def _unfit_pod(pod: Pod) -> Denied | None:
 
 def _unrecreatable_container(request: Request, pod: Pod, kubelet_minor: int | None) -> Denied | None:
     """Deny the first container of the request that cannot be recreated; None if all can be."""
+    if request.reloads:
+        return None
     for index, name in enumerate(each.name for each in request.containers):
         container, known = shown(name), pod.containers.get(name)
         if known is None:
@@ -245,10 +250,10 @@ def _unrecreatable_container(request: Request, pod: Pod, kubelet_minor: int | No
 
 
 def _for_all_containers(request: NewRequest, pod: Pod) -> NewRequest:
-    """Return a request for a whole pod with all of its containers, if it names none."""
-    if not request.parsed.whole_pod or request.entries:
+    """Return a request for a whole pod, or for a reload, with its containers if it names none."""
+    if not (request.parsed.whole_pod or request.parsed.reloads) or request.entries:
         return request
-    names = list(pod.recreatable)
+    names = containers_to_reload(request.parsed, pod) if request.parsed.reloads else tuple(pod.recreatable)
     parsed = replace(request.parsed, containers=tuple(map(RequestedContainer, names)))
     return replace(request, entries=[{"name": name} for name in names], parsed=parsed)
 
@@ -268,6 +273,12 @@ def _unfit_for_restart_in_place(request: Request, pod: Pod, kubelet_minor: int |
     else:
         return None
     return Denied(sentence, DenialReason.WHOLE_POD)
+
+
+def _unfit_for_reload(request: Request, pod: Pod) -> Denied | None:
+    """Deny a reload that the pod does not declare, or a field that has no effect on it."""
+    sentence = unfit_for_reload(request, pod) if request.reloads else ""
+    return Denied(sentence, DenialReason.RELOAD) if sentence else None
 
 
 def _unfit_for_image(request: Request, pod: Pod, kubelet_minor: int | None) -> Denied | None:
@@ -304,7 +315,9 @@ def _completed(request: NewRequest, pod: Pod, user: str) -> dict[str, Any]:
         **({LABEL_POD_NAME: pod.name} if len(pod.name) <= _LONGEST_LABEL else {}),
         LABEL_POD_UID: pod.uid,
         LABEL_NODE_NAME: pod.node_name,
-        LABEL_ACTIVE: active_value(request.parsed.containers, whole_pod=request.parsed.whole_pod),
+        LABEL_ACTIVE: active_value(
+            request.parsed.containers, whole_pod=request.parsed.whole_pod, reloads=request.parsed.reloads
+        ),
     }
     labels = {key: value for key, value in mapping_at(written, "metadata.labels").items() if key != LABEL_POD_NAME}
     annotations = mapping_at(written, "metadata.annotations").items()

@@ -10,7 +10,7 @@ from typing import Any
 
 from crrd.core.admission.rules import ANNOTATIONS_OF_DAEMONS, LABELS_OF_POD_AND_NODE, SET_BY_ADMISSION
 from crrd.core.api.schema import FIELDS
-from crrd.core.api.types import ANNOTATION_REQUESTED_BY, LABEL_ACTIVE, LABEL_POD_NAME
+from crrd.core.api.types import ANNOTATION_REQUESTED_BY, LABEL_ACTIVE, LABEL_POD_NAME, Action
 from crrd.lib.jsonfields import items, mapping_at, value_at, with_values
 
 
@@ -50,7 +50,8 @@ def _kept(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]) -
 def _containers(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, object]:
     """Return the completed `spec.containers` by its path; empty if the new object's entries are complete."""
     before, after = (items(value_at(obj, "spec.containers")) for obj in (old, new))
-    if not after and value_at(new, "spec.wholePod") is True:
+    named_later = value_at(new, "spec.wholePod") is True or value_at(new, "spec.strategy.action") == Action.RELOAD
+    if not after and named_later:
         return {"spec.containers": list(before)}
     if len(after) > len(before):  # a spec is immutable, so this update is rejected anyway
         return {}

@@ -20,8 +20,6 @@ LABEL_RUN = "crr.apps.kruise.io/run"
 ANNOTATION_TARGET = "crr.apps.kruise.io/run-target"
 ANNOTATION_REASON = "crr.apps.kruise.io/run-reason"
 ANNOTATION_RUN = "crr.apps.kruise.io/run-options"  # The whole run, as JSON
-ANNOTATION_REFRESH = "crr.apps.kruise.io/config-refresh"
-"""On a pod: the token of the change for which kubelet had to refresh the pod's files. See `core.rollout.restart`."""
 STORED_VERSION = 1
 """Of the form in which a run is stored. A process does not continue a run in a later form, which it does not know."""
 KEPT_SECONDS = 86_400
