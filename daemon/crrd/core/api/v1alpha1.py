@@ -67,10 +67,10 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
     if pod_name and not _POD_NAME.fullmatch(pod_name):
         reader.reject("spec.podName", f"must be a pod's name, made of a-z, 0-9, '-' and '.', not {shown(pod_name)}")
     whole_pod = spec.flag("wholePod")
+    reloads = mapping(spec.raw.get("strategy")).get("action") == Action.RELOAD
+    containers = _containers(reader, spec, completed_later=whole_pod or reloads)
     strategy_section = spec.section("strategy")
     strategy = _strategy(strategy_section)
-    reloads = strategy.action is Action.RELOAD
-    containers = _containers(reader, spec, completed_later=whole_pod or reloads)
     _check_kind(reader, spec, strategy_section, containers, whole_pod=whole_pod)
     deadline, ttl = (spec.optional_integer(key) for key in ("activeDeadlineSeconds", "ttlSecondsAfterFinished"))
     annotations = reader.mapping(meta.get("annotations"), "metadata.annotations")

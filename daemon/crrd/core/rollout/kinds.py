@@ -3,6 +3,7 @@
 from crrd.core.rollout.image.kind import NewImage
 from crrd.core.rollout.kind import Kind
 from crrd.core.rollout.patch.kind import PatchRestart
+from crrd.core.rollout.reload import Reload
 from crrd.core.rollout.restart import Restart
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import World
@@ -14,6 +15,8 @@ def kind_of(world: World, run: Run) -> Kind:
     change = run.options.image
     if change is not None:
         return NewImage(world, run, change)
+    if run.options.reload:
+        return Reload(world, run)
     if run.options.whole_pod:
         return WholePod(world, run)
     return PatchRestart(world, run) if run.options.patch else Restart(world, run)

@@ -16,11 +16,13 @@ def settled_at(min_ready: int, member: Member, asked: RunRequest, now: datetime)
     `min_ready`, no times are compared.
     """
     since = [member.ready_since]
+    if asked.request.reloads:
+        since.append(parse_time(asked.request.status.completion_time))
     for each in asked.request.containers:
         container = member.pod.containers.get(each.name)
         if container is None:
             continue
-        kept = asked.request.status.state(each.name).reason is Reason.IMAGE_KEPT
+        kept = asked.request.reloads or asked.request.status.state(each.name).reason is Reason.IMAGE_KEPT
         if not kept and each.context is not None and each.context.container_id == container.container_id:
             return None, Wait.of(WaitReason.NEW_STATUS)
         since.append(parse_time(container.started_at))
