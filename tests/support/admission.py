@@ -401,7 +401,7 @@ CREATE_REFUSALS = [
     ),
     Refusal(
         "containers to reload in a request for a restart",
-        "spec.strategy.reloadContainers must be left out, unless action is Reload",
+        "spec.strategy.reloadContainers must be left out, unless spec.strategy.action is Reload",
         spec(strategy={"reloadContainers": ["app"]}),
     ),
     Refusal(

@@ -135,8 +135,8 @@ def _add_resume(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Continues a run that was interrupted, is paused (--partition, --steps) or has failed, from any machine. No\n"
         "pod is restarted twice. Given limits replace those of the run, also where another process carries it out.\n"
-        "Target, containers, --whole-pod, --reload, --partition, --steps, --judge, --since and --stale cannot be changed:\n"
-        "start a new run. A run that asks metrics needs its --metrics FILE again, because addresses are not stored.\n"
+        "Target, containers, --whole-pod, --reload, --partition, --steps, --judge, --since and --stale cannot be\n"
+        "changed: start a new run. A run that asks metrics needs its --metrics FILE again: addresses are not stored.\n"
         "The defaults below are those of a new run."
     )
     parser.epilog = (

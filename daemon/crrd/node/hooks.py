@@ -232,9 +232,10 @@ async def _send(method: str, url: URL, headers: CIMultiDict[str]) -> tuple[int, 
 
 async def _read_some(response: aiohttp.ClientResponse) -> bytes:
     """Read the body until its end or BODY_BYTES. A body that breaks off is no failure: the response has arrived."""
-    found = b""
+    found, left = b"", BODY_BYTES
     try:
-        while len(found) < BODY_BYTES and (chunk := await response.content.read(BODY_BYTES - len(found))):
+        while left > 0 and (chunk := await response.content.read(left)):
+            left -= len(chunk)
             found += chunk
     except aiohttp.ClientError:
         pass

@@ -282,7 +282,9 @@ def _kept_until(work: Work, *, may_return: bool) -> float:
     LEFT_SECONDS if the request may come back, as does a reload. A second sandbox does, because kubelet needs time for
     the pod's restart.
     """
-    until = 0.0 if work.reload_ended is None or not may_return else work.reload_ended + LEFT_SECONDS
+    until = 0.0
+    if work.reload_ended is not None and may_return:
+        until = work.reload_ended + LEFT_SECONDS
     if work.hook_until is not None and not work.stopped:
         until = max(work.stop_until, (work.hook_began or 0.0) + LEFT_SECONDS)
     if work.last_stop is not None and (may_return or work.name == WHOLE_POD):

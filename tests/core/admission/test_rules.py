@@ -98,6 +98,7 @@ REASONS = {
     "reload of a container whose ID has no runtime": DenialReason.RELOAD,
     "reload of a container twice": DenialReason.RELOAD,
     "reload with a grace period": DenialReason.RELOAD,
+    "containers to reload in a request for a restart": DenialReason.RELOAD,
     "container without an ID": DenialReason.CONTAINER_NOT_STARTED,
     "pod without any status": DenialReason.CONTAINER_NOT_STARTED,
 }

@@ -21,7 +21,10 @@ def containers_to_reload(request: Request, pod: Pod) -> tuple[str, ...]:
 
 
 def unfit_for_reload(request: Request, pod: Pod) -> str:
-    """Return why the containers cannot reload, as a sentence that names the field; "" if they can."""
+    """Return why the containers cannot reload, as a sentence that names the field; "" if they can or need not."""
+    if not request.reloads:
+        unused = request.strategy.reload_containers
+        return f"{_NAMES} must be left out, unless spec.strategy.action is Reload" if unused else ""
     names = containers_to_reload(request, pod)
     if not names:
         return f"spec.strategy.action must not be Reload: {undeclared_everywhere(pod)}"

@@ -277,7 +277,7 @@ def _unfit_for_restart_in_place(request: Request, pod: Pod, kubelet_minor: int |
 
 def _unfit_for_reload(request: Request, pod: Pod) -> Denied | None:
     """Deny a reload that the pod does not declare, or a field that has no effect on it."""
-    sentence = unfit_for_reload(request, pod) if request.reloads else ""
+    sentence = unfit_for_reload(request, pod)
     return Denied(sentence, DenialReason.RELOAD) if sentence else None
 
 

@@ -173,8 +173,6 @@ def _check_kind(
     elif reloads and (image or whole_pod):
         what = "has an image" if image else "is for the whole pod"
         strategy.reject(f"must not be Reload, because the request {what}", "action")
-    elif not reloads and strategy.texts("reloadContainers"):
-        strategy.reject("must be left out, unless action is Reload", "reloadContainers")
 
 
 def _pin(reader: Reader, context: Section) -> Pin | None:
