@@ -21,7 +21,7 @@ from crrd.core.api.types import (
 )
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.kinds import kind_of
-from crrd.core.rollout.phases import Stage
+from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.reload import Reload
 from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.restart import FileRefresh, Files, FileSteps
@@ -110,6 +110,17 @@ def test_a_pod_is_done_when_it_stays_ready_after_its_reload(min_ready: int, stag
     of, pod = reload(min_ready=min_ready), member("web-0", APP)
     world = World((pod,), requests=(succeeded(of, pod, 10),))
     assert only(pod, of, requests=world.requests)[0] is stage
+
+
+def test_a_restart_after_a_reload_speaks_against_the_pod() -> None:
+    of, pod = reload(judge=60), member("web-0", APP)
+    crashed = member("web-0", replace(APP, container_id="containerd://app-2", restart_count=1, exit_code=3))
+    other = member("web-1", APP)
+    done = succeeded(of, pod, 10)
+    assert planned(World((pod, other), requests=(done,)), of).end is None
+    halted = planned(World((crashed, other), requests=(done,)), of)
+    assert halted.end is End.HALTED
+    assert "web-0 has restarted once more (app ended with 3)" in halted.message
 
 
 def test_its_request_names_containers_where_no_restart_does() -> None:

@@ -80,6 +80,10 @@ class RunRequest:
         states = self.request.status.states
         return self.request.completed and bool(states) and all(each.phase == "Succeeded" for each in states)
 
+    def keeps(self, name: str) -> bool:
+        """Whether a container stays the instance that it was: it reloads, or kubelet did not replace it."""
+        return self.request.reloads or self.request.status.state(name).reason is Reason.IMAGE_KEPT
+
     @property
     def given(self) -> Iterator[GivenImage]:
         """The images that it is for."""
