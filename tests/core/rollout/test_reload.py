@@ -112,6 +112,15 @@ def test_a_pod_is_done_when_it_stays_ready_after_its_reload(min_ready: int, stag
     assert only(pod, of, requests=world.requests)[0] is stage
 
 
+def test_a_failed_pod_that_is_retried_reloads_again_even_if_it_has_started_since() -> None:
+    of, pod = reload(), member("web-0", replace(APP, started_at=AFTER))
+    done = succeeded(of, pod, 10)
+    state = RecreateState("app", StatePhase.FAILED, "no", reason=Reason.RELOAD_FAILED)
+    failed = replace(done, request=replace(done.request, status=replace(done.request.status, states=(state,))))
+    (row,) = planned(World((pod,), requests=(failed,), retried=frozenset({failed.request.uid})), of).rows
+    assert (row.stage, row.containers) == (Stage.WAITING, ("app",))
+
+
 def test_a_restart_after_a_reload_speaks_against_the_pod() -> None:
     of, pod = reload(judge=60), member("web-0", APP)
     crashed = member("web-0", replace(APP, container_id="containerd://app-2", restart_count=1, exit_code=3))

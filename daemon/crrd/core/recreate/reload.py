@@ -184,9 +184,9 @@ def _record(view: ReloadView) -> Step:
 def _await_ready(view: ReloadView) -> Step:
     container, now = view.container, view.container.whole.now
     since = container.whole.known.first_seen if view.work.reload_ended is None else view.work.reload_ended
-    why, more_at = NO_MESSAGE, None
-    if view.instance is not None:
-        why, more_at = not_ready(container.status, view.instance, since, now)
+    why, more_at = (
+        (NO_MESSAGE, None) if view.instance is None else not_ready(container.status, view.instance, since, now)
+    )
     look_at = earliest(more_at, now + LOOK_AT_UNREADY)
     return Step(state=_in_progress(view, why), wake_at=look_at, poll_runtime=True)
 
