@@ -15,6 +15,7 @@ from crrd.kube.resources import POLICIES, REQUESTS, Resource
 from crrd_localnode.api.admission import User
 from crrd_localnode.daemons import running_manager
 from tests.manager.test_policies import is_done, is_idle, managing
+from tests.manager.test_restore import newest_kept, prepare, until_left
 from tests.support.cluster import container, on_local_node, states
 from tests.support.daemons import NodeDaemon, second_manager
 from tests.support.faulty_api import Call, FaultyApiServer
@@ -145,3 +146,21 @@ async def test_what_a_policy_needs_in_its_namespace_is_what_its_owner_binds(tmp_
     assert used - granted("crrd-manager") - bound == set(), "calls that no rule allows"
     runs = {("create", "apps.kruise.io", model.PLURAL), ("patch", "", "pods"), ("get", "", "configmaps")}
     assert runs <= used & bound
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here to render manifests")
+async def test_what_a_policy_that_restores_data_needs_is_what_its_owner_binds(tmp_path: Path) -> None:
+    calls: list[Call] = []
+    options: Json = {"tokens": {"m": User("crrd-manager")}, "log": calls.append}
+    async with managing(tmp_path, "m", **options) as managed:
+        await prepare(managed)
+        await managed.config(LOG="bad")
+        await managed.until(lambda status: bool(status.get("bad")) and is_idle(status))
+        managed.cluster.fails.clear()
+        await managed.config(LOG="better")
+        await managed.until(lambda status: newest_kept(status) and len(managed.cluster.stops) > 1)
+        await until_left(managed, 1)
+    open_to_all = {("create", "authorization.k8s.io", "selfsubjectaccessreviews")}
+    used, bound = asked(calls, "crrd-manager") - open_to_all, granted("crrd-restore-config")
+    assert used - granted("crrd-manager") - granted("crrd-read-config") - bound == set(), "calls that no rule allows"
+    assert bound - used == {("restore", "crr.apps.kruise.io", "configmaps")}, "rules that nothing needs"

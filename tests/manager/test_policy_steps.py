@@ -69,6 +69,19 @@ async def test_a_pod_that_crashes_halts_the_run_for_good(managed: Managed) -> No
     assert len(managed.cluster.stops) == 2, "the change back is judged, too"
 
 
+async def test_what_the_owner_allows_early_does_not_overrule_a_judgement(managed: Managed) -> None:
+    await changed(managed, budget={**STEPS, "confirmSteps": True}, judge={"for": "60s"})
+    await managed.cluster.stopped(1)
+    status = await managed.until(lambda status: "Judging" in ready(status).get("message", ""))
+    body = {"metadata": {"annotations": {ANNOTATION_CONTINUE: f"{status['run']['name']}/1"}}}
+    await managed.cluster.client.merge_patch(POLICIES, NAMESPACE, "web", body)
+    await managed.die()
+    await managed.cluster.crash(managed.cluster.stops[0][0])
+    await managed.lead()  # it knows what the owner allows
+    await managed.until(lambda status: judged(status).get("status") == "False")
+    assert len(managed.cluster.stops) == 1
+
+
 async def test_the_owner_allows_the_next_step(managed: Managed) -> None:
     await changed(managed, budget={**STEPS, "confirmSteps": True})
     status = await managed.until(lambda status: "to continue: " in ready(status).get("message", ""))

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import Pin, RecreateState, RequestedContainer, RequestPhase, StatePhase, Status
 from crrd.core.rollout.change import ImageChange
@@ -19,7 +20,7 @@ from crrd.core.rollout.image.state import ImageState
 from crrd.core.rollout.phases import End
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
-from crrd.core.rollout.run import Amount
+from crrd.core.rollout.run import Amount, Run
 from crrd.core.rollout.state import Member, World
 from tests.support.rollouts import (
     START,
@@ -57,6 +58,8 @@ class Model:
     outages: list[str] = field(default_factory=list)  # Pods whose container was stopped without an image on the node
     registry: bool = True  # Whether it has the image
     edited: set[str] = field(default_factory=set)  # Pods to which somebody else has given an image
+    of: Run = RUN
+    kind: ContainerKind = ContainerKind.REGULAR  # Of the container that gets the image
 
     def __post_init__(self) -> None:
         for _ in range(PODS):
@@ -67,7 +70,7 @@ class Model:
 
     def add(self) -> None:
         self.made += 1
-        app = container(image=OLD, container_id=f"containerd://{self.made}-1")
+        app = container(image=OLD, container_id=f"containerd://{self.made}-1", kind=self.kind)
         pod = member(f"web-{self.made}", app, node=NODES[self.made % 2])
         pod = replace(pod, pod=replace(pod.pod, uid=f"uid-{self.made}"))
         self.pods[pod.pod.uid], self.running[pod.pod.uid] = pod, OLD
@@ -93,7 +96,7 @@ class Model:
             self.look()
         assert self.known is not None
         self.now += 1
-        plan = make_plan(self.known, RUN, START + timedelta(seconds=self.now))
+        plan = make_plan(self.known, self.of, START + timedelta(seconds=self.now))
         self.phases.saw(plan)
         for row in image_steps(plan).stop:
             if row.request is not None and row.uid in self.pods and self.image(row.uid) != NEW:
@@ -110,8 +113,8 @@ class Model:
             if row.uid in self.pods and self.image(row.uid) == seen:
                 self.change(row.uid, image=NEW)
         for row in plan.create:
-            if row.uid in self.pods and RUN.request_name(row.uid, row.failed) not in self.requests:
-                found = asked(RUN, self.pods[row.uid])
+            if row.uid in self.pods and self.of.request_name(row.uid, row.failed) not in self.requests:
+                found = asked(self.of, self.pods[row.uid])
                 found = again(found, row.request) if row.request is not None else found
                 target = self.pods[row.uid].pod.containers["app"].container_id
                 wanted = RequestedContainer("app", Pin(target) if target else None, NEW)
@@ -146,13 +149,13 @@ class Model:
             if found.request.completed:
                 continue
             if pod is None:
-                absent = failed(RUN, member("gone"), Reason.POD_GONE)
+                absent = failed(self.of, member("gone"), Reason.POD_GONE)
                 status = absent.request.status
             elif found.request.stopped:  # the manager ends it
-                status = failed(RUN, pod, Reason.RUN_STOPPED).request.status
+                status = failed(self.of, pod, Reason.RUN_STOPPED).request.status
             elif self.image(uid) == NEW:
                 done = self.running[uid] == NEW and pod.ready
-                status = succeeded(RUN, pod).request.status if done else found.request.status
+                status = succeeded(self.of, pod).request.status if done else found.request.status
             elif (pod.pod.node_name, NEW) in self.on_node:
                 state = RecreateState("app", message="present", reason=Reason.IMAGE_PRESENT)
                 status = Status(RequestPhase.RECREATING, (state,))
@@ -228,3 +231,102 @@ def test_no_container_is_stopped_without_its_image(moves: list[str]) -> None:
     assert model.outages == []
     images = {model.image(uid) for uid in model.pods}
     assert (end is End.DONE and images == {NEW}) or end in (End.DONE, End.FAILED), "or it is reported"
+
+
+INIT_RUN = run(image=ImageChange(NEW, (OLD, BAD)), whole_pod=True, max_unavailable=Amount(LIMIT), max_failures=9)
+
+
+@dataclass
+class InitModel(Model):
+    """The same for an init container, which runs only when its pod starts: the node restarts the pod."""
+
+    of: Run = INIT_RUN
+    kind: ContainerKind = ContainerKind.INIT
+
+    def start(self, uid: str) -> None:
+        """The pod starts anew."""
+        self.running[uid] = self.image(uid)
+        at = (START + timedelta(seconds=self.now)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.change(uid, container_id=f"containerd://{uid}-{self.now}", started_at=at, ready=True, waiting_reason="")
+
+    def change(self, uid: str, **changes: object) -> None:
+        """See Model. The API server says when the image was changed."""
+        super().change(uid, **changes)
+        if "image" in changes:
+            at = {"app": START + timedelta(seconds=self.now)}
+            self.pods[uid] = replace(self.pods[uid], image_changes=at)
+
+    def kubelet(self) -> None:
+        """It tries an init container again that could not run. It does nothing for one that has run."""
+        for uid, pod in self.pods.items():
+            if not self.running[uid] and (pod.pod.node_name, self.image(uid)) in self.on_node:
+                self.start(uid)
+
+    def node_daemon(self) -> None:
+        """See Model. A pod that has the image restarts, unless it has done so since its request was created."""
+        for found in self.requests.values():
+            uid, (wanted,) = found.request.pod_uid, found.request.containers
+            if uid not in self.pods or not found.is_open or self.image(uid) != NEW:
+                continue
+            pod = self.pods[uid].pod
+            if wanted.context is not None and wanted.context.container_id == pod.containers["app"].container_id:
+                if (pod.node_name, NEW) not in self.on_node:
+                    self.outages.append(uid)
+                self.now += 1
+                self.start(uid)
+        super().node_daemon()
+
+    def restart(self) -> None:
+        """A pod restarts by itself, for example because its sandbox has died."""
+        self.now += 1
+        self.start(min(self.pods))
+
+    def node_dies(self) -> None:
+        """All open requests end, because their node is down for too long."""
+        for name, found in tuple(self.requests.items()):
+            if not found.request.completed:
+                lost = failed(self.of, self.pods.get(found.request.pod_uid, member("gone")), Reason.NO_ANSWER)
+                self.requests[name] = replace(found, request=replace(found.request, status=lost.request.status))
+
+    def expire(self) -> None:
+        """All requests that have ended are deleted."""
+        self.requests = {name: each for name, each in self.requests.items() if not each.request.completed}
+
+
+SEEN: dict[str, Callable[[InitModel], object]] = {
+    **HAPPENINGS,
+    "restart": InitModel.restart,
+    "node dies": InitModel.node_dies,
+    "expire": InitModel.expire,
+}
+
+
+GIVEN = ["step", "pull", "look", "step", "node", "look", "step"]
+"""After these, the first pods have the image, and their requests are open."""
+
+
+@settings(max_examples=200)
+@example([*GIVEN, "node dies", "expire"])
+@example([*GIVEN, "node dies", "expire", "restart"])
+@given(st.lists(st.sampled_from((*OFTEN, *SEEN, "node dies", "expire", "expire")), max_size=60))
+def test_no_pod_keeps_an_image_that_its_init_container_has_not_run(moves: list[str]) -> None:
+    """Whatever ends between the change of a pod and its restart, the run is not done before the pod was restarted."""
+    model = InitModel()
+    for move in moves:
+        SEEN[move](model)
+        model.kubelet()
+        assert model.outages == []
+    end = None
+    for _ in range(60):
+        model.look()
+        end = model.step().end
+        if end is not None:
+            break
+        model.pull()
+        model.node_daemon()
+        model.kubelet()
+        model.late()
+    assert model.outages == []
+    assert end in (End.DONE, End.FAILED)
+    if end is End.DONE:
+        assert set(model.running.values()) == {NEW}

@@ -21,7 +21,7 @@ from crrd.core.rollout.rows import count_done
 from crrd.core.rollout.run import Amount, Run
 from crrd.core.rollout.standing import RowMemo
 from crrd.core.rollout.state import Measured, Member, World
-from tests.support.rollouts import NOW, Phases, asked, member, run, succeeded
+from tests.support.rollouts import NOW, Phases, asked, member, run, succeeded, workload
 
 PODS, STEPS, JUDGE = 6, (1, 3), 5
 SECOND = timedelta(seconds=1)
@@ -44,20 +44,26 @@ class Model:
     halted: bool = False  # A process has recorded it
     number: int = 0  # Of steps that were over in the last plan
     made: int = 0
+    down: bool = False  # Whether one of the two nodes is
+    confirmed: int = 0  # Steps that the user has allowed to end
 
     def __post_init__(self) -> None:
         for _ in range(PODS):
             self._add()
 
     def _add(self) -> None:
-        pod = member(f"web-{self.made}", created="2026-01-01T11:00:00Z" if self.made < PODS else rfc3339(self.now))
+        node = f"node-{self.made % 2}"
+        pod = member(
+            f"web-{self.made}", node=node, created="2026-01-01T11:00:00Z" if self.made < PODS else rfc3339(self.now)
+        )
         self.pods[pod.pod.uid] = pod
         self.made += 1
 
     def plan(self) -> Plan:
-        world = World(tuple(self.pods.values()), tuple(self.requests.values()), measured=self.measured)
-        plain = make_plan(world, self.run, self.now)
-        assert make_plan(world, self.run, self.now, memo=self.memo) == plain
+        parts = tuple(self.pods.values()), tuple(self.requests.values()), workload(PODS)
+        world = World(*parts, measured=self.measured, down=frozenset({"node-1"} if self.down else ()))
+        plain = make_plan(world, self.run, self.now, confirmed=self.confirmed)
+        assert make_plan(world, self.run, self.now, confirmed=self.confirmed, memo=self.memo) == plain
         return plain
 
     def step(self) -> None:
@@ -120,7 +126,8 @@ class Model:
         self.memo, self.measured, self.phases = RowMemo(), None, Phases()
 
     def node_ends(self, which: int) -> None:
-        there = [uid for uid, each in self.requests.items() if not each.request.completed and uid in self.pods]
+        open_ones = [uid for uid, each in self.requests.items() if not each.request.completed and uid in self.pods]
+        there = [uid for uid in open_ones if not (self.down and self.pods[uid].pod.node_name == "node-1")]
         if not there:
             return
         uid = there[which % len(there)]
@@ -136,7 +143,7 @@ class Model:
         self.requests[uid] = replace(found, request=replace(found.request, status=status))
 
     def _restarted(self, which: int) -> str | None:
-        there = [uid for uid in self.done_at if uid in self.pods]
+        there = [uid for uid in self.done_at if uid in self.pods and not self.pods[uid].pod.ended]
         return there[which % len(there)] if there else None
 
     def crashes(self, which: int) -> None:
@@ -159,6 +166,25 @@ class Model:
             self.pods[uid] = replace(self.pods[uid], ready=not self.pods[uid].ready, ready_since=self.now)
             self.done_at[uid] = self.now
 
+    def node_goes_or_comes(self, _: int) -> None:
+        """Its pods become unready, and ready again. Those that have ended stay so."""
+        self.down = not self.down
+        for uid, pod in self.pods.items():
+            if pod.pod.node_name == "node-1" and not pod.pod.ended:
+                self.pods[uid] = replace(pod, ready=not self.down, ready_since=self.now)
+                if uid in self.done_at:
+                    self.done_at[uid] = self.now
+
+    def evicted(self, which: int) -> None:
+        uid = self._restarted(which)
+        if uid is not None:
+            pod = self.pods[uid]
+            self.pods[uid] = replace(pod, pod=replace(pod.pod, phase="Failed"), ready=False, disrupted=True)
+
+    def allows(self, _: int) -> None:
+        """The user allows the next step, early or late, as by an annotation."""
+        self.confirmed = max(self.confirmed, self.plan().part.number + 1)
+
     def deleted(self, which: int) -> None:
         uid = sorted(self.pods)[which % len(self.pods)]
         del self.pods[uid]
@@ -180,18 +206,22 @@ HAPPENINGS: Mapping[str, Callable[[Model, int], None]] = {
     "crashes": Model.crashes,
     "toggles": Model.toggles,
     "deleted": Model.deleted,
+    "node_goes_or_comes": Model.node_goes_or_comes,
+    "evicted": Model.evicted,
+    "allows": Model.allows,
     "measures": Model.measures,
 }
-_often = (
-    ["step"] * 6 + ["node_ends"] * 5 + ["passes"] * 5 + ["measures"] * 2 + ["dies", "crashes", "toggles", "deleted"]
-)
+_often = ["step"] * 6 + ["node_ends"] * 5 + ["passes"] * 5 + ["measures"] * 2 + ["node_goes_or_comes"] * 2
+_often += ["dies", "crashes", "toggles", "deleted", "evicted", "allows"]
 _schedules = st.lists(st.tuples(st.sampled_from(_often), st.integers(0, 30)), min_size=10, max_size=80)
 
 
-@given(_schedules, st.booleans())
-def test_no_pod_beyond_the_step_without_a_judgement_of_yes(schedule: list[tuple[str, int]], metrics: bool) -> None:
+@given(_schedules, st.booleans(), st.sampled_from([0, None]))
+def test_no_pod_beyond_the_step_without_a_judgement_of_yes(
+    schedule: list[tuple[str, int]], metrics: bool, pause: int | None
+) -> None:
     digest = "digest" if metrics else ""
-    model = Model(run(steps=STEPS, step_pause=0, judge=JUDGE, max_unavailable=Amount(PODS), metrics_digest=digest))
+    model = Model(run(steps=STEPS, step_pause=pause, judge=JUDGE, max_unavailable=Amount(PODS), metrics_digest=digest))
     for what, which in schedule:
         HAPPENINGS[what](model, which)
         model.step()
@@ -203,6 +233,10 @@ def test_a_run_whose_pods_behave_from_now_on_ends(schedule: list[tuple[str, int]
     model = Model(run(steps=STEPS, step_pause=2, judge=JUDGE, max_unavailable=Amount(PODS)))
     for what, which in schedule:
         HAPPENINGS[what](model, which)
+    if model.down:
+        model.node_goes_or_comes(0)
+    for uid in [uid for uid, pod in model.pods.items() if pod.pod.ended]:
+        model.deleted(sorted(model.pods).index(uid))
     for _ in range(60):
         model.step()
         for uid, pod in model.pods.items():

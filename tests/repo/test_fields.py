@@ -107,6 +107,7 @@ CRONS: list[Any] = [
 """What else is no cron expression, and no time zone, is not in the CRD."""
 KEPT: dict[str, list[Any]] = {
     "spec.podName": ["", "a", "web-1.x", "a" * 254],
+    "spec.containers[].statusContext.containerID": ["containerd://x"],
     "spec.containers[].statusContext": [{"containerID": "containerd://x", "restartCount": 1}, {"restartCount": 1}],
     "spec.triggers.schedule": [{"cron": "0 4 * * *"}],
     "spec.triggers.schedule.cron": CRONS,

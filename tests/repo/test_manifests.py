@@ -129,7 +129,10 @@ def test_each_right_of_the_daemons_is_in_the_table_of_what_a_thief_could_do() ->
     owners = {
         "node daemon": ("crrd-node", "crrd-serve-requests"),
         "manager": ("crrd-manager", "crrd-manage-requests"),
-        "manager, where bound": ("crrd-read-config", "crrd-read-secrets", "crrd-update-images", "crrd-patch-pods"),
+        "manager, where bound": (
+            *("crrd-read-config", "crrd-read-secrets", "crrd-update-images", "crrd-patch-pods"),
+            "crrd-restore-config",
+        ),
     }
     for owner, names in owners.items():
         cells = [cell for to, cell, _, thief in rows if to.strip() == owner and thief.strip()]

@@ -45,6 +45,8 @@ async def test_a_pod_that_crashes_in_the_judgement_is_the_only_one(cluster: Play
     assert f"the judgement of step 1 of 2 is no: {first} has restarted once more; 2 left" in ended.out
     assert "to continue in spite of it: " in ended.out
     assert cluster.stops == [(first, "app")]
+    repeated = await cluster.recreate(*OF_WEB, "--steps", "1", "--judge", "60s", "--yes")
+    assert (repeated.code, cluster.stops) == (1, [(first, "app")]), "as a Job does it"
     again = await cluster.recreate("resume", "run")
     assert (again.code, cluster.stops) == (1, [(first, "app")]), "a no stays no"
     assert f"{first} has restarted once more" in again.out

@@ -82,9 +82,11 @@ async def test_patches_cannot_do_it(cluster: PlayedCluster) -> None:
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (("-c", "app"), "--container: all containers of a pod restart"),
-        (("--image", "i:2"), "--image: it gives one container another image"),
-        (("--image-from-template",), "--image-from-template: it gives one container another image"),
+        (
+            ("-c", "app"),
+            "--container: all containers of a pod restart (-c is for the init container that gets an --image)",
+        ),
+        (("--image-from-template",), "--image-from-template: it gives containers that run another image"),
     ],
 )
 def test_what_does_not_fit_is_refused(flags: tuple[str, ...], problem: str) -> None:

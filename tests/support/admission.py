@@ -310,9 +310,36 @@ CREATE_REFUSALS = [
         spec(wholePod=True, containers=[], strategy={"terminationGracePeriodSeconds": 5}),
     ),
     Refusal(
-        "whole pod with an image",
-        "spec.wholePod must be false, because the request has an image",
+        "whole pod with an image of a container that runs",
+        "spec.wholePod must be false: 'app' is no init container, and gets its image while the pod runs",
         spec(wholePod=True, containers=[{"name": "app", "image": "app:2"}]),
+    ),
+    Refusal(
+        "whole pod with an image of an unknown container",
+        "spec.containers[0].name must name a container of pod 'web-0': container 'other' not found",
+        spec(wholePod=True, containers=[{"name": "other", "image": "app:2"}]),
+        lambda pod: pod["spec"].update(containers=[{"name": "app"}, {"name": "log"}]),
+    ),
+    Refusal(
+        "whole pod with two images",
+        "spec.containers must have an image for only one init container",
+        spec(wholePod=True, containers=[{"name": "setup", "image": "app:2"}, {"name": "app", "image": "app:2"}]),
+    ),
+    Refusal(
+        "whole pod with an init container without an image",
+        "spec.containers must be left out, or name all containers of pod 'web-0': app, log, once, proxy",
+        spec(wholePod=True, containers=[{"name": "setup"}]),
+    ),
+    Refusal(
+        "image of an init container without the whole pod",
+        "spec.containers[0].name must name a container or a native sidecar: 'setup' is an init container",
+        containers({"name": "setup", "image": "app:2"}),
+    ),
+    Refusal(
+        "whole pod with an image and force",
+        "spec.strategy.forceRecreate must be left out: kubelet stops the container for its new image",
+        spec(wholePod=True, containers=[{"name": "setup", "image": "app:2"}], strategy={"forceRecreate": True}),
+        lambda pod: pod["spec"].update(containers=[{"name": "app"}, {"name": "log"}]),
     ),
     Refusal(
         "whole pod whose hook would fail",

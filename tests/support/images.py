@@ -7,6 +7,7 @@ two: a pause image for sandboxes and a busybox image with a shell, both with the
 import hashlib
 import io
 import json
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Mapping
@@ -75,11 +76,14 @@ def write_archive(target: Path, busybox: Path) -> None:
         (BUSYBOX_IMAGE, ["/bin/sh"], "1"),
         (BUSYBOX_IMAGE_2, ["/bin/sh"], "2"),
     )
-    runs = {
-        name: {"Env": ["PATH=/bin"], "Cmd": command, "Labels": {"revision": revision}}
-        for name, command, revision in images
-    }
+    runs = {name: {"Env": ["PATH=/bin", f"REVISION={revision}"], "Cmd": command} for name, command, revision in images}
     write_images(target, _layer(busybox), runs)
+
+
+def write_busybox(target: Path, *names: str) -> None:
+    """Write an archive of the busybox image by other names, for example that of a manifest in the docs."""
+    layer = _layer(Path(shutil.which("busybox") or "/bin/busybox"))
+    write_images(target, layer, {name: {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"]} for name in names})
 
 
 def write_images(target: Path, layer: bytes, images: Mapping[str, Mapping[str, Any]]) -> None:

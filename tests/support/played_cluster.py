@@ -30,6 +30,11 @@ NAMESPACE = "default"
 BUDGETS = Resource("poddisruptionbudgets", "policy")
 
 
+def gets_image(request: Json) -> Json | None:
+    """Return the container of a request that gets another image, None if there is none."""
+    return next((dict(each) for each in request["spec"]["containers"] if each.get("image")), None)
+
+
 class PlayedCluster:
     """One namespace of a cluster. `played` yields a running one."""
 
@@ -110,23 +115,23 @@ class PlayedCluster:
             for spec in pod["spec"]["containers"]
         ]
         await self._status(pod["metadata"]["name"], statuses, ready=ready)
-        await self._run_initial(pod, started)
+        await self.run_initial(pod, started)
 
-    async def _run_initial(self, pod: Json, started: str) -> None:
+    async def run_initial(self, pod: Json, started: str) -> None:
         """Set its init containers to ended, if it has any."""
-        names = [each["name"] for each in pod["spec"].get("initContainers", ())]
+        images = {each["name"]: each["image"] for each in pod["spec"].get("initContainers", ())}
         before = {each["name"]: each for each in pod.get("status", {}).get("initContainerStatuses", ())}
         statuses = [
             {
                 "name": name,
-                "image": "i:1",
+                "image": image,
                 "imageID": "",
                 "containerID": f"containerd://{secrets.token_hex(32)}",
                 "restartCount": before[name]["restartCount"] + 1 if name in before else 0,
                 "ready": True,
                 "state": {"terminated": {"exitCode": 0, "startedAt": started, "finishedAt": started}},
             }
-            for name in names
+            for name, image in images.items()
         ]
         if statuses:
             body = {"status": {"initContainerStatuses": statuses}}
@@ -208,11 +213,8 @@ class PlayedCluster:
 
     def _begin(self, request: Json) -> None:
         meta = request["metadata"]
-        if meta["uid"] in self._seen or (meta.get("labels") or {}).get(LABEL_ACTIVE) not in (
-            ACTIVE,
-            ACTIVE_POD,
-            ACTIVE_RELOAD,
-        ):
+        own = (meta.get("labels") or {}).get(LABEL_ACTIVE) in (ACTIVE, ACTIVE_POD, ACTIVE_RELOAD)
+        if meta["uid"] in self._seen or not own or gets_image(request) is not None:  # see `played_images`
             return
         self._seen.add(meta["uid"])
         task = asyncio.create_task(self._serve(request))
@@ -229,12 +231,10 @@ class PlayedCluster:
             if request["metadata"]["labels"][LABEL_ACTIVE] == ACTIVE_RELOAD:
                 self.reloads += [(pod_name, each["name"]) for each in request["spec"]["containers"]]
             elif not reason:
-                await self._recreate(request, pod_name)
+                await self.restart(request, pod_name)
             await self.goes_on.wait()
             if not reason:
-                pod = dict(await self.client.get(PODS, NAMESPACE, pod_name))
-                ready = [{**each, "ready": True} for each in pod["status"]["containerStatuses"]]
-                await self._status(pod_name, ready, ready=True)
+                await self.settle(pod_name)
             phase = StatePhase.FAILED if reason else StatePhase.SUCCEEDED
             states = [
                 {
@@ -247,16 +247,24 @@ class PlayedCluster:
             done = {"phase": "Completed", "completionTime": rfc3339(self.api.now()), "containerRecreateStates": states}
             await self._told(name, done)
 
-    async def _recreate(self, request: Json, pod_name: str) -> None:
-        """Replace the target instances by the next ones, except those that have changed since."""
+    async def restart(self, request: Json, pod_name: str, *, runs: bool = True, starts: bool = True) -> None:
+        """Replace the target instances by the next ones, except those that have changed since.
+
+        `runs`: whether they run until then. `starts`: whether the next ones start.
+        """
         pod = dict(await self.client.get(PODS, NAMESPACE, pod_name))
-        meant = {each["name"]: each["statusContext"]["containerID"] for each in request["spec"]["containers"]}
+        named = (each for each in request["spec"]["containers"] if "statusContext" in each)
+        meant = {each["name"]: each["statusContext"]["containerID"] for each in named}
         statuses = []
         for each in pod["status"]["containerStatuses"]:
             if meant.get(each["name"]) != each["containerID"]:
                 statuses.append(each)
                 continue
-            self.stops.append((pod_name, each["name"]))
+            if runs:
+                self.stops.append((pod_name, each["name"]))
+            if not starts:
+                statuses.append({**each, "ready": False, "state": {"waiting": {"reason": "PodInitializing"}}})
+                continue
             new = {
                 "containerID": f"containerd://{secrets.token_hex(32)}",
                 "restartCount": each["restartCount"] + 1,
@@ -266,10 +274,16 @@ class PlayedCluster:
             statuses.append({**each, **new})
         await self._status(pod_name, statuses, ready=False)
         if request["spec"].get("wholePod"):
-            await self._run_initial(pod, rfc3339(self.api.now()))
+            await self.run_initial(pod, rfc3339(self.api.now()))
 
     async def _told(self, name: str, status: Json) -> None:
         await self.client.merge_patch(REQUESTS, NAMESPACE, name, {"status": status}, subresource="status")
+
+    async def settle(self, pod_name: str) -> None:
+        """Let all containers of a pod become ready."""
+        pod = dict(await self.client.get(PODS, NAMESPACE, pod_name))
+        ready = [{**each, "ready": True} for each in pod["status"]["containerStatuses"]]
+        await self._status(pod_name, ready, ready=True)
 
     async def end(self) -> None:
         """Stop serving."""

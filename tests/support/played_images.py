@@ -11,21 +11,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crrd.core.api.time import rfc3339
-from crrd.core.api.types import ANNOTATION_STOPPED
+from crrd.core.api.types import ANNOTATION_STOPPED, LABEL_ACTIVE
 from crrd.core.rollout.image.pull import LABEL_PULL
 from crrd.core.rollout.image.template import read_content
 from crrd.kube.resources import PODS, REPLICA_SETS, REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd_localnode.workload import RESOURCES
-from tests.support.played_cluster import NAMESPACE, PlayedCluster
+from tests.support.played_cluster import NAMESPACE, PlayedCluster, gets_image
 from tests.support.spelled import digest_of
 
 Json = dict[str, Any]
 
 
 def image_of(pod: Json, name: str = "app") -> str:
-    """Return the image of a container in the spec."""
-    return next(str(each["image"]) for each in pod["spec"]["containers"] if each["name"] == name)
+    """Return the image of a container, or of an init container, in the spec."""
+    there = (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ()))
+    return next(str(each["image"]) for each in there if each["name"] == name)
 
 
 def image_id_of(image: str) -> str:
@@ -80,7 +81,7 @@ class Images:
                 await self._kubelet(pod)
         by_name = {pod["metadata"]["name"]: pod for pod in pods}
         for request in await self.cluster.requests():
-            if request["metadata"]["labels"].get("crr.apps.kruise.io/active") == "image":
+            if gets_image(request) is not None and LABEL_ACTIVE in request["metadata"]["labels"]:
                 await self._serve(request, by_name.get(request["spec"]["podName"]))
         for deployment in (
             await self.cluster.client.list_all(RESOURCES["Deployment"], dict, namespace=NAMESPACE)
@@ -119,7 +120,7 @@ class Images:
         await self.cluster.client.merge_patch(PODS, NAMESPACE, name, {"status": status}, subresource="status")
 
     async def _serve(self, request: Json, pod: Json | None) -> None:
-        (wanted,) = request["spec"]["containers"]
+        wanted = gets_image(request) or {}
         name, image = wanted["name"], wanted["image"]
         if request.get("status", {}).get("phase") == "Completed":
             return
@@ -129,7 +130,10 @@ class Images:
             where = NAMESPACE, request["metadata"]["name"]
             await self.cluster.client.merge_patch(REQUESTS, *where, body, subresource="status")
             return
-        found = next(each for each in pod["status"]["containerStatuses"] if each["name"] == name)
+        kinds = ("containerStatuses", "initContainerStatuses")
+        found = next(each for kind in kinds for each in pod["status"].get(kind, ()) if each["name"] == name)
+        if request["spec"].get("wholePod") and image_of(pod, name) == image and not self.stuck:
+            found = await self._restart(request, pod, name)
         state = {"name": name, "phase": "Pending", "reason": "ImagePresent", "message": "present"}
         phase = "Recreating"
         if self.grace:
@@ -153,9 +157,28 @@ class Images:
                 "Completed",
             )
         at = {"completionTime": rfc3339(self.cluster.api.now())} if phase == "Completed" else {}
-        status = {"phase": phase, "containerRecreateStates": [state], **at}
+        others = ({**state, "name": each["name"]} for each in request["spec"]["containers"] if each["name"] != name)
+        status = {"phase": phase, "containerRecreateStates": [state, *others], **at}
         body, subject = {"status": status}, request["metadata"]["name"]
         await self.cluster.client.merge_patch(REQUESTS, NAMESPACE, subject, body, subresource="status")
+
+    async def _restart(self, request: Json, pod: Json, name: str) -> Json:
+        """Restart a pod that has the image of its init container, once. Return the status of that."""
+        pod_name, image = pod["metadata"]["name"], image_of(pod, name)
+        (found,) = (each for each in pod["status"]["initContainerStatuses"] if each["name"] == name)
+        if found["image"] == image:
+            return dict(found)
+        if image not in self.on_node:
+            self.outages.append(pod_name)
+        waits = "waiting" in found["state"]  # it has failed, and kubelet has not started the others since
+        await self.cluster.restart(request, pod_name, runs=not waits, starts=image != self.bad)
+        if image == self.bad:  # kubelet tries it again and again
+            waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
+            status = {"initContainerStatuses": [{**found, "image": image, "ready": False, "state": waiting}]}
+            await self._write_pod(pod, status)
+        else:
+            await self.cluster.settle(pod_name)
+        return {**found, "image": image}
 
     async def _control(self, deployment: Json) -> None:
         """Count the pods of the ReplicaSet with the Deployment's template, as its controller does."""

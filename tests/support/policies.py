@@ -27,6 +27,9 @@ _CHECKED = (
     *((*_REQUESTS, verb) for verb in ("serve", "manage")),
     *((*_MARKS, verb) for verb in ("refresh", "update-images", "respell")),
     *(("", "pods", verb) for verb in ("update", "patch")),
+    ("crr.apps.kruise.io", "configmaps", "restore"),
+    ("", "configmaps", "update"),
+    ("apps", "controllerrevisions", "update"),
 )
 """Group, resource and verb of the rights that policies ask RBAC for."""
 

@@ -102,6 +102,7 @@ class PolicyWorld:
         self.stops: list[tuple[float, str, str]] = []  # Time, pod and policy
         self.resumed = 0.0
         self.blind = False  # Whether a manager has missed changes of pods, or has had no record of an object
+        self.bad: set[str | None] = set()  # Values with which no container becomes ready
         self._noticed = True  # Whether a manager has looked since the policies were suspended
         self._leader: asyncio.Task[Any] | None = None
         self._made = 0
@@ -289,7 +290,7 @@ class PolicyWorld:
         self.loop.call_later(1.5, self._ready, pod, pod.starts)
 
     def _ready(self, pod: Pod, start: int) -> None:
-        if not pod.gone and pod.starts == start and pod.started is not None:
+        if not pod.gone and pod.starts == start and pod.started is not None and not self.bad & {*pod.values.values()}:
             pod.ready = True
             self._show(pod)
 
@@ -352,7 +353,8 @@ class PolicyWorld:
 
     def _created(self, resource: Resource, body: Json) -> Json:
         """Admission, and the node daemon that notices the request."""
-        assert resource.plural == REQUESTS.plural
+        if resource.plural != REQUESTS.plural:
+            return body
         pod = self.pods.get(body["spec"]["podName"])
         shown = self.api.find(PODS, QUIET, pod.name) if pod is not None else None
         found = reviewed({"apiVersion": API_VERSION, "kind": KIND, **body}, dict(shown) if shown is not None else None)

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.images import write_busybox
 from tests.support.manifests import MANIFESTS
 from tests.tools.cluster.cluster import RealCluster as Machines
-from tests.tools.cluster.image import write_crrd_image
+from tests.tools.cluster.image import NAME, write_crrd_image
 from tests.tools.cluster.node import Node
 
 VARIABLE = "CRRD_TEST_CLUSTER"
@@ -29,14 +30,19 @@ def kubectl(found: Machines, *words: str, kubeconfig: Path | None = None) -> str
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-@contextmanager
-def installed(found: Machines, folder: str = "default") -> Iterator[Machines]:
-    """Install this checkout as pods, with an image of it, from a folder of manifests, and uninstall it in the end."""
+def load_crrd(found: Machines) -> None:
+    """Import an image of this checkout on all nodes."""
     with tempfile.TemporaryDirectory() as temporary:
         archive = Path(temporary) / "crrd.tar"
         write_crrd_image(archive)
         for node in found.nodes:
             node.load(archive)
+
+
+@contextmanager
+def installed(found: Machines, folder: str = "default") -> Iterator[Machines]:
+    """Install this checkout as pods, with an image of it, from a folder of manifests, and uninstall it in the end."""
+    load_crrd(found)
     kubectl(found, "apply", "-k", str(MANIFESTS / folder))
     try:
         if folder == "default":
@@ -48,6 +54,21 @@ def installed(found: Machines, folder: str = "default") -> Iterator[Machines]:
         words = ["sh", str(MANIFESTS / "uninstall.sh"), "-k", str(MANIFESTS / folder)]
         environment = {**os.environ, "KUBECONFIG": str(found.plan.kubeconfig)}
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=environment)
+
+
+@contextmanager
+def namespace(found: Machines, name: str) -> Iterator[str]:
+    """Have the image of the docs' examples on all nodes, and a namespace that is gone in the end."""
+    with tempfile.TemporaryDirectory() as temporary:
+        archive = Path(temporary) / "busybox.tar"
+        write_busybox(archive, f"{NAME.rpartition('/')[0]}/busybox:1.36")
+        for node in found.nodes:
+            node.load(archive)
+    kubectl(found, "create", "namespace", name)
+    try:
+        yield name
+    finally:
+        kubectl(found, "delete", "namespace", name)
 
 
 def roll_out(found: Machines) -> None:
@@ -76,11 +97,11 @@ def broken(node: Node, *parts: str) -> Iterator[None]:
             node.start_kubelet()
 
 
-def missing() -> str:
-    """Return why there are no three nodes to test with, or ""."""
+def missing(count: int = 3) -> str:
+    """Return why there are not so many nodes to test with, or ""."""
     found = machines()
     if found is None:
         return f"needs a cluster of python -m tests.tools.cluster ({VARIABLE})"
     if shutil.which("kubectl") is None:
         return "needs kubectl"
-    return "" if len(found.nodes) >= 3 else "needs three nodes"
+    return "" if len(found.nodes) >= count else f"needs {count} nodes"

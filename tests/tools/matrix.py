@@ -30,9 +30,9 @@ _ON_CLUSTER = ("policies", "runs_of_others", "uninstall")
 TESTS = ("tests/e2e", *(f"tests/repo/test_{each}_on_cluster.py" for each in _ON_CLUSTER))
 LONGER = (
     *("test_three_nodes.py", "test_thousand.py", "test_upgrades.py", "test_image_trouble.py"),
-    *("test_second_sandbox.py", "test_second_sandbox_kills.py"),
+    *("test_second_sandbox.py", "test_second_sandbox_kills.py", "test_quickstart.py", "test_recipes.py"),
 )
-"""Those of tests/e2e that need several nodes or kubelets, or take long. They have commands of their own."""
+"""Those of tests/e2e that need several nodes or kubelets, install crrd, or take long. They have own commands."""
 
 
 @dataclass(eq=False)  # pytest keeps plugins in sets

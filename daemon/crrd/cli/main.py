@@ -31,6 +31,7 @@ COMMANDS = {
     "doctor": "check an installation: CRD, admission, daemons, clocks and rights",
     "explain": "show what a request waits for, and what to do",
     "recreate": "restart containers of a whole workload, a few pods at a time",
+    "policies": "print policies in place of what another tool does (Stakater Reloader)",
     "forecast": "show which containers a kubelet upgrade would restart, and why",
     "demo": "restart a container on a local demo node",
     "completion": "print a shell completion script for `crrd recreate`",

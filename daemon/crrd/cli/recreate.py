@@ -150,14 +150,12 @@ def _check_steps(given: Mapping[str, Any]) -> None:
 
 def _check_whole_pod(given: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for a flag that does not fit to --whole-pod."""
-    image = "it gives one container another image"
-    for flag, name, why in (
-        ("--container", "container", "all containers of a pod restart"),
-        ("--image", "image_name", image),
-        ("--image-from-template", "follows_template", image),
-    ):
-        if given.get(name):
-            raise ConfigurationError(f"--whole-pod cannot be used with {flag}: {why}")
+    if given.get("container") and not given.get("image_name"):
+        why = "all containers of a pod restart (-c is for the init container that gets an --image)"
+        raise ConfigurationError(f"--whole-pod cannot be used with --container: {why}")
+    if given.get("follows_template"):
+        why = "it gives containers that run another image"
+        raise ConfigurationError(f"--whole-pod cannot be used with --image-from-template: {why}")
 
 
 def _check_reload(given: Mapping[str, Any]) -> None:

@@ -61,6 +61,7 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
         "  %(prog)s deployment/web --whole-pod                init containers run again, and the pods stay\n"
         "  %(prog)s deployment/web --reload                   containers read their new files, and do not restart\n"
         "  %(prog)s deployment/web -c proxy --image proxy:1.2 --template adopt\n"
+        "  %(prog)s deployment/web --whole-pod -c render --image render:1.2 --template adopt    for an init container\n"
         "  %(prog)s deployment/web --image-from-template      the template of a paused Deployment has it already\n"
         '  %(prog)s -l app=web -c app,sidecar --ordered --unready-grace 5s --reason "log level"\n'
         "  %(prog)s pod/web-7d4b9c -c app --dry-run\n"
@@ -77,7 +78,7 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
     names("-c", "--container", help="containers to restart, in this order")
     first = "restart this many pods first, then ask whether to continue"
     flag("--partition", first, convert=read_amount, metavar="N|N%")
-    steps = "restart the pods in steps, each as long as the pods of the steps before are done, for example 1,10%,50%"
+    steps = "restart the pods in steps, each as long as the pods of the steps before are done, for example 1,10%%,50%%"
     flag("--steps", steps, convert=read_steps, metavar="N|N%,...", dest="parts")
     pause = "with --steps: time between two steps, or wait for resume --yes"
     flag("--step-pause", pause, shown="none", convert=_pause, metavar="TIME|wait")
@@ -106,7 +107,10 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
         " (default: %(default)s)"
     )
     add("--via", choices=tuple(Via), type=Via, default=Via.AUTO, help=via)
-    whole = "restart whole pods in place, with their init containers; their IPs may change (docs/recreate.md)"
+    whole = (
+        "restart whole pods in place, with their init containers; their IPs may change (docs/recreate.md). "
+        "With --image, -c names the init container that gets it"
+    )
     add_switch(parser, "--whole-pod", text=whole)
     reload = "have containers reload their files as their pods declare it, and restart nothing (docs/recreate.md)"
     add_switch(parser, "--reload", text=reload)

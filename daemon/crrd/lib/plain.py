@@ -9,7 +9,8 @@ import textwrap
 from collections.abc import Sequence
 
 LINE_CHARACTERS = 1024  # Longest message that is kept as one line, for a request's status and events
-_VERBS = "-n|api-resources|apply|delete|describe|get|label|logs|rollout|set"  # Of kubectl, as far as crrd suggests them
+_VERBS = "-n|api-resources|apply|create|delete|describe|get|label|logs|rollout|set"
+"""Of kubectl, as far as crrd suggests them."""
 _COMMAND = re.compile(
     rf"\b(?:kubectl(?= (?:{_VERBS})\b)|(?:kubectl|crrd) recreate(?= [^-])|crrd (?:explain|doctor)\b(?! --))"
 )

@@ -30,8 +30,8 @@ from crrd.rollout.session import Session
 _FINAL_WRITES_SECONDS = 5.0  # Time limit for an event, and after Ctrl-C for cleaning up, because the user waits
 
 
-async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -> End:
-    """Carry out the run, with events on the workload before and after. Return how it ended.
+async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str, *, resumed: bool = False) -> End:
+    """Carry out the run, with events on the workload before and after. Return how it ended. `resumed`: see Runner.
 
     Raises CancelledError if it is interrupted or the output is closed, and the error that stops it, for example a right
     that was lost. Each way out has its last line and its event, and leaves the run to be continued.
@@ -40,7 +40,8 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str) -
     parts = session.client, cluster, session.clock, session.display, writer
     ask = Prometheus(token_of_file, None, os.environ).ask
     judge = MetricsJudge(command.metrics, ask, session.clock.now)
-    runner = Runner(*parts, times=Times(command.timeout), remedies=FLAGS, yes=command.yes, judge=judge)
+    times, yes = Times(command.timeout), command.yes
+    runner = Runner(*parts, times=times, remedies=FLAGS, yes=yes, resumed=resumed, judge=judge)
     try:
         session.display.begin(run, begins)
         await _record(session, run, BEGUN, run.describe(len(cluster.world().members)))

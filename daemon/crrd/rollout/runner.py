@@ -12,6 +12,7 @@ from functools import partial
 
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.rollout.limits import Limits, Times
+from crrd.core.rollout.parts import PartState
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.progress import LIVE_SECONDS, Progress
@@ -53,18 +54,20 @@ class Runner:
         times: Times,
         remedies: Remedies,
         yes: bool = False,
+        resumed: bool = False,
         judge: MetricsJudge = NO_METRICS,
     ) -> None:
         """`cluster` is already entered.
 
-        With `yes`, the user allows what follows the first part, or the step that waits for that when this process
-        begins. `remedies` are what its user can do about waits.
+        With `yes`, the user allows what follows the first part. If the user has `resumed` the run, this is also about
+        the step that waits or was refused when this process begins. `remedies` are what its user can do about waits.
         """
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
         self.writer, self._requests, self._memo = writer, RequestWriter(writer.maker, cluster, clock), RowMemo()
         self._limits, self._is_turn = Limits(times, loop_time()), times.is_turn
-        self._yes, self._remedies, self._judge = yes, remedies, judge
+        self._yes, self._resumed, self._remedies, self._judge = yes, resumed, remedies, judge
         self.confirmed = 0  # How many steps the user has allowed to end
+        self._overruled = 0  # How many of them although the judgement was no
         self.is_unanswered = False  # Whether the run was interrupted, and a write may still be carried out
         self._written: object = None  # The state of the progress that was written last
         self._write_at = 0.0  # The loop's time of the next write of the same state
@@ -108,12 +111,12 @@ class Runner:
         if latest != run:
             self._display.print_line("another process has changed the options of this run; using the new options")
         make = partial(make_plan, world, latest, self._clock.now(), memo=self._memo)
-        plan = make(confirmed=self.confirmed)
+        plan = make(confirmed=self.confirmed, overruled=self._overruled)
         if self._yes and not trouble:
             self._yes = False
-            if plan.part.waits_for_user or latest.options.first:
+            if latest.options.first or (self._resumed and plan.part.waits_for_user):
                 self._confirm(plan)
-                plan = make(confirmed=self.confirmed)
+                plan = make(confirmed=self.confirmed, overruled=self._overruled)
         plan = plan.worded(self._remedies)
         if not trouble and (await self._cluster.probes.learn(plan) or await self._judge.learn(plan, latest)):
             return latest, plan.going_on()
@@ -134,8 +137,10 @@ class Runner:
         return latest, plan
 
     def _confirm(self, plan: Plan) -> None:
-        """Record that the user allows what follows the present step."""
+        """Record that the user allows what follows the present step, a refusal included if there is one now."""
         self.confirmed = plan.part.number + 1
+        if plan.part.state is PartState.REFUSED and self._resumed:
+            self._overruled = self.confirmed
         self._judge.forget()
         self._limits.restart()
 

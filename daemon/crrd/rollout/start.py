@@ -44,7 +44,7 @@ async def start(session: Session) -> int:
     if command.run_name and (made := await session.requests(of_run, strict=strict)):
         run = newest_run(made)
         await check_same(session, run, _since(command.since, parse_time(run.started) or session.clock.now()))
-        return await resume(session)
+        return await resume(session, by_name=True)
     targets = split_targets(command.targets)
     found = [await find_target(session.client, session.namespace, each, command.selector) for each in targets]
     due = [(each, aim) for aim in found if (each := await following(session, aim)) is not None]
@@ -91,8 +91,11 @@ async def undo(session: Session) -> int:
     return (await _start(replace(session, command=again), aim))[0]
 
 
-async def resume(session: Session) -> int:
-    """Continue the run of this name, or show what is left of it."""
+async def resume(session: Session, *, by_name: bool = False) -> int:
+    """Continue the run of this name, or show what is left of it.
+
+    `by_name`: the command is the one that starts the run. A Job may repeat it, so it overrules nothing.
+    """
     command, name = session.command, session.command.run_name
     requests = await _requests_of(session, name)
     run = newest_run(requests)
@@ -119,7 +122,7 @@ async def resume(session: Session) -> int:
         left = _count_waiting(make_plan(world, run, now))
         await _record_options(session, run, cluster)
         begins = f"resuming on {run.target.words}, {left} left to restart"
-        end = await carry_out(session, run, cluster, begins)
+        end = await carry_out(session, run, cluster, begins, resumed=not by_name)
     await _go_back(session, run, end)
     return end.exit_code
 

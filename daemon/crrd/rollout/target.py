@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from crrd.core.rollout.run import Run, Target
+from crrd.core.api.pod import ContainerKind
+from crrd.core.rollout.run import Options, Run, Target
 from crrd.core.rollout.state import World
 from crrd.core.rollout.workload import read_workload
 from crrd.kube.client import KubeClient
@@ -108,8 +109,18 @@ def check_run(world: World, run: Run) -> None:
         )
     kinds = {name: each.kind for member in world.members for name, each in member.pod.containers.items()}
     for name in run.options.containers:
+        if name in there and options.whole_pod:
+            raise ConfigurationError(f"{name} is no init container: without --whole-pod, only {name} gets the image")
         if name not in there and name in kinds:
-            only = "only app containers and native sidecars (restartPolicy: Always) can be recreated"
-            raise ConfigurationError(f"{name} is an {kinds[name]}: {only}")
+            if kinds[name] is ContainerKind.INIT and options.whole_pod:
+                continue
+            raise ConfigurationError(f"{name} is an {kinds[name]}: {_not_recreated(options, kinds[name])}")
         if name not in there:
             raise ConfigurationError(f"{run.target.words} has no container {name!r}; it has {', '.join(there)}")
+
+
+def _not_recreated(options: Options, kind: ContainerKind) -> str:
+    """Return why a container of this kind is not recreated, and what to do instead."""
+    if kind is ContainerKind.INIT and options.image is not None and not options.image.follow:
+        return "it runs only when its pod starts. With --whole-pod, it gets the image, and the pods restart in place"
+    return "only app containers and native sidecars (restartPolicy: Always) can be recreated"

@@ -181,3 +181,12 @@ def lease_rules(lease: Object, _old: Object | None) -> list[Cause]:
         for field, least in bounds.items()
         if spec.get(field) is not None and spec[field] < least
     ]
+
+
+def revision_rules(revision: Object, old: Object | None) -> list[Cause]:
+    """Return the faults of a ControllerRevision: `ValidateControllerRevision` in pkg/apis/apps/validation."""
+    if not isinstance(revision.get("data"), dict):
+        return [Cause("data", "Required value: data is mandatory")]
+    if old is not None and revision["data"] != old.get("data"):
+        return [Cause("data", "Invalid value: field is immutable")]
+    return []

@@ -73,6 +73,7 @@ BUILTIN: tuple[Kind, ...] = (
     _kind("", "ServiceAccount", "sa"),
     _kind("", "LimitRange", "limits"),
     _kind(_LEASES, "Lease", unconditional_update=False, columns=printers.LEASE, rules=defaults.lease_rules),
+    _kind(_APPS, "ControllerRevision", rules=defaults.revision_rules),
     _kind(_APPS, "DaemonSet", "ds", **_CONTROLLED),
     _kind(_APPS, "Deployment", "deploy", **_CONTROLLED),
     _kind(_APPS, "ReplicaSet", "rs", **_CONTROLLED),

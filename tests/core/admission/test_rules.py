@@ -84,6 +84,11 @@ REASONS = {
     "image and force": DenialReason.IMAGE,
     "image and a grace period": DenialReason.IMAGE,
     "whole pod, but not all of its containers": DenialReason.WHOLE_POD,
+    "whole pod with an image of a container that runs": DenialReason.WHOLE_POD,
+    "whole pod with an image of an unknown container": DenialReason.CONTAINER_NOT_FOUND,
+    "whole pod with an init container without an image": DenialReason.WHOLE_POD,
+    "image of an init container without the whole pod": DenialReason.CONTAINER_KIND,
+    "whole pod with an image and force": DenialReason.IMAGE,
     "whole pod with an order": DenialReason.WHOLE_POD,
     "whole pod with a grace period": DenialReason.WHOLE_POD,
     "whole pod whose hook would fail": DenialReason.WHOLE_POD,
@@ -145,6 +150,32 @@ def test_a_request_for_a_whole_pod_gets_all_of_its_containers() -> None:
     named = [{"name": name} for name in ("proxy", "log", "app")]
     own_order = admitted(new_request(wholePod=True, containers=named), pod)
     assert [each["name"] for each in own_order["spec"]["containers"]] == ["proxy", "log", "app"]
+
+
+@pytest.mark.parametrize("image", ["setup:1", "setup:2"])
+def test_an_init_container_gets_an_image_with_the_whole_pod(image: str) -> None:
+    """A pod that has the image already may not have run its init container with it."""
+    pod = new_pod(restartable, lambda pod: pod["spec"]["initContainers"][0].update(image=image))
+    gets = {"name": "setup", "image": "setup:2"}
+    written = new_request(wholePod=True, containers=[gets])
+    found = admitted(written, pod)
+    assert [each["name"] for each in found["spec"]["containers"]] == ["setup", "app", "log", "proxy"]
+    first = {**gets, "statusContext": {"containerID": "containerd://s1", "restartCount": 0}}
+    assert found["spec"]["containers"][0] == first
+    parsed = parse_request(found)
+    assert (found["metadata"]["labels"][ACTIVE], parsed.active, parsed.for_image) == ("pod", True, True)
+    assert admitted(found, pod) == found, "asked again, admission changes nothing"
+    assert put_back(found, {**written, "metadata": found["metadata"]})["spec"] == found["spec"]
+    other = new_request(wholePod=True, containers=[{**gets, "image": "setup:3"}])
+    changed = put_back(found, {**other, "metadata": found["metadata"]})["spec"]["containers"]
+    assert [each["image"] for each in changed] == ["setup:3"], "the API server rejects it, because a spec is immutable"
+
+
+def test_a_pod_whose_init_container_fails_may_get_its_image_back() -> None:
+    """Its other containers have no instances then."""
+    pod = new_pod(restartable, lambda pod: pod["status"].update(containerStatuses=[]))
+    found = admitted(new_request(wholePod=True, containers=[{"name": "setup", "image": "setup:1"}]), pod)
+    assert "statusContext" not in found["spec"]["containers"][1]
 
 
 def reload_request(**strategy: Any) -> JsonObject:

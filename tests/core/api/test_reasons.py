@@ -37,6 +37,7 @@ FINAL = {
     "StillRuns",
     "PinLost",
     "ImageMissing",
+    "ImageNotRun",
     "NeedsNodeDaemon",
     "PatchRefused",
     "PatchFailed",

@@ -1733,6 +1733,23 @@ def test_where_a_request_for_another_image_stands(row: Row) -> None:
     assert row.since is None or found.cause.since == row.since
 
 
+@pytest.mark.parametrize(
+    ("image", "reason", "what"),
+    [
+        ("app:1", "ImagePresent", SET),
+        ("app:2", "HeldBackByKubelet", "as the node daemon says it"),
+        ("app:2", "", "not started yet"),
+    ],
+)
+def test_where_an_init_container_that_gets_an_image_stands(image: str, reason: str, what: str) -> None:
+    """It has ended, and only a restart of its pod starts it again."""
+    found, obj = having(image, DOWN), for_image(3, reason)
+    obj["spec"]["wholePod"] = True
+    obj["metadata"]["labels"]["crr.apps.kruise.io/active"] = "pod"
+    found["spec"]["initContainers"] = [found["spec"]["containers"].pop(0)]
+    assert told(obj, found).cause.what.startswith(f"container app: {what}")
+
+
 def test_a_run_that_leaves_the_template_as_it_is() -> None:
     kept = "run web-abc leaves the template of deployment.apps/web as it is, so a new pod does not get app:2 from it"
     assert kept in told(for_image(3)).notes

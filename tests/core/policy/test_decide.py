@@ -193,15 +193,32 @@ class TestConfigChange:
         history.look(1, data("b", 1))
         assert history.look(11, data("b", 1)).run is not None
 
-    def test_that_is_taken_back_after_a_run_began_is_a_change(self) -> None:
-        history = History()
-        history.look(1, data("a"))
-        history.look(100, data("b", 99))
-        assert history.look(110, data("b", 99)).run is not None
-        history.look(112, data("a", 112))
-        second = history.look(122, data("a", 112))
+    def test_that_is_taken_back_after_a_run_began_ends_it(self) -> None:
+        """Only containers that started in between are restarted."""
+        history, pods = History(), (app(), app(pod="web-1"))
+        history.look(1, data("a"), *pods)
+        history.look(100, data("b", 99), *pods)
+        assert history.look(110, data("b", 99), *pods).run is not None
+        pods = (app(111), app(pod="web-1"))
+        assert history.look(112, data("a", 112), *pods).run is None
+        assert history.policy.status.run is not None
+        assert history.policy.status.run.message == "ended because its changes were taken back"
+        second = history.look(122, data("a", 112), *pods)
         assert second.run is not None
-        assert second.run.since == text(122), "the first run gives way to it"
+        assert second.run.objects == (f"ConfigMap cfg (data.*) {text(122)} {text(97)}",)
+        history.end(130)
+        assert reason(history.look(131, data("a", 112), app(125), app(pod="web-1"))) == PolicyReason.IDLE
+
+    @pytest.mark.parametrize(("started", "restarts"), [(-3600, False), (96, False), (97, True), (111, True)])
+    def test_that_is_taken_back_restarts_none_that_cannot_have_it(self, started: int, restarts: bool) -> None:
+        """Also if the file was mounted before, when the pod was created."""
+        history, pod = History(), replace(app(started, "web-0", "app", FILE), mounted=at(min(started, 50)))
+        key = ("app", part())
+        history.look(1, data("a", None, key), app(-3600, "web-0", "app", FILE))
+        history.look(100, data("b", 99, key), pod)
+        history.look(110, data("b", 99, key), pod)
+        history.look(112, data("a", 112, key), pod)
+        assert (history.look(122, data("a", 112, key), pod).run is not None) is restarts
 
     def test_during_a_run_begins_another_one(self) -> None:
         history = History()
@@ -321,7 +338,7 @@ class TestConfigChange:
         history.look(100, known, uses)
         history.look(109, known, uses)
         history.end(120, failed=True)
-        assert [each.done for each in history.policy.status.config] == ["", "a"]
+        assert [(each.done, each.left) for each in history.policy.status.config] == [("a", text(99)), ("a", "")]
 
     def test_shows_what_settles_next_and_no_other_change(self) -> None:
         history, both = History(), (app(), app(name="side"))

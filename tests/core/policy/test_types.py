@@ -11,11 +11,13 @@ from crrd.core.policy.decide import decide
 from crrd.core.policy.observed import Observed
 from crrd.core.policy.triggers import TRIGGERS
 from crrd.core.policy.types import (
+    BadRevision,
     Budget,
     ConfigChange,
     OnFailure,
     Policy,
     PolicyStatus,
+    Revision,
     RunRecord,
     Schedule,
     TargetRef,
@@ -232,3 +234,12 @@ def test_a_status_that_is_wrong_raises_nothing(kind: object) -> None:
     policy = read_policy({"metadata": META, "spec": FULL, "status": status})
     assert policy.status.config == ()
     assert decide(policy, Observed(), datetime(2026, 1, 2, tzinfo=UTC)).conditions
+
+
+def test_what_is_kept_and_what_is_bad_is_written_and_read() -> None:
+    bad = BadRevision(Kind.CONFIG_MAP, "cfg", "b", "2026-01-01T00:00:00Z", "web-1", "7", ("LOG",), restored=True)
+    status = PolicyStatus(revisions=(Revision("cfg", "a", "b", "a", "crrd-cfg-1"),), bad=(bad,))
+    written = write_status(status)
+    assert "tried" in written["revisions"][0]
+    assert read_policy({"status": {**written, "bad": [*written["bad"], {"kind": "Pod"}]}}).status == status
+    assert spec(after=["proxy", "cache", "proxy"]).after == ("proxy", "cache")

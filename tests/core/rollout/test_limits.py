@@ -50,6 +50,15 @@ def test_a_process_without_progress_ends(times: Times, seconds: float, end: End 
     assert ends_at(times, plan(wait=Wait("a budget"))) == (seconds, end)
 
 
+@pytest.mark.parametrize(("times", "seconds"), [(Times(None, 60.0), 60.0), (Times(), PATIENCE_SECONDS + 86_400)])
+def test_a_pause_and_a_judgement_keep_a_run_but_not_its_turn(times: Times, seconds: float) -> None:
+    limits, slow = Limits(times, 0.0), run(steps=(1,), step_pause=80_000, judge=6_400)
+    pauses = plan(Stage.DONE, Stage.WAITING, wait=Wait("a pause"), phase=RunPhase.PAUSED)
+    assert limits.apply(pauses, slow, 0.0).end is None
+    assert limits.apply(pauses, slow, seconds - 1).end is None
+    assert limits.apply(pauses, slow, seconds).end in (End.YIELDED, End.TIMED_OUT)
+
+
 def test_a_pod_may_take_longer_than_the_patience() -> None:
     limits, slow = Limits(Times(), 0.0), run(pod_timeout=5 * 3600)
     waits = plan(Stage.RECREATING, min_ready=60)

@@ -265,7 +265,7 @@ def test_a_node_that_goes_down_after_a_restart_holds_the_step(judge: int) -> Non
     pod = replace(HEALTHY, pod=replace(HEALTHY.pod, node_name="node-z"), ready=False)
     found = make_plan(world_of(of, pod, down=frozenset({"node-z"})), of, NOW + timedelta(hours=1))
     assert (found.end, chosen(found), found.part.state) == (None, [], PartState.WORKING)
-    assert found.wait.why == "waiting for the first 1 pods"
+    assert found.wait.why == "waiting for the first 1 pods: web-0: node node-z is not ready"
     of = run(first=1, max_unavailable=Amount(6))
     assert chosen(planned(world_of(of, pod, down=frozenset({"node-z"})), of)) == ["web-1"], "a user looks at the part"
 
@@ -300,7 +300,7 @@ def test_a_judgement_of_no_stays_no() -> None:
     known = replace(known, requests=(replace(first, progress=halted), *others))
     found = make_plan(known, of, NOW + timedelta(hours=1))
     assert ended(found) == (End.HALTED, "the judgement of step 1 of 3 is no: web-0 has become unready again; 5 left")
-    assert chosen(planned(known, of, confirmed=1)) == ["web-1", "web-2"]
+    assert chosen(planned(known, of, confirmed=1, overruled=1)) == ["web-1", "web-2"]
 
 
 def test_what_a_user_allows_early_changes_nothing_before_the_judgement() -> None:
@@ -315,7 +315,7 @@ def test_what_a_user_allows_early_changes_nothing_before_the_judgement() -> None
 def test_a_user_may_overrule_it() -> None:
     of = judged()
     known = world_of(of, crashed(recreated(PODS[0])))
-    assert chosen(planned(known, of, confirmed=1)) == ["web-1", "web-2"]
+    assert chosen(planned(known, of, confirmed=1, overruled=1)) == ["web-1", "web-2"]
 
 
 def test_pods_that_have_it_by_themselves_are_counted() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from crrd.core.admission.reload import containers_to_reload, unfit_for_reload
 from crrd.core.api.fields import SetBy
-from crrd.core.api.pod import Pod, has_gate
+from crrd.core.api.pod import ContainerKind, Pod, has_gate
 from crrd.core.api.reasons import Reason
 from crrd.core.api.schema import FIELDS
 from crrd.core.api.types import (
@@ -222,12 +222,12 @@ def _unrecreatable_container(request: Request, pod: Pod, kubelet_minor: int | No
     """Deny the first container of the request that cannot be recreated; None if all can be."""
     if request.reloads:
         return None
-    for index, name in enumerate(each.name for each in request.containers):
-        container, known = shown(name), pod.containers.get(name)
+    for index, each in enumerate(request.containers):
+        container, known = shown(each.name), pod.containers.get(each.name)
         if known is None:
             rule = f"of pod {shown(pod.name)}: container {container} not found"
             reason = DenialReason.CONTAINER_NOT_FOUND
-        elif not known.kind.recreatable:
+        elif not (known.kind.recreatable or (request.whole_pod and each.image and known.kind is ContainerKind.INIT)):
             rule, reason = f"or a native sidecar: {container} is an {known.kind}", DenialReason.CONTAINER_KIND
         elif known.policy(kubelet_minor) is RestartPolicy.NEVER:
             rule = f"that kubelet restarts: the restartPolicy of {container} is Never"
@@ -250,12 +250,14 @@ def _unrecreatable_container(request: Request, pod: Pod, kubelet_minor: int | No
 
 
 def _for_all_containers(request: NewRequest, pod: Pod) -> NewRequest:
-    """Return a request for a whole pod, or for a reload, with its containers if it names none."""
-    if not (request.parsed.whole_pod or request.parsed.reloads) or request.entries:
+    """Return a request for a whole pod or a reload with its containers, if it names none but one that gets an image."""
+    given, reloads = request.parsed.containers, request.parsed.reloads
+    if not (request.parsed.whole_pod or reloads) or not all(each.image for each in given):
         return request
-    names = containers_to_reload(request.parsed, pod) if request.parsed.reloads else tuple(pod.recreatable)
-    parsed = replace(request.parsed, containers=tuple(map(RequestedContainer, names)))
-    return replace(request, entries=[{"name": name} for name in names], parsed=parsed)
+    wanted = containers_to_reload(request.parsed, pod) if reloads else tuple(pod.recreatable)
+    names = [name for name in wanted if name not in {each.name for each in given}]
+    parsed = replace(request.parsed, containers=(*given, *map(RequestedContainer, names)))
+    return replace(request, entries=[*request.entries, *({"name": name} for name in names)], parsed=parsed)
 
 
 def _unfit_for_restart_in_place(request: Request, pod: Pod, kubelet_minor: int | None) -> Denied | None:
@@ -263,7 +265,10 @@ def _unfit_for_restart_in_place(request: Request, pod: Pod, kubelet_minor: int |
     strategy = request.strategy
     if not request.whole_pod:
         return None
-    if {each.name for each in request.containers} != set(pod.recreatable):
+    if running := next((each.name for each in request.containers if each.image and each.name in pod.recreatable), ""):
+        rule = "is no init container, and gets its image while the pod runs"
+        sentence = f"spec.wholePod must be false: {shown(running)} {rule}"
+    elif {each.name for each in request.containers if not each.image} != set(pod.recreatable):
         sentence = _ALL_CONTAINERS.format(pod=shown(pod.name), names=", ".join(pod.recreatable))
     elif strategy.ordered or strategy.grace_seconds not in (None, pod.grace_seconds):
         field = "orderedRecreate" if strategy.ordered else "terminationGracePeriodSeconds"
@@ -283,22 +288,23 @@ def _unfit_for_reload(request: Request, pod: Pod) -> Denied | None:
 
 def _unfit_for_image(request: Request, pod: Pod, kubelet_minor: int | None) -> Denied | None:
     """Deny an image that the container cannot get in this pod. Kubelet stops the container then, by the pod's rules."""
-    strategy, container = request.strategy, request.containers[0]
-    if not container.image:
+    strategy = request.strategy
+    index, container = next(((i, each) for i, each in enumerate(request.containers) if each.image), (0, None))
+    if container is None:
         return None
     known = pod.containers[container.name]
     if strategy.force or strategy.grace_seconds not in (None, pod.grace_seconds):
         field = "forceRecreate" if strategy.force else "terminationGracePeriodSeconds"
         rule = f"strategy.{field} must be left out: kubelet stops the container for its new image"
     elif pod.static_uid:
-        rule = f"containers[0].image must be left out: pod {shown(pod.name)} is a static pod"
+        rule = f"containers[{index}].image must be left out: pod {shown(pod.name)} is a static pod"
     elif known.policy(kubelet_minor) is not RestartPolicy.ALWAYS:
         policy = f"the restartPolicy of {shown(container.name)} is {known.policy(kubelet_minor)}"
         why = "if the image cannot be started, kubelet does not try again"
-        rule = f"containers[0].image must be left out: {policy}, and {why}"
-    elif known.has_image(container.image):
+        rule = f"containers[{index}].image must be left out: {policy}, and {why}"
+    elif known.has_image(container.image) and not request.whole_pod:
         named = f", which is named {shown(known.image)} there" if known.image != container.image else ""
-        rule = f"containers[0].image must be another image than that of {shown(container.name)}{named}"
+        rule = f"containers[{index}].image must be another image than that of {shown(container.name)}{named}"
     else:
         return None
     return Denied(f"spec.{rule}", DenialReason.IMAGE)

@@ -101,6 +101,9 @@ class Reason(ReasonTable):
     IMAGE_MISSING = ("ImageMissing", _ENDS,
         "the image {image} is not on node {node}, and the container was not stopped",
         "pull the image to the node first; kubectl recreate --image does this")
+    IMAGE_NOT_RUN = ("ImageNotRun", _ENDS,
+        "kubelet has restarted the pod, but has run this init container with another image than {image}",
+        "see which image the pod has: kubectl -n {namespace} describe pod {pod}", _AGAIN)
     RELOAD_UNDECLARED = ("ReloadNotDeclared", _ENDS, "the pod does not declare how the container reloads: {why}",
         "declare the reload in the pod's template, and have the pods replaced once: docs/recreate.md",
         "or restart the container: a request without strategy.action")

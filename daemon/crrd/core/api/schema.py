@@ -30,7 +30,8 @@ _TABLE = (
     ),
     _string(
         f"{_ENTRY}.name",
-        "Name of a container of the pod, or of a native sidecar (an init container whose restartPolicy is Always).",
+        "Name of a container of the pod, or of a native sidecar (an init container whose restartPolicy is Always). "
+        "With an image and wholePod, also of another init container.",
         required=True,
         low=1,
         high=63,
@@ -38,7 +39,8 @@ _TABLE = (
     _string(
         f"{_ENTRY}.image",
         "Image of the next instance. crrd does not stop the container, but waits until the pod has this image and "
-        "kubelet has replaced the container. Only in a request with one container.",
+        "kubelet has replaced the container. Only in a request with one container, or with wholePod for an init "
+        "container, which runs with this image when the pod restarts.",
         high=1024,
     ),
     _object(
@@ -76,7 +78,8 @@ _TABLE = (
     _boolean(
         "spec.wholePod",
         "Restart the whole pod in place: kubelet stops all containers, and starts again with the first init container. "
-        "The pod gets a new sandbox, so its IP may change. Admission names the containers, and users leave them out.",
+        "The pod gets a new sandbox, so its IP may change. Admission names the containers, and users leave them out, "
+        "except for an init container that gets another image.",
         default=False,
     ),
     _object("spec.strategy", "How the containers are recreated."),

@@ -224,7 +224,8 @@ class Request:
     node_name: str
     containers: tuple[RequestedContainer, ...]
     strategy: Strategy = Strategy()
-    whole_pod: bool = False  # Whether the pod is restarted, with its init containers; `containers` are all others
+    whole_pod: bool = False
+    """Whether the pod is restarted, with its init containers. `containers` are all others, and one with an image."""
     active: bool = True
     deleting: bool = False
     pinned: Mapping[str, Pin] = field(default_factory=lambda: NO_PINS)

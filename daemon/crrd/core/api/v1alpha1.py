@@ -165,13 +165,13 @@ def _check_kind(
     reader: Reader, spec: Section, strategy: Section, containers: Collection[RequestedContainer], *, whole_pod: bool
 ) -> None:
     """Reject fields that say different things about what is to be done."""
-    image, reloads = any(each.image for each in containers), strategy.text("action") == Action.RELOAD
-    if image and whole_pod:
-        reader.reject("spec.wholePod", "must be false, because the request has an image")
-    elif image and len(containers) > 1:
+    images, reloads = sum(bool(each.image) for each in containers), strategy.text("action") == Action.RELOAD
+    if images and not whole_pod and len(containers) > 1:
         reader.reject("spec.containers", "must name one container, because the request has an image")
-    elif reloads and (image or whole_pod):
-        what = "has an image" if image else "is for the whole pod"
+    elif images > 1:
+        reader.reject("spec.containers", "must have an image for only one init container")
+    elif reloads and (images or whole_pod):
+        what = "has an image" if images else "is for the whole pod"
         strategy.reject(f"must not be Reload, because the request {what}", "action")
 
 

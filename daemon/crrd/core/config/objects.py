@@ -19,6 +19,8 @@ from crrd.core.config.references import ObjectName, Reference
 from crrd.lib.jsonfields import items, mapping, text
 
 _TEXT_FIELDS = ("data", "stringData")  # stringData is write-only: the API server adds it to data
+WHOLE = ("data", "binaryData")
+"""The fields of a ConfigMap that have its data."""
 _DATA_FIELDS = (*_TEXT_FIELDS, "binaryData")
 START_MARGIN = 2
 """Seconds. kubelet reads the environment shortly before the start time that it reports, in whole seconds."""
@@ -36,6 +38,7 @@ class ConfigObject:
     uid: str = ""
     created: datetime | None = None
     immutable: bool = False
+    version: str = ""  # Its resourceVersion
 
     def keys_for(self, reference: Reference) -> frozenset[str]:
         """Return the keys that kubelet finds for this use."""
@@ -79,8 +82,8 @@ def read_object(obj: Mapping[str, Any]) -> ConfigObject:
         keys = {key.removeprefix("f:") for name in fields for key in mapping(owned[f"f:{name}"])}
         times |= {key: max(times.get(key, moment), moment) for key in keys}
     changed, text_changed = max(writes, default=created), max(text_writes, default=created)
-    uid, immutable = text(meta.get("uid")), obj.get("immutable") is True
-    return ConfigObject(texts | binary, changed, times, binary - texts, text_changed, uid, created, immutable)
+    uid, version, immutable = text(meta.get("uid")), text(meta.get("resourceVersion")), obj.get("immutable") is True
+    return ConfigObject(texts | binary, changed, times, binary - texts, text_changed, uid, created, immutable, version)
 
 
 def missing(reference: Reference, found: ConfigObject | None) -> str:
@@ -113,6 +116,22 @@ def changes(
     return tuple(sorted(found, key=lambda change: change.at, reverse=True))
 
 
+def whole_data(obj: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return all data of a ConfigMap: its fields `data` and `binaryData`, where they are not empty."""
+    found = {name: {key: text(value) for key, value in mapping(obj.get(name)).items()} for name in WHOLE}
+    return {name: data for name, data in found.items() if data}
+
+
+def as_json(data: Mapping[str, Mapping[str, str]]) -> bytes:
+    """Return what `whole_data` has returned as JSON. Equal data gives equal bytes."""
+    return json.dumps(data, sort_keys=True).encode()
+
+
+def whole_hash(data: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the SHA-256, in hexadecimal, of what `whole_data` has returned."""
+    return hashlib.sha256(as_json(data)).hexdigest()
+
+
 def data_hash(obj: Mapping[str, Any], uses: Collection[Reference]) -> str:
     """Return the SHA-256, in hexadecimal, of the object's data that a container uses.
 
@@ -120,7 +139,7 @@ def data_hash(obj: Mapping[str, Any], uses: Collection[Reference]) -> str:
     exist ({}) gives a container the same as an object without the data.
     """
     used: dict[str, Mapping[str, Any]] = {}
-    for name in ("data", "binaryData"):
+    for name in WHOLE:
         data, readers = mapping(obj.get(name)), [use for use in uses if name in use.fields]
         used[name] = {key: data[key] for key in data if any(use.uses(key) for use in readers)}
     return hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()

@@ -69,9 +69,13 @@ class PartChange:
     until: datetime
     after: datetime | None = None  # If the change was reverted: containers that started before have the right data
 
-    def misses(self, part: Part, started: datetime) -> bool:
-        """Whether a container that uses this part, and started then, does not have the change."""
-        return part == self.part and started <= self.until and (self.after is None or started >= self.after)
+    def misses(self, part: Part, held: datetime, started: datetime | None = None) -> bool:
+        """Whether a container that uses this part does not have the change.
+
+        It has had its data since `held` (`held_since`), or later: since it `started`, if that is given.
+        """
+        latest = held if started is None else started
+        return part == self.part and held <= self.until and (self.after is None or latest >= self.after)
 
     def __str__(self) -> str:
         """Return the change in the form that `read_change` parses: `ConfigMap web-cfg (LOG) 2026-01-01T12:00:00Z`."""

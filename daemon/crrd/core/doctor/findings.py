@@ -182,7 +182,7 @@ class Topic(ReasonTable):
         "its manager admits requests, and crrd's node daemon serves them")
     TWO_DAEMONS = ("TwoDaemons", State.PROBLEM,
         "kruise-daemon runs beside crrd's daemon ({count} pods), so both serve every request",
-        "uninstall kruise-daemon: delete its DaemonSet, or set daemon.enabled=false in its Helm values")
+        "keep kruise-daemon off these nodes with a nodeSelector, not with its feature gate (docs/from-openkruise.md)")
     TWO_ADMISSIONS = ("TwoAdmissions", State.PROBLEM,
         "both crrd's manager and {names} admit requests, but only one may",
         "install crrd without its manager (manifests/overlays/beside-openkruise), or uninstall OpenKruise")

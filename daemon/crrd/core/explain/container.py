@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from crrd.core.api.pod import PodContainer
+from crrd.core.api.pod import ContainerKind, PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import format_duration, parse_time
 from crrd.core.api.types import Pin, RecreateState, RequestedContainer, StartTimes, StatePhase
@@ -49,6 +49,8 @@ def _find(facts: Facts, container: RequestedContainer, state: RecreateState) -> 
         return _reloading(facts, state)
     if container.image and (pending := _image_pending(facts, container, state, known)) is not None:
         return pending
+    if known.kind is ContainerKind.INIT:
+        return _status_message(facts, state, Topic.TURN_AWAITED)
     if not known.running:
         return _not_running(facts, state, known)
     return _runs_again(facts, known) if _runs_next(target, container, known) else _to_be_stopped(facts, state)

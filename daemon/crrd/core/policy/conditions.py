@@ -8,12 +8,13 @@ from crrd.core.api.time import rfc3339
 from crrd.core.policy.observed import Look
 from crrd.core.policy.problems import Problem
 from crrd.core.policy.reasons import PolicyReason
+from crrd.core.policy.revisions import gaps
 from crrd.core.policy.triggers import READ_ROLE, triggers_of
-from crrd.core.policy.types import Policy
+from crrd.core.policy.types import OnFailure, Policy
 
 _BEFORE_READING = (PolicyReason.INVALID, PolicyReason.SUSPENDED, PolicyReason.TARGET, PolicyReason.UNPATCHABLE)
 """With these reasons it is unknown whether configuration can be read."""
-_CHARACTERS = 2000  # Length limit for the message of the condition Effective
+_CHARACTERS = 2000  # Length limit for the messages of the conditions Effective and Restorable
 Condition = Mapping[str, Any]
 
 
@@ -36,6 +37,10 @@ def make_conditions(look: Look, known: Sequence[Problem], reason: PolicyReason, 
             why = PolicyReason.HALTED if halted else PolicyReason.PASSED
             values = {"run": run.name, "message": run.message} if run is not None else {}
             rows.append(("Judged", not halted, why, why.message(**values)))
+        if policy.on_failure is OnFailure.RESTORE and policy.config is not None and not unreadable:
+            lacking = found.unrestorable or "; ".join(gaps(look))[:_CHARACTERS]
+            why = PolicyReason.NOT_RESTORABLE if lacking else PolicyReason.RESTORABLE
+            rows.append(("Restorable", not lacking, why, why.message(what=lacking)))
         why, detail = PolicyReason.EFFECTIVE, "; ".join(each.message for each in known)[:_CHARACTERS]
         rows.append(("Effective", not known, known[0].reason if known else why, detail or why.message()))
     return tuple(_make(policy, look.now, row) for row in rows)

@@ -7,7 +7,7 @@ No decision depends on the manager's clock alone: `since` is the time of the cha
 one. (It records none for removed keys.) A container is due if it started too early to have the change.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -37,6 +37,8 @@ def remember(look: Look) -> tuple[UsedObject, ...]:
             old = _with_replaced(old, data, uses, now)
             if old.left and not _pending(look, old, users):
                 old = replace(old, left="")
+            if _is_applied(look, old, users):
+                old = replace(old, done=old.hash, left="")
             known[key] = _changed(old, data, now) if data.exists and old.hash != data.hash else old
         elif data.exists:
             known[key] = _with_older(_first(look, key, data, users), data, uses)
@@ -107,7 +109,18 @@ def _pending(look: Look, old: UsedObject, users: Iterable[Running]) -> bool:
     since, left = parse_time(old.since), parse_time(old.left)
     if old.hash != old.done or since is None or left is None or (limit := _limit(look.policy, since)) > look.now:
         return True
-    return any(left - _MARGIN <= each.keys[old.key] <= limit for each in users)
+    return any(left - _MARGIN <= each.started and each.keys[old.key] <= limit for each in users)
+
+
+def _is_applied(look: Look, old: UsedObject, users: Collection[Running]) -> bool:
+    """Whether all containers have started with changed data, also without a run, and are ready."""
+    run, since, is_bad = look.status.run, parse_time(old.since), look.status.is_bad(old)
+    if old.hash == old.done or not users or since is None or old.is_kept or is_bad:
+        return False
+    if run is not None and (run.failed or not run.finished) and brings(look.policy, run, old):
+        return False  # its end says whether the data is good
+    limit = _limit(look.policy, since)
+    return limit <= look.now and all(each.ready and each.keys[old.key] > limit for each in users)
 
 
 def _changed(old: UsedObject, found: Data, now: datetime) -> UsedObject:
@@ -152,7 +165,7 @@ class Due:
         return (
             container.name in self.containers
             and container.is_init is self.pods
-            and any(each.misses(part, since) for each in self.changes for (_, part), since in held.items())
+            and any(each.misses(part, at, container.started) for each in self.changes for (_, part), at in held.items())
         )
 
 
@@ -173,7 +186,9 @@ def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
     missed: dict[bool, set[UseKey]] = {True: set(), False: set()}  # By init containers, and by all others
     for each in running:
         held = each.keys.items()
-        missed[each.is_init] |= {key for key, at in held if key in changes and changes[key].misses(key[1], at)}
+        missed[each.is_init] |= {
+            key for key, at in held if key in changes and changes[key].misses(key[1], at, each.started)
+        }
     for group in _connected(_together(look.restartable, changes)):
         if (limit := max(changes[key].until for key in group)) > look.now:
             since = min(look.found.unsettled.get(key, look.now) for key in group)
@@ -221,18 +236,39 @@ def _open_change(policy: Policy, record: UsedObject) -> PartChange | None:
     since, left = parse_time(record.since), parse_time(record.left)
     if since is None or record.is_kept or (record.hash == record.done and left is None):
         return None
+    if policy.status.is_bad(record):
+        return None
     reverted = record.hash == record.done and left is not None
     return PartChange(record.part, _limit(policy, since), left - _MARGIN if reverted and left is not None else None)
 
 
-def covered(policy: Policy, run: RunRecord, *, done: bool) -> PolicyStatus:
-    """Return the status after a run has started, or is done. It covers all changes that had settled at its start."""
-    limit, parts = parse_time(run.since), {each.part for each in run.changes}
-    found = []
-    for each in policy.status.config:
-        since = parse_time(each.since)
-        settled = since is not None and limit is not None and _limit(policy, since) <= limit
-        meant = settled and each.container in run.containers and each.part in parts and not each.is_kept
-        meant = meant and (each.hash != each.done or bool(each.left))
-        found.append(replace(each, done=each.hash if done else "", left="") if meant else each)
-    return replace(policy.status, config=tuple(found))
+def brings(policy: Policy, run: RunRecord, record: UsedObject) -> bool:
+    """Whether a run gives containers the data of a record: a change that had settled at the run's start."""
+    since, limit = parse_time(record.since), parse_time(run.since)
+    settled = since is not None and limit is not None and _limit(policy, since) <= limit
+    meant = record.container in run.containers and any(each.part == record.part for each in run.changes)
+    return settled and meant and not record.is_kept and (record.hash != record.done or bool(record.left))
+
+
+def is_taken_back(look: Look, run: RunRecord) -> bool:
+    """Whether all objects of a run have the data again that its containers had before."""
+    parts = {each.part for each in run.changes}
+    meant = [each for each in look.status.config if each.container in run.containers and each.part in parts]
+    return bool(meant) and all(each.hash == each.done and not brings(look.policy, run, each) for each in meant)
+
+
+def is_behind(look: Look, container: Running) -> bool:
+    """Whether a container misses a change of its configuration."""
+    changes = (_open_change(look.policy, each) for each in look.status.config if each.key in container.keys)
+    held = container.keys.items()
+    return any(each.misses(part, at, container.started) for each in changes if each for (_, part), at in held)
+
+
+def covered(policy: Policy, run: RunRecord) -> PolicyStatus:
+    """Return the status after a run is done. It covers all changes that it brings, but no data that is known as bad."""
+    status = policy.status
+    records = (
+        replace(each, done=each.hash, left="") if brings(policy, run, each) and not status.is_bad(each) else each
+        for each in status.config
+    )
+    return replace(status, config=tuple(records))

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.judge.metrics import digest_of
+from crrd.core.policy.config import brings, is_behind, is_taken_back
 from crrd.core.policy.observed import Look, Running
 from crrd.core.policy.triggers import TRIGGERS, name_of, stops, triggers_of
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
@@ -17,7 +18,8 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
 
     A run with an image reads configuration only if the policy does: it needs no right to it otherwise.
     """
-    budget, new, image, judge = policy.budget, record.image, None, policy.judge
+    budget, new, image = policy.budget, record.image, None
+    judge = None if record.back else policy.judge
     if new:
         image = ImageChange(new, record.before, TemplateMode.FOLLOW, template=record.template, had=new)
     options = Options(
@@ -87,6 +89,8 @@ def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> t
         return look.status, next(iter((*images, *reversed(changes))), None) if stops(policy, last) else first
     if why := _misfit(policy, last):
         return _over(look.status, last, f"ended because {why}", look.now), first
+    if not last.image and is_taken_back(look, last):
+        return _over(look.status, last, "ended because its changes were taken back", look.now), first
     concerned = [each for each in look.found.running if _concerns(last, each)]
     for kind, newer in (("template", images), ("change", changes[::-1])):
         found = next(
@@ -124,18 +128,25 @@ def _reasons(look: Look, newer: RunRecord, concerned: list[Running]) -> list[Run
 def is_repaired(look: Look, run: RunRecord) -> bool:
     """Whether all containers of a run have started since its time, and are ready for long enough.
 
+    If its changes were taken back, none of them may have one of these.
     After a run for an image, they have the image of the template instead, and so has what new pods are made of.
     """
     if run.image:
         ready = all(each.ready for each in look.found.running if each.name in run.containers)
         return ready and look.follows and not any(each.container in run.containers for each in look.changes)
+    if any(look.status.is_bad(each) and brings(look.policy, run, each) for each in look.status.config):
+        return False
+    taken_back = is_taken_back(look, run)
+    if run.halted and not taken_back:
+        return False  # its pods are ready, and yet the judgement of them was no
     concerned = [each.barred for each in look.found.running if _concerns(run, each)]
     if concerned and None not in concerned:
         return False  # maybe only while the versions of kubelet are unknown
     since, available = parse_time(run.since) or look.now, look.now - timedelta(seconds=look.min_ready)
     for each in look.restartable:
         own = [change.until for change in run.changes if (each.name, change.part) in each.keys]
-        if _concerns(run, each) and not (each.ready and max(own, default=since) < each.started <= available):
+        has_it = not is_behind(look, each) if taken_back else max(own, default=since) < each.started
+        if _concerns(run, each) and not (each.ready and has_it and each.started <= available):
             return False
     return True
 

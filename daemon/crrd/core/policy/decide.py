@@ -7,16 +7,19 @@ from typing import Any, NamedTuple
 
 from crrd.core.api.time import format_duration, parse_time, rfc3339
 from crrd.core.policy.conditions import make_conditions
+from crrd.core.policy.config import is_taken_back
 from crrd.core.policy.course import begun, ended, is_repaired, next_run
 from crrd.core.policy.observed import Look, Observed, UseKey
+from crrd.core.policy.order import NO_CLAIMS, Claims, circle, claims_of, wait_for_others
 from crrd.core.policy.problems import Problem, problems
 from crrd.core.policy.reasons import PolicyReason
+from crrd.core.policy.revisions import NOTHING, DataActions, State, actions, condemn, say
 from crrd.core.policy.schedule import forget_schedule, window_at
-from crrd.core.policy.triggers import TRIGGERS, Wanted, find_wanted, last_try, stops
-from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
+from crrd.core.policy.triggers import CONFIG_CHANGE, TRIGGERS, Wanted, find_wanted, last_try, stops
+from crrd.core.policy.types import OnFailure, Policy, PolicyStatus, RunRecord
 
 FAILED_RETRY = timedelta(seconds=15)
-"""Until a failed run is looked at again, because no watch reports what a user does about it."""
+"""Until a failed run, or a wait for another policy, is looked at again. Not all causes for its end are watched."""
 BLOCKED_SECONDS = 1800
 """A run without progress for this time, and `minReady`, makes its policy unready."""
 UNSETTLED = timedelta(minutes=10)
@@ -33,6 +36,8 @@ class Decision:
     run_until: datetime | None = None  # When its window closes
     wake_at: datetime | None = None
     unsettled: Mapping[UseKey, datetime] = field(default_factory=dict)  # As in Observed, for the next look
+    data: DataActions = NOTHING  # To be done once the status is written
+    claims: Claims = NO_CLAIMS  # For the other policies of the namespace
 
 
 class _Step(NamedTuple):
@@ -53,6 +58,7 @@ def _step(reason: PolicyReason, status: PolicyStatus, *wakes: datetime | None, *
 def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
     """Decide the next step; `now` is the API server's time."""
     look, obstacle, wanted = Look(policy, found, now), _obstacle(policy, found), Wanted()
+    recorded, data = policy.status, NOTHING
     status = _stopped(policy) if obstacle else _remembered(look)
     look = replace(look, policy=replace(policy, status=status))
     known = problems(look)
@@ -62,13 +68,19 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
         step = _step(PolicyReason.DROPPED, status, fields=", ".join(found.dropped))
     elif found.missing:
         step = _step(PolicyReason.MISSING, status, what=found.missing[0])
+    elif (held := _held(look)) is not None:
+        step = held
     else:
         wanted = find_wanted(look)
         step = _next_step(look, known, wanted)
+    claims = NO_CLAIMS
+    if not obstacle:
+        data = actions(look, recorded)
+        claims = claims_of(look, wanted, step.run, waits=step.reason is PolicyReason.AFTER)
     conditions = make_conditions(look, known, step.reason, step.message)
     wake_at = min(filter(None, (*wanted.wakes, *step.wakes)), default=None)
     unsettled = {key: each.unsettled or now for each in wanted.settling for key in each.keys}
-    return Decision(step.status, conditions, step.run, step.run_until, wake_at, unsettled)
+    return Decision(step.status, conditions, step.run, step.run_until, wake_at, unsettled, data, claims)
 
 
 def _obstacle(policy: Policy, found: Observed) -> tuple[PolicyReason, object] | None:
@@ -90,9 +102,24 @@ def _remembered(look: Look) -> PolicyStatus:
     run = look.status.run
     if run is not None and run.failed and is_repaired(look, run):
         what = "the pods have the images of the template" if run.image else "all containers of the run were restarted"
+        if not run.image and is_taken_back(look, run):
+            what = "its changes were taken back, and all containers have the data from before"
         message = f"{run.message}; after that, {what} and are ready"
         return ended(look.policy, run, failed=False, message=message, now=look.now)
+    restores = look.policy.on_failure is OnFailure.RESTORE
+    if restores and run is not None and run.trigger == CONFIG_CHANGE.name and stops(look.policy, run):
+        return condemn(look, run)
     return look.status
+
+
+def _held(look: Look) -> _Step | None:
+    """Return that nothing is restarted, because a ConfigMap has bad data; None if none has."""
+    for reason, state in ((PolicyReason.RESTORING, State.RESTORING), (PolicyReason.BAD_REVISION, State.BAD)):
+        objects, runs = say(look, state)
+        if objects:
+            more = "".join(f"; {why}" for why in look.found.refused.values())
+            return _step(reason, look.status, objects=objects, run=f"run {runs}", more=more)
+    return None
 
 
 def _next_step(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
@@ -101,7 +128,8 @@ def _next_step(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
     interval = timedelta(seconds=look.policy.budget.min_interval)
     next_at = now if last is None else (parse_time(last.started) or now) + interval
     opens, closes = window_at(look.policy.window, now)
-    status, run = next_run(look, wanted.runs, may_start=opens is None and next_at <= now)
+    goes_back = bool(wanted.runs) and all(each.back for each in wanted.runs)  # that does not wait for minInterval
+    status, run = next_run(look, wanted.runs, may_start=opens is None and (next_at <= now or goes_back))
     last = status.run
     if run is None and last is not None and stops(look.policy, last):
         newer = next((each for each in known if each.reason is PolicyReason.TEMPLATE), None)
@@ -114,8 +142,13 @@ def _next_step(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
     wakes = opens, closes, next_at if next_at > now else None
     if opens is not None:
         return _step(PolicyReason.WINDOW, status, *wakes, time=rfc3339(opens))
-    if run is not last and next_at > now:
+    if run is not last and next_at > now and not run.back:
         return _step(PolicyReason.INTERVAL, status, *wakes, time=rfc3339(next_at))
+    if run is not last and run.objects:
+        if names := circle(look):
+            return _step(PolicyReason.CIRCLE, status, circle=" after ".join(names))
+        if why := wait_for_others(look, run):
+            return _step(PolicyReason.AFTER, status, *wakes, now + FAILED_RETRY, what=why)
     idle_for, progress = look.found.idle_for, look.found.progress or run.reason
     why = PolicyReason.RUNNING if idle_for < BLOCKED_SECONDS + look.min_ready else PolicyReason.BLOCKED
     message = why.message(run=run.name, progress=progress, time=format_duration(idle_for // 60 * 60))

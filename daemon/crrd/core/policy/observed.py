@@ -34,6 +34,9 @@ class Data:
     uid: str = ""
     created: datetime | None = None  # When the object was created
     immutable: bool = False
+    whole: str = ""  # Hash of all its data, whatever is used; "" for a Secret
+    size: int = 0  # Bytes of all its data as JSON
+    version: str = ""  # Its resourceVersion
 
     @property
     def exists(self) -> bool:
@@ -44,6 +47,30 @@ class Data:
     def immutable_uid(self) -> str:
         """The object's UID if it is immutable, else ""."""
         return self.uid if self.immutable else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another policy of the namespace, as far as this one may have to wait for it."""
+
+    name: str
+    after: tuple[str, ...] = ()  # Its own `spec.after`
+    active: bool = True  # Whether it does anything about changes of configuration, unless something stops it
+    uses: frozenset[ObjectName] = frozenset()  # The objects that its containers use
+    seen: frozenset[ObjectName] = frozenset()  # Those whose present version it has decided about
+    wants: frozenset[ObjectName] = frozenset()  # Those whose change not all of its containers have
+    runs: frozenset[ObjectName] = frozenset()  # Those of its run in progress
+    past_first_step: bool = False  # Whether this run has done its first step
+    failed: str = ""  # The run that stops it, "" for none
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A ControllerRevision that keeps the data of a ConfigMap."""
+
+    name: str
+    object: str  # Name of the ConfigMap
+    hash: str  # Of its data, as the ControllerRevision says
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +134,13 @@ class Observed:
     unreached: tuple[Unreached, ...] = ()
     workload_min_ready: int = 0  # The workload's minReadySeconds
     template: TemplateImages | None = None  # How its template differs from the pods; None if that does not count
+    peers: tuple[Peer, ...] = ()  # The other policies of the namespace
+    stored: tuple[Stored, ...] | None = None
+    """The ControllerRevisions of the policy. None if they do not matter, or the manager may not restore data."""
+    unrestorable: str = ""  # Why the manager may not restore data, and what to do about it
+    written: frozenset[tuple[str, str]] = frozenset()
+    """ConfigMaps to which this process has written kept data, with the resourceVersions that were replaced by that."""
+    refused: Mapping[str, str] = field(default_factory=dict)  # By ConfigMap: why it could not be kept or restored
     unsettled: Mapping[UseKey, datetime] = field(default_factory=dict)
     """Changes that were settling at the last look -> the first of the looks in a row at which they were."""
 

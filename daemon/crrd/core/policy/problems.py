@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from crrd.core.api.time import format_duration
 from crrd.core.config.references import Kind
 from crrd.core.policy.observed import Look
+from crrd.core.policy.order import circle, unknown
 from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.triggers import CONFIG_CHANGE, triggers_of
+from crrd.core.policy.types import OnFailure
 from crrd.lib.plain import and_more
 
 _NAMED = 5  # Most objects that a message names
@@ -25,8 +27,20 @@ class Problem:
 def problems(look: Look) -> tuple[Problem, ...]:
     """Return the problems of a policy with up-to-date records, those first because of which it is not ready."""
     of_pods = (_of_containers, _of_configuration, _of_age) if look.found.names else (_of_no_pods,)
-    every = (each for find in (_of_nodes, _of_template, _of_records, _of_barred, *of_pods) for each in find(look))
+    every = (
+        each for find in (_of_spec, _of_nodes, _of_template, _of_records, _of_barred, *of_pods) for each in find(look)
+    )
     return tuple(sorted(every, key=lambda each: not each.blocking))
+
+
+def _of_spec(look: Look) -> Iterator[Problem]:
+    """Yield a `Restore` of nothing, and what keeps `spec.after` from having an order."""
+    if look.policy.on_failure is OnFailure.RESTORE and look.policy.config is None:
+        yield _problem(PolicyReason.NO_RESTORE, blocking=False)
+    if names := circle(look):
+        yield _problem(PolicyReason.CIRCLE, blocking=True, circle=" after ".join(names))
+    if names := unknown(look):
+        yield _problem(PolicyReason.NO_POLICY, blocking=False, names=" and ".join(names))
 
 
 def _of_nodes(look: Look) -> Iterator[Problem]:

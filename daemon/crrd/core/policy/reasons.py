@@ -28,6 +28,10 @@ class PolicyReason(ReasonTable):
         "install crrd again, the way you installed it (helm upgrade, or kubectl apply)")
     MISSING = "ConfigMissing", False, "{what}; not restarting containers, because they could not start again"
     FAILED = "RunFailed", False, "run {run} failed: {message}; no run starts until {until}"
+    RESTORING = ("Restoring", False, "{run} failed; writing the last good data of {objects} back{more}")
+    BAD_REVISION = ("BadRevision", False,
+        "{objects} has the data with which {run} failed, so no container is restarted",
+        "write other data; to give it to the pods in spite of that, set spec.onFailure to Halt")
     LOOK_FAILING = ("LookFailing", False,
         "the manager cannot look at the policy's objects, and starts nothing: {error}",
         "the manager's log has all errors; it tries again until it can")
@@ -36,6 +40,7 @@ class PolicyReason(ReasonTable):
     BLOCKED = "RunBlocked", False, "run {run}: {progress}; no progress for {time}"
     WINDOW = "WaitingForWindow", True, "the window opens at {time}"
     INTERVAL = "WaitingForMinInterval", True, "the next run may start at {time}"
+    AFTER = "WaitingForPolicy", True, "waiting for {what}"
     SETTLING = "Settling", True, "{objects} changed; waiting until {time} for more changes"
     UNSETTLED = ("NeverSettles", False,
         "{objects} has changed again and again since {since}, and each time before settle was over",
@@ -50,6 +55,13 @@ class PolicyReason(ReasonTable):
         "pod there uses it, and gives it to new pods, too"),
         ("use another name for new data, or let no pod on these nodes use the object for a moment, for example by "
         "scaling to 0 and back"))
+    CIRCLE = ("AfterCircle", False,
+        "these policies wait for each other (spec.after), so no run for a change of configuration starts: {circle}",
+        "remove one of them from spec.after")
+    NO_POLICY = ("PolicyNotFound", None, "spec.after names {names}, and the namespace has no such policy",
+        "use names of policies of this namespace")
+    NO_RESTORE = ("NothingToRestore", None, "spec.onFailure is Restore, and the policy has no trigger configChange",
+        "add the trigger, or remove spec.onFailure")
     NO_PODS = "NoPods", None, "no pod matches spec.selector", "check its labels, if there should be pods now"
     NOT_OWNED = ("PodsNotOwned", False,
         "{target} owns no pods; {count} pods match its selector, but other workloads own them",
@@ -72,5 +84,7 @@ class PolicyReason(ReasonTable):
     PASSED = "JudgementYes", None, "no judgement of the last run was no"
     READABLE = "ConfigReadable", None, "the configuration can be read"
     OLD_FILES = "PodPatchRefused", None, "{what}"
+    RESTORABLE = "LastGoodDataKept", None, "the last good data of all ConfigMaps is kept"
+    NOT_RESTORABLE = "NotRestorable", None, "{what}"
     EFFECTIVE = "Effective", None, "the policy does all that it asks for"
     # fmt: on

@@ -11,7 +11,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 from crrd.core.api.fields import Field, SetBy, Type
 from crrd.core.config.references import Kind
 from crrd.core.judge.metrics import fields as metric_fields
-from crrd.core.policy.types import OnFailure, RunRecord, UsedObject
+from crrd.core.policy.types import BadRevision, OnFailure, Revision, RunRecord, UsedObject
 
 _OF_PYTHON = {
     str: Type.STRING,
@@ -160,6 +160,12 @@ _TABLE = (
     ),
     Field(Type.LIST, f"{_JUDGE}.metrics[]", "What must hold besides.", high=16),
     *metric_fields(f"{_JUDGE}.metrics[]"),
+    _strings(
+        "spec.after",
+        "Names of policies of the namespace that come first: a run for a changed object waits until they have brought "
+        "the change to their pods.",
+        high_each=253,
+    ),
     _boolean("spec.suspend", "Start no further restarts. Requests in progress finish.", default=False),
     _object("status", "Written by the manager.", SetBy.STATUS),
     Field(
@@ -182,7 +188,8 @@ _TABLE = (
         Type.CONDITIONS,
         "status.conditions",
         "Ready shows what the policy does or waits for. ConfigReadable shows whether the manager can read the "
-        "configuration. Effective shows what in the spec can have no effect on the pods.",
+        "configuration. Effective shows what in the spec can have no effect on the pods. Restorable shows whether the "
+        "last good data of all ConfigMaps is kept.",
         SetBy.STATUS,
     ),
     *_record(
@@ -190,5 +197,7 @@ _TABLE = (
     ),
     *_record("status.run", RunRecord, "The last run, or the one in progress."),
     *_record("status.tried[]", RunRecord, "The last run for an image of each container, if it has ended by itself."),
+    *_record("status.revisions[]", Revision, "The data of ConfigMaps, if onFailure is Restore."),
+    *_record("status.bad[]", BadRevision, "Data with which runs have failed, if onFailure is Restore."),
 )
 FIELDS = {field.path: field for field in _TABLE}

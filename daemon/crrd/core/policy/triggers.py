@@ -7,13 +7,13 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import NamedTuple
 
 from crrd.core.api.fields import Section
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.policy.config import Due, covered, due, remember
 from crrd.core.policy.observed import Look, Running
+from crrd.core.policy.revisions import goes_back, note, tried
 from crrd.core.policy.schedule import note_schedule, read_schedule
 from crrd.core.policy.types import ConfigChange, Policy, PolicyStatus, RunRecord, Schedule
 from crrd.core.rollout.image.following import TemplateChange
@@ -76,18 +76,23 @@ def make_record(
 ) -> RunRecord:
     """Return the record of a run that could start now. Containers that started after `since` are not recreated."""
     policy, at, started = look.policy, rfc3339(since), rfc3339(look.now)
-    why, changes = (trigger.name, ()) if change is None else (_why(change), change.changes)
+    changes = () if change is None else change.changes
+    back = change is not None and goes_back(look.status, changes)
+    why = trigger.name if change is None else _why(change, back=back)
     objects, message = tuple(map(str, changes)), f"policy {policy.name}: {why}"
     pods = change is not None and change.pods
-    run = RunRecord("", trigger.name, containers, at, started, policy.generation, message, objects, pods=pods)
+    run = RunRecord(
+        "", trigger.name, containers, at, started, policy.generation, message, objects, pods=pods, back=back
+    )
     concerned = {each.pod for each in look.found.running if each.name in containers}
-    run = replace(run, steps=",".join(map(str, sizes(policy.budget.steps, len(concerned)))))
+    steps = () if back else sizes(policy.budget.steps, len(concerned))
+    run = replace(run, steps=",".join(map(str, steps)))
     return replace(run, name=name_of(policy, run))
 
 
-def _why(change: Due) -> str:
+def _why(change: Due, *, back: bool) -> str:
     what = f", which {', '.join(change.containers)} uses; restarting whole pods" if change.pods else ""
-    return f"{change.objects} changed{what}"
+    return f"{change.objects} {'has its last good data again' if back else 'changed'}{what}"
 
 
 def make_image_record(look: Look, change: TemplateChange, data: Due | None = None) -> RunRecord:
@@ -191,6 +196,11 @@ def _changed(look: Look) -> Wanted:
     return Wanted(tuple(runs), tuple(each.limit for each in settling[:1]), tuple(settling))
 
 
+def _note_config(look: Look) -> PolicyStatus:
+    status = replace(look.status, config=remember(look))
+    return note(replace(look, policy=replace(look.policy, status=status)))
+
+
 def _changed_but_down(look: Look) -> Iterable[Place]:
     changes, _ = due(look, look.unserved)
     return ((each.pod, each.node) for each in look.unserved if any(change.concerns(each) for change in changes))
@@ -250,9 +260,7 @@ TEMPLATE_IMAGE = Trigger(
 CONFIG_CHANGE = Trigger(
     name="configChange", attribute="config", read=_read_change, wants=_changed, goes_first=True,
     works=lambda look: any(each.uses for each in look.found.running), put_off=_changed_but_down,
-    noted=lambda look: replace(look.status, config=remember(look)),
-    begun=partial(covered, done=False),  # from then on, containers may have the new data
-    complete=partial(covered, done=True))
+    noted=_note_config, begun=tried, complete=covered)
 SCHEDULE = Trigger(
     name="schedule", attribute="schedule", read=_read_schedule, wants=_scheduled, noted=note_schedule,
     begun=lambda policy, run: replace(policy.status, scheduled=run.since, skipped=""), replaced=_schedule_again)

@@ -128,7 +128,7 @@ class UsedObject:
         str, "Hash of the data that the container uses. The hash of a Secret is salted and slow to compute."
     ]
     since: Annotated[str, "When the data got this hash. A container that started later has it."]
-    done: Annotated[str, "Hash of the data that all containers have started with. Empty if they differ."] = ""
+    done: Annotated[str, "Hash of the last data that all containers have started with. Empty if that is unknown."] = ""
     left: Annotated[str, "Time of the first change after the data in done. Empty if the data has not changed."] = ""
     """Also if the data is the same again now. A container that started later may have the data from in between."""
     keys: Annotated[
@@ -160,6 +160,38 @@ class UsedObject:
 
 
 @dataclass(frozen=True, slots=True)
+class Revision:
+    """The policy's record of the whole data of one ConfigMap, if it can be restored."""
+
+    name: Annotated[str, "Name of the ConfigMap."]
+    hash: Annotated[str, "SHA-256 of its data and binaryData."]
+    tried: Annotated[str, "The hash at the start of the last run for it. Empty before."] = ""
+    kept: Annotated[str, "The hash of its last good data, which is kept. Empty if no data is kept."] = ""
+    revision: Annotated[str, "Name of the ControllerRevision that has this data."] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRevision:
+    """Data of one part of a ConfigMap with which a run has failed. No container is restarted with it."""
+
+    kind: Annotated[Kind, "ConfigMap."]
+    name: Annotated[str, "Name of the object."]
+    hash: Annotated[str, "Hash of the data, as in config."]
+    since: Annotated[str, "When the object got this data."]
+    run: Annotated[str, "Name of the run that failed."]
+    version: Annotated[
+        str, "The object's resourceVersion. It is written back only as long as it has this one, so once at most."
+    ]
+    keys: Annotated[tuple[str, ...], "The keys that the containers use, as in config."] = ()
+    restored: Annotated[bool, "Whether the kept data was written back."] = False
+
+    @property
+    def part(self) -> Part:
+        """The part of the object that has this data."""
+        return Part(self.kind, self.name, self.keys)
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """The active or last run of a policy."""
 
@@ -184,6 +216,7 @@ class RunRecord:
     steps: Annotated[str, "After each of these numbers of pods, a step of the run is over: 1,2,10. Empty for one."] = ""
     halted: Annotated[bool, "Whether the judgement of a step was no."] = False
     pods: Annotated[bool, "Whether whole pods are restarted, because the containers are init containers."] = False
+    back: Annotated[bool, "Whether containers get the last good data back, because a run has failed."] = False
 
     @property
     def gives(self) -> tuple[tuple[str, ...], str, str]:
@@ -207,6 +240,12 @@ class PolicyStatus:
     """RFC 3339: the newest time of the schedule for which a run has started, or when a new schedule was first seen."""
     skipped: str = ""  # The newest time of the schedule that was skipped, and why; "" after a later run
     tried: tuple[RunRecord, ...] = ()  # The last run for an image of each container that has ended by itself
+    revisions: tuple[Revision, ...] = ()  # Of the ConfigMaps, if the policy restores them
+    bad: tuple[BadRevision, ...] = ()  # The oldest first
+
+    def is_bad(self, record: UsedObject) -> bool:
+        """Whether a run has failed with the present data of a part."""
+        return any((each.part, each.hash) == (record.part, record.hash) for each in self.bad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +271,7 @@ class Policy:
     window: Window | None = None
     judge: Judge | None = None
     on_failure: OnFailure = OnFailure.HALT
+    after: tuple[str, ...] = ()  # Names of policies of the namespace whose runs for the same object come first
     suspended: bool = False
     allowed: str = ""  # The step after which a run may continue, as in ANNOTATION_CONTINUE
     status: PolicyStatus = PolicyStatus()

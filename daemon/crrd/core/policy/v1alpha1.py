@@ -13,11 +13,13 @@ from crrd.core.policy.schema import FIELDS
 from crrd.core.policy.triggers import TRIGGERS
 from crrd.core.policy.types import (
     ANNOTATION_CONTINUE,
+    BadRevision,
     Budget,
     Judge,
     OnFailure,
     Policy,
     PolicyStatus,
+    Revision,
     RunRecord,
     TargetRef,
     UsedObject,
@@ -28,7 +30,8 @@ from crrd.core.rollout.labels import read_selector
 from crrd.core.rollout.run import Amount, read_amount
 from crrd.lib.jsonfields import Reader, items, mapping, number, text
 
-_Record = TypeVar("_Record", UsedObject, RunRecord)
+_Record = TypeVar("_Record", UsedObject, RunRecord, Revision, BadRevision)
+_OfObject = TypeVar("_OfObject", UsedObject, BadRevision)
 _SELECTING = ("ReplicationController", "Service")
 """The kinds of the core group with spec.selector. The manager looks for no others: an author of policies, who may not
 read Secrets, would learn from the status whether a Secret of a name exists."""
@@ -89,6 +92,7 @@ def read_policy(obj: Mapping[str, Any], pull_resources: str = "", *, patch: bool
         budget=budget,
         judge=None if judge is None else _judge(judge),
         on_failure=spec.choice("onFailure", OnFailure),
+        after=tuple(dict.fromkeys(spec.texts("after"))),
         suspended=spec.flag("suspend"),
         allowed=text(mapping(meta.get("annotations")).get(ANNOTATION_CONTINUE)),
         status=_status(status),
@@ -150,25 +154,32 @@ def _record(kind: type[_Record], path: str, value: object) -> _Record:
     return kind(**values)
 
 
+def _of_objects(kind: type[_OfObject], name: str, status: Mapping[str, Any]) -> tuple[_OfObject, ...]:
+    """Read the records of objects. Those of other kinds are left out."""
+    known = (each for each in map(mapping, items(status.get(name))) if text(each.get("kind")) in {*Kind})
+    return tuple(replace(_record(kind, f"status.{name}[]", each), kind=Kind(each["kind"])) for each in known)
+
+
 def _status(status: Mapping[str, Any]) -> PolicyStatus:
-    used = [each for each in map(mapping, items(status.get("config"))) if text(each.get("kind")) in {*Kind}]
-    config = tuple(replace(_record(UsedObject, "status.config[]", each), kind=Kind(each["kind"])) for each in used)
+    config = _of_objects(UsedObject, "config", status)
     run = _record(RunRecord, "status.run", mapping(status.get("run")))
     schedule, scheduled, skipped = (text(status.get(key)) for key in ("schedule", "lastScheduleTime", "lastSkipped"))
     tried = (_record(RunRecord, "status.tried[]", mapping(each)) for each in items(status.get("tried")))
     known = tuple(each for each in tried if each.trigger in TRIGGERS)
-    return PolicyStatus(config, run if run.trigger in TRIGGERS else None, schedule, scheduled, skipped, known)
+    revisions = tuple(_record(Revision, "status.revisions[]", mapping(each)) for each in items(status.get("revisions")))
+    last, bad = run if run.trigger in TRIGGERS else None, _of_objects(BadRevision, "bad", status)
+    return PolicyStatus(config, last, schedule, scheduled, skipped, known, revisions, bad)
 
 
 def write_status(status: PolicyStatus) -> dict[str, Any]:
     """Return the status without conditions as JSON for a merge patch: null clears empty fields."""
     run = status.run
-    config, tried = (
-        [{key: value for key, value in asdict(each).items() if value} for each in kept]
-        for kept in (status.config, status.tried)
-    )
-    often_empty = ("pods", "steps", "halted", "image", "before", "template", "finished", "message")
+    records = {
+        name: [{key: value for key, value in asdict(each).items() if value} for each in getattr(status, name)]
+        for name in ("config", "tried", "revisions", "bad")
+    }
+    often_empty = ("back", "pods", "steps", "halted", "image", "before", "template", "finished", "message")
     record = run and {**asdict(run), **{key: getattr(run, key) or None for key in often_empty}}
     times = {"schedule": status.schedule, "lastScheduleTime": status.scheduled, "lastSkipped": status.skipped}
-    kept = {"config": config, "tried": tried, **times}
+    kept = {**records, **times}
     return {"run": record, **{key: value or None for key, value in kept.items()}}

@@ -22,7 +22,7 @@ SHOWN_SECONDS = 2.0  # From the change of the pod until the status says that kub
 def await_image(view: ContainerView, *, blocked: bool) -> Step:
     """Return what to do about a container that gets another image."""
     if not view.status.has_image(view.image):
-        return _await_change(view, blocked=blocked)
+        return await_change(view, blocked=blocked)
     newest = view.newest
     if newest is None or newest.state is ContainerState.EXITED:
         return await_next(view)
@@ -63,7 +63,7 @@ def _await_kubelet(view: ContainerView) -> Step:
     return Step(state=recreating(view.state, view.work, why), poll_runtime=True)
 
 
-def _await_change(view: ContainerView, *, blocked: bool) -> Step:
+def await_change(view: ContainerView, *, blocked: bool) -> Step:
     """Say that the node has the image, once the unready grace period is over, so that the pod may get it."""
     if view.unfit:
         return fail(view, view.unfit)
@@ -82,9 +82,20 @@ def _await_change(view: ContainerView, *, blocked: bool) -> Step:
 def _started_for_image(view: ContainerView, newest: Instance) -> bool:
     """Whether kubelet started the instance with the image that the pod has now.
 
+    If nothing says so, kubelet must have had the time to replace this one: then none ran before, or kubelet removed all
+    earlier ones before this process began.
+    """
+    known = started_for_image(view, newest)
+    if known is not None:
+        return known
+    return view.whole.now >= _replaced_by(view) and view.whole.node.kubelet_silent_since is None
+
+
+def started_for_image(view: ContainerView, newest: Instance) -> bool | None:
+    """Return whether kubelet started the instance with the image that the pod has now; None if nothing says so.
+
     The runtime tells it, or else kubelet's hash of the container. Before 1.31 that is a hash of all of its spec: then
-    it must differ from that of the instance that ran before, or of one that came after that. If none is known, kubelet
-    must have had the time to replace this one.
+    it must differ from that of the instance that ran before, or of one that came after that.
     """
     if newest.image:
         return newest.image == view.status.image
@@ -97,5 +108,4 @@ def _started_for_image(view: ContainerView, newest: Instance) -> bool:
         own = (each for each in observed.instances if each.name == view.name)
         if any(each.hash != newest.hash for each in own if each.restart_count > target.restart_count):
             return True
-    # None ran before, or kubelet removed all earlier ones before this process began.
-    return view.whole.now >= _replaced_by(view) and view.whole.node.kubelet_silent_since is None
+    return None

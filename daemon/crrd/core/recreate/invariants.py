@@ -80,7 +80,8 @@ def check(decision: Decision, observation: Observation) -> tuple[Violation, ...]
 def _pod_start(action: RestartPod, decision: Decision, observation: Observation) -> dict[Rule, bool]:
     """Return which rules hold for the restart of a whole pod.
 
-    Its sandbox was recorded before, and is ready. The pod has no other one that is ready, and none that is later.
+    Its sandbox was recorded before, and is ready. The pod has no other one that is ready, and none that is later. It
+    has the image of the request.
     """
     pod, node, request, target = observation.pod, observation.node, action.request, action.target
     known = next((each for each in observation.requests if each.request.uid == request.uid), None)
@@ -90,6 +91,9 @@ def _pod_start(action: RestartPod, decision: Decision, observation: Observation)
     begun = [each for each in decision.actions if isinstance(each, WorkAction)]
     idle = all(work.under_way is None for each in observation.requests for work in each.works.values())
     found = pod.pod
+    there = {} if found is None else found.containers
+    images = [(there[each.name], each.image) for each in request.containers if each.image and each.name in there]
+    has_image = all(container.has_image(image) for container, image in images)
     returns = (
         found is not None
         and node.kubelet_silent_since is None
@@ -103,7 +107,7 @@ def _pod_start(action: RestartPod, decision: Decision, observation: Observation)
     )
     return {
         Rule.LIVE: live and request.whole_pod,
-        Rule.TARGET: own and ready == [target] and pin is not None and pin.bare_id == target.id,
+        Rule.TARGET: has_image and own and ready == [target] and pin is not None and pin.bare_id == target.id,
         Rule.ALONE: begun == [action] and idle,
         Rule.RETURNS: returns,
     }

@@ -17,6 +17,7 @@ from crrd.core.api.pod import ContainerKind, Pod
 from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.types import WHOLE_POD, RecreateState, Strategy
 from crrd.core.recreate.actions import Decision, PinContainers, RestartPod, earliest, joined
+from crrd.core.recreate.init_image import await_image, await_run, await_start, has_run, is_early, lacks_image
 from crrd.core.recreate.messages import LATER_STEPS, NO_MESSAGE, Message, held_back, waited
 from crrd.core.recreate.observation import WorkKind
 from crrd.core.recreate.outcome import await_next
@@ -36,6 +37,8 @@ class Turn(StrEnum):
     UNANSWERED = "waits until the runtime has said what a container ID is"
     PIN_LOST = "ends the request, because its record of the sandbox was removed"
     NOT_CREATED = "waits until the pod has a sandbox"
+    IMAGE_AWAITED = "waits until the pod has the image of an init container"
+    EARLY = "waits, because kubelet may not know the image yet, or may run the init container with it anyway"
     NOT_PINNED = "records the sandbox that is to go"
     RESTARTED = "waits until the containers are ready in their new sandbox"
     AWAITED = "waits until kubelet has restarted the pod"
@@ -106,6 +109,8 @@ def _await_kubelet(view: SandboxView) -> Decision:
         why = Message.of(Reason.POD_NOT_RESTARTED, seconds=seconds) if seconds else NO_MESSAGE
 
     def step(each: ContainerView) -> Step:
+        if each.image and _is_next(view, each):
+            return await_run(view, each, why)
         if _is_next(view, each):
             return await_next(each)
         state = recreating(
@@ -132,6 +137,15 @@ def _init_trouble(pod: Pod) -> Message:
         if each.kind is ContainerKind.INIT and (details := held_back(each)):
             return Message.of(Reason.HELD_BACK, details=f"init container {each.name}: {details}")
     return NO_MESSAGE
+
+
+def _await_image(view: SandboxView) -> Decision:
+    return _all(view, lambda each: await_image(view, each))
+
+
+def _await_start(view: SandboxView) -> Decision:
+    why = _init_trouble(view.whole.pod)
+    return _all(view, lambda each: await_start(view, each, why))
 
 
 def _ended(view: SandboxView) -> Decision:
@@ -229,9 +243,13 @@ def _result(pod: Pod) -> str:
 
 _Rule = tuple[Callable[[SandboxView], object], Turn, Callable[[SandboxView], Decision]]
 _RULES: tuple[_Rule, ...] = (
-    (lambda view: {each.name for each in view.containers} != set(view.whole.pod.recreatable), Turn.MISNAMED, _misnamed),
+    (lambda view: view.names != set(view.whole.pod.recreatable), Turn.MISNAMED, _misnamed),
     (lambda view: any(each.problem for each in view.containers), Turn.FOREIGN, _foreign),
     (lambda view: view.pin is None and view.asks, Turn.UNANSWERED, _unanswered),
+    (lambda view: view.pin is None and view.gets_image is not None and view.unfit, Turn.UNFIT, _unfit),
+    (lambda view: view.pin is None and lacks_image(view), Turn.IMAGE_AWAITED, _await_image),
+    (lambda view: view.pin is None and has_run(view), Turn.RESTARTED, _await_kubelet),
+    (lambda view: view.pin is None and is_early(view), Turn.EARLY, _await_start),
     (lambda view: view.pin is None and view.started, Turn.PIN_LOST, _pin_lost),
     (lambda view: view.pin is None and view.to_pin is None, Turn.NOT_CREATED, _not_created),
     (lambda view: view.pin is None and view.unfit, Turn.UNFIT, _unfit),
@@ -242,6 +260,7 @@ _RULES: tuple[_Rule, ...] = (
     (lambda view: view.work.under_way is not None, Turn.MAKING, _make),
     (lambda view: view.first is not None and not view.first.ready, Turn.AWAITED, _await_kubelet),
     (lambda view: view.unfit, Turn.UNFIT, _unfit),
+    (lacks_image, Turn.IMAGE_AWAITED, _await_image),
     (lambda view: not view.whole.gate.open, Turn.UNREADY, _rest),
     (lambda view: view.whole.node.draining, Turn.DRAINING, _rest),
     (lambda view: view.whole.pod.restarting, Turn.RESTARTING, _restarting),

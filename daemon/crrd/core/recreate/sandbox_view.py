@@ -50,6 +50,11 @@ class SandboxView:
         """The containers of the request."""
         return [ContainerView.of(each, self.whole) for each in self.whole.request.containers]
 
+    @cached_property
+    def gets_image(self) -> ContainerView | None:
+        """The init container that gets another image, None if there is none."""
+        return next((each for each in self.containers if each.image), None)
+
     @property
     def sandboxes(self) -> Sequence[Sandbox]:
         """All sandboxes of the pod."""
@@ -68,7 +73,12 @@ class SandboxView:
     @property
     def started(self) -> bool:
         """Whether the status says that the restart has begun."""
-        return any(each.written.started for each in self.containers)
+        return any(each.written.started for each in self.containers if not each.image)
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the containers of the request, without one that gets an image."""
+        return {each.name for each in self.containers if not each.image}
 
     @property
     def pin(self) -> Pin | None:
@@ -80,16 +90,21 @@ class SandboxView:
         """The sandbox that the request means: that of the instances that it names, or else the one of kubelet's last.
 
         Kubelet keeps one ended instance of a container. If all that are named have gone, the pod's restart is not known
-        any more, and the pod is restarted.
+        any more, and the pod is restarted. For an image, only a restart after the pod has got it counts (`init_image`).
         """
         own = {each.id: each for each in self.sandboxes if not each.request_uid}
-        if not self.whole.request.strategy.force:
+        if not self.whole.request.strategy.force and self.gets_image is None:
             pins = (each.context for each in self.whole.request.containers if each.context is not None)
             named = (self.whole.observed.instance(pin.bare_id) for pin in pins)
             homes = [own[each.sandbox] for each in named if each is not None and each.sandbox in own]
             if homes:
                 return min(homes, key=_age)
-        return max(own.values(), key=_age, default=None)
+        return self.current
+
+    @cached_property
+    def current(self) -> Sandbox | None:
+        """The newest sandbox that kubelet has made."""
+        return max((each for each in self.sandboxes if not each.request_uid), key=_age, default=None)
 
     @cached_property
     def first(self) -> Sandbox | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
-from crrd.core.api.pod import PodContainer
+from crrd.core.api.pod import ContainerKind, PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import (
@@ -56,6 +56,11 @@ class ContainerView:
         """The request."""
         return self.whole.known.request
 
+    @property
+    def runs_again(self) -> bool:
+        """Whether it is an init container that gets another image, and runs with it when the whole pod restarts."""
+        return self.request.whole_pod and bool(self.image) and self.status.kind is ContainerKind.INIT
+
     @cached_property
     def outgoing(self) -> Instance | None:
         """The instance to stop, None once it has ended (step 4).
@@ -93,7 +98,7 @@ class ContainerView:
         """
         if self.name not in self.whole.pod.containers:
             return Message.of(Reason.CONTAINER_NOT_FOUND, key=self.request.pod_key, name=self.name)
-        if not self.status.kind.recreatable:
+        if not (self.status.kind.recreatable or self.runs_again):
             return Message.of(Reason.NOT_RECREATABLE, kind=self.status.kind)
         for pin, problem in self._mismatches():
             if problem:

@@ -5,15 +5,17 @@ step have been done, so that one which is unready has fallen, and whether the ju
 What the metrics have said is known to a process (`World.measured`). One that has not asked them waits until it has.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 
 from crrd.core.api.time import format_duration, parse_time
+from crrd.core.api.types import StatePhase
 from crrd.core.rollout.kind import Kind
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.progress import Progress
+from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.state import Member
 from crrd.lib.plain import and_more
@@ -29,6 +31,11 @@ class Judgement:
     rows: Sequence[Row]  # Its pods that the run has started
     now: datetime
     last: Progress | None  # What is recorded last of the run, if it is about this step
+
+    @property
+    def has_pods(self) -> bool:
+        """Whether any of its pods is there, and stays."""
+        return any(row.member is not None and row.member.counts for row in self.rows)
 
     @cached_property
     def refusal(self) -> str:
@@ -49,7 +56,12 @@ class Judgement:
 
     @property
     def is_over(self) -> bool:
-        """Whether the pods have been ready for long enough, and the metrics hold after that."""
+        """Whether the pods have been ready for long enough, and the metrics hold after that.
+
+        Pods whose request has failed are not asked about: `--max-failures` is about them.
+        """
+        if not any(row.request is not None and row.request.succeeded for row in self.rows):
+            return True
         if self.ends_at > self.now:
             return False
         measured = self.kind.world.measured
@@ -83,26 +95,36 @@ class Judgement:
         more = f"{count} more pod{'s have' if count > 1 else ' has'}"
         return f"{more} started without the run since it began; " if count else ""
 
+    @cached_property
+    def _others(self) -> Mapping[str, Sequence[RunRequest]]:
+        """The requests of other runs, by pod (UID)."""
+        found: dict[str, list[RunRequest]] = {}
+        for each in self.kind.world.requests:
+            if each.run.name != self.kind.run.name:
+                found.setdefault(each.request.pod_uid, []).append(each)
+        return found
+
     def _against(self, row: Row) -> str:
         """Return what speaks against a pod, or ""."""
         return next(self._reasons(row), "")
 
     def _reasons(self, row: Row) -> Iterator[str]:
         options, asked, member = self.kind.run.options, row.request, row.member
-        if asked is None or member is None:
-            return
+        if asked is None or member is None or member.pod.deleting:
+            return  # a pod that is being deleted becomes unready, and may be Failed at last
         if member.pod.phase == "Failed":
             yield f"{row.pod} has failed, for example because kubelet has evicted it"
         if not asked.succeeded or member.pod.ended:
             return
-        restarts = _restarts(row, member)
-        if restarts > options.max_restarts:
-            again = "once" if restarts == 1 else f"{restarts} times"
+        restarts, others = _restarts(row, member), self._others.get(row.uid, ())
+        own = restarts - _restarts_by(others, asked)
+        if own > options.max_restarts:
+            again = "once" if own == 1 else f"{own} times"
             yield f"{row.pod} has restarted {again} more{_last_words(row, member)}"
         if row.stage is not Stage.SETTLING or member.ready:
             return
         had_rest = self.last is not None and self.last.phase in (RunPhase.JUDGING, RunPhase.PAUSED)
-        if had_rest and not restarts:
+        if had_rest and not restarts and all(each.request.completed for each in others):
             yield f"{row.pod} has become unready again"
         completed = parse_time(asked.request.status.completion_time)
         if completed is not None and completed + timedelta(seconds=options.pod_timeout) <= self.now:
@@ -119,6 +141,18 @@ def _restarts(row: Row, member: Member) -> int:
         own = not row.request.keeps(each.name)
         count += max(0, container.restart_count - each.context.restart_count - own)
     return count
+
+
+def _restarts_by(others: Iterable[RunRequest], own: RunRequest) -> int:
+    """Return how many restarts of a pod's containers since `own` are those of other requests."""
+    counts = {each.name: each.context.restart_count for each in own.request.containers if each.context is not None}
+    asked = {
+        (each.name, each.context.restart_count)
+        for other in others
+        for each in other.request.containers
+        if each.context is not None and other.request.status.state(each.name).phase is not StatePhase.FAILED
+    }
+    return sum(1 for name, count in asked if name in counts and count > counts[name])
 
 
 def _last_words(row: Row, member: Member) -> str:

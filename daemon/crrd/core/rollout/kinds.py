@@ -1,5 +1,6 @@
 """The kinds of runs: which one a run is."""
 
+from crrd.core.rollout.image.init import NewInitImage
 from crrd.core.rollout.image.kind import NewImage
 from crrd.core.rollout.kind import Kind
 from crrd.core.rollout.patch.kind import PatchRestart
@@ -14,7 +15,7 @@ def kind_of(world: World, run: Run) -> Kind:
     """Return the run in this world, as its kind."""
     change = run.options.image
     if change is not None:
-        return NewImage(world, run, change)
+        return (NewInitImage if run.options.whole_pod else NewImage)(world, run, change)
     if run.options.reload:
         return Reload(world, run)
     if run.options.whole_pod:

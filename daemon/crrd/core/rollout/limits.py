@@ -86,8 +86,10 @@ class Limits:
         patience, part = self._times.patience, (plan.part.number, plan.part.state)
         progress = [row.stage for row in plan.rows], plan.steps.new_pods, part
         if (self._times.timeout is None or patience is not None) and progress != self._progress:
-            seconds = max(PATIENCE_SECONDS, run.options.pod_timeout + plan.min_ready) if patience is None else patience
-            seconds += run.options.judge + (run.options.step_pause or 0)
+            options = run.options
+            rest = options.judge + (options.step_pause or 0)  # it belongs to the run, and needs no turn
+            most = max(PATIENCE_SECONDS, options.pod_timeout + plan.min_ready) + rest
+            seconds = most if patience is None else patience
             self._progress, self._ends = progress, min(self._turn_ends, now + seconds)
         if patience is not None and not plan.drained:
             self._ends = min(self._limit, max(self._ends, now + TICK_SECONDS))

@@ -10,7 +10,7 @@ rest of a pause, and judges from the pods' times.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
@@ -118,9 +118,11 @@ class PartFacts:
 
     kind: Kind
     rows: Sequence[Row]
+    requests: Sequence[RunRequest]  # Of the run, the oldest first
     now: datetime
     number: int
     confirmed: int
+    overruled: int = 0
 
     @property
     def limits(self) -> tuple[int, ...]:
@@ -140,35 +142,40 @@ class PartFacts:
 
     @property
     def is_overruled(self) -> bool:
-        """Whether this is so in spite of what is known of the pods. What is not known yet is waited for."""
-        return self.is_allowed and (self.refused or bool(self.kind.run.options.first))
+        """Whether the next one begins whatever is known of the pods."""
+        options = self.kind.run.options
+        return self.overruled > self.number or (self.is_allowed and bool(options.first) and not options.judge)
 
     @cached_property
     def left(self) -> int | None:
-        """See Part."""
+        """See Part. Each step has a pod by which it is judged."""
         if self.is_last:
             return None
-        return self.limits[self.number] - len(self._started) - sum(map(self._has_restarted, self.rows))
+        left = self.limits[self.number] - len(self._places)
+        return max(left, 1) if self.kind.run.options.judge and not self.judgement.has_pods else left
 
     @property
     def is_open(self) -> bool:
-        """Whether more of its pods may start."""
-        return tally(self.rows)[Stage.WAITING] > 0 if self.left is None else self.left > 0
+        """Whether more of its pods may start. Those that are put off may once their nodes are back."""
+        if self.left is None:
+            return tally(self.rows)[Stage.WAITING] > 0
+        return self.left > 0 and any(row.stage in (Stage.WAITING, Stage.PUT_OFF) for row in self.rows)
 
     @property
     def is_working(self) -> bool:
         """Whether pods are not done, or are restarted again."""
         return any(row.stage.under_way or row.failed for row in self.rows) or any(
-            row.stage is Stage.PUT_OFF for row in self._started
+            row.stage is Stage.PUT_OFF for row in self._places
         )
 
     @cached_property
     def judgement(self) -> Judgement:
         """What is known of its pods since they were restarted."""
         before = self.limits[self.number - 1] if self.number else 0
-        last = last_progress(self.kind.world.requests_of(self.kind.run))
+        last = last_progress(self.requests)
         about = last if last is not None and last.steps == self.number else None
-        return Judgement(self.kind, self._started[before:], self.now, about)
+        own = [row for row in self._places[before:] if row.has_started]
+        return Judgement(self.kind, own, self.now, about)
 
     @property
     def refused(self) -> bool:
@@ -178,7 +185,7 @@ class PartFacts:
     @property
     def judges(self) -> bool:
         """Whether its pods are done, and the judgement goes on."""
-        return bool(self.kind.run.options.judge) and not self.judgement.is_over
+        return bool(self.kind.run.options.judge) and self.judgement.has_pods and not self.judgement.is_over
 
     @property
     def asks(self) -> bool:
@@ -200,15 +207,21 @@ class PartFacts:
         return tally(self.rows)[Stage.FAILED] > 0
 
     @cached_property
-    def _started(self) -> Sequence[Row]:
-        """The pods that the run has started, the first one first. One that is restarted again was started before.
+    def _places(self) -> Sequence[Row]:
+        """The pods that count for the limits, in the order in which the run has started them.
+
+        One that is retried keeps its place, and so does one that has no request any more: those come first.
 
         A pod that was deleted before it was done leaves its place to another one, because it does not show whether the
         restart works. One that kubelet has evicted does not: its restart may be the cause. Nor does one whose node has
         gone down since, except in a first part.
         """
+        run, first = self.kind.run, dict[str, tuple[str, str]]()
+        for each in self.requests:
+            first.setdefault(each.first_name, each.age)
         own = [row for row in self.rows if row.has_started and self._keeps_place(row)]
-        return sorted(own, key=lambda row: row.request.age if row.request is not None else ("~", row.uid))
+        own.sort(key=lambda row: first.get(run.request_name(row.uid), ("~" if row.stage.under_way else "", row.uid)))
+        return [*filter(self._has_restarted, self.rows), *own]
 
     def _keeps_place(self, row: Row) -> bool:
         if row.stage is Stage.PUT_OFF:
@@ -232,9 +245,9 @@ class PartFacts:
     def _done_at(self) -> datetime:
         """When the last pod of the steps so far was done, by the clocks of its kubelet and of the API server."""
         times = [parse_time(self.kind.run.started)]
-        own = (*self._started, *filter(self._has_restarted, self.rows))
-        times += [row.member.available_at(self.kind.min_ready) for row in own if row.member is not None]
-        times += [parse_time(row.request.request.status.completion_time) for row in own if row.request is not None]
+        for row in self._places:
+            times += [row.member.available_at(self.kind.min_ready)] if row.member is not None else []
+            times += [parse_time(row.request.request.status.completion_time)] if row.request is not None else []
         done = max(at for at in times if at is not None)
         return max(done, self.judgement.ends_at) if self.kind.run.options.judge else done
 
@@ -261,7 +274,10 @@ class PartFacts:
                 wait = Wait.of(WaitReason.STEP_PAUSE, at=rfc3339(self.begins_at), **values)
                 return Part(self.number, state, 0, self.begins_at, wait)
             case _:
+                away = next((row for row in self._places if row.stage is Stage.PUT_OFF), None)
                 wait = NO_WAIT if self.is_last else Wait.of(WaitReason.FIRST_PODS, first=self.limits[self.number])
+                if wait.why and away is not None:
+                    wait = replace(away.wait, why=f"{wait.why}: {away.pod}: {away.wait.why}")
                 return Part(self.number, state, self.left, wait=wait, message=f"{name} is done, {left} left")
 
 
@@ -278,18 +294,24 @@ PARTS: tuple[tuple[Callable[[PartFacts], bool], PartState], ...] = (
 """The state of a step. The first one that holds counts."""
 
 
-def find_part(kind: Kind, rows: Sequence[Row], now: datetime, confirmed: int = 0) -> Part:
-    """Return the present step of a run. `confirmed` is how many steps a user has allowed to end."""
+def find_part(kind: Kind, rows: Sequence[Row], now: datetime, confirmed: int = 0, overruled: int = 0) -> Part:
+    """Return the present step of a run. `confirmed` is how many steps a user has allowed to end.
+
+    `overruled` is how many of them end although the judgement is no. What a user has allowed before does not say so.
+    """
     options = kind.run.options
     if not (options.first or options.steps or options.judge):
         return Part()
-    number = recorded(kind.world.requests_of(kind.run))
-    first = PartFacts(kind, rows, now, 0, confirmed)
+    requests = kind.world.requests_of(kind.run)
+    number = recorded(requests)
+    first = PartFacts(kind, rows, requests, now, 0, confirmed)
     if options.first and first.left is not None and first.left < 0:
         number = 1  # the user was asked
     ends = len(first.limits) + bool(options.judge)  # without a judgement, the last step has no end of its own
     for each in range(number, ends):
-        part = PartFacts(kind, rows, now, each, confirmed).part()
+        part = PartFacts(kind, rows, requests, now, each, confirmed, overruled).part()
         if part.state is not PartState.OVER:
             return part
+    if options.judge and max(number, overruled) < ends and tally(rows)[Stage.PUT_OFF]:
+        return Part(ends - 1, PartState.OVER)  # pods whose nodes come back later are judged, too
     return Part(ends, PartState.OVER)

@@ -79,20 +79,22 @@ class Plan:
         return replace(self, end=end, message=message, phase=phase, create=())
 
 
-def make_plan(world: World, run: Run, now: datetime, *, confirmed: int = 0, memo: RowMemo | None = None) -> Plan:
+def make_plan(
+    world: World, run: Run, now: datetime, *, confirmed: int = 0, overruled: int = 0, memo: RowMemo | None = None
+) -> Plan:
     """Decide the next step from the present state.
 
-    `world` must contain all requests created so far. `now` is the API server's time. `confirmed` is how many
-    steps of the run the user has allowed to end (`find_part`). Plans that follow each other are quicker with the same
-    `memo`.
+    `world` must contain all requests created so far. `now` is the API server's time. `confirmed` and `overruled` are
+    how many steps of the run the user has allowed to end (`find_part`). Plans that follow each other are quicker with
+    the same `memo`.
     """
-    return plan_of(kind_of(world.at(now), run), now, confirmed=confirmed, memo=memo)
+    return plan_of(kind_of(world.at(now), run), now, confirmed=confirmed, overruled=overruled, memo=memo)
 
 
-def plan_of(kind: Kind, now: datetime, *, confirmed: int = 0, memo: RowMemo | None = None) -> Plan:
+def plan_of(kind: Kind, now: datetime, *, confirmed: int = 0, overruled: int = 0, memo: RowMemo | None = None) -> Plan:
     """Decide the next step of a run of any kind. The parameters are those of `make_plan`."""
     rows = make_rows(kind, now, memo)
-    part = find_part(kind, rows, now, confirmed)
+    part = find_part(kind, rows, now, confirmed, overruled)
     plan = Plan(rows, min_ready=kind.min_ready, part=part)
     end, message = find_end(kind, rows, part)
     if (step := kind.last_step(rows, end)) is not None:

@@ -156,7 +156,8 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     progress, request = read_progress(text(annotations.get(ANNOTATION_PROGRESS))), parse_request(obj)
     if request.whole_pod is not options.whole_pod or request.reloads is not options.reload:
         return None
-    if any(each.image != options.change.fields.get("image", "") for each in request.containers):
+    gets = [each for each in request.containers if each.image or not request.whole_pod]
+    if any(each.image != options.change.fields.get("image", "") for each in gets):
         return None
     return RunRequest(request, run, progress, text(annotations.get(ANNOTATION_REQUESTED_BY)))
 

@@ -99,7 +99,7 @@ class Restart(Kind):
         """Whether a container misses one of the run's changes. `mounted` is as in `held_since`."""
         held = {part: held_since(some, started, mounted) for part, some in parts_of(uses).items()}
         missed = filter(None, map(read_change, self.run.options.objects))
-        return any(change.misses(part, since) for change in missed for part, since in held.items())
+        return any(change.misses(part, since, started) for change in missed for part, since in held.items())
 
     def prepare(self, rows: tuple[Row, ...], choice: Choice, now: datetime) -> Prepared:
         """See Kind. Pods with changed files start after a refresh."""

@@ -86,7 +86,7 @@ class Options:
 
     containers: Annotated[
         tuple[str, ...],
-        "Names of the containers. Empty with `stale`, `whole_pod` or `reload`: all that can be recreated.",
+        "Names of the containers. Empty with `stale`, `reload`, or `whole_pod` alone: all that can be recreated.",
     ]
     max_unavailable: Annotated[Amount, "How many pods may be unready."] = Amount(1)
     max_per_node: Annotated[int, "How many of them on one node. 0 for no limit."] = 0
@@ -159,11 +159,11 @@ class Options:
     @property
     def what(self) -> str:
         """The containers, for messages."""
-        if self.whole_pod:
-            return "all containers (whole pods)"
         if self.reload:
             return f"reload of {', '.join(self.containers) or 'all containers that declare it'}"
         names, gets = ", ".join(self.containers) or "stale containers", self.change.label
+        if self.whole_pod:
+            return f"whole pods, {names} with {gets}" if gets else "all containers (whole pods)"
         return f"{names} ({gets})" if gets else names
 
 
@@ -218,7 +218,8 @@ class Run:
         template = ", and its template, too" if change.adopt and not change.follow else ""
         if change.of_template:
             template = f", and {'new pods' if change.follow else 'its template'} {change.of_template}"
-        return f"gives container {self.options.containers[0]} of {pods} the image {change.image}{template}"
+        gives = f"gives container {self.options.containers[0]} of {pods} the image {change.image}{template}"
+        return f"{gives}, and restarts the whole pods" if self.options.whole_pod else gives
 
     def describe(self, pods: int) -> str:
         """Return a sentence about the run, for this number of pods."""
@@ -236,7 +237,8 @@ class Run:
         """Return the request for a pod as JSON; admission sets the other fields. `failed` as in `request_name`.
 
         That for a whole pod, or for a reload, names no containers, so that an API server or a manager which does not
-        know the field rejects it, and nobody stops the containers. Admission names them.
+        know the field rejects it, and nobody stops the containers. Admission names them. One for a whole pod names an
+        init container that gets an image, which all others reject.
         """
         strategy: dict[str, Any] = {"failurePolicy": "Fail", "orderedRecreate": self.options.ordered}
         if self.options.allow_pod_restart:
@@ -260,9 +262,10 @@ class Run:
     def _restarted(self, containers: tuple[str, ...]) -> dict[str, Any]:
         if self.options.reload:
             return {}
-        if self.options.whole_pod:
-            return {"wholePod": True}
-        return {"containers": [{"name": name, **self.options.change.fields} for name in containers]}
+        fields = self.options.change.fields
+        whole = {"wholePod": True} if self.options.whole_pod else {}
+        named = {"containers": [{"name": name, **fields} for name in containers]} if fields or not whole else {}
+        return {**whole, **named}
 
     def refresh_token(self, failed: str) -> str:
         """Return the annotation for which kubelet refreshes a pod's files before its reload. See `request_name`."""

@@ -51,9 +51,13 @@ def skips(kind: Kind, member: Member, failed: RunRequest | None) -> Iterator[tup
 
 
 def wanted(run: Run, member: Member) -> tuple[PodContainer, ...]:
-    """Return the run's containers that exist in the pod, in the run's order."""
-    there = member.pod.recreatable
-    return tuple(there[name] for name in run.options.containers or there if name in there)
+    """Return the run's containers that exist in the pod, in the run's order.
+
+    With whole pods, the only one that is named is the init container that gets an image.
+    """
+    names = run.options.containers
+    there = member.pod.containers if names and run.options.whole_pod else member.pod.recreatable
+    return tuple(there[name] for name in names or there if name in there)
 
 
 def barred_containers(kind: Kind, rows: Iterable[Row]) -> Iterator[str]:

@@ -130,6 +130,7 @@ class Skip(ReasonTable):
         "NotAlwaysRestarted",
         "the restartPolicy of container {container} is not Always, so kubelet may not start it again with an image",
     )
+    NO_INIT = "NoInitContainer", "container {container} is no init container, and needs no restart of its pod"
     KEPT = (
         "KeptByKubelet",
         "kubelet on its node is older than 1.32, and would not replace native sidecar {container}",

@@ -27,6 +27,8 @@ from crrd.lib.supervise import Loop
 from crrd.manager.policies.leftovers import CarriedOn, Leftovers
 from crrd.manager.policies.look import Memory, TargetObserver
 from crrd.manager.policies.obstacles import RESYNC_SECONDS, Obstacle, obstacle_of
+from crrd.manager.policies.peers import Peers
+from crrd.manager.policies.restorer import Restorer
 from crrd.manager.policies.run_task import RunObserver, Shared
 from crrd.manager.policies.runs import PolicyRuns
 from crrd.manager.policies.statuses import Policies
@@ -36,6 +38,7 @@ from crrd.rollout.display import FILES_NOT_REFRESHED
 from crrd.rollout.nodes import find_down
 
 LOOK_SECONDS = 300.0  # Longest time between two answers while a policy is observed
+ACTED_SECONDS = 0.5  # Until the look after a write for which the watches may be late
 FAILING_SECONDS = 60.0  # How long no look at a policy succeeds until its status says so
 
 log = structlog.get_logger(__name__)
@@ -78,6 +81,8 @@ class PolicyController(Controller):
         self._memories: dict[str, Memory] = {}
         self._watches = NamespaceWatches(client, self._object_changed, self._object_freed)
         self._observer = TargetObserver(client, self._watches, account)
+        self._peers = Peers(self._memories, self._runs, self._watches, self.queue.wake)
+        self._restorer = Restorer(client, events, clock, account)
         # A namespace whose configuration may not be read is no reason to be unready: the policies' status reports it.
         self.sources = [
             Loop("configuration", self._watches.run, (self._watches,)),
@@ -197,7 +202,11 @@ class PolicyController(Controller):
         down |= {node: WaitReason.NODE_NOT_READY.say(node=node) for node in await find_down(self._client, doubtful)}
         found = replace(found, down=down, progress=self._runs.progress(key), idle_for=self._runs.idle_for(key))
         found = replace(found, old_files=memory.old_files, dropped=memory.dropped, unsettled=memory.unsettled)
+        found = await self._restorer.look(policy, memory, found)
+        others = [each for each in self._in(policy.namespace) if each.key != key]
+        found = replace(found, peers=self._peers.of(others))
         decision = decide(policy, found, self._clock.now())
+        self._peers.claim(policy, found, decision.claims, others)
         memory.unsettled = decision.unsettled
         memory.wanted = "" if decision.run is None else decision.run.name
         self._runs.stop_others(policy, decision.run, aim)  # before the write, which may fail
@@ -209,12 +218,16 @@ class PolicyController(Controller):
             return 0.0
         self._runs.follow(policy, decision.run, aim, decision.run_until)
         memory.wanted = ""
-        obstacle = obstacle_of(found, is_watched=memory.absent is not None)
+        acted = await self._restorer.carry_out(policy, memory, decision.data)
+        obstacle = obstacle_of(replace(found, refused=memory.refused), is_watched=memory.absent is not None)
         memory.hindered = memory.hindered + 1 if obstacle is memory.obstacle else 1
         memory.obstacle = obstacle
         wait = RESYNC_SECONDS if obstacle is None else obstacle.value.delay(memory.hindered)
         if decision.wake_at is not None:
             wait = min(wait, max(0.0, (decision.wake_at - self._clock.now()).total_seconds()) + 0.01)
+        before, after = policy.status, decision.status
+        if acted or (before.bad, before.revisions) != (after.bad, after.revisions):
+            wait = min(wait, ACTED_SECONDS)
         return wait
 
     def _refreshed(self, policy: Policy, problem: str, lacks_right: bool) -> None:

@@ -10,10 +10,11 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from crrd.core.config.objects import data_hash, missing, read_object
+from crrd.core.config.objects import as_json, data_hash, missing, read_object, whole_data, whole_hash
 from crrd.core.config.parts import Part
-from crrd.core.config.references import Kind, Reference
-from crrd.core.policy.observed import Data, Observed, TargetPod, UseKey, observe, read_pod, used_parts
+from crrd.core.config.references import Kind, ObjectName, Reference
+from crrd.core.policy.observed import Data, Observed, Peer, TargetPod, UseKey, observe, read_pod, used_parts
+from crrd.core.policy.order import Claims
 from crrd.core.policy.triggers import PATCH_ROLE, role_for
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.run import Target
@@ -70,6 +71,11 @@ class Memory:
     fails: bool = False  # Whether that is so long ago that the status should say so
     wanted: str | None = None
     """The run that is about to be carried out, "" for none; None if this process has not decided yet."""
+    claims: Claims | None = None  # What the last decision was about; None before the first one
+    versions: Mapping[ObjectName, str] = field(default_factory=dict)  # Of the objects that it was about
+    peer: Peer | None = None  # The policy as others have seen it at the last decision
+    written: set[tuple[str, str]] = field(default_factory=set)  # As in Observed
+    refused: dict[str, str] = field(default_factory=dict)  # As in Observed
     look_at: float = -inf  # The loop's time of the last look because of a change, or of the next one
     hurried: int = 0  # Such looks in a row
 
@@ -243,7 +249,11 @@ class TargetObserver:
             return frozenset(), Data(digest, None), gap
         times = [found.changed_at(use) for use in uses if had <= found.keys]  # no time is recorded for a removed key
         changed = max((at for at in times if at is not None), default=None)
-        return found.keys, Data(digest, changed, found.uid, found.created, found.immutable), gap
+        known = Data(digest, changed, found.uid, found.created, found.immutable, version=found.version)
+        if part.kind is Kind.CONFIG_MAP:
+            whole = whole_data(obj)
+            known = replace(known, whole=whole_hash(whole), size=len(as_json(whole)))
+        return found.keys, known, gap
 
     def _grant(self, error: ApiRefusedError, namespace: str, role: str) -> str:
         """Return the message of a refusal, with the command that grants the right."""

@@ -27,8 +27,12 @@ class Obstacle(Enum):
 def obstacle_of(found: Observed, *, is_watched: bool) -> Obstacle | None:
     """Return what a look has found, None if nothing. `is_watched`: a watch reports when the target is there."""
     template = found.template
-    if found.unreadable or found.unpatchable or found.dropped or (template is not None and template.lacks_right):
+    if found.unreadable or found.unpatchable or found.dropped or found.unrestorable:
         return Obstacle.RIGHT
+    if template is not None and template.lacks_right:
+        return Obstacle.RIGHT
+    if found.refused:
+        return Obstacle.REFUSAL
     if found.problem:
         return None if is_watched else Obstacle.TARGET
     if template is None or not (template.refused or template.wait or template.problem):

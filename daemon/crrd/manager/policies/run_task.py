@@ -115,6 +115,12 @@ class RunTask:
         """The run's name, the policy's generation, and the target with its UID."""
         return self.record.name, self.policy.generation, self._aim.target
 
+    @property
+    def past_first_step(self) -> bool:
+        """Whether the run has done its first step, so that runs of other policies for the same change may begin."""
+        options, display = self.run.options, self._display
+        return display.any_step_over if options.steps or options.judge else display.any_done
+
     def _closed(self) -> bool:
         """Whether the policy's window has closed."""
         return self._until is not None and self._shared.clock.now() >= self._until

@@ -126,8 +126,9 @@ class ImageWriter(KindWriter):
 
     async def _pull(self, run: Run, node: str, plan: Plan) -> None:
         """Create the pull pod of a node, like a pod of the run there."""
-        facts, rows = _without_world(run), (row for row in plan.rows if row.node == node and row.member is not None)
-        begun = ((row.pod, row.uid) for row in rows if row.containers and not facts.has_image(row))
+        facts = ImageRun.of(self._cluster.world(), run)
+        rows = (row for row in plan.rows if row.node == node and row.member is not None)
+        begun = ((row.pod, row.uid) for row in rows if row.containers and facts.is_left(row))
         name, uid = next(begun, ("", ""))
         try:
             like = await self._client.get(PODS, run.namespace, name)

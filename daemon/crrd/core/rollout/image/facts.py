@@ -1,16 +1,17 @@
 """One run with an image, in one world: all that its decisions are based on, and nothing of it can be missing."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
-from crrd.core.api.pod import PodContainer
+from crrd.core.api.pod import ContainerKind, PodContainer
 from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.image.pull import PullPod
 from crrd.core.rollout.image.reasons import AdoptionWait
 from crrd.core.rollout.image.state import ImageState
 from crrd.core.rollout.image.template import LABEL_ADOPTING, Template
+from crrd.core.rollout.requests import GivenImage
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, World
@@ -129,6 +130,39 @@ class ImageRun:
         """Whether the pod's spec has the image."""
         return self.image_of(row.member) == self.image
 
+    @property
+    def given(self) -> Iterator[GivenImage]:
+        """What this process has given to pods."""
+        return (GivenImage(uid, self.container, self.image, old) for uid, old in self.state.sent.items())
+
+    def has_run(self, member: Member | None) -> bool:
+        """Whether the container was started since it got its image. Kubelet sees to that, except for init containers.
+
+        The requests of runs say it, as long as they exist, or else the times in the pod.
+        """
+        found = self.container_of(member)
+        if member is None or found is None or found.kind is not ContainerKind.INIT:
+            return True
+        uid, name = member.pod.uid, found.name
+        if (uid, name) in self._unreplaced:
+            return False
+        changed, started = member.image_changes.get(name), member.started(name)
+        times = changed is None or (started is not None and started > changed)
+        return times or any((uid, name) == (each.pod_uid, each.container) for each in self._done)
+
+    @cached_property
+    def _unreplaced(self) -> Collection[tuple[str, str]]:
+        return self.world.unreplaced(self.given)
+
+    @cached_property
+    def _done(self) -> Collection[GivenImage]:
+        asked = (each for request in self.world.requests if request.succeeded for each in request.given)
+        return [each for each in asked if each.image == self.image]
+
+    def is_left(self, row: Row) -> bool:
+        """Whether the pod still has to get the image, or to restart with it."""
+        return not (self.has_image(row) and self.has_run(row.member))
+
     def lacks_image(self, row: Row) -> bool:
         """Whether the container has another image. It may have been removed from the pod."""
         return self.image_of(row.member) not in ("", self.image)
@@ -144,10 +178,11 @@ class ImageRun:
     def with_min_ready(self) -> Run:
         """Return the run with its default of `Options.min_ready`.
 
-        Without a readiness probe, a container is ready at once, and may crash a moment later because of its image.
+        Without a readiness probe, a container is ready at once, and may crash a moment later because of its image. An
+        init container is done before its pod is ready.
         """
-        run, containers = self.run, (self.container_of(each) for each in self.examples)
-        unprobed = any(each is not None and not each.readiness_probe for each in containers)
+        run, containers = self.run, filter(None, map(self.container_of, self.examples))
+        unprobed = any(each.kind.recreatable and not each.readiness_probe for each in containers)
         if run.options.min_ready is not None or self.world.min_ready(run) or not unprobed:
             return run
         return replace(run, options=replace(run.options, min_ready=UNPROBED_SECONDS))

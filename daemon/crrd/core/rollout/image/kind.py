@@ -64,8 +64,7 @@ class NewImage(Kind):
     @property
     def given(self) -> Iterable[GivenImage]:
         """See Kind."""
-        sent, name = self.facts.state.sent, self.facts.container
-        return (GivenImage(uid, name, self.change.image, old) for uid, old in sent.items())
+        return self.facts.given
 
     def over_budget(
         self, rows: Iterable[Row], now: datetime, exceeds: Callable[[Member], bool], *, held: bool

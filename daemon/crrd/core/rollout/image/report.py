@@ -9,7 +9,8 @@ def image_report(kind: Kind, facts: ImageRun) -> str:
     """Return a sentence about pods and template."""
     name, image = facts.container, facts.image
     pods = [each for each in facts.members if name in each.pod.containers]
-    having = [each for each in pods if facts.image_of(each) == image and (each.pod.uid, name) not in kind.unreplaced]
+    found = (each for each in pods if facts.image_of(each) == image and facts.has_run(each))
+    having = [each for each in found if (each.pod.uid, name) not in kind.unreplaced]
     ids = {each.pod.name: each.pod.containers[name].image_id for each in having}
     report = f"{len(having)} of {len(pods)} pods have {image}"
     return "; ".join(filter(None, (report, _of_template(facts), image_ids(ids, image))))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
+from crrd.core.api.pod import ContainerKind
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.pull import PullPod, lacking
@@ -100,6 +101,9 @@ class Pod:
             return None
         request, container = asked.request, self.member.pod.containers[self.facts.container]
         pin = next((each.context for each in request.containers if each.context is not None), None)
+        if container.kind is ContainerKind.INIT:  # it ends each time, and kubelet may count its restarts from 0
+            is_next = pin is None or pin.container_id != container.container_id
+            return WaitReason.SET_BACK if self.lacks_image and is_next else None
         restarts = container.restart_count - (pin.restart_count if pin is not None else _NEVER_RAN)
         started, completed = parse_time(container.started_at), parse_time(request.status.completion_time)
         ended = not container.running or (started is not None and completed is not None and started > completed)

@@ -71,7 +71,7 @@ def prepare_pods(facts: ImageRun, rows: tuple[Row, ...], choice: Choice) -> Prep
 def _steps(facts: ImageRun, rows: tuple[Row, ...], ahead: list[Row], over_budget: Collection[str]) -> ImageSteps:
     begun = [row for row in rows if row.stage.under_way and is_present(facts, row) and facts.lacks_image(row)]
     patch = [row for row in begun if _is_pulled(facts, row)]
-    starts = {row.node for row in rows if may_start(row) and not facts.has_image(row)}
+    starts = {row.node for row in rows if may_start(row) and facts.is_left(row)}
     needed = starts | {row.node for row in rows if row.stage.under_way}  # preStop runs before the image is used
     off = {row.node for row in rows if row.stage is Stage.PUT_OFF}  # A pull there is late because the node is down
     nodes = dict.fromkeys(row.node for row in (*begun, *ahead) if row.node) if facts.change.pulls else {}

@@ -31,8 +31,10 @@ class Content:
     image: str = ""  # Of the container; "" if the template does not have the container
     path: str = ""  # JSON pointer to the container, in the pod's spec
     rest: str = ""  # Digest of all else
-    images: tuple[tuple[str, str], ...] = ()  # Of each container that can get another image: name and image
-    shape: str = ""  # Digest of all but these images
+    images: tuple[
+        tuple[str, str], ...
+    ] = ()  # Of each container that kubelet replaces for another image: name and image
+    shape: str = ""  # Digest of all but these images, and that of the container
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +97,10 @@ def read_content(template: Mapping[str, Any], container: str) -> Content:
                 image, path = text(entry.get("image")), f"/{kind}/{index}"
                 others = [*entries[:index], {**entry, "image": ""}, *entries[index + 1 :]]
                 shape["spec"] = {**spec, kind: others}
-            if kind == "containers" or entry.get("restartPolicy") == "Always":
+            runs = kind == "containers" or entry.get("restartPolicy") == "Always"
+            if runs:
                 images.append((text(entry.get("name")), text(entry.get("image"))))
+            if runs or entry.get("name") == container:  # the pods restart with that of an init container
                 without[index] = {**entry, "image": ""}
         if entries:
             bare[kind] = without

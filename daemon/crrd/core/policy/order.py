@@ -1,0 +1,79 @@
+"""The order of runs of several policies for a change of one object: a bad change should cost one pod, not one of each.
+
+`spec.after` names the policies that come first. Without it, a run waits until those that have begun before it for the
+same object have done their first step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from crrd.core.config.references import ObjectName
+from crrd.core.policy.observed import Look
+from crrd.core.policy.triggers import Wanted
+from crrd.core.policy.types import RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a policy does about changed objects, as of its last decision."""
+
+    wants: frozenset[ObjectName] = frozenset()
+    """Changes that are due or settle, also if a failed run stops the policy, and data that is known as bad."""
+    runs: frozenset[ObjectName] = frozenset()  # Those of its run
+    waits: bool = False  # Whether it waits for another policy
+
+
+NO_CLAIMS = Claims()
+
+
+def claims_of(look: Look, wanted: Wanted, run: RunRecord | None, *, waits: bool) -> Claims:
+    """Return what a policy does about changed objects. `run` is the one to carry out."""
+    changes = [change for each in wanted.runs for change in each.changes]
+    changes += [change for each in wanted.settling for change in each.changes]
+    bad = (each.part.object_name for each in look.status.config if look.status.is_bad(each))
+    return Claims(frozenset([*(each.part.object_name for each in changes), *bad]), _objects(run), waits)
+
+
+def _objects(run: RunRecord | None) -> frozenset[ObjectName]:
+    return frozenset(each.part.object_name for each in run.changes) if run is not None else frozenset()
+
+
+def wait_for_others(look: Look, run: RunRecord) -> str:
+    """Return for which other policy a run waits before it begins, and why; "" if for none.
+
+    One that brings the last good data back waits for none.
+    """
+    objects = frozenset[ObjectName]() if run.back else _objects(run)
+    for peer in sorted(look.found.peers, key=lambda each: each.name):
+        first = peer.active and peer.name in look.policy.after
+        if first and (some := objects & peer.uses & ((peer.uses - peer.seen) | peer.wants | peer.runs)):
+            more = f", whose run {peer.failed} has failed" if peer.failed else ""
+            return f"policy {peer.name}{more}, which comes first (spec.after) for {_shown(some)}"
+        if peer.active and not peer.past_first_step and (some := objects & peer.runs):
+            return f"policy {peer.name}, whose run for {_shown(some)} has not finished its first step"
+    return ""
+
+
+def _shown(objects: frozenset[ObjectName]) -> str:
+    return ", ".join(sorted(f"{kind} {name}" for kind, name in objects))
+
+
+def circle(look: Look) -> tuple[str, ...]:
+    """Return the policies that would wait for each other, beginning and ending with this one; () for none."""
+    after: Mapping[str, tuple[str, ...]] = {each.name: each.after for each in look.found.peers}
+    seen, paths = set[str](), list[tuple[str, ...]]()
+    paths += [(look.policy.name, name) for name in look.policy.after]
+    while paths:
+        path = paths.pop()
+        if path[-1] == look.policy.name:
+            return path
+        if path[-1] not in seen:
+            seen.add(path[-1])
+            paths += [(*path, name) for name in after.get(path[-1], ())]
+    return ()
+
+
+def unknown(look: Look) -> tuple[str, ...]:
+    """Return the names in `spec.after` that no policy of the namespace has."""
+    known = {look.policy.name, *(each.name for each in look.found.peers)}
+    return tuple(name for name in look.policy.after if name not in known)

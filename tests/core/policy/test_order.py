@@ -1,0 +1,129 @@
+"""The order of the runs of several policies for one changed object."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crrd.core.config.references import Kind
+from crrd.core.policy.decide import Decision
+from crrd.core.policy.observed import Look, Observed, Peer
+from crrd.core.policy.order import circle, unknown, wait_for_others
+from crrd.core.policy.reasons import PolicyReason
+from crrd.core.policy.types import RunRecord
+from tests.core.policy.test_decide import PLAIN, START, History, app, data, message, reason, text
+
+CFG, OTHER = (Kind.CONFIG_MAP, "cfg"), (Kind.CONFIG_MAP, "other")
+RUN = RunRecord("r", "configChange", ("app",), text(10), text(10), 1, objects=(f"ConfigMap cfg (data.*) {text(10)}",))
+UP_TO_DATE = Peer("proxy", uses=frozenset({CFG}), seen=frozenset({CFG}))
+BEGUN = replace(UP_TO_DATE, runs=frozenset({CFG}))
+
+
+def waits(peer: Peer, *after: str, run: RunRecord = RUN) -> str:
+    return wait_for_others(Look(replace(PLAIN, after=after), Observed(peers=(peer,)), START), run)
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"),
+    [
+        (UP_TO_DATE, False),
+        (replace(UP_TO_DATE, seen=frozenset()), True),  # it has not looked at the change yet
+        (replace(UP_TO_DATE, wants=frozenset({CFG})), True),
+        (replace(UP_TO_DATE, wants=frozenset({OTHER}), runs=frozenset({OTHER})), False),
+        (BEGUN, True),
+        (replace(BEGUN, past_first_step=True), True),
+        (replace(UP_TO_DATE, wants=frozenset({CFG}), active=False), False),
+        (replace(UP_TO_DATE, uses=frozenset(), seen=frozenset()), False),
+    ],
+)
+def test_a_policy_in_after_comes_first(peer: Peer, expected: bool) -> None:
+    assert bool(waits(peer, "proxy")) is expected
+    assert waits(peer, "proxy", run=replace(RUN, back=True)) == "", "the way back waits for none"
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"),
+    [
+        (replace(UP_TO_DATE, wants=frozenset({CFG})), False),
+        (replace(UP_TO_DATE, seen=frozenset()), False),
+        (BEGUN, True),
+        (replace(BEGUN, past_first_step=True), False),
+        (replace(BEGUN, active=False), False),
+        (replace(UP_TO_DATE, runs=frozenset({OTHER})), False),
+    ],
+)
+def test_any_other_one_that_has_begun_does_its_first_step_first(peer: Peer, expected: bool) -> None:
+    assert bool(waits(peer)) is expected
+    assert waits(peer, run=replace(RUN, objects=())) == "", "a run of the schedule concerns no object"
+
+
+def test_it_says_for_what_it_waits() -> None:
+    stopped = replace(UP_TO_DATE, wants=frozenset({CFG}), failed="proxy-1")
+    assert waits(stopped, "proxy") == (
+        "policy proxy, whose run proxy-1 has failed, which comes first (spec.after) for ConfigMap cfg"
+    )
+    assert waits(BEGUN) == "policy proxy, whose run for ConfigMap cfg has not finished its first step"
+
+
+@pytest.mark.parametrize(
+    ("after", "others", "expected"),
+    [
+        ((), {}, ()),
+        (("web",), {}, ("web", "web")),
+        (("a",), {"a": ()}, ()),
+        (("a",), {"a": ("b",), "b": ("web",)}, ("web", "a", "b", "web")),
+        (("a",), {"a": ("b",), "b": ("a",)}, ()),  # a circle of others, for which it waits
+        (("a", "b"), {"a": ("c",), "b": ("c",), "c": ()}, ()),
+    ],
+)
+def test_circles_are_found(
+    after: tuple[str, ...], others: dict[str, tuple[str, ...]], expected: tuple[str, ...]
+) -> None:
+    peers = tuple(Peer(name, theirs) for name, theirs in others.items())
+    assert circle(Look(replace(PLAIN, after=after), Observed(peers=peers), START)) == expected
+
+
+def test_unknown_names_are_found() -> None:
+    look = Look(replace(PLAIN, after=("a", "b", "web")), Observed(peers=(Peer("a"),)), START)
+    assert unknown(look) == ("b",)
+
+
+def change(after: tuple[str, ...], **found: Any) -> tuple[History, Decision]:
+    history = History(replace(PLAIN, after=after))
+    history.look(1, data("a"))
+    history.look(100, data("b", 99), **found)
+    return history, history.look(110, data("b", 99), **found)
+
+
+def test_a_run_waits_and_then_begins() -> None:
+    history, found = change(("proxy",), peers=(BEGUN,))
+    assert (reason(found), found.run, found.claims.waits) == (PolicyReason.AFTER, None, True)
+    assert found.claims.wants == {CFG}
+    assert message(found) == "waiting for policy proxy, which comes first (spec.after) for ConfigMap cfg"
+    begun = history.look(120, data("b", 99), peers=(UP_TO_DATE,))
+    assert begun.run is not None
+    assert (begun.claims.runs, begun.claims.waits) == (frozenset({CFG}), False)
+    assert history.look(121, data("b", 99), peers=(BEGUN,)).run == begun.run, "what has begun goes on"
+
+
+def test_a_run_is_not_continued_with_newer_data_that_has_to_wait() -> None:
+    history, found = change((), peers=(UP_TO_DATE,))
+    assert found.run is not None
+    history.look(120, data("c", 120), peers=(BEGUN,))
+    assert reason(history.look(130, data("c", 120), peers=(BEGUN,))) == PolicyReason.AFTER
+
+
+def test_a_circle_starts_nothing_and_is_said() -> None:
+    history, found = change(("proxy",), peers=(replace(UP_TO_DATE, after=("web",)),))
+    assert (reason(found), found.run) == (PolicyReason.CIRCLE, None)
+    assert "web after proxy after web" in message(found)
+    idle = history.look(111, data("b", 99), app(111), peers=(replace(UP_TO_DATE, after=("web",)),))
+    assert reason(idle) == PolicyReason.CIRCLE, "also before a change"
+
+
+def test_a_name_that_no_policy_has_is_said_and_does_not_count() -> None:
+    _, found = change(("proxi",))
+    assert found.run is not None
+    effective = next(each for each in found.conditions if each["type"] == "Effective")
+    assert (effective["status"], effective["reason"]) == ("False", "PolicyNotFound")
+    assert "spec.after names proxi" in effective["message"]

@@ -1,0 +1,195 @@
+"""Whose pods a judgement is about, and what does not speak against a restart although it looks like that."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from crrd.core.api.types import Pin, RequestPhase
+from crrd.core.rollout.parts import PartState
+from crrd.core.rollout.phases import End, RunPhase
+from crrd.core.rollout.plan import make_plan
+from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.run import Amount
+from crrd.core.rollout.state import Member, World
+from tests.core.rollout.test_parts import (
+    DONE,
+    HEALTHY,
+    PODS,
+    crashed,
+    created,
+    judged,
+    rested,
+    world_of,
+)
+from tests.support.rollouts import (
+    NOW,
+    again,
+    asked,
+    chosen,
+    failed,
+    member,
+    planned,
+    recreated,
+    run,
+    succeeded,
+    workload,
+)
+
+
+def in_second_step(of: World) -> World:
+    return rested(of, number=1)
+
+
+def test_a_pod_that_is_retried_stays_in_its_step() -> None:
+    """Its newest request is younger than those of the step after it."""
+    of = judged(max_failures=9)
+    good, bad, last = recreated(PODS[0]), crashed(recreated(PODS[1])), recreated(PODS[2])
+    known = world_of(of, good, bad, last)
+    first = failed(of, PODS[0])
+    retried = created(again(succeeded(of, good, completion_time=DONE), first), 20)
+    known = in_second_step(replace(known, requests=(first, *known.requests[1:], retried)))
+    assert "step 2 of 3 is no: web-1 has restarted once more" in planned(known, of).message
+
+
+def test_a_pod_whose_request_was_deleted_stays_in_its_step() -> None:
+    """The TTL of requests is a day, and a pause may be longer."""
+    of = judged()
+    known = world_of(of, recreated(PODS[0]), crashed(recreated(PODS[1])), recreated(PODS[2], seconds=20))
+    known = in_second_step(replace(known, requests=known.requests[1:]))
+    assert "step 2 of 3 is no: web-1 has restarted once more" in planned(known, of).message
+
+
+def test_a_step_without_enough_pods_is_judged() -> None:
+    """The workload was scaled down since the run began, so the step has places for which there are no pods."""
+    of = judged(steps=(5,))
+    known = replace(world_of(of, *map(recreated, PODS[:3])), members=tuple(map(recreated, PODS[:3])))
+    found = planned(known, of)
+    assert (found.end, found.part.state) == (None, PartState.JUDGING)
+    assert make_plan(known, of, NOW + timedelta(seconds=30)).end is End.DONE
+    bad = (crashed(recreated(PODS[0])), *known.members[1:])
+    assert planned(replace(known, members=bad), of).end is End.HALTED
+
+
+def test_a_step_waits_for_pods_that_are_put_off() -> None:
+    """Else their nodes would come back in a step that has all pods."""
+    of = judged()
+    away = tuple(member(f"web-{number}", node="node-z") for number in range(4))
+    found = planned(World(away, workload=workload(4), down=frozenset({"node-z"})), of)
+    assert (found.end, found.part.number) == (End.PUT_OFF, 0)
+
+
+def test_pods_that_were_put_off_are_judged_once_they_were_restarted() -> None:
+    of = run(judge=60, max_unavailable=Amount(6))
+    away = member("web-1", node="node-z")
+    known = replace(world_of(of, HEALTHY), members=(HEALTHY, away), workload=workload(2))
+    known = replace(known, down=frozenset({"node-z"}))
+    over = make_plan(known, of, NOW + timedelta(hours=1))
+    assert over.end is End.PUT_OFF
+    noted = rested(known, number=over.part.number, phase=RunPhase.OVER)
+    back = replace(noted, down=frozenset[str]())
+    assert chosen(make_plan(back, of, NOW + timedelta(hours=1))) == ["web-1"]
+    later = created(succeeded(of, away, completion_time=DONE), 50)
+    done = replace(back, members=(HEALTHY, crashed(recreated(away))), requests=(*back.requests, later))
+    assert planned(done, of).end is End.HALTED
+
+
+@pytest.mark.parametrize("had_rest", [False, True])
+def test_a_pod_that_is_being_deleted_is_no_evidence(had_rest: bool) -> None:
+    """For example because the workload is scaled down, or its node is drained."""
+    of = judged()
+    for phase in "Running", "Failed":
+        leaving = replace(HEALTHY, ready=False, pod=replace(HEALTHY.pod, deleting=True, phase=phase))
+        known = world_of(of, leaving)
+        found = planned(rested(known) if had_rest else known, of)
+        assert (found.end, chosen(found)) == (None, ["web-1"])
+
+
+def test_a_pod_that_goes_before_the_judgement_is_over_leaves_its_place() -> None:
+    """It does not show whether the restart works."""
+    of = judged()
+    known = rested(world_of(of, HEALTHY))
+    known = replace(known, members=known.members[1:])
+    assert chosen(make_plan(known, of, NOW + timedelta(hours=1))) == ["web-1"]
+    known = rested(world_of(of, HEALTHY, *map(recreated, PODS[1:3])), number=1)
+    known = replace(known, members=known.members[1:])
+    found = planned(known, of)
+    assert (found.part.state, chosen(found)) == (PartState.JUDGING, []), "the step before was judged"
+
+
+def test_metrics_are_not_asked_about_no_pods() -> None:
+    of = run(judge=60, metrics_digest="digest")
+    assert planned(World((), workload=workload(0)), of).end is End.DONE
+    fresh = World(tuple(recreated(each) for each in PODS))
+    assert planned(fresh, of).end is End.DONE
+    of = judged(metrics_digest="digest")
+    gone = replace(world_of(of, HEALTHY), members=())
+    assert planned(gone, of).part.state is not PartState.JUDGING
+
+
+def by_another_run(pod: Member, phase: RequestPhase, restart_count: int) -> RunRequest:
+    other = run(name="other", started=DONE)
+    made = succeeded(other, pod, completion_time=DONE) if phase is RequestPhase.COMPLETED else asked(other, pod, phase)
+    pins = tuple(replace(each, context=Pin("containerd://app-2", restart_count)) for each in made.request.containers)
+    return created(replace(made, request=replace(made.request, containers=pins)), 40)
+
+
+@pytest.mark.parametrize("phase", [RequestPhase.COMPLETED, RequestPhase.RECREATING])
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_restart_by_another_request_is_none_of_the_pod(phase: RequestPhase, ready: bool) -> None:
+    of = judged()
+    pod = crashed(HEALTHY, ready=ready)
+    known = rested(world_of(of, pod))
+    known = replace(known, requests=(*known.requests, by_another_run(pod, phase, 1)))
+    assert planned(known, of).end is None
+    worse = replace(known, members=(crashed(pod), *known.members[1:]))
+    assert planned(worse, of).end is End.HALTED, "a crash after it counts"
+
+
+def test_a_pod_that_another_request_takes_down_has_not_fallen() -> None:
+    of = judged()
+    pod = replace(HEALTHY, ready=False)
+    known = rested(world_of(of, pod))
+    known = replace(known, requests=(*known.requests, by_another_run(pod, RequestPhase.RECREATING, 1)))
+    found = planned(known, of)
+    assert (found.end, found.part.state, chosen(found)) == (None, PartState.WORKING, [])
+
+
+def test_what_was_allowed_before_does_not_overrule_a_no() -> None:
+    """The user did not know of it. For example, the pod has crashed while the command asked."""
+    of = judged(step_pause=None)
+    bad = world_of(of, crashed(HEALTHY))
+    assert planned(bad, of, confirmed=1).end is End.HALTED
+    assert chosen(planned(bad, of, confirmed=1, overruled=1)) == ["web-1", "web-2"]
+
+
+def test_a_first_part_is_judged_although_the_rest_is_allowed() -> None:
+    of = run(first=1, judge=60, max_unavailable=Amount(6))
+    assert chosen(planned(World(PODS), of, confirmed=1)) == ["web-0"]
+    assert planned(world_of(of, HEALTHY), of, confirmed=1).part.state is PartState.JUDGING
+    assert planned(world_of(of, crashed(HEALTHY)), of, confirmed=1).end is End.HALTED
+    later = make_plan(world_of(of, HEALTHY), of, NOW + timedelta(seconds=30), confirmed=1)
+    assert len(chosen(later)) == 5
+
+
+def test_a_pod_that_the_api_server_has_refused_stays_in_its_step() -> None:
+    of = judged(max_failures=9)
+    known = world_of(of, PODS[0], crashed(recreated(PODS[1])), recreated(PODS[2]))
+    known = in_second_step(replace(known, requests=known.requests[1:], refused={PODS[0].pod.uid: "denied"}))
+    assert "step 2 of 3 is no: web-1 has restarted once more" in planned(known, of).message
+
+
+def test_a_pod_that_restarted_by_itself_is_not_the_one_by_which_a_step_is_judged() -> None:
+    of = judged()
+    by_itself = recreated(PODS[0])
+    assert chosen(planned(World((by_itself, *PODS[1:])), of)) == ["web-1"]
+    known = World((by_itself, recreated(PODS[1]), *PODS[2:]), (succeeded(of, PODS[1], completion_time=DONE),))
+    assert planned(known, of).part.state is PartState.JUDGING
+
+
+def test_metrics_are_not_asked_about_failed_and_leaving_pods() -> None:
+    of = judged(metrics_digest="digest", max_failures=9)
+    found = planned(World(PODS, (failed(of, PODS[0]),)), of)
+    assert (found.end, found.message) == (End.FAILED, "step 1 of 3 is done, 5 left")
+    leaving = replace(HEALTHY, pod=replace(HEALTHY.pod, deleting=True))
+    assert chosen(planned(world_of(of, leaving), of)) == ["web-1"]
