@@ -9,7 +9,8 @@ from typing import Protocol
 
 from crrd.core.api.pod import Pod
 from crrd.core.api.types import Pin, Request, StartTimes, Status
-from crrd.core.recreate.actions import EmitEvent, RunHook
+from crrd.core.recreate.actions import EmitEvent, RunHook, RunReload
+from crrd.core.recreate.declared import Reload
 from crrd.core.recreate.invariants import Rule
 from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance, Sandbox
 
@@ -59,10 +60,13 @@ class Runtime(Protocol):
 
 
 class Hooks(Protocol):
-    """Runs preStop hooks."""
+    """Runs preStop hooks and reloads."""
 
     async def run(self, action: RunHook) -> HookResult:
         """Run the hook for at most `action.seconds`. A failed hook is a result. Raises RuntimeUnavailableError."""
+
+    async def reload(self, action: RunReload) -> HookResult:
+        """Have a container reload its files, as its pod declares it. As `run`."""
 
 
 class StatusWriter(Protocol):
@@ -118,6 +122,9 @@ class RequestRecorder:
 
     def hook_ended(self, hook: Hook, result: HookResult) -> None:
         """A preStop hook has ended."""
+
+    def reload_ended(self, reload: Reload, result: HookResult) -> None:
+        """A container has reloaded its files, or could not."""
 
     def stop_sent(self, container: str) -> None:
         """A StopContainer is about to be sent."""

@@ -141,6 +141,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             says="Since the daemons started.",
         ),
         Panel(
+            "Reloads",
+            (
+                (total("crrd_reloads_total", "kind"), "{{kind}}"),
+                (total("crrd_reload_failures_total", "kind"), "{{kind}} failed"),
+            ),
+            says="Since the daemons started.",
+        ),
+        Panel(
             "Restarts on request, by namespace",
             ((total("crrd_requested_restarts_total", "pod_namespace"), "{{pod_namespace}}"),),
             "bargauge",

@@ -28,7 +28,7 @@ def test_the_exit_code_of_each_end_is_listed(verb: str) -> None:
 def test_a_run_that_is_watched_has_the_exit_code_of_its_end_or_1() -> None:
     assert exit_codes("status") == {
         0: ["done", "paused"],
-        1: ["failed", "aborted", "stopped", "timed out", "interrupted", "cannot reach the API server"],
+        1: ["failed", "halted", "aborted", "stopped", "timed out", "interrupted", "cannot reach the API server"],
         2: ["bad input"],
         4: ["incomplete"],
         130: ["Ctrl-C"],

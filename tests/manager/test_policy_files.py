@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crrd.core.rollout.run import ANNOTATION_REFRESH
+from crrd.core.api.types import ANNOTATION_REFRESH
 from crrd.kube.resources import BUDGETS
 from crrd_localnode.api.admission import AdmissionRequest
 from crrd_localnode.api.errors import forbidden

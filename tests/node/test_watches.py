@@ -95,7 +95,7 @@ async def test_requests_are_listed_and_watched() -> None:
         assert here.source.last_activity >= here.source.last_list_time
         assert here.api.calls() == ["list", "watch 5"]
         path = "/apis/apps.kruise.io/v1alpha1/containerrecreaterequests"
-        selector = "crr.apps.kruise.io/node-name=node-1,crr.apps.kruise.io/active in (true,image,pod)"
+        selector = "crr.apps.kruise.io/node-name=node-1,crr.apps.kruise.io/active in (true,image,pod,reload)"
         assert {(request.path, request.query["labelSelector"]) for request in here.api.seen} == {(path, selector)}
     assert not here.source.listed
 

@@ -299,7 +299,10 @@ def test_what_runs_store_is_described(generate: ModuleType) -> None:
         "2026-01-01T12:00:55Z", "laptop/42", RunPhase.ADOPTING, 1, 4, "web-1", blocked=True, end=End.PUT_OFF, steps=1
     )
     written = {
-        "run-options": {*names_in(json.loads(STORED.to_json())), "options.image", "options.patch", "options.whole_pod"},
+        "run-options": {
+            *names_in(json.loads(STORED.to_json())),
+            *(f"options.{name}" for name in ("image", "patch", "whole_pod", "reload")),
+        },
         "run-limits": {*limits},
         "run-progress": {*json.loads(progress.annotation()[ANNOTATION_PROGRESS])},
     }

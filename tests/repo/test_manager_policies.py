@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from crrd.core.api import types as model
 from crrd.core.api.pod import USER_AGENT, PodMeta
+from crrd.core.api.types import ANNOTATION_REFRESH
 from crrd.core.lifecycle.steps import AcquireUnready, InitReadiness, PodAction, ReleaseUnready
-from crrd.core.rollout.run import ANNOTATION_REFRESH
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import WEBHOOKS as CONFIGURATIONS
 from crrd.kube.resources import Resource

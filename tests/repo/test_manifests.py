@@ -307,7 +307,7 @@ def test_the_crd_is_the_kind_that_the_code_speaks() -> None:
     assert [version["name"] for version in crd["versions"] if version["storage"]] == [model.VERSION]
     first, *others = ({**version, "name": "", "storage": True} for version in crd["versions"])
     assert all(other == first for other in others)
-    assert [column["name"] for column in first["additionalPrinterColumns"]] == ["PHASE", "POD", "NODE", "AGE"]
+    assert [column["name"] for column in first["additionalPrinterColumns"]] == ["PHASE", "POD", "NODE", "ACTION", "AGE"]
 
 
 @pytest.mark.parametrize(("folder", "value"), [("default", "labelled"), ("overlays/gate-all-namespaces", "all")])

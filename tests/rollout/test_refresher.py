@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from crrd.core.api.types import ANNOTATION_REFRESH
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.restart import FileSteps
 from crrd.core.rollout.rows import Row
-from crrd.core.rollout.run import ANNOTATION_REFRESH
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import CONFIG_MAPS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError

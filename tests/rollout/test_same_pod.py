@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crrd.core.api.time import rfc3339
-from crrd.core.api.types import ANNOTATION_STOPPED
+from crrd.core.api.types import ANNOTATION_REFRESH, ANNOTATION_STOPPED
 from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.image.pull import LABEL_PULL
 from crrd.core.rollout.image.steps import ImageSteps
@@ -18,7 +18,7 @@ from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.restart import FileSteps
 from crrd.core.rollout.rows import Row
-from crrd.core.rollout.run import ANNOTATION_REFRESH, Run
+from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import read_member
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import PODS, REQUESTS

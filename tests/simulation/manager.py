@@ -58,7 +58,7 @@ class SimulatedUsers:
                 entry["statusContext"] = {"containerID": context_id, "restartCount": known[name]["restartCount"]}
             containers.append(entry)
         whole = bool(about.get("whole"))
-        labels = {LABEL_NODE_NAME: NODE, LABEL_ACTIVE: active_value((), whole_pod=whole)}
+        labels = {LABEL_NODE_NAME: NODE, LABEL_ACTIVE: active_value((), whole_pod=whole, reloads=False)}
         if about["context"] != "bare":
             labels[LABEL_POD_UID] = pod["metadata"]["uid"]
         meta = {"namespace": NAMESPACE, "name": about["request"], "uid": f"u{self._made}", "labels": labels}
@@ -82,7 +82,7 @@ class SimulatedUsers:
         key = f"{NAMESPACE}/{name}"
         obj = self._world.store.get(PLURAL, key)
         if obj is not None and not _completed(obj):
-            value = active_value((), whole_pod=bool(obj["spec"].get("wholePod"))) if active else None
+            value = active_value((), whole_pod=bool(obj["spec"].get("wholePod")), reloads=False) if active else None
             self._world.store.patch(PLURAL, key, {"metadata": {"labels": {LABEL_ACTIVE: value}}})
 
     def annotate(self, name: str, key: str, value: str | None) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from crrd.core.admission.rules import Denied, read_new, review_create
 from crrd.core.api.pod import parse_pod
+from crrd.core.api.types import ANNOTATION_RELOAD
 from crrd.lib.jsonfields import shown
 
 JsonObject = dict[str, Any]
@@ -117,6 +118,15 @@ def spelled(pod: JsonObject) -> None:
     """Give the container another name of its image, as a restart by a patch does."""
     pod["spec"]["containers"][0].update(image=SPELLED)
     pod["status"]["containerStatuses"][0].update(imageID=SPELLED.replace(":1@", "@"))
+
+
+HUP = '{"signal": "HUP"}'
+
+
+def reloads(**declarations: str) -> Change:
+    """Have containers of the pod declare how they reload."""
+    annotations = {f"{ANNOTATION_RELOAD}{name}": declaration for name, declaration in declarations.items()}
+    return meta(annotations=annotations)
 
 
 def without_id(pod: JsonObject) -> None:
@@ -343,6 +353,88 @@ CREATE_REFUSALS = [
         "is OnFailure, and kubelet may end the pod",
         spec(wholePod=True, containers=[]),
         spec(restartPolicy="OnFailure"),
+    ),
+    Refusal(
+        "reload that names its containers as a restart does",
+        "spec.containers must be left out, because the request is for a reload: use spec.strategy.reloadContainers",
+        spec(strategy={"action": "Reload"}, containers=[{"name": "log"}]),
+        pod=reloads(app=HUP),
+    ),
+    Refusal(
+        "reload that no container declares",
+        "spec.strategy.action must not be Reload: no container of pod 'web-0' declares a reload (annotation "
+        "reload.crrd.dev/CONTAINER of the pod)",
+        spec(strategy={"action": "Reload"}, containers=[]),
+    ),
+    Refusal(
+        "reload of a container that does not declare it",
+        "spec.strategy.reloadContainers[1] must name a container that can reload: the pod does not declare how the "
+        "container reloads: the pod has no annotation reload.crrd.dev/log",
+        spec(strategy={"action": "Reload", "reloadContainers": ["app", "log"]}, containers=[]),
+        pod=reloads(app=HUP),
+    ),
+    Refusal(
+        "reload with a declaration that is invalid",
+        "spec.strategy.reloadContainers must name a container that can reload: the pod does not declare how the "
+        "container reloads: the annotation reload.crrd.dev/app is invalid: its signal must be one of HUP, USR1, USR2",
+        spec(strategy={"action": "Reload"}, containers=[]),
+        pod=reloads(app='{"signal": "KILL"}'),
+    ),
+    Refusal(
+        "reload of a container that is not there",
+        "spec.strategy.reloadContainers[0] must name a container of pod 'web-0': container 'db' not found",
+        spec(strategy={"action": "Reload", "reloadContainers": ["db"]}, containers=[]),
+    ),
+    Refusal(
+        "reload of an init container",
+        "spec.strategy.reloadContainers[0] must name a container or a native sidecar: 'setup' is an init container",
+        spec(strategy={"action": "Reload", "reloadContainers": ["setup"]}, containers=[]),
+    ),
+    Refusal(
+        "reload of a container that has not started",
+        "spec.strategy.reloadContainers must name a container that has started: 'app' has no container ID yet, "
+        "try later",
+        spec(strategy={"action": "Reload"}, containers=[]),
+        pod=lambda o: (reloads(app=HUP)(o), o["status"]["containerStatuses"][0].pop("containerID")),
+    ),
+    Refusal(
+        "reload of a container whose ID has no runtime",
+        "spec.strategy.reloadContainers must name a container with a valid ID: the ID of 'app' must look like "
+        "containerd://ID, not 'a1'",
+        spec(strategy={"action": "Reload"}, containers=[]),
+        pod=lambda o: (reloads(app=HUP)(o), o["status"]["containerStatuses"][0].update(containerID="a1")),
+    ),
+    Refusal(
+        "reload of a container twice",
+        "spec.strategy.reloadContainers[1] must not contain 'app' twice",
+        spec(strategy={"action": "Reload", "reloadContainers": ["app", "app"]}, containers=[]),
+        pod=reloads(app=HUP),
+    ),
+    Refusal(
+        "reload with a grace period",
+        "spec.strategy.terminationGracePeriodSeconds must be left out: no container is stopped for a reload",
+        spec(strategy={"action": "Reload", "terminationGracePeriodSeconds": 5}, containers=[]),
+        pod=reloads(app=HUP),
+    ),
+    Refusal(
+        "reload with an image",
+        "spec.strategy.action must not be Reload, because the request has an image",
+        spec(strategy={"action": "Reload"}, containers=[{"name": "app", "image": "app:2"}]),
+    ),
+    Refusal(
+        "reload of the whole pod",
+        "spec.strategy.action must not be Reload, because the request is for the whole pod",
+        spec(strategy={"action": "Reload"}, containers=[], wholePod=True),
+    ),
+    Refusal(
+        "containers to reload in a request for a restart",
+        "spec.strategy.reloadContainers must be left out, unless spec.strategy.action is Reload",
+        spec(strategy={"reloadContainers": ["app"]}),
+    ),
+    Refusal(
+        "unknown action",
+        "spec.strategy.action must be Restart or Reload, not 'Stop'",
+        spec(strategy={"action": "Stop"}),
     ),
     Refusal(
         "container that stays down",

@@ -440,6 +440,14 @@ def whole_pod_request(pod: Json, request: str, **strategy: Any) -> Json:
     return body
 
 
+def reload_request(pod: Json, request: str, *containers: str, refresh: str = "", **strategy: Any) -> Json:
+    """Return a request that has containers reload, as admission leaves it. `refresh`: the annotation of the pod."""
+    body = crr_for(pod, [*containers], name=request, action="Reload", reloadContainers=[*containers], **strategy)
+    body["metadata"]["labels"][model.LABEL_ACTIVE] = model.ACTIVE_RELOAD
+    body["metadata"].setdefault("annotations", {})[model.ANNOTATION_REFRESH] = refresh
+    return body
+
+
 def request_for(pod: Json, *containers: str) -> Json:
     """A request as users write it, named after pod and containers: admission adds the rest."""
     name = pod["metadata"]["name"]

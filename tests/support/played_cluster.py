@@ -12,7 +12,7 @@ from typing import Any
 
 from crrd.core.admission.rules import Denied
 from crrd.core.api.time import rfc3339
-from crrd.core.api.types import ACTIVE, ACTIVE_POD, LABEL_ACTIVE, PLURAL, StatePhase
+from crrd.core.api.types import ACTIVE, ACTIVE_POD, ACTIVE_RELOAD, LABEL_ACTIVE, PLURAL, StatePhase
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, GoneError
@@ -43,6 +43,7 @@ class PlayedCluster:
         self.fails: dict[str, tuple[str, str]] = {}  # By pod: reason and message with which its request fails
         self.deaf: set[str] = set()  # Pods whose requests nobody answers
         self.stops: list[tuple[str, str]] = []  # Pods and containers, in order
+        self.reloads: list[tuple[str, str]] = []  # The same for containers that reload
         self.goes_on = asyncio.Event()  # While it is not set, the node starts requests but does not complete them
         self.goes_on.set()
         self._serving: set[asyncio.Task[None]] = set()
@@ -212,7 +213,7 @@ class PlayedCluster:
 
     def _begin(self, request: Json) -> None:
         meta = request["metadata"]
-        own = (meta.get("labels") or {}).get(LABEL_ACTIVE) in (ACTIVE, ACTIVE_POD)
+        own = (meta.get("labels") or {}).get(LABEL_ACTIVE) in (ACTIVE, ACTIVE_POD, ACTIVE_RELOAD)
         if meta["uid"] in self._seen or not own or gets_image(request) is not None:  # see `played_images`
             return
         self._seen.add(meta["uid"])
@@ -227,7 +228,9 @@ class PlayedCluster:
                 return
             await self._told(name, {"phase": "Recreating"})
             reason, message = self.fails.get(pod_name, ("", ""))
-            if not reason:
+            if request["metadata"]["labels"][LABEL_ACTIVE] == ACTIVE_RELOAD:
+                self.reloads += [(pod_name, each["name"]) for each in request["spec"]["containers"]]
+            elif not reason:
                 await self.restart(request, pod_name)
             await self.goes_on.wait()
             if not reason:

@@ -12,7 +12,7 @@ from typing import Any, Self
 from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import Pin, Request, StartTimes, Status
-from crrd.core.recreate.actions import EmitEvent, RunHook
+from crrd.core.recreate.actions import EmitEvent, RunHook, RunReload
 from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance, Sandbox, Work
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
@@ -63,6 +63,15 @@ class MemoryNode:
         self.hook_error = ""
         self.stops: list[tuple[str, float]] = []
         self.hooks_run: list[str] = []
+        self.declared: dict[str, str] = {}  # How containers reload, in the pod's annotations
+        self.recorded: dict[str, str] | None = None  # The same on the sandbox; None: as in the pod
+        self.refreshed = False  # Whether kubelet refreshes files of its containers
+        self.refresh = ""  # The pod's annotation for that
+        self.unready: set[str] = set()  # Containers whose readiness probe fails
+        self.needs_restart: tuple[str, ...] = ()
+        self.reload_seconds = 1.0
+        self.reload_error = ""
+        self.reloads: list[tuple[str, str]] = []  # Instances that began to reload, and by which kind of handler
         self.writes = 0
         self.lists = 0
         self.looks = 0  # Number of calls for the pod's containers
@@ -172,7 +181,10 @@ class MemoryNode:
                 running=running,
                 terminated=newest.state is ContainerState.EXITED,
                 exit_code=self.exit_code if newest.state is ContainerState.EXITED else None,
-                ready=running,
+                ready=running and name not in self.unready,
+                reload=self.declared.get(name, ""),
+                refreshed=self.refreshed,
+                needs_restart=self.needs_restart,
             )
         return Pod(
             "default",
@@ -185,6 +197,7 @@ class MemoryNode:
             grace_seconds=self.grace,
             static_uid=self.static_uid,
             deleting=self.deleting,
+            refresh=self.refresh,
         )
 
     def report(self) -> None:
@@ -268,7 +281,9 @@ class MemoryNode:
         self._reach()
         await asyncio.sleep(self.list_seconds)
         own = pod_uid == (self.static_uid or POD_UID)
-        return tuple(replace(each, pod_uid=pod_uid) for each in self.sandbox.known.values() if own)
+        reloads = self.declared if self.recorded is None else self.recorded
+        known = self.sandbox.known.values()
+        return tuple(replace(each, pod_uid=pod_uid, reloads=reloads) for each in known if own)
 
     async def made_sandboxes(self) -> tuple[Sandbox, ...]:
         self._reach()
@@ -313,6 +328,11 @@ class MemoryNode:
         self.hooks_run.append(action.instance.id)
         await asyncio.sleep(self.hook_seconds)
         return HookResult(self.hook_seconds, self.hook_error)
+
+    async def reload(self, action: RunReload) -> HookResult:
+        self.reloads.append((action.instance.id, action.reload.kind))
+        await asyncio.sleep(self.reload_seconds)
+        return HookResult(self.reload_seconds, self.reload_error, "" if self.reload_error else "reread 2 files")
 
     async def write_status(self, request: Request, status: Status) -> Request:
         return await self._write(request, status=status)

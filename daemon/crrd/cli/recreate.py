@@ -124,6 +124,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigurationError("--run can be used with only one TYPE/NAME, because each TYPE/NAME gets its own run")
     if args.whole_pod:
         _check_whole_pod(vars(args))
+    if args.reload:
+        _check_reload(vars(args))
     _check_steps(vars(args))
     if getattr(args, "retry_failed", False) and "run_name" not in args:
         raise ConfigurationError("--retry-failed needs resume RUN or --run NAME")
@@ -154,6 +156,18 @@ def _check_whole_pod(given: Mapping[str, Any]) -> None:
     if given.get("follows_template"):
         why = "it gives containers that run another image"
         raise ConfigurationError(f"--whole-pod cannot be used with --image-from-template: {why}")
+
+
+def _check_reload(given: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for a flag that does not fit to --reload."""
+    for flag, name, why in (
+        ("--whole-pod", "whole_pod", "no container is stopped"),
+        ("--image", "image_name", "no container is stopped"),
+        ("--image-from-template", "follows_template", "no container is stopped"),
+        ("--stale", "stale", "a container that has reloaded is as old as before, so --stale would find it again"),
+    ):
+        if given.get(name):
+            raise ConfigurationError(f"--reload cannot be used with {flag}: {why}")
 
 
 def requested(args: argparse.Namespace) -> Command:

@@ -39,6 +39,7 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
         "       %(prog)s -l SELECTOR -c CONTAINER[,CONTAINER] [flags]\n"
         "       %(prog)s [TYPE/NAME | -l SELECTOR] --stale [flags]\n"
         "       %(prog)s TYPE/NAME --whole-pod [flags]\n"
+        "       %(prog)s TYPE/NAME --reload [-c CONTAINER[,CONTAINER]] [flags]\n"
         "       %(prog)s TYPE/NAME -c CONTAINER --image IMAGE [--template adopt|keep] [flags]\n"
         "       %(prog)s TYPE/NAME [-c CONTAINER] --image-from-template [flags]\n"
         "       %(prog)s status [RUN] [-w] | resume RUN | undo RUN | abort RUN"
@@ -58,6 +59,7 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
         "  %(prog)s statefulset/db -c proxy --max-unavailable 20%% --min-ready 30s\n"
         "  %(prog)s deployment/web -c app --steps 1,10%% --judge 2m     a bad restart costs one pod\n"
         "  %(prog)s deployment/web --whole-pod                init containers run again, and the pods stay\n"
+        "  %(prog)s deployment/web --reload                   containers read their new files, and do not restart\n"
         "  %(prog)s deployment/web -c proxy --image proxy:1.2 --template adopt\n"
         "  %(prog)s deployment/web --whole-pod -c render --image render:1.2 --template adopt    for an init container\n"
         "  %(prog)s deployment/web --image-from-template      the template of a paused Deployment has it already\n"
@@ -110,6 +112,8 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
         "With --image, -c names the init container that gets it"
     )
     add_switch(parser, "--whole-pod", text=whole)
+    reload = "have containers reload their files as their pods declare it, and restart nothing (docs/recreate.md)"
+    add_switch(parser, "--reload", text=reload)
     stale = "restart only containers that use a ConfigMap or Secret whose data has changed since they started"
     add_switch(parser, "--stale", text=stale)
     since = "skip containers restarted after this time: an age such as 2h, or an RFC 3339 time"
@@ -135,8 +139,8 @@ def _add_resume(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Continues a run that was interrupted, is paused (--partition, --steps) or has failed, from any machine. No\n"
         "pod is restarted twice. Given limits replace those of the run, also where another process carries it out.\n"
-        "Target, containers, --whole-pod, --partition, --steps, --judge, --since and --stale cannot be changed: start\n"
-        "a new run. A run that asks metrics needs its --metrics FILE again, because addresses are not stored.\n"
+        "Target, containers, --whole-pod, --reload, --partition, --steps, --judge, --since and --stale cannot be\n"
+        "changed: start a new run. A run that asks metrics needs its --metrics FILE again: addresses are not stored.\n"
         "The defaults below are those of a new run."
     )
     parser.epilog = (

@@ -9,9 +9,10 @@ Source of the names: Kubernetes' pkg/kubelet/types/labels.go and pkg/kubelet/kub
 
 import json
 from collections.abc import Mapping
-from typing import TypeGuard
 
 from cri_stubs import api_pb2
+from crrd.core.api.types import ANNOTATION_RELOAD
+from crrd.core.recreate.handlers import invalid, is_port, read_command, read_http
 from crrd.core.recreate.observation import Hook, HookKind, Instance, Sandbox
 from crrd.kubelet import labels
 from crrd.kubelet.runtime_status import ContainerState
@@ -55,7 +56,8 @@ def instance(container: api_pb2.Container, runtime: str) -> Instance:
 def sandbox(listed: api_pb2.PodSandbox, runtime: str) -> Sandbox:
     """Convert one entry of ListPodSandbox; `runtime` is the runtime's name.
 
-    Kubelet copies the labels of a pod, which may be anything, to its sandboxes, and adds an annotation of its own.
+    Kubelet copies the labels and annotations of a pod, which may be anything, to its sandboxes, and adds an annotation
+    of its own.
     """
     marks, of_kubelet = listed.labels, labels.ANNOTATION_CONFIG_SOURCE in listed.annotations
     return Sandbox(
@@ -68,6 +70,11 @@ def sandbox(listed: api_pb2.PodSandbox, runtime: str) -> Sandbox:
         created_at=listed.created_at,
         attempt=listed.metadata.attempt,
         request_uid="" if of_kubelet else marks.get(LABEL_REQUEST_UID, ""),
+        reloads={
+            key.removeprefix(ANNOTATION_RELOAD): value
+            for key, value in listed.annotations.items()
+            if of_kubelet and key.startswith(ANNOTATION_RELOAD)
+        },
     )
 
 
@@ -115,7 +122,7 @@ def cgroup_parent(info: Mapping[str, str]) -> str:
 def named_ports(annotation: str) -> tuple[tuple[str, int], ...]:
     """Return the named ports in the annotation's JSON list of container ports. Skips invalid entries."""
     ports = [(text(port.get("name")), port.get("containerPort")) for port in map(mapping, items(_json(annotation)))]
-    return tuple((name, number) for name, number in ports if name and _is_port(number))
+    return tuple((name, number) for name, number in ports if name and is_port(number))
 
 
 def hook(annotation: str) -> Hook:
@@ -126,66 +133,27 @@ def hook(annotation: str) -> Hook:
     """
     handler = _json(annotation)
     if not isinstance(handler, dict):
-        return _invalid("the preStop hook that kubelet recorded on the container is not a JSON object")
-    for kind, read in ((HookKind.EXEC, _exec), (HookKind.HTTP_GET, _http), (HookKind.SLEEP, _sleep)):
+        return invalid("the preStop hook that kubelet recorded on the container is not a JSON object")
+    for kind, read in ((HookKind.EXEC, _exec), (HookKind.HTTP_GET, read_http), (HookKind.SLEEP, _sleep)):
         body = handler.get(kind)
         if isinstance(body, dict):
-            return read(body)
+            return read(body, f"the preStop hook's {kind}")
         if body is not None:
-            return _invalid(f"the preStop hook's {kind} is not an object")
+            return invalid(f"the preStop hook's {kind} is not an object")
     if handler.get(HookKind.TCP_SOCKET) is not None:
         return Hook(kind=HookKind.TCP_SOCKET)
-    return _invalid("the preStop hook has no supported handler (exec, httpGet, sleep)")
+    return invalid("the preStop hook has no supported handler (exec, httpGet, sleep)")
 
 
-def _exec(body: Mapping[str, object]) -> Hook:
-    command = body.get("command")
-    if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
-        return _invalid("the preStop hook's exec.command is not a list of strings")
-    return Hook(kind=HookKind.EXEC, command=tuple(command))
+def _exec(body: Mapping[str, object], what: str) -> Hook:
+    return read_command(body.get("command"), f"{what}.command")
 
 
-def _sleep(body: Mapping[str, object]) -> Hook:
+def _sleep(body: Mapping[str, object], what: str) -> Hook:
     seconds = body.get("seconds", 0)
     if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 <= seconds <= INT64_MAX:
-        return _invalid("the preStop hook's sleep.seconds is not a number of seconds")
+        return invalid(f"{what}.seconds is not a number of seconds")
     return Hook(kind=HookKind.SLEEP, seconds=float(seconds))
-
-
-def _http(body: Mapping[str, object]) -> Hook:
-    port, headers = body.get("port"), body.get("httpHeaders") or []
-    path, host, scheme = body.get("path") or "/", body.get("host") or "", body.get("scheme") or ""
-    if not _is_port(port) and (not isinstance(port, str) or not port):
-        return _invalid("the preStop hook's httpGet.port is neither a port number nor a name")
-    if not isinstance(path, str) or not isinstance(host, str) or not isinstance(scheme, str):
-        return _invalid("the preStop hook's httpGet.path, host or scheme is not a string")
-    if scheme.lower() not in ("", "http", "https"):
-        return _invalid("the preStop hook's httpGet.scheme is neither HTTP nor HTTPS")
-    if not isinstance(headers, list) or not all(_is_header(header) for header in headers):
-        return _invalid("the preStop hook's httpGet.httpHeaders are not a list of names and values")
-    return Hook(
-        kind=HookKind.HTTP_GET,
-        host=host,
-        port=port,
-        path=path,
-        scheme=scheme.lower() or "http",
-        headers=tuple((header["name"], header.get("value", "")) for header in headers),
-    )
-
-
-def _is_port(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 65536
-
-
-def _is_header(header: object) -> bool:
-    if not isinstance(header, dict):
-        return False
-    name, value = header.get("name"), header.get("value", "")
-    return isinstance(name, str) and name != "" and isinstance(value, str)
-
-
-def _invalid(error: str) -> Hook:
-    return Hook(kind=HookKind.INVALID, error=error)
 
 
 def _json(annotation: str) -> object:

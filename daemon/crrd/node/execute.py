@@ -16,6 +16,7 @@ from crrd.core.recreate.actions import (
     PinContainers,
     RestartPod,
     RunHook,
+    RunReload,
     StopContainer,
     WorkAction,
     WriteStatus,
@@ -72,7 +73,7 @@ class Executor:
         """
         for action in sorted(actions, key=lambda action: not isinstance(action, WorkAction)):
             match action:
-                case StopContainer() | RunHook() | RestartPod():
+                case StopContainer() | RunHook() | RunReload() | RestartPod():
                     self._start_work(action)
                 case WriteStatus() | PinContainers():
                     self.writes.start(action)
@@ -89,7 +90,7 @@ class Executor:
             record.emitted.add(event)
 
     def _start_work(self, action: WorkAction) -> None:
-        """Start a hook, a stop or the restart of a pod, unless the request is being completed."""
+        """Start a hook, a reload, a stop or the restart of a pod, unless the request is being completed."""
         request, target = action.request, action.target
         record = self._pods.peek(request.pod_key).requests.get(request.uid)
         if record is None or record.completing:
@@ -112,6 +113,9 @@ class Executor:
             case RunHook():
                 changes["under_way"] = WorkKind.HOOK
                 run = self._hook(action, record, recorder)
+            case RunReload():
+                changes["under_way"] = WorkKind.RELOAD
+                run = self._reload(action, record, recorder)
         note_work(self._pods, record, target.id, **changes)
         task = asyncio.create_task(run, name=f"{type(action).__name__} {target.id[:12]}")
         for tasks in (self._tasks, self._awaited) if target.pod_uid != self._own_pod else (self._tasks,):
@@ -135,6 +139,24 @@ class Executor:
             note(under_way=None, until=None, hook_result=result)
         recorder.hook_ended(action.hook, result)
         log.info("preStop hook ended", seconds=round(result.seconds, 3), error=result.error or None, **fields)
+        self._wake(action.request.pod_key)
+
+    async def _reload(self, action: RunReload, record: RequestRecord, recorder: RequestRecorder) -> None:
+        """Have a container reload its files. This process does not do it again, even if it was interrupted."""
+        note = partial(note_work, self._pods, record, action.instance.id)
+        began, fields = loop_time(), _log_fields(action)
+        note(until=began + action.reload.seconds)
+        recorder.work_started()
+        log.info("reload started", kind=action.reload.kind, **fields)
+        result = HookResult(0.0, "it was interrupted")
+        try:
+            result = await self._edges.hooks.reload(action)
+        except Exception as error:  # noqa: BLE001 - any failure becomes the result
+            result = HookResult(loop_time() - began, _reason(error, "reload"))
+        finally:
+            note(under_way=None, until=None, reload_result=result, reload_ended=loop_time())
+        recorder.reload_ended(action.reload, result)
+        log.info("reload ended", seconds=round(result.seconds, 3), error=result.error or None, **fields)
         self._wake(action.request.pod_key)
 
     async def _stop(self, action: StopContainer, record: RequestRecord, recorder: RequestRecorder) -> None:

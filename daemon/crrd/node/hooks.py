@@ -1,7 +1,8 @@
-"""Runs preStop hooks as kubelet does: exec, httpGet and sleep.
+"""Runs preStop hooks as kubelet does (exec, httpGet and sleep), and reloads.
 
 `crrd.cri.convert` reads a container's hook, and the core decides whether and for how long it may run. This module runs
-it and returns its result. A failed hook is a result and not an error, because the stop follows anyway.
+it and returns its result. A failed hook is a result and not an error, because the stop follows anyway. A reload also
+fails if the status of a response is not 2xx.
 
 Source of the rules: Kubernetes' pkg/kubelet/lifecycle/handlers.go and pkg/probe/http.
 """
@@ -16,7 +17,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from crrd import __version__
-from crrd.core.recreate.actions import RunHook
+from crrd.core.recreate.actions import RunHook, RunReload
+from crrd.core.recreate.declared import Reload
 from crrd.core.recreate.observation import Hook, HookKind, HookResult, Instance
 from crrd.lib.errors import RuntimeCallError
 from crrd.lib.looptime import loop_time
@@ -32,6 +34,8 @@ BODY_BYTES = 10 * 1024
 """Limit for reading a response's body (kubelet's maxRespBodyLength). Some handlers work until the body is read."""
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_NOT_IN_IMAGE = ("not found in $path", "no such file or directory")
+"""What runc and crun say of a program that an image does not have, in lower case."""
 _PATH_CHARACTERS = "/?:@!$&'()*+,;=-._~%"  # Characters of a path with its query that are not percent-encoded
 
 
@@ -52,13 +56,38 @@ class HookRunner:
             error = _too_slow(action.hook.kind, action.seconds)
         return HookResult(seconds=loop_time() - started, error=error)
 
+    async def reload(self, action: RunReload) -> HookResult:
+        """See `crrd.ports.Hooks`."""
+        started, reload = loop_time(), action.reload
+        margin = HOOK_MARGIN_SECONDS if reload.hook.kind is HookKind.EXEC else 0.0
+        try:
+            async with asyncio.timeout(reload.seconds + margin):
+                error, output = await self._reload(action)
+        except TimeoutError:
+            error, output = _over(reload), ""
+        return HookResult(loop_time() - started, error, output)
+
+    async def _reload(self, action: RunReload) -> tuple[str, str]:
+        """Return the error, or "" and the output."""
+        reload, instance = action.reload, action.instance
+        if reload.hook.kind is HookKind.HTTP_GET:
+            return await _http(reload.hook, instance, action.pod_ip, reload.kind, is_reload=True)
+        error, output = await self._exec(instance, reload.hook.command, reload.seconds, _over(reload))
+        if reload.signal and _is_missing(error):  # a shell has its own kill
+            shell = ("sh", "-c", " ".join(reload.hook.command))
+            error, output = await self._exec(instance, shell, reload.seconds, _over(reload))
+            if _is_missing(error):
+                error = f"no signal can be sent, because the image has neither the program kill nor sh: {error}"
+        return error, output
+
     async def _run(self, action: RunHook) -> str:
         hook = action.hook
         match hook.kind:
             case HookKind.EXEC:
-                return await self._exec(action)
+                late = _too_slow("exec", action.seconds)
+                return (await self._exec(action.instance, hook.command, action.seconds, late))[0]
             case HookKind.HTTP_GET:
-                return await _http_get(hook, action.instance, action.pod_ip)
+                return (await _http(hook, action.instance, action.pod_ip, "httpGet"))[0]
             case HookKind.SLEEP:
                 await asyncio.sleep(hook.seconds)
                 return ""
@@ -67,54 +96,68 @@ class HookRunner:
             case HookKind.INVALID:
                 return hook.error
 
-    async def _exec(self, action: RunHook) -> str:
+    async def _exec(self, instance: Instance, command: tuple[str, ...], seconds: float, late: str) -> tuple[str, str]:
+        """Return the error, or "" and the output. `late`: the error if it has not ended in time."""
         try:
-            result = await self._runtime.execute(action.instance, action.hook.command, action.seconds)
+            result = await self._runtime.execute(instance, command, seconds)
         except RuntimeCallError as error:
             if error.code == "DEADLINE_EXCEEDED":
-                return _too_slow("exec", action.seconds)
+                return late, ""
             if error.code == "RESOURCE_EXHAUSTED":
-                return f"exec ran, but its result is unknown, because its output was too large ({error})"
-            return f"exec could not be run: {error}"
-        if result.exit_code == 0:
-            return ""
-        if result.exit_code == -1:  # CRI-O's result for a cancelled command; no process ends with that code
-            return _too_slow("exec", action.seconds)
+                return f"exec ran, but its result is unknown, because its output was too large ({error})", ""
+            return f"exec could not be run: {error}", ""
         output = one_line((result.stderr + b" " + result.stdout).decode(errors="replace"))
-        return f"exec ended with exit code {result.exit_code}" + (f": {output}" if output else "")
+        if result.exit_code == 0:
+            return "", output
+        if result.exit_code == -1:  # CRI-O's result for a cancelled command; no process ends with that code
+            return late, ""
+        return f"exec ended with exit code {result.exit_code}" + (f": {output}" if output else ""), ""
+
+
+def _over(reload: Reload) -> str:
+    return f"{reload.kind} was cancelled, because it had not finished within {reload.seconds}s"
+
+
+def _is_missing(error: str) -> bool:
+    """Whether a command has not run, because the image does not have its program."""
+    return any(each in error.lower() for each in _NOT_IN_IMAGE)
 
 
 def _too_slow(kind: str, seconds: float) -> str:
     return f"{kind} was cancelled, because it had not finished when the grace period ended ({round(seconds, 1):g}s)"
 
 
-async def _http_get(hook: Hook, instance: Instance, pod_ip: str) -> str:
-    """Send one GET to the pod's IP, or to the hook's host. Return the error, or "" on success.
+async def _http(hook: Hook, instance: Instance, pod_ip: str, kind: str, *, is_reload: bool = False) -> tuple[str, str]:
+    """Send one request to the pod's IP, or to the hook's host. Return the error, or "" and the response's body.
 
-    Any HTTP status is a success, because kubelet's lifecycle handler checks transport errors only. https certificates
-    are not verified. If the server does not speak TLS, http is tried, without the Authorization header.
+    For a hook, any HTTP status is a success, because kubelet's lifecycle handler checks transport errors only. A reload
+    needs a 2xx. https certificates are not verified. If the server does not speak TLS, http is tried, without the
+    Authorization header.
     """
-    host = hook.host or pod_ip
+    host, method = hook.host or pod_ip, "POST" if kind == "httpPost" else "GET"
     if not host:
-        return "httpGet could not be sent: the pod's IP is not known"
+        return f"{kind} could not be sent: the pod's IP is not known", ""
     port = _port(hook, instance)
     if port is None:
-        return f"httpGet could not be sent: {hook.port!r} is neither a port number nor the name of one of the ports"
+        return f"{kind} could not be sent: {hook.port!r} is neither a port number nor the name of one of the ports", ""
     try:
         url = _url(hook.scheme, host, port, hook.path)
         headers = _headers(hook)
         try:
-            await _get(url, headers)
+            status, body = await _send(method, url, headers)
         except aiohttp.ClientConnectorSSLError as error:
             if not _speaks_no_tls(error):
                 raise
             headers.popall("Authorization", None)
-            await _get(url.with_scheme("http").with_port(port), headers)
+            status, body = await _send(method, url.with_scheme("http").with_port(port), headers)
     except aiohttp.ClientResponseError as error:  # its status is not the server's
-        return one_line(f"httpGet {hook.scheme}://{host}:{port}: the response is not HTTP: {error.message}")
+        return one_line(f"{kind} {hook.scheme}://{host}:{port}: the response is not HTTP: {error.message}"), ""
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        return one_line(f"httpGet {hook.scheme}://{host}:{port} failed: {str(error) or type(error).__name__}")
-    return ""
+        return one_line(f"{kind} {hook.scheme}://{host}:{port} failed: {str(error) or type(error).__name__}"), ""
+    output = one_line(body.decode(errors="replace"))
+    if is_reload and not 200 <= status < 300:
+        return one_line(f"{kind} {hook.scheme}://{host}:{port}: HTTP status {status}: {output}".removesuffix(": ")), ""
+    return "", output
 
 
 def _port(hook: Hook, instance: Instance) -> int | None:
@@ -156,8 +199,10 @@ def _headers(hook: Hook) -> CIMultiDict[str]:
     return headers
 
 
-async def _get(url: URL, headers: CIMultiDict[str]) -> None:
-    """GET and follow redirects like Go's client with kubelet's check: on the same host, at most 10.
+async def _send(method: str, url: URL, headers: CIMultiDict[str]) -> tuple[int, bytes]:
+    """Return the status of a response, and the start of its body.
+
+    Redirects of a GET are followed like Go's client with kubelet's check: on the same host, at most 10.
 
     The session lives only for this hook, so no connection, cookie or file descriptor is kept.
     """
@@ -172,28 +217,29 @@ async def _get(url: URL, headers: CIMultiDict[str]) -> None:
         max_field_size=HEAD_BYTES,
     ) as session:
         for _ in range(MAX_REDIRECTS):
-            async with session.get(url, headers=headers, allow_redirects=False) as response:
+            async with session.request(method, url, headers=headers, allow_redirects=False) as response:
                 location = response.headers.get("Location")
-                if response.status not in _REDIRECTS or not location:
-                    await _read_some(response)
-                    return
+                if response.status not in _REDIRECTS or not location or method != "GET":
+                    return response.status, await _read_some(response)
             target = url.join(URL(location))
             if target.host != host or target.scheme not in ("http", "https"):
-                return  # kubelet takes the redirect itself as the response
+                return response.status, b""  # kubelet takes the redirect itself as the response
             if URL(location).absolute:
                 headers.popall("Host", None)
             url = target
     raise ValueError(f"stopped after {MAX_REDIRECTS} redirects")
 
 
-async def _read_some(response: aiohttp.ClientResponse) -> None:
+async def _read_some(response: aiohttp.ClientResponse) -> bytes:
     """Read the body until its end or BODY_BYTES. A body that breaks off is no failure: the response has arrived."""
-    left = BODY_BYTES
+    found, left = b"", BODY_BYTES
     try:
         while left > 0 and (chunk := await response.content.read(left)):
             left -= len(chunk)
+            found += chunk
     except aiohttp.ClientError:
-        return
+        pass
+    return found
 
 
 def _speaks_no_tls(error: aiohttp.ClientConnectorSSLError) -> bool:

@@ -15,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import PLURAL, Request, RequestPhase, StatePhase
+from crrd.core.recreate.declared import HANDLERS, Reload
 from crrd.core.recreate.invariants import Rule
 from crrd.core.recreate.observation import Hook, HookKind, HookResult
 from crrd.lib import metrics as lib
@@ -75,6 +76,9 @@ class NodeMetrics(Recorder):
         self.hooks = counter("crrd_pre_stop_hooks", "preStop hooks that ended.", ["kind"])
         text = "preStop hooks that failed. The container is stopped anyway."
         self.hook_failures = counter("crrd_pre_stop_hook_failures", text, ["kind"])
+        self.reloads = counter("crrd_reloads", "Reloads of containers that ended.", ["kind"])
+        text = "Reloads of containers that failed. No container was stopped."
+        self.reload_failures = counter("crrd_reload_failures", text, ["kind"])
         text = "Watches that ended and were restarted."
         self._watch_restarts = counter("crrd_watch_restarts", text, ["resource", "reason"])
         text = "Decisions that a safety check withheld. Each one is a bug of crrd."
@@ -82,13 +86,15 @@ class NodeMetrics(Recorder):
         text = "Container runtime of the node."
         self._runtime = Gauge("crrd_runtime_info", text, ["name", "version"], registry=registry)
         lib.start_at_zero(self.requests, OUTCOMES)
-        lib.start_at_zero(self.recreations, ["succeeded"], ["stopped", "already_recreated"])
+        lib.start_at_zero(self.recreations, ["succeeded"], ["stopped", "already_recreated", "reloaded"])
         failures = [reason for reason in Reason if reason.final]
         lib.start_at_zero(self.recreations, ["failed"], [*failures, ELSEWHERE])
         lib.start_at_zero(self._watch_restarts, [PLURAL, "pods"], WATCH_REASONS)
         lib.start_at_zero(self._withheld, Rule)
         lib.start_at_zero(self.hooks, HookKind)
         lib.start_at_zero(self.hook_failures, HookKind)
+        lib.start_at_zero(self.reloads, HANDLERS)
+        lib.start_at_zero(self.reload_failures, HANDLERS)
 
     def show(self, state: NodeState) -> None:
         """Add gauges of the daemon's current state."""
@@ -161,6 +167,12 @@ class RequestMetrics(RequestRecorder):
             self._metrics.hook_failures.labels(hook.kind.value).inc()
         self._observe("pre_stop", result.seconds)
 
+    def reload_ended(self, reload: Reload, result: HookResult) -> None:
+        """See `RequestRecorder`."""
+        self._metrics.reloads.labels(reload.kind).inc()
+        if result.error:
+            self._metrics.reload_failures.labels(reload.kind).inc()
+
     def stop_sent(self, container: str) -> None:
         """See `RequestRecorder`."""
         self.work_started()
@@ -207,7 +219,8 @@ class RequestMetrics(RequestRecorder):
                 labels = ("failed", state.reason or unknown)
             else:
                 stopped = state.name in self._stops or state.is_killed
-                labels = ("succeeded", "stopped" if stopped else "already_recreated")
+                how = "stopped" if stopped else "already_recreated"
+                labels = ("succeeded", "reloaded" if request.reloads else how)
             self._metrics.recreations.labels(*labels).inc()
         if request.completed:
             self._completed = True

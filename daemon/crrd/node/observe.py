@@ -90,6 +90,7 @@ class PodInspector:
             hashes=dict(runtime_state.hashes),
             pod=pod_record.state.pod,
             pod_at=pod_record.state.at,
+            refreshed_at=pod_record.state.refreshed_at,
             gone=pod_record.state.gone_at is not None,
             known_since=self._pods.known_since(pod_record.key),
             answer=answer,
@@ -139,7 +140,9 @@ class PodInspector:
         """Return the pod UID, the time of the list, and the instances. Without a known UID there are no instances."""
         uid = _runtime_uid(pod_record, next((request.pod_uid for request in requests if request.pod_uid), ""))
         urgent = not pod_record.works
-        concerned = requests[0].whole_pod or any(work.name == WHOLE_POD for work in pod_record.works)
+        concerned = (
+            requests[0].whole_pod or requests[0].reloads or any(work.name == WHOLE_POD for work in pod_record.works)
+        )
         pod_record.runtime.sandboxes = await self._edges.runtime.sandboxes(uid) if concerned else ()
         asked = loop_time()
         instances = await self._edges.runtime.instances(uid, urgent=urgent)

@@ -150,7 +150,9 @@ class Pods:
         state.gone_at = None
         pod_record.note_deletion(pod)
         if state.pod != pod:
-            state.pod, state.at = pod, self._clock()
+            before, state.pod, state.at = state.pod, pod, self._clock()
+            if before is None or (before.uid, before.refresh) != (pod.uid, pod.refresh):
+                state.refreshed_at = state.at
             self._notify(pod_record)
 
     def pod_deleted(self, pod: PodMeta) -> None:
@@ -277,9 +279,12 @@ def _kept_until(work: Work, *, may_return: bool) -> float:
     """Monotonic time until which the work of a request that is not live counts.
 
     A hook without a successful stop counts for LEFT_SECONDS, and until it is too late for the stop. A stop counts for
-    LEFT_SECONDS if the request may come back, and a second sandbox, because kubelet needs time for the pod's restart.
+    LEFT_SECONDS if the request may come back, as does a reload. A second sandbox does, because kubelet needs time for
+    the pod's restart.
     """
     until = 0.0
+    if work.reload_ended is not None and may_return:
+        until = work.reload_ended + LEFT_SECONDS
     if work.hook_until is not None and not work.stopped:
         until = max(work.stop_until, (work.hook_began or 0.0) + LEFT_SECONDS)
     if work.last_stop is not None and (may_return or work.name == WHOLE_POD):

@@ -84,6 +84,7 @@ class PodState:
 
     pod: Pod | None = None
     at: float = 0.0  # Monotonic time at which this version arrived
+    refreshed_at: float = 0.0  # Monotonic time at which it arrived with its present `Pod.refresh`
     gone_at: float | None = None  # Monotonic time at which the pod was deleted; None if it exists or was never seen
     known_since: float | None = None  # Since when its own watch reports whether the pod exists (monotonic)
 

@@ -6,9 +6,10 @@ Watches parse objects at once and pass them to `Pods`. They keep no objects.
 import asyncio
 from typing import NoReturn
 
-from crrd.core.api.pod import Pod, parse_pod
+from crrd.core.api.pod import Pod
 from crrd.core.api.types import ACTIVE_REQUESTS, LABEL_NODE_NAME, Request
 from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.config.uses import parse_reloading_pod
 from crrd.kube.client import KubeClient
 from crrd.kube.informer import Informer
 from crrd.kube.reflector import Handler, Reflector, RestartObserver, Selection
@@ -58,7 +59,7 @@ def pod_source(
     # newest version it would read every pod of the cluster. The watch reports what the cache lacks at that time.
     selection = Selection(
         PODS,
-        parse_pod,
+        parse_reloading_pod,
         namespace=namespace,
         field_selector=f"metadata.name={name},{here}" if name else here,
         list_version="0",
@@ -134,7 +135,7 @@ async def find_pod(client: KubeClient, namespace: str, name: str) -> Pod | None:
     selector = f"metadata.name={name}"
     try:
         async with asyncio.timeout(FIND_SECONDS):
-            listing = await client.list_all(PODS, parse_pod, namespace=namespace, field_selector=selector)
+            listing = await client.list_all(PODS, parse_reloading_pod, namespace=namespace, field_selector=selector)
     except TimeoutError as error:
         raise ApiUnavailableError(f"timed out reading pod {namespace}/{name} from the API server") from error
     return next((pod for pod in listing.items if pod.name == name), None)

@@ -155,7 +155,8 @@ def new_ids(row: Row) -> dict[str, str]:
 def summary(rows: tuple[Row, ...]) -> str:
     """Return a sentence with the number of pods in each state."""
     counts = tally(rows)
-    parts = [f"{counts[Stage.DONE]} of {count_done(rows)[1]} pods recreated"]
+    reloads = any(row.request is not None and row.request.request.reloads for row in rows)
+    parts = [f"{counts[Stage.DONE]} of {count_done(rows)[1]} pods {'reloaded' if reloads else 'recreated'}"]
     names = {Stage.FAILED: "failed", Stage.PUT_OFF: "put off", Stage.SKIPPED: "skipped", Stage.GONE: "deleted"}
     parts += [f"{counts[stage]} {name}" for stage, name in names.items() if counts[stage]]
     under_way = sum(1 for row in rows if row.stage.under_way)

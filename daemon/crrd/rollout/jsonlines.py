@@ -51,6 +51,7 @@ class JsonLines(Display):
         self._changes, self._run = Changes(), run.name
         options = run.options
         aim = {"target": run.target.words, "containers": list(options.containers), "wholePod": options.whole_pod}
+        aim["reload"] = options.reload
         self._line("begin", **aim, namespace=run.namespace, context=self.context, message=message)
 
     def print_line(self, message: str, details: Sequence[str] = ()) -> None:
@@ -131,6 +132,7 @@ def _run(status: RunStatus) -> dict[str, Any]:
         "run": status.run.name,
         "target": status.run.target.words,
         "wholePod": status.run.options.whole_pod,
+        "reload": status.run.options.reload,
         "started": status.run.started,
         "succeeded": sum(each.succeeded for each in status.requests),
         "requests": len(status.requests),

@@ -98,4 +98,5 @@ class RequestMaker(Maker):
 def was_admitted(run: Run, request: Request) -> bool:
     """Whether admission has handled the request of a run."""
     is_as_asked = request.for_image is bool(run.options.change.fields.get("image"))
+    is_as_asked = is_as_asked and request.reloads is run.options.reload
     return request.active and is_as_asked and request.whole_pod is run.options.whole_pod

@@ -9,10 +9,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from crrd.core.api.types import ANNOTATION_REFRESH
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.restart import FileRefresh, Files, FileSteps
 from crrd.core.rollout.rows import Row
-from crrd.core.rollout.run import ANNOTATION_REFRESH, Run
+from crrd.core.rollout.run import Run
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS
 from crrd.lib.backoff import retry_delay
@@ -54,10 +55,12 @@ class FileRefresher(KindWriter):
         """`known` are the cluster's objects for files."""
         self._client, self._cluster, self._known, self._display = client, cluster, known, display
         self._work = SideBySide(cluster.changed.set)
+        self._waits = False  # Whether the requests themselves wait until kubelet has refreshed the files, and say so
         self.maker: Maker = RequestMaker(client, cluster)
 
     async def carry_out(self, run: Run, plan: Plan) -> None:
         """Begin to set the annotations of a plan's pods. Raises the error that has ended this for one of them."""
+        self._waits = run.options.reload
         self._work.raise_error()
         for row, token in plan.steps.due if isinstance(plan.steps, FileSteps) else ():
             self._work.begin(row.uid, partial(self._refresh, row, token))
@@ -78,7 +81,8 @@ class FileRefresher(KindWriter):
             if isinstance(error, ApiRefusedError) and error.status == INVALID and await self._is_gone(row):
                 problem = ""
         self._known.refreshed(row.uid, token, problem)
-        self._display.files_refreshed(problem, lacks_right=no_right)
+        if not self._waits:
+            self._display.files_refreshed(problem, lacks_right=no_right)
 
     async def _is_gone(self, row: Row) -> bool:
         """Whether a pod is gone, also if another one has its name by now."""

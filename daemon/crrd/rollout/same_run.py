@@ -107,6 +107,7 @@ def _flags(options: Options, partition: str, template: str) -> dict[str, str]:
         "--template": "",
         "--pull": "never" if change is not None and not change.pulls else "",
         "--whole-pod": options.whole_pod,
+        "--reload": options.reload,
         "--stale": options.stale,
         "--since": options.since,
         "--partition": partition,

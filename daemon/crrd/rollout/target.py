@@ -103,7 +103,7 @@ def check_run(world: World, run: Run) -> None:
         raise ConfigurationError(f"no pods found in namespace {run.namespace!r}: {owned}")
     there = sorted({name for member in world.members for name in member.pod.recreatable})
     options = run.options
-    if not (options.containers or options.stale or options.whole_pod):
+    if not (options.containers or options.stale or options.whole_pod or options.reload):
         raise ConfigurationError(
             f"use -c NAME to select a container, or --whole-pod; {run.target.words} has {', '.join(there)}"
         )

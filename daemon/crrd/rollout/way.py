@@ -54,6 +54,7 @@ def _needs_daemon(options: Options) -> str:
     flags = {
         "--image": options.image is not None,
         "--whole-pod": options.whole_pod,
+        "--reload": options.reload,
         "--unready-grace": options.unready_grace is not None,
     }
     return next((flag for flag, given in flags.items() if given), "")

@@ -52,7 +52,7 @@ def sandbox_config(pod: Json, *, node_name: str, log_directory: str, attempt: in
         metadata=api_pb2.PodSandboxMetadata(attempt=attempt, **names),
         log_directory=log_directory,
         labels={**(metadata.get("labels") or {}), **pod_labels(pod), LABEL_NODE: node_name},
-        annotations=metadata.get("annotations") or {},
+        annotations={**(metadata.get("annotations") or {}), kubelet_labels.ANNOTATION_CONFIG_SOURCE: "api"},
         linux=api_pb2.LinuxPodSandboxConfig(security_context=security_context),
     )
 

@@ -1,6 +1,7 @@
 """Admission: what is let in, what is filled in, and the exact sentence of every refusal."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import jsonpatch
@@ -15,13 +16,17 @@ from crrd.core.admission.rules import (
     read_new,
 )
 from crrd.core.admission.update import put_back
+from crrd.core.api.pod import parse_pod
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import RequestedContainer
+from crrd.core.api.types import ANNOTATION_RELOAD, Pin, RequestedContainer
 from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.recreate.actions import RunReload
+from crrd.core.recreate.observation import Sandbox
 from crrd.lib.jsonpatch import json_patch
 from tests.support.admission import (
     ACTIVE,
     CREATE_REFUSALS,
+    HUP,
     NODE_NAME,
     PINNED,
     POD_NAME,
@@ -35,11 +40,15 @@ from tests.support.admission import (
     meta,
     new_pod,
     new_request,
+    reloads,
     reviewed,
     spec,
     strategy,
     without_id,
 )
+from tests.support.worlds import decided, instance, observed
+
+CREATED = "2099-01-01T00:00:00Z"
 
 
 def denial(outcome: JsonObject | Denied) -> tuple[str, int]:
@@ -84,6 +93,17 @@ REASONS = {
     "whole pod with a grace period": DenialReason.WHOLE_POD,
     "whole pod whose hook would fail": DenialReason.WHOLE_POD,
     "whole pod that would end": DenialReason.WHOLE_POD,
+    "reload that names its containers as a restart does": DenialReason.RELOAD,
+    "reload that no container declares": DenialReason.RELOAD,
+    "reload of a container that does not declare it": DenialReason.RELOAD,
+    "reload with a declaration that is invalid": DenialReason.RELOAD,
+    "reload of a container that is not there": DenialReason.RELOAD,
+    "reload of an init container": DenialReason.RELOAD,
+    "reload of a container that has not started": DenialReason.RELOAD,
+    "reload of a container whose ID has no runtime": DenialReason.RELOAD,
+    "reload of a container twice": DenialReason.RELOAD,
+    "reload with a grace period": DenialReason.RELOAD,
+    "containers to reload in a request for a restart": DenialReason.RELOAD,
     "container without an ID": DenialReason.CONTAINER_NOT_STARTED,
     "pod without any status": DenialReason.CONTAINER_NOT_STARTED,
 }
@@ -156,6 +176,63 @@ def test_a_pod_whose_init_container_fails_may_get_its_image_back() -> None:
     pod = new_pod(restartable, lambda pod: pod["status"].update(containerStatuses=[]))
     found = admitted(new_request(wholePod=True, containers=[{"name": "setup", "image": "setup:1"}]), pod)
     assert "statusContext" not in found["spec"]["containers"][1]
+
+
+def reload_request(**strategy: Any) -> JsonObject:
+    request = new_request(strategy={"action": "Reload", **strategy})
+    del request["spec"]["containers"]
+    return request
+
+
+def test_a_request_for_a_reload_gets_the_containers_that_declare_one() -> None:
+    pod = new_pod(reloads(app=HUP, proxy=HUP))
+    found = admitted(reload_request(), pod)
+    assert [each["name"] for each in found["spec"]["containers"]] == ["app", "proxy"]
+    assert found["spec"]["containers"][0]["statusContext"] == {"containerID": "containerd://a1", "restartCount": 2}
+    assert found["metadata"]["labels"][ACTIVE] == "reload"
+    parsed = parse_request(found)
+    assert (parsed.active, parsed.reloads) == (True, True)
+    assert admitted(found, pod) == found, "asked again, admission changes nothing"
+    again = {**reload_request(), "metadata": found["metadata"]}
+    assert put_back(found, again)["spec"] == found["spec"]
+    own_order = admitted(reload_request(reloadContainers=["proxy", "app"]), pod)
+    assert [each["name"] for each in own_order["spec"]["containers"]] == ["proxy", "app"]
+
+
+def test_a_container_that_kubelet_never_restarts_may_reload() -> None:
+    assert admitted(reload_request(), new_pod(reloads(once=HUP)))["spec"]["containers"][0]["name"] == "once"
+
+
+def test_no_older_version_takes_a_reload_for_a_restart() -> None:
+    """A CRD or a manager without the fields sees no containers, and an older node daemon another label."""
+    pruned = reload_request(reloadContainers=["app"])
+    del pruned["spec"]["strategy"]
+    assert denial(reviewed(pruned, new_pod(reloads(app=HUP)), USER)) == (
+        "spec.containers must name at least one container",
+        422,
+    )
+    found = admitted(reload_request(), new_pod(reloads(app=HUP)))
+    found["metadata"]["labels"][ACTIVE] = "true"
+    assert not parse_request(found).active, "an older manager has admitted it"
+
+
+def test_no_request_brings_a_command() -> None:
+    """Whoever may write a request can only have the pod's own declaration run: nothing of a request gets there."""
+    pod = new_pod(reloads(app=HUP))
+    own = '{"exec": ["sh", "-c", "steal"]}'
+    request = reload_request(reload={"exec": ["sh", "-c", "steal"]}, exec=["steal"])
+    request["spec"]["reload"] = {"exec": ["steal"]}
+    request["metadata"]["annotations"] = {f"{ANNOTATION_RELOAD}app": own}
+    found = admitted(request, pod)
+    world = observed(
+        instance("a1", sandbox="first", pod_namespace="shop", pod_name="web-0", pod_uid="pod-uid-1"),
+        pod=parse_pod(pod),
+        sandboxes=(Sandbox("first", "containerd", "shop", "web-0", "pod-uid-1", True, 1, reloads={"app": HUP}),),
+    )
+    asked = parse_request(found | {"metadata": {**found["metadata"], "uid": "r1", "creationTimestamp": CREATED}})
+    pinned = replace(asked.containers[0], context=Pin("containerd://a1", 0))
+    actions = decided([replace(asked, containers=(pinned,))], world, 100.0).actions
+    assert [each.reload.hook.command for each in actions if isinstance(each, RunReload)] == [("kill", "-HUP", "1")]
 
 
 @pytest.mark.parametrize("change", [without_id, lambda pod: pod.pop("status")])

@@ -15,6 +15,11 @@ REASONS = [reason for reason in Reason if reason is not Reason.NONE]
 REMEDY_TAKES = {"namespace", "pod", "request", "node", "deadline", "log"}
 FINAL = {
     "InvalidRequest",
+    "ReloadNotDeclared",
+    "ReloadChanged",
+    "ReloadFailed",
+    "EndedBeforeReload",
+    "EndedAfterReload",
     "ContainerNotFound",
     "NotRecreatable",
     "ContainerMismatch",

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from crrd.core.api.pod import parse_pod
 from crrd.core.config.references import Kind, Reference, Use
-from crrd.core.config.uses import OutOfReach, Unreached, references, unreached
+from crrd.core.config.uses import OutOfReach, Unreached, parse_reloading_pod, references, unreached
 
 CM, SECRET = Kind.CONFIG_MAP, Kind.SECRET
 KUBELET, CONFIG_MAP_GO, SECRET_GO, PROJECTED_GO, WRITER, ADMISSION = (
@@ -450,3 +451,27 @@ def test_thousands_of_variables_are_read_at_once() -> None:
     used = [use for use in references(pod({"env": [*variables, shown]}))["app"] if use.keys]
     replaced = {f"key-{number}" for number in range(2_000) if number not in (0, 2)}
     assert len(used) == 4_000 - len(replaced)
+
+
+def test_a_container_that_reloads_knows_which_files_kubelet_refreshes() -> None:
+    reads = {"name": "cfg", "mountPath": "/cfg"}
+    pod = {
+        "metadata": {"annotations": {"reload.crrd.dev/app": '{"signal": "HUP"}'}},
+        "spec": {
+            "containers": [
+                {
+                    "name": "app",
+                    "envFrom": [{"configMapRef": {"name": "variables"}}],
+                    "volumeMounts": [reads, {"name": "cfg", "mountPath": "/part", "subPath": "part"}],
+                },
+                {"name": "side", "volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+            ],
+            "volumes": [{"name": "cfg", "configMap": {"name": "files"}}, {"name": "data", "emptyDir": {}}],
+        },
+    }
+    found = parse_reloading_pod(pod).containers
+    assert found["app"].refreshed
+    assert found["app"].needs_restart == ("ConfigMap variables (envFrom)", "ConfigMap files (subPath)")
+    assert (found["side"].refreshed, found["side"].needs_restart) == (False, ())
+    plain = {**pod, "metadata": {}}
+    assert parse_reloading_pod(plain) == parse_pod(plain), "what no container declares is not looked at"

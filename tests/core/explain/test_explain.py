@@ -1757,13 +1757,77 @@ def test_a_run_that_leaves_the_template_as_it_is() -> None:
         assert not any("template" in note for note in told(for_image(3, adopt=True, run=run)).notes)
 
 
+def reloading(**fields: Any) -> Json:
+    obj = request(strategy={"action": "Reload"}, **{"phase": "Recreating", **fields})
+    obj["metadata"]["labels"] |= {"crr.apps.kruise.io/active": "reload"}
+    return obj
+
+
+RELOADED = "reloaded in 0.4s: signal sent"
+RELOAD_ROWS = [
+    Row("its turn has come", reloading(states=[state(phase="Pending")]), STUCK, "the node daemon has not started on"),
+    Row("runs", reloading(states=[state()]), MOVING, "its reload is running"),
+    Row(
+        "waits for kubelet's files",
+        reloading(states=[state(phase="Pending", message="waiting until", reason="WaitingForFiles")]),
+        MOVING,
+        "waiting until",
+        "to have them refreshed at once",
+    ),
+    Row(
+        "waits for kubelet",
+        reloading(states=[state(phase="Pending", message="kubelet on this", reason="KubeletNotAnswering")]),
+        STUCK,
+        "kubelet on this",
+        "check kubelet on node n1",
+    ),
+    Row(
+        "has reloaded",
+        reloading(
+            phase="Completed", message="1 of 1", completed=5, states=[state(phase="Succeeded", message=RELOADED)]
+        ),
+        SUCCEEDED,
+        "Completed: 1 of 1",
+    ),
+    Row(
+        "could not",
+        reloading(phase="Completed", completed=5, states=[state(phase="Failed", message="bad", reason="ReloadFailed")]),
+        FAILED,
+        "Completed; these containers were not recreated: app: bad",
+    ),
+]
+
+
+@pytest.mark.parametrize("row", RELOAD_ROWS, ids=lambda row: row.name)
+def test_where_a_request_for_a_reload_stands(row: Row) -> None:
+    found = told(row.obj, row.pod)
+    advice = found.cause.advice[0] if found.cause.advice else ""
+    assert found.cause.what.removeprefix("container app: ").startswith(row.what)
+    assert found.found.verdict is row.verdict
+    assert advice.startswith(row.advice)
+
+
+def test_what_a_container_has_reloaded_is_shown() -> None:
+    done = reloading(phase="Completed", completed=5, states=[state(phase="Succeeded", message=RELOADED)])
+    assert [each.message for each in told(done).found.containers] == [RELOADED]
+    quiet = reloading(phase="Completed", completed=5, states=[state(phase="Succeeded")])
+    assert [each.message for each in told(quiet).found.containers] == ["reloaded"]
+
+
+def test_no_hazard_of_a_restart_is_named_for_a_reload() -> None:
+    pulled = pod()
+    pulled["spec"]["containers"][0]["imagePullPolicy"] = "Always"
+    assert any("image" in note for note in told(request(**RECREATING, states=[state()]), pulled).notes)
+    assert not any("image" in note for note in told(reloading(states=[state()]), pulled).notes)
+
+
 def test_each_row_of_the_table_is_found_for_some_request() -> None:
     done = request(phase="Completed", states=[state(phase="Succeeded")], completed=5)
     probed, pulled = pod(DOWN), pod()
     probed["spec"]["containers"][0].update({probe: {"exec": {}} for probe in ("startupProbe", "livenessProbe")})
     pulled["spec"]["containers"][0]["imagePullPolicy"] = "Always"
     explained = [told(row.obj, row.pod, others=row.others, events=row.events, changes=row.changes) for row in ROWS]
-    explained += [told(row.obj, row.pod) for row in IMAGE_ROWS]
+    explained += [told(row.obj, row.pod) for row in (*IMAGE_ROWS, *RELOAD_ROWS)]
     explained += [told(obj) for _, obj, _ in NOTES]
     explained += [told(done, pod(status(NEW, restarts))) for restarts in (3, 5)]
     explained += [told(request(**KILLED), each, changes={"node": AFFECTED}) for each in (beside_sidecar(DOWN), probed)]

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from crrd.core.api.types import ANNOTATION_REFRESH
 from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.restart import FileRefresh, Files, FileSteps
-from crrd.core.rollout.run import ANNOTATION_REFRESH, Amount, Run
+from crrd.core.rollout.run import Amount, Run
 from crrd.core.rollout.state import Member, World, read_member
 from tests.support.rollouts import NOW, asked, chosen, container, member, members, planned, run, why
 

@@ -55,6 +55,7 @@ OPTIONS = {
     "image": Row(ImageChange("i:2", ("i:1",)), limit=False, optional=True),
     "patch": Row(other=True, limit=False, optional=True),
     "whole_pod": Row(other=True, limit=False, optional=True),
+    "reload": Row(other=True, limit=False, optional=True),
     "pull_resources": Row("cpu=50m", limit=True, optional=True),
 }
 CHANGES = {name: row.other for name, row in OPTIONS.items() if row.limit}

@@ -290,10 +290,11 @@ async def test_tables_have_the_printer_columns(api: Api) -> None:
                    **{"Content-Type": "application/merge-patch+json"})  # fmt: skip
     table = (await api.get(CRRS, Accept=TABLE)).body
     assert table["kind"] == "Table"
-    assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "PHASE", "POD", "NODE", "AGE"]
+    names = ["Name", "PHASE", "POD", "NODE", "ACTION", "AGE"]
+    assert [column["name"] for column in table["columnDefinitions"]] == names
     (row,) = table["rows"]
     assert row["cells"][:4] == ["r", "Pending", "web", "n1"]
-    assert row["cells"][4].endswith("s")
+    assert row["cells"][5].endswith("s")
     assert row["object"]["kind"] == "PartialObjectMetadata"
     one = (await api.get(CRRS + "/r?includeObject=Object", Accept=TABLE)).body
     assert one["rows"][0]["object"]["spec"]["podName"] == "web"

@@ -74,7 +74,7 @@ async def test_a_request_from_apply_to_delete(api: Api, kubectl: Kubectl) -> Non
     patch = '{"status":{"phase":"Recreating"}}'
     assert (await kubectl("patch", "crr", "again", "--subresource=status", "--type=merge", "-p", patch))[0] == 0
     head, row = (await kubectl("get", "crr"))[1].splitlines()
-    assert head.split() == ["NAME", "PHASE", "POD", "NODE", "AGE"]
+    assert head.split() == ["NAME", "PHASE", "POD", "NODE", "ACTION", "AGE"]
     assert row.split()[:4] == ["again", "Recreating", "web", "n1"]
     code, text = await kubectl("patch", "crr", "again", "--type=merge", "-p", '{"spec":{"podName":"other"}}')
     assert code == 1

@@ -232,11 +232,11 @@ def test_columns() -> None:
         "metadata": {"labels": {"crr.apps.kruise.io/node-name": "n1"}, "creationTimestamp": "2020-01-01T00:00:00Z"},
         **spec(),
     }
-    assert [column.name for column in KIND.columns] == ["PHASE", "POD", "NODE", "AGE"]
-    phase, pod, node, age = (column.value(obj, datetime.now(UTC)) for column in KIND.columns)
-    assert (phase, pod, node) == (None, "web", "n1")
+    assert [column.name for column in KIND.columns] == ["PHASE", "POD", "NODE", "ACTION", "AGE"]
+    phase, pod, node, action, age = (column.value(obj, datetime.now(UTC)) for column in KIND.columns)
+    assert (phase, pod, node, action) == (None, "web", "n1", None)
     assert age.endswith(("y", "d"))
-    assert KIND.columns[3].value({}, datetime.now(UTC)) is None
+    assert KIND.columns[4].value({}, datetime.now(UTC)) is None
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from crrd.core.admission.reload import containers_to_reload, unfit_for_reload
 from crrd.core.api.fields import SetBy
 from crrd.core.api.pod import ContainerKind, Pod, has_gate
 from crrd.core.api.reasons import Reason
@@ -64,6 +65,7 @@ class DenialReason(StrEnum):
     CONTAINER_NOT_STARTED = "container_not_started"
     IMAGE = "image"  # The container cannot get the request's image, or has it already
     WHOLE_POD = "whole_pod"  # The pod cannot be restarted in place, or the request says something else in addition
+    RELOAD = "reload"  # The pod does not declare it, or the request says something else in addition
     NEEDS_DAEMON = "needs_node_daemon"  # No node daemon serves the node, and nothing else can do it
     RESTARTS_POD = "restarts_whole_pod"
     """The request does not allow that kubelet restarts the whole pod (restartPolicyRules), or that the pod's owner
@@ -137,6 +139,7 @@ def review_create(
         _unfit_pod(pod)
         or _deny_long_durations(request.written, pod)
         or _unfit_for_restart_in_place(request.parsed, pod, kubelet_minor)
+        or _unfit_for_reload(request.parsed, pod)
         or _unrecreatable_container(request.parsed, pod, kubelet_minor)
         or _unfit_for_image(request.parsed, pod, kubelet_minor)
     ):
@@ -217,6 +220,8 @@ def _unfit_pod(pod: Pod) -> Denied | None:
 
 def _unrecreatable_container(request: Request, pod: Pod, kubelet_minor: int | None) -> Denied | None:
     """Deny the first container of the request that cannot be recreated; None if all can be."""
+    if request.reloads:
+        return None
     for index, each in enumerate(request.containers):
         container, known = shown(each.name), pod.containers.get(each.name)
         if known is None:
@@ -245,11 +250,12 @@ def _unrecreatable_container(request: Request, pod: Pod, kubelet_minor: int | No
 
 
 def _for_all_containers(request: NewRequest, pod: Pod) -> NewRequest:
-    """Return a request for a whole pod with all of its containers, if it names none but one that gets an image."""
-    given = request.parsed.containers
-    if not request.parsed.whole_pod or not all(each.image for each in given):
+    """Return a request for a whole pod or a reload with its containers, if it names none but one that gets an image."""
+    given, reloads = request.parsed.containers, request.parsed.reloads
+    if not (request.parsed.whole_pod or reloads) or not all(each.image for each in given):
         return request
-    names = [name for name in pod.recreatable if name not in {each.name for each in given}]
+    wanted = containers_to_reload(request.parsed, pod) if reloads else tuple(pod.recreatable)
+    names = [name for name in wanted if name not in {each.name for each in given}]
     parsed = replace(request.parsed, containers=(*given, *map(RequestedContainer, names)))
     return replace(request, entries=[*request.entries, *({"name": name} for name in names)], parsed=parsed)
 
@@ -272,6 +278,12 @@ def _unfit_for_restart_in_place(request: Request, pod: Pod, kubelet_minor: int |
     else:
         return None
     return Denied(sentence, DenialReason.WHOLE_POD)
+
+
+def _unfit_for_reload(request: Request, pod: Pod) -> Denied | None:
+    """Deny a reload that the pod does not declare, or a field that has no effect on it."""
+    sentence = unfit_for_reload(request, pod)
+    return Denied(sentence, DenialReason.RELOAD) if sentence else None
 
 
 def _unfit_for_image(request: Request, pod: Pod, kubelet_minor: int | None) -> Denied | None:
@@ -309,7 +321,9 @@ def _completed(request: NewRequest, pod: Pod, user: str) -> dict[str, Any]:
         **({LABEL_POD_NAME: pod.name} if len(pod.name) <= _LONGEST_LABEL else {}),
         LABEL_POD_UID: pod.uid,
         LABEL_NODE_NAME: pod.node_name,
-        LABEL_ACTIVE: active_value(request.parsed.containers, whole_pod=request.parsed.whole_pod),
+        LABEL_ACTIVE: active_value(
+            request.parsed.containers, whole_pod=request.parsed.whole_pod, reloads=request.parsed.reloads
+        ),
     }
     labels = {key: value for key, value in mapping_at(written, "metadata.labels").items() if key != LABEL_POD_NAME}
     annotations = mapping_at(written, "metadata.annotations").items()

@@ -10,7 +10,7 @@ from typing import Any
 
 from crrd.core.admission.rules import ANNOTATIONS_OF_DAEMONS, LABELS_OF_POD_AND_NODE, SET_BY_ADMISSION
 from crrd.core.api.schema import FIELDS
-from crrd.core.api.types import ANNOTATION_REQUESTED_BY, LABEL_ACTIVE, LABEL_POD_NAME
+from crrd.core.api.types import ANNOTATION_REQUESTED_BY, LABEL_ACTIVE, LABEL_POD_NAME, Action
 from crrd.lib.jsonfields import items, mapping, mapping_at, value_at, with_values
 
 
@@ -51,7 +51,8 @@ def _containers(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, obj
     """Return the completed `spec.containers` by its path; empty if the new object's entries are complete."""
     before, after = (items(value_at(obj, "spec.containers")) for obj in (old, new))
     given, known = ([(each.get("name"), each.get("image")) for each in map(mapping, some)] for some in (after, before))
-    if value_at(new, "spec.wholePod") is True and all(image and (name, image) in known for name, image in given):
+    named_later = value_at(new, "spec.wholePod") is True or value_at(new, "spec.strategy.action") == Action.RELOAD
+    if named_later and all(image and (name, image) in known for name, image in given):
         return {"spec.containers": list(before)}
     if len(after) > len(before):  # a spec is immutable, so this update is rejected anyway
         return {}

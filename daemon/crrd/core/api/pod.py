@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from crrd.core.api.images import ANNOTATION_PATCHED, has_image, plainest, recorded_names
-from crrd.core.api.types import READINESS_GATE
+from crrd.core.api.types import ANNOTATION_REFRESH, ANNOTATION_RELOAD, READINESS_GATE
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from crrd.kubelet.restart_rules import RestartPolicy, effective_policy
 from crrd.lib.jsonfields import INT32_MAX, INT32_MIN, Reader, condition, condition_is_true, items, mapping, number, text
@@ -117,6 +117,9 @@ class PodContainer:
     image_names: tuple[str, ...] = ()  # Names of its image that restarts by a patch have recorded, the oldest first
     pulls_image: bool = False  # Whether kubelet pulls its image at every start (imagePullPolicy Always)
     hook_needs_ip: bool = False  # Whether its preStop hook is an httpGet to the pod's IP
+    reload: str = ""  # How it reloads its files: the pod's annotation (ANNOTATION_RELOAD)
+    refreshed: bool = False  # Whether kubelet refreshes files of it. Known if it declares a reload, as the next one
+    needs_restart: tuple[str, ...] = ()  # Configuration that a container which runs never gets, for messages
     container_id: str = ""
     image_id: str = ""  # Of that instance, as kubelet reports it
     running: bool = False
@@ -189,6 +192,8 @@ class Pod(PodMeta):
     pod_ip: str = ""
     grace_seconds: int | None = None  # terminationGracePeriodSeconds
     host_network: bool = False
+    shares_pids: bool = False  # Whether process 1 is not that of its container (shareProcessNamespace, hostPID)
+    refresh: str = ""  # ANNOTATION_REFRESH
     static_uid: str = ""  # UID of a static pod on its node; its mirror pod in the API has another UID
     spec_observed: bool = False
     """Whether its status is about its present spec (status.observedGeneration, since 1.34). False if unknown."""
@@ -263,6 +268,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
             recorded.get(name, ()),
             entry.get("imagePullPolicy") == "Always",
             _needs_ip(mapping(mapping(entry.get("lifecycle")).get("preStop"))),
+            text(annotations.get(f"{ANNOTATION_RELOAD}{name}")),
         )
         containers.setdefault(name, _with_status(plain, *statuses.get(name, ({}, ""))))
     counted = (owner for label, (owner, policies) in _COUNTED.items() if label in labels and of_pod in policies)
@@ -273,6 +279,8 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
         pod_ip=text(status.get("podIP")),
         grace_seconds=Reader().integer(spec.get("terminationGracePeriodSeconds"), ""),
         host_network=spec.get("hostNetwork") is True,
+        shares_pids=spec.get("shareProcessNamespace") is True or spec.get("hostPID") is True,
+        refresh=text(annotations.get(ANNOTATION_REFRESH)),
         static_uid=text(annotations.get(ANNOTATION_CONFIG_HASH)) if ANNOTATION_MIRROR in annotations else "",
         spec_observed=0 < number(meta.get("generation")) <= number(status.get("observedGeneration")),
         group=next((kind for label, kind in _REPLACED.items() if label in labels), ""),

@@ -22,6 +22,8 @@ class EventReason(StrEnum):
 
     RECREATING = "ContainerRecreating"
     RECREATED = "ContainerRecreated"
+    RELOADING = "ContainerReloading"
+    RELOADED = "ContainerReloaded"
     FAILED = "ContainerRecreateFailed"
     HOOK_FAILED = "FailedPreStopHook"
     NO_READINESS_GATE = "NoReadinessGate"
@@ -102,6 +104,22 @@ class Reason(ReasonTable):
     IMAGE_NOT_RUN = ("ImageNotRun", _ENDS,
         "kubelet has restarted the pod, but has run this init container with another image than {image}",
         "see which image the pod has: kubectl -n {namespace} describe pod {pod}", _AGAIN)
+    RELOAD_UNDECLARED = ("ReloadNotDeclared", _ENDS, "the pod does not declare how the container reloads: {why}",
+        "declare the reload in the pod's template, and have the pods replaced once: docs/recreate.md",
+        "or restart the container: a request without strategy.action")
+    RELOAD_CHANGED = ("ReloadChanged", _ENDS,
+        ("the pod's annotation {annotation} is not the one with which kubelet made its sandbox, so the container does "
+        "not reload"),
+        "set the annotation in the pod's template, and have the pods replaced once",
+        "or restart the container: a request without strategy.action")
+    RELOAD_FAILED = ("ReloadFailed", _ENDS, "the reload failed, and the container was not stopped: {error}",
+        "see what the program says: kubectl -n {namespace} logs {pod} --all-containers",
+        "fix the configuration, then create a new request")
+    ENDED_BEFORE_RELOAD = ("EndedBeforeReload", _ENDS,
+        "the container ended before its reload; a new instance reads its files at its start",
+        "if the new instance may have read old files, create a new request")
+    ENDED_AFTER_RELOAD = ("EndedAfterReload", _ENDS, "the container ended after its reload began",
+        "see why: kubectl -n {namespace} logs {pod} --all-containers --previous")
     RUN_STOPPED = ("RunStopped", _ENDS, "the run has stopped, has given up this pod, or is undone",
         "to give it the image, continue the run (kubectl recreate resume); if it was aborted, start a new one")
     NEEDS_DAEMON = ("NeedsNodeDaemon", _ENDS, "it cannot be restarted without a node daemon: {why}",
@@ -163,6 +181,11 @@ class Reason(ReasonTable):
         "check kubelet on node {node}")
     IMAGE_KEPT = ("ImageKept", _WAITS,
         "the container already runs {image}, and kubelet did not replace it")
+    RELOADED = "Reloaded", _WAITS, "reloaded{details}"
+    REFRESHING = ("WaitingForFiles", _WAITS,
+        "waiting until kubelet has refreshed the files by itself, which takes at most {seconds}s",
+        ("to have them refreshed at once, give the pod and the request the same new value of the annotation "
+        "crr.apps.kruise.io/config-refresh, as kubectl recreate --reload does"))
     HOOK_FAILED = "PreStopHookFailed", _WAITS, "preStop hook failed: {error}"
     HELD_BACK = "HeldBackByKubelet", _WAITS, "{details}"
     NOT_STARTED_AGAIN = "WaitingForKubelet", _WAITS, "kubelet has not restarted the container for {seconds}s{before}"

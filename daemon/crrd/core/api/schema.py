@@ -7,12 +7,13 @@ durations. `manifests/base/generate.py` writes the CRD and the tables in docs/co
 from functools import partial
 
 from crrd.core.api.fields import Field, SetBy, Type
-from crrd.core.api.types import RequestPhase, StatePhase, Strategy
+from crrd.core.api.types import Action, RequestPhase, StatePhase, Strategy
 
 LONGEST = (7 * 86_400, "7 days")
 LONGEST_UNREADY = (86_400, "a day")
-_object, _list, _string, _boolean, _int32, _int64 = (
-    partial(Field, type_) for type_ in (Type.OBJECT, Type.LIST, Type.STRING, Type.BOOLEAN, Type.INT32, Type.INT64)
+_object, _list, _string, _boolean, _int32, _int64, _strings = (
+    partial(Field, type_)
+    for type_ in (Type.OBJECT, Type.LIST, Type.STRING, Type.BOOLEAN, Type.INT32, Type.INT64, Type.STRINGS)
 )
 _PLAIN = Strategy()  # Its defaults are those of the fields
 _ENTRY, _CONTEXT = "spec.containers[]", "spec.containers[].statusContext"
@@ -82,6 +83,20 @@ _TABLE = (
         default=False,
     ),
     _object("spec.strategy", "How the containers are recreated."),
+    _string(
+        "spec.strategy.action",
+        "What is done to the containers. Restart is the default. With Reload, no container is stopped: each runs what "
+        "its pod declares in the annotation reload.crrd.dev/CONTAINER, once kubelet has refreshed its files. Admission "
+        "names the containers then, and users leave them out.",
+        default=Action.UNSET,
+    ),
+    _strings(
+        "spec.strategy.reloadContainers",
+        "Only with action Reload: names of the containers, in the order in which they reload. By default, all "
+        "containers of the pod that declare a reload.",
+        high=256,
+        high_each=63,
+    ),
     _string(
         "spec.strategy.failurePolicy",
         "What to do after a container has failed. Fail (the default) ends the request. Ignore continues with the next "

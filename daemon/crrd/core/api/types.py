@@ -26,15 +26,19 @@ LABEL_POD_UID = "crr.apps.kruise.io/pod-uid"
 LABEL_NODE_NAME = "crr.apps.kruise.io/node-name"
 LABEL_POD_NAME = "crr.apps.kruise.io/pod-name"  # For people and scripts: crrd reads spec.podName
 LABEL_ACTIVE = "crr.apps.kruise.io/active"
-ACTIVE, ACTIVE_IMAGE, ACTIVE_POD = "true", "image", "pod"
-"""Values of the label active. Requests with an image, and for a whole pod, have their own, so that a node daemon which
-does not know these fields never selects such a request and stops containers for it."""
-ACTIVE_REQUESTS = f"{LABEL_ACTIVE} in ({ACTIVE},{ACTIVE_IMAGE},{ACTIVE_POD})"  # Label selector
+ACTIVE, ACTIVE_IMAGE, ACTIVE_POD, ACTIVE_RELOAD = "true", "image", "pod", "reload"
+"""Values of the label active. Requests with an image, for a whole pod, and for a reload have their own, so that a node
+daemon which does not know these fields never selects such a request and stops containers for it."""
+ACTIVE_REQUESTS = f"{LABEL_ACTIVE} in ({ACTIVE},{ACTIVE_IMAGE},{ACTIVE_POD},{ACTIVE_RELOAD})"  # Label selector
 WHOLE_POD = "*"  # Stands for the pod's sandbox in the annotation pinned-containers. No container has this name
 LABEL_READINESS_GATE = "crr.apps.kruise.io/readiness-gate"
 """On a namespace, with the value `enabled`: its new pods get the readiness gate. With `disabled`, they never get it."""
 ANNOTATION_UNREADY_ACQUIRED = "crr.apps.kruise.io/unready-acquired"
 ANNOTATION_PINNED = "crr.apps.kruise.io/pinned-containers"
+ANNOTATION_REFRESH = "crr.apps.kruise.io/config-refresh"
+"""On a pod. Kubelet refreshes the files of a pod when it changes. On a request for a reload: its value on the pod."""
+ANNOTATION_RELOAD = "reload.crrd.dev/"
+"""On a pod, followed by the name of a container: how the container reloads its files (`core.recreate.declared`)."""
 ANNOTATION_REQUESTED_BY = "crr.apps.kruise.io/requested-by"
 """Name of the user who created the request, as the API server authenticated it."""
 ANNOTATION_ABORTED = "crr.apps.kruise.io/run-aborted"
@@ -82,6 +86,14 @@ class StatePhase(StrEnum):
         return self in (StatePhase.SUCCEEDED, StatePhase.FAILED)
 
 
+class Action(StrEnum):
+    """What is done to the containers of a request."""
+
+    UNSET = ""  # As RESTART
+    RESTART = "Restart"
+    RELOAD = "Reload"
+
+
 class FailurePolicy(StrEnum):
     """The effect of a failed container on the rest of its request."""
 
@@ -119,10 +131,11 @@ class StartTimes:
 
     hook: str = ""
     stop: str = ""  # If the CRD prunes isKilled, already set when the hook has ended (`RequestView.persist`)
+    reload: str = ""  # When its reload has succeeded, so that it is not run again
 
     def after(self, earlier: "StartTimes") -> "StartTimes":
         """Return these times, but earlier ones if they are known, because a start is never later than recorded."""
-        return StartTimes(earlier.hook or self.hook, earlier.stop or self.stop)
+        return StartTimes(earlier.hook or self.hook, earlier.stop or self.stop, earlier.reload or self.reload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +158,8 @@ class Strategy:
     unready_grace_seconds: int | None = None
     min_started_seconds: int = 0
     allow_pod_restart: bool = False
+    action: Action = Action.UNSET
+    reload_containers: tuple[str, ...] = ()  # With RELOAD: the containers that the user has named, () for all that can
 
     def grace(self, of_pod: int | None) -> int:
         """Return the grace period of a stop in seconds: its own, else the pod's, else Kubernetes' default."""
@@ -218,6 +233,7 @@ class Request:
     """Start times of the instances in `pinned`, for a daemon that restarts."""
     unpinned: bool = False  # Whether another client removed or changed pins or start times: write them again
     unready_acquired: bool = False
+    refresh: str = ""  # For a reload: ANNOTATION_REFRESH of the pod, for which kubelet refreshes its files
     aborted: str = ""  # When its run was aborted, RFC 3339; "" if not
     stopped: bool = False  # Whether its run works on the pod no more (ANNOTATION_STOPPED)
     deadline_seconds: int | None = None  # activeDeadlineSeconds
@@ -252,6 +268,11 @@ class Request:
     def for_image(self) -> bool:
         """Whether another program sets the image of a container, so that no container is stopped for the request."""
         return any(container.image for container in self.containers)
+
+    @property
+    def reloads(self) -> bool:
+        """Whether the containers reload their files, and no container is stopped for the request."""
+        return self.strategy.action is Action.RELOAD
 
     @property
     def has_finalizer(self) -> bool:

@@ -18,8 +18,10 @@ from crrd.core.api.types import (
     ACTIVE,
     ACTIVE_IMAGE,
     ACTIVE_POD,
+    ACTIVE_RELOAD,
     ANNOTATION_ABORTED,
     ANNOTATION_PINNED,
+    ANNOTATION_REFRESH,
     ANNOTATION_STOPPED,
     ANNOTATION_UNREADY_ACQUIRED,
     CONDITIONS_UNREADY,
@@ -29,6 +31,7 @@ from crrd.core.api.types import (
     NO_PINS,
     NO_START_TIMES,
     WHOLE_POD,
+    Action,
     FailurePolicy,
     Pin,
     RecreateState,
@@ -64,8 +67,11 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
     if pod_name and not _POD_NAME.fullmatch(pod_name):
         reader.reject("spec.podName", f"must be a pod's name, made of a-z, 0-9, '-' and '.', not {shown(pod_name)}")
     whole_pod = spec.flag("wholePod")
-    containers = _containers(reader, spec, whole_pod=whole_pod)
-    strategy = _strategy(spec.section("strategy"))
+    reloads = mapping(spec.raw.get("strategy")).get("action") == Action.RELOAD
+    containers = _containers(reader, spec, completed_later=whole_pod or reloads)
+    strategy_section = spec.section("strategy")
+    strategy = _strategy(strategy_section)
+    _check_kind(reader, spec, strategy_section, containers, whole_pod=whole_pod)
     deadline, ttl = (spec.optional_integer(key) for key in ("activeDeadlineSeconds", "ttlSecondsAfterFinished"))
     annotations = reader.mapping(meta.get("annotations"), "metadata.annotations")
     status_section = _section(reader, whole.get("status"), "status")
@@ -85,11 +91,12 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
         containers=containers,
         strategy=strategy,
         whole_pod=whole_pod,
-        active=_label(reader, labels, LABEL_ACTIVE) == active_value(containers, whole_pod=whole_pod),
+        active=_label(reader, labels, LABEL_ACTIVE) == active_value(containers, whole_pod=whole_pod, reloads=reloads),
         deleting=meta.get("deletionTimestamp") is not None,
         pinned=pinned,
         start_times=start_times,
         unready_acquired=unready_acquired,
+        refresh=text(annotations.get(ANNOTATION_REFRESH)),
         aborted=text(annotations.get(ANNOTATION_ABORTED)),
         stopped=ANNOTATION_STOPPED in annotations,
         deadline_seconds=deadline,
@@ -101,8 +108,10 @@ def parse_request(obj: Mapping[str, Any]) -> Request:
     )
 
 
-def active_value(containers: Iterable[RequestedContainer], *, whole_pod: bool) -> str:
+def active_value(containers: Iterable[RequestedContainer], *, whole_pod: bool, reloads: bool) -> str:
     """Return the label active of a request for these containers that needs work. No other value makes it active."""
+    if reloads:
+        return ACTIVE_RELOAD
     if whole_pod:
         return ACTIVE_POD
     return ACTIVE_IMAGE if any(each.image for each in containers) else ACTIVE
@@ -120,7 +129,7 @@ def pins_to_json(pins: Mapping[str, Pin], start_times: Mapping[str, StartTimes] 
     shape: dict[str, dict[str, Any]] = {}
     for name, pin in pins.items():
         times = start_times.get(name, StartTimes())
-        optional = _non_empty(hookStartedAt=times.hook, stopSentAt=times.stop)
+        optional = _non_empty(hookStartedAt=times.hook, stopSentAt=times.stop, reloadedAt=times.reload)
         shape[name] = {"containerID": pin.container_id, "restartCount": pin.restart_count, **optional}
     return json.dumps(shape, sort_keys=True, separators=(",", ":"))
 
@@ -135,11 +144,11 @@ def _label(reader: Reader, labels: Mapping[str, Any], key: str) -> str:
     return reader.text(labels.get(key), f"the label {key}")
 
 
-def _containers(reader: Reader, spec: Section, *, whole_pod: bool) -> tuple[RequestedContainer, ...]:
-    """Return the containers. For a whole pod, admission has named them, or will."""
+def _containers(reader: Reader, spec: Section, *, completed_later: bool) -> tuple[RequestedContainer, ...]:
+    """Return the containers. For a whole pod or a reload, admission has named them, or will (`completed_later`)."""
     found: dict[str, RequestedContainer] = {}
     entries = spec.sections("containers")
-    if not entries and not whole_pod:
+    if not entries and not completed_later:
         reader.reject("spec.containers", "must name at least one container")
     for entry in entries:
         name = entry.text("name")
@@ -149,12 +158,21 @@ def _containers(reader: Reader, spec: Section, *, whole_pod: bool) -> tuple[Requ
             reader.reject(entry.where("name"), f"must not contain {shown(name)} twice")
         elif name:
             found[name] = RequestedContainer(name, pin, entry.text("image"))
-    images = sum(bool(each.image) for each in found.values())
-    if images and not whole_pod and len(found) > 1:
+    return tuple(found.values())
+
+
+def _check_kind(
+    reader: Reader, spec: Section, strategy: Section, containers: Collection[RequestedContainer], *, whole_pod: bool
+) -> None:
+    """Reject fields that say different things about what is to be done."""
+    images, reloads = sum(bool(each.image) for each in containers), strategy.text("action") == Action.RELOAD
+    if images and not whole_pod and len(containers) > 1:
         reader.reject("spec.containers", "must name one container, because the request has an image")
     elif images > 1:
         reader.reject("spec.containers", "must have an image for only one init container")
-    return tuple(found.values())
+    elif reloads and (images or whole_pod):
+        what = "has an image" if images else "is for the whole pod"
+        strategy.reject(f"must not be Reload, because the request {what}", "action")
 
 
 def _pin(reader: Reader, context: Section) -> Pin | None:
@@ -175,6 +193,8 @@ def _strategy(section: Section) -> Strategy:
         unready_grace_seconds=section.optional_integer("unreadyGracePeriodSeconds"),
         min_started_seconds=section.integer("minStartedSeconds"),
         allow_pod_restart=section.flag("allowPodRestart"),
+        action=section.choice("action", Action),
+        reload_containers=section.texts("reloadContainers"),
     )
 
 
@@ -203,8 +223,9 @@ def _pinned(reader: Reader, raw: object, names: Collection[str]) -> tuple[Mappin
 
 def _start_times(entry: Mapping[str, Any]) -> StartTimes | None:
     """Return the start times. Invalid ones count as absent, because they could only shorten a grace period."""
-    hook, stop = (text(at) if _is_rfc3339(at) else "" for at in (entry.get("hookStartedAt"), entry.get("stopSentAt")))
-    return StartTimes(hook, stop) if hook or stop else None
+    keys = "hookStartedAt", "stopSentAt", "reloadedAt"
+    times = StartTimes(*(text(at) if _is_rfc3339(at) else "" for at in map(entry.get, keys)))
+    return None if times == StartTimes() else times
 
 
 def _unready_acquired(

@@ -6,13 +6,13 @@ input raises no exception.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from crrd.core.api.pod import ContainerKind, pod_containers
+from crrd.core.api.pod import ContainerKind, Pod, parse_pod, pod_containers
 from crrd.core.config.environment import of_environment, plain_values
-from crrd.core.config.references import Kind, Reference
+from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.config.volumes import of_mounts, read_volume
 from crrd.lib.jsonfields import items, mapping, text, value_at
 
@@ -69,6 +69,19 @@ def references(pod: Mapping[str, Any], *, with_init: bool = False) -> dict[str, 
     return {
         name: uses for name, (kind, uses) in every if kind.recreatable or (with_init and kind is ContainerKind.INIT)
     }
+
+
+def parse_reloading_pod(obj: Mapping[str, Any]) -> Pod:
+    """Parse a pod, and find which files kubelet refreshes in those of its containers that declare a reload."""
+    pod = parse_pod(obj)
+    if not any(each.reload for each in pod.containers.values()):
+        return pod
+    found = {}
+    for name, (_, uses) in _all_uses(obj).items():
+        kept = [str(use) for use in uses if use.use is not Use.VOLUME]
+        refreshed = any(use.use is Use.VOLUME for use in uses)
+        found[name] = replace(pod.containers[name], refreshed=refreshed, needs_restart=tuple(kept))
+    return replace(pod, containers={**pod.containers, **found})
 
 
 def unreached(pod: Mapping[str, Any]) -> tuple[Unreached, ...]:

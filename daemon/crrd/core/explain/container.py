@@ -34,6 +34,8 @@ def find_container(facts: Facts, container: RequestedContainer) -> Finding:
 def _find(facts: Facts, container: RequestedContainer, state: RecreateState) -> Finding:
     known = facts.own_pod.containers.get(container.name) if facts.own_pod else None
     target = facts.request.target(container)
+    if state.phase is StatePhase.SUCCEEDED and facts.request.reloads:
+        return make_finding(facts, Topic.STATUS_MESSAGE, message=state.message or "reloaded")
     if state.phase is StatePhase.SUCCEEDED:
         return _recreated(facts, target, known, state)
     if state.phase is StatePhase.FAILED:
@@ -43,6 +45,8 @@ def _find(facts: Facts, container: RequestedContainer, state: RecreateState) -> 
         return make_finding(facts, Topic.NOT_FINISHED, stuck=True, message=message)
     if known is None:
         return _status_message(facts, state, Topic.NOT_IN_POD_STATUS)
+    if facts.request.reloads:
+        return _reloading(facts, state)
     if container.image and (pending := _image_pending(facts, container, state, known)) is not None:
         return pending
     if known.kind is ContainerKind.INIT:
@@ -75,6 +79,16 @@ def _image_pending(
         advice = None if late else ()
         return make_finding(facts, Topic.NEW_IMAGE_NOT_TAKEN, written, stuck=late, advice=advice, image=image)
     return _status_message(facts, state, Topic.TURN_AWAITED)
+
+
+def _reloading(facts: Facts, state: RecreateState) -> Finding:
+    """Return the finding for a container that has not reloaded yet, or is not ready since."""
+    if not state.message:
+        topic = Topic.RELOADING if state.started else Topic.TURN_AWAITED
+        return make_finding(facts, topic, facts.seconds_since(facts.times.written) if state.started else None)
+    advice = state.reason.advise(**facts.names) if state.reason.remedy else ()
+    stuck = bool(advice) and state.reason is not Reason.REFRESHING
+    return make_finding(facts, Topic.STATUS_MESSAGE, stuck=stuck, advice=advice, message=state.message)
 
 
 def _status_message(facts: Facts, state: RecreateState, otherwise: Topic) -> Finding:

@@ -97,6 +97,7 @@ class Topic(ReasonTable):
     NOT_FINISHED = "NotFinished", "not finished: {message}"
     NOT_IN_POD_STATUS = "NotInPodStatus", "the pod's status does not list this container"
     STATUS_MESSAGE = "StatusMessage", "{message}"
+    RELOADING = "Reloading", "its reload is running{so_far}"
     STOPPING = "Stopping", "{message}; grace period {grace}s{over}", _CHECK_RUNTIME
     STOP_SENT = "StopSent", "{message}; grace period {grace}s{over}", _CHECK_RUNTIME
     END_NOT_REPORTED = "EndNotReported", f"{{message}}; {_STILL_SHOWN}", *Reason.KUBELET_SILENT.remedy

@@ -48,7 +48,7 @@ def _template_kept(facts: Facts) -> Iterator[Finding]:
 def _may_not_come_back(facts: Facts) -> Iterator[Finding]:
     """Yield why a container of the request may stay down, or get another image."""
     pod, status = facts.own_pod, facts.request.status
-    if pod is None:
+    if pod is None or facts.request.reloads:
         return
     states = [status.state(container.name) for container in facts.request.containers]
     awaited = {each.name for each in states if not each.phase.final or each.reason is Reason.DEADLINE}

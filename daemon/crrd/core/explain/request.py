@@ -114,15 +114,11 @@ def _pod_lost(facts: Facts) -> Iterator[Finding]:
 def _not_served(facts: Facts) -> Iterator[Finding]:
     """Yield a finding if no daemon serves the request, because a label or the node is wrong."""
     request = facts.request
+    value = active_value(request.containers, whole_pod=request.whole_pod, reloads=request.reloads)
     if not request.node_name:
         yield make_finding(facts, Topic.NO_LABEL, stuck=True, label=LABEL_NODE_NAME)
     if not request.active:
-        yield make_finding(
-            facts,
-            Topic.NO_LABEL,
-            stuck=True,
-            label=f'{LABEL_ACTIVE}: "{active_value(request.containers, whole_pod=request.whole_pod)}"',
-        )
+        yield make_finding(facts, Topic.NO_LABEL, stuck=True, label=f'{LABEL_ACTIVE}: "{value}"')
     if facts.pod is not None and facts.pod.node_name not in ("", request.node_name):
         yield make_finding(facts, Topic.ANOTHER_NODE, stuck=True, found=facts.pod.node_name)
 

@@ -31,6 +31,7 @@ def unfit_request(request: Request, member: Member) -> str:
     least = own + START_SECONDS
     image = "containers[0].image must be left out: another image needs a node daemon"
     whole = "wholePod must be false: only a node daemon can restart a whole pod in place"
+    reload = "strategy.action must not be Reload: only a node daemon has containers reload"
     force = (
         "strategy.forceRecreate must be left out: without a node daemon, only the instance that ran when the request "
         "was created is restarted"
@@ -46,6 +47,7 @@ def unfit_request(request: Request, member: Member) -> str:
     rules = (
         (request.for_image, image),
         (request.whole_pod, whole),
+        (request.reloads, reload),
         (strategy.force, force),
         (strategy.grace_seconds not in (None, pod.grace_seconds), grace),
         (request.deadline_seconds is not None and request.deadline_seconds < least, early),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from crrd.core.api.pod import Pod
 from crrd.core.api.reasons import EventReason
 from crrd.core.api.types import NO_START_TIMES, WHOLE_POD, Pin, Request, StartTimes, Status
+from crrd.core.recreate.declared import Reload
 from crrd.core.recreate.observation import Hook, Instance, Sandbox
 
 
@@ -68,6 +69,15 @@ class StopContainer(_OnInstance):
 
 
 @dataclass(frozen=True, slots=True)
+class RunReload(_OnInstance):
+    """Have a running instance reload its files. It is not stopped."""
+
+    reload: Reload
+    pod_ip: str = ""  # See RunHook
+    spent_before: float = 0.0  # See RunHook
+
+
+@dataclass(frozen=True, slots=True)
 class RestartPod:
     """Make a second sandbox beside the pod's, so that kubelet restarts the whole pod."""
 
@@ -94,7 +104,7 @@ class EmitEvent:
     pod: Pod | None = None  # The request's pod, if it is known
 
 
-WorkAction = RunHook | StopContainer | RestartPod
+WorkAction = RunHook | StopContainer | RunReload | RestartPod
 Action = WriteStatus | PinContainers | WorkAction | EmitEvent
 
 

@@ -6,7 +6,7 @@ docs/contract.md.
 
 A round, file by file: here, which request is served, what it waits for as a whole, and each of its containers in
 order; `view` is what is known of a container; `stop`, then `outcome`, is its recreate; `settle` writes what came of it.
-`restart_pod` has the requests for a whole pod.
+`restart_pod` has the requests for a whole pod, and `reload` those for containers that reload their files.
 Each of them returns what it decides as a value (a `Decision`, or a `Step` of a container), and `joined` puts them
 together. What must hold for every decision is in `invariants`.
 """
@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import WHOLE_POD, FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status
-from crrd.core.recreate import restart_pod
+from crrd.core.recreate import reload, restart_pod
 from crrd.core.recreate.actions import (
     NOTHING,
     Decision,
@@ -103,6 +103,8 @@ def _serve(view: RequestView) -> Decision:
     whole = PodView(view.known, view.observation, pod)
     if request.whole_pod:
         return restart_pod.serve(whole)[1]
+    if not request.containers:
+        return complete_as_failed(view, reload.NO_CONTAINERS)
     views = [ContainerView.of(container, whole) for container in request.containers]
     pins = {view.name: view.to_pin for view in views if view.to_pin is not None}
     pinned = NOTHING
@@ -202,6 +204,8 @@ def _next_step(view: ContainerView, *, blocked: bool) -> Step:
         return hold(view, Message.of(Reason.RUNTIME_UNAVAILABLE, error=why)) if why else Step(state=view.written)
     if view.look_again_at is not None:
         return Step(state=view.written, wake_at=view.look_again_at)
+    if view.request.reloads:
+        return reload.serve(view, blocked=blocked)[1]
     if view.image:
         return await_image(view, blocked=blocked)
     if view.target is None:

@@ -11,7 +11,8 @@ from math import inf
 
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.types import DEFAULT_GRACE_SECONDS, WHOLE_POD
-from crrd.core.recreate.actions import Decision, RestartPod, RunHook, StopContainer, WorkAction, WriteStatus
+from crrd.core.recreate.actions import Decision, RestartPod, RunHook, RunReload, StopContainer, WorkAction, WriteStatus
+from crrd.core.recreate.declared import changed_since, read_reload, recorded_for, undeclared
 from crrd.core.recreate.observation import (
     NO_WORK,
     Observation,
@@ -26,10 +27,10 @@ from crrd.kubelet.runtime_status import ContainerState
 
 
 class Rule(StrEnum):
-    """The invariants. A StopContainer, RunHook or RestartPod is decided only if the first four hold."""
+    """The invariants. A StopContainer, RunHook, RunReload or RestartPod is decided only if the first four hold."""
 
     LIVE = "request_not_live"  # Its request is live, or it is a stop that is still due after a hook of the request
-    TARGET = "not_the_target"  # The request means this instance, and the instance runs
+    TARGET = "not_the_target"  # The request means this instance, it runs, and its pod declares the reload
     ALONE = "other_work"  # Nothing else is at work on the instance, except what a stop of another request may shorten
     RETURNS = "not_restarted"  # Kubelet would start the container again
     FINAL = "already_completed"  # A Completed status is never followed by another one
@@ -45,14 +46,15 @@ class Violation:
     @property
     def container(self) -> str:
         """The container that the action would work on, "" for none."""
-        return self.action.name if isinstance(self.action, RunHook | StopContainer) else ""
+        return self.action.name if isinstance(self.action, RunHook | RunReload | StopContainer) else ""
 
 
 def check(decision: Decision, observation: Observation) -> tuple[Violation, ...]:
     """Return how a decision on these values breaks the rules; empty if it breaks none."""
     pod, node, now = observation.pod, observation.node, observation.now
     known = {each.request.uid: each for each in observation.requests}
-    begun = Counter(each.instance.id for each in decision.actions if isinstance(each, RunHook | StopContainer))
+    works = (each for each in decision.actions if isinstance(each, RunHook | RunReload | StopContainer))
+    begun = Counter(each.instance.id for each in works)
     found = []
     for action in decision.actions:
         if isinstance(action, WriteStatus) and action.request.completed:
@@ -61,7 +63,7 @@ def check(decision: Decision, observation: Observation) -> tuple[Violation, ...]
             found += [
                 Violation(rule, action) for rule, kept in _pod_start(action, decision, observation).items() if not kept
             ]
-        if isinstance(action, RunHook | StopContainer):
+        if isinstance(action, RunHook | RunReload | StopContainer):
             others = [each for uid, each in known.items() if uid != action.request.uid]
             own = known.get(action.request.uid) or ObservedRequest(action.request, now, left=True)
             start = _Start(action, own, others, pod, node, now)
@@ -113,9 +115,9 @@ def _pod_start(action: RestartPod, decision: Decision, observation: Observation)
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """A hook or stop that a decision starts, and what was known."""
+    """A hook, reload or stop that a decision starts, and what was known."""
 
-    action: RunHook | StopContainer
+    action: RunHook | RunReload | StopContainer
     known: ObservedRequest
     others: list[ObservedRequest]
     pod: ObservedPod
@@ -139,10 +141,23 @@ class _Start:
             instance is None
             or self.known.request.for_image
             or self.known.request.whole_pod
+            or self.known.request.reloads is not isinstance(self.action, RunReload)
             or instance.state not in (ContainerState.RUNNING, ContainerState.UNKNOWN)
         ):
             return False
+        if isinstance(self.action, RunReload):
+            return self.known.is_target(instance) and self._declared
         return self.work is not NO_WORK or self.known.is_target(instance)
+
+    @property
+    def _declared(self) -> bool:
+        """Whether the reload is the one that the pod declares, and that kubelet recorded on the instance's sandbox."""
+        pod, name = self.pod.pod, self.action.instance.name
+        recorded = recorded_for(self.action.instance, self.pod.sandboxes)
+        if pod is None or name not in pod.containers or recorded is None:
+            return False
+        own = isinstance(self.action, RunReload) and self.action.reload == read_reload(recorded.get(name, ""))
+        return own and not (undeclared(pod, name) or changed_since(pod, name, recorded))
 
     @property
     def alone(self) -> bool:
@@ -154,7 +169,7 @@ class _Start:
             return False
         of_others = [each.works.get(self.action.instance.id, NO_WORK) for each in self.others]
         under_way = [work for work in of_others if work.under_way is not None]
-        if not under_way or isinstance(self.action, RunHook):
+        if not under_way or not isinstance(self.action, StopContainer):
             return not under_way
         longest = max(under_way, key=lambda work: inf if work.until is None else work.until)
         if longest.under_way is WorkKind.STOP:
@@ -183,6 +198,8 @@ class _Start:
         times = request.start_times.get(name)
         if name not in pod.containers:
             return False
+        if isinstance(self.action, RunReload):
+            return True
         if self.work is not NO_WORK or request.status.state(name).is_killed or times is not None:
             return True
         container, minor = pod.containers[name], self.node.kubelet_minor

@@ -87,6 +87,7 @@ class Sandbox:
     created_at: int  # Nanoseconds since the epoch, the runtime's own clock
     attempt: int = 0  # Number of the sandbox in its pod, from 0
     request_uid: str = ""  # Of the request for which crrd made it; "" if kubelet made it
+    reloads: Mapping[str, str] = field(default_factory=dict)  # The pod's ANNOTATION_RELOAD then, by container
 
     @property
     def pin(self) -> Pin:
@@ -105,10 +106,11 @@ class ExecResult:
 
 @dataclass(frozen=True, slots=True)
 class HookResult:
-    """How a preStop hook ended."""
+    """How a preStop hook or a reload ended."""
 
     seconds: float
     error: str = ""
+    output: str = ""  # Of a reload that succeeded, on one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,7 @@ class WorkKind(StrEnum):
 
     HOOK = "preStop hook"
     STOP = "stop"
+    RELOAD = "reload"
     SANDBOX = "second sandbox"  # Kubelet stops all containers of the pod because of it
 
 
@@ -143,6 +146,8 @@ class Work:
     hook_began: float | None = None
     hook_until: float | None = None  # When the grace period in which the hook began is over
     hook_result: HookResult | None = None
+    reload_result: HookResult | None = None
+    reload_ended: float | None = None
     stop_sent: float | None = None  # When a stop was sent for the first time
     spent_before: float = 0.0  # Seconds of the grace period that were used up before
     beside: Mapping[str, str] | None = None
@@ -272,6 +277,7 @@ class ObservedPod:
     hashes: Mapping[str, str] = field(default_factory=dict)  # Bare container ID -> kubelet's hash, of removed ones, too
     pod: Pod | None = None  # In the API
     pod_at: float = 0.0  # When this version of it came
+    refreshed_at: float = 0.0  # When it came with its present annotation for the refresh of files (`Pod.refresh`)
     gone: bool = False
     """Whether the watch reports that the pod has left this node. Before a decision, the API server is asked."""
     known_since: float | None = None  # Since when it is known whether the node has the pod

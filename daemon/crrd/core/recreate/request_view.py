@@ -124,7 +124,9 @@ class RequestView:
         return NO_MESSAGE
 
     def persist(self, works: Iterable[Work], hooks_ended: Mapping[str, Pin]) -> Decision:
-        """Step 12: record for a restarted daemon when hooks and stops that last began, and which hooks have ended.
+        """Step 12: record for a restarted daemon when hooks and stops that last began, and which have ended.
+
+        The success of a reload is recorded, too.
 
         `hooks_ended`: instances by container name. The status records them as isKilled, unless the CRD prunes that.
         """
@@ -137,6 +139,8 @@ class RequestView:
             since = {what: at for what, at in began.items() if at is not None and not recorded.stop}
             wakes += [at + PERSIST_SECONDS for at in since.values() if self.now < at + PERSIST_SECONDS]
             lasting = {what: self._wall_time(at) for what, at in since.items() if self.now >= at + PERSIST_SECONDS}
+            if work.reload_result is not None and not (work.reload_result.error or recorded.reload):
+                lasting["reload"] = self.node.utc
             if lasting:
                 due[work.name] = work.pin, replace(recorded, **lasting)
         for name, pin in hooks_ended.items() if self.node.prunes_is_killed else ():

@@ -29,7 +29,8 @@ def settle(
         states = fail_rest(states, awaited, pending, still_to_stop)
     if all(state.phase.final for state in states):
         reason = cause.reason if cause is not None else Reason.NONE
-        text = summary(states, gate, "" if failures else result)
+        did = "reloaded" if request.reloads else "recreated"
+        text = summary(states, gate, "" if failures else result, did)
         return view.write(Status(RequestPhase.COMPLETED, states, text, view.node.utc, reason))
     status = Status(RequestPhase.RECREATING, states, gate.text, reason=gate.reason)
     works = [view.known.work_on(step.state.name) for step in steps if step.lasting]
@@ -79,10 +80,10 @@ def _only_started(old: Status, new: Status, stops: Collection[str]) -> bool:
     return True
 
 
-def summary(states: Sequence[RecreateState], gate: Message, result: str = "") -> str:
+def summary(states: Sequence[RecreateState], gate: Message, result: str = "", did: str = "recreated") -> str:
     """Return the message of the completed request."""
     failures = [state.name for state in states if state.phase is StatePhase.FAILED]
-    count = f"{len(states) - len(failures)} of {len(states)} containers recreated"
+    count = f"{len(states) - len(failures)} of {len(states)} containers {did}"
     restarted = [f"{state.name}: {state.message}" for state in states if state.reason is Reason.POD_RESTARTED]
     parts = [count, f"failed: {', '.join(failures)}" if failures else "", *restarted, result, gate.text]
     return "; ".join(filter(None, parts))

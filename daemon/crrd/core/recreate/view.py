@@ -76,7 +76,9 @@ class ContainerView:
 
     @property
     def nothing_to_stop(self) -> bool:
-        """Step 8: whether certainly nothing is left to stop."""
+        """Step 8: whether certainly nothing is left to stop, or to reload."""
+        if self.request.reloads:
+            return bool(self.start_times.reload)
         gone = self.target is not None and self.outgoing is None
         return (gone or self.work.stopped) and self.look_again_at is None
 
@@ -173,8 +175,10 @@ class ContainerView:
     def unfit(self) -> Message:
         """Step 6: why the container must not be stopped: it would stay down, or kubelet would restart the whole pod.
 
-        A RestartAllContainers rule does not end work that has begun.
+        A RestartAllContainers rule does not end work that has begun. A reload stops nothing.
         """
+        if self.request.reloads:
+            return self.pod_ended
         if not comes_back(self._policy, None):
             return Message.of(Reason.NOT_RESTARTABLE)
         rules, minor = self.status.restart_rules, self.whole.node.kubelet_minor
@@ -222,7 +226,7 @@ class ContainerView:
     @cached_property
     def must_be_stopped(self) -> bool:
         """Step 9: whether this process or an earlier one began a hook, and the container still runs: a stop follows."""
-        if self.outgoing is None or self.outgoing.state is ContainerState.CREATED:
+        if self.outgoing is None or self.outgoing.state is ContainerState.CREATED or self.request.reloads:
             return False
         hook_ended = self.state.is_killed and self.work.stop_sent is None
         return self.work.hook_began is not None or bool(self.start_times.hook) or hook_ended

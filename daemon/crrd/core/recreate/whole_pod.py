@@ -45,7 +45,7 @@ class PodView(RequestView):
             return Gate(open=True)
         if not self.pod.readiness_gate:
             return Gate(open=True, message=Message.of(Reason.NO_READINESS_GATE))
-        begun = any(times.hook or times.stop for times in request.start_times.values())
+        begun = any(times.hook or times.stop or times.reload for times in request.start_times.values())
         work_begun = begun or any(state.is_killed for state in request.status.states)
         if work_begun or known.works:
             return Gate(open=True)

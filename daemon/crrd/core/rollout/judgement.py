@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from crrd.core.api.reasons import Reason
 from crrd.core.api.time import format_duration, parse_time
 from crrd.core.api.types import StatePhase
 from crrd.core.rollout.kind import Kind
@@ -139,8 +138,8 @@ def _restarts(row: Row, member: Member) -> int:
         container = member.pod.containers.get(each.name)
         if container is None or each.context is None or row.request is None:
             continue
-        kept = row.request.request.status.state(each.name).reason is Reason.IMAGE_KEPT
-        count += max(0, container.restart_count - each.context.restart_count - (not kept))
+        own = not row.request.keeps(each.name)
+        count += max(0, container.restart_count - each.context.restart_count - own)
     return count
 
 

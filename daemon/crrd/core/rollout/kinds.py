@@ -4,6 +4,7 @@ from crrd.core.rollout.image.init import NewInitImage
 from crrd.core.rollout.image.kind import NewImage
 from crrd.core.rollout.kind import Kind
 from crrd.core.rollout.patch.kind import PatchRestart
+from crrd.core.rollout.reload import Reload
 from crrd.core.rollout.restart import Restart
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import World
@@ -15,6 +16,8 @@ def kind_of(world: World, run: Run) -> Kind:
     change = run.options.image
     if change is not None:
         return (NewInitImage if run.options.whole_pod else NewImage)(world, run, change)
+    if run.options.reload:
+        return Reload(world, run)
     if run.options.whole_pod:
         return WholePod(world, run)
     return PatchRestart(world, run) if run.options.patch else Restart(world, run)

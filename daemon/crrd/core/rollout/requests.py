@@ -80,6 +80,10 @@ class RunRequest:
         states = self.request.status.states
         return self.request.completed and bool(states) and all(each.phase == "Succeeded" for each in states)
 
+    def keeps(self, name: str) -> bool:
+        """Whether a container stays the instance that it was: it reloads, or kubelet did not replace it."""
+        return self.request.reloads or self.request.status.state(name).reason is Reason.IMAGE_KEPT
+
     @property
     def given(self) -> Iterator[GivenImage]:
         """The images that it is for."""
@@ -123,7 +127,7 @@ class RunRequest:
 def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     """Parse a request of a run. Return None if it belongs to no run, or its annotation is invalid.
 
-    The run's image, and whether it restarts whole pods, must be those of the spec, which nobody can change.
+    The run's image, and whether it restarts whole pods or reloads, must be those of the spec, which nobody can change.
     """
     meta = mapping(obj.get("metadata"))
     annotations, name = mapping(meta.get("annotations")), text(mapping(meta.get("labels")).get(LABEL_RUN))
@@ -140,7 +144,7 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     except (ValueError, TypeError, RecursionError):
         return None
     sound = fits(target, Target("")) and fits(options, Options(())) and parse_time(started) is not None
-    if not sound or not (options.containers or options.stale or options.whole_pod) or not RUN_NAME.fullmatch(name):
+    if not sound or not _names_containers(options) or not RUN_NAME.fullmatch(name):
         return None
     if not options.has_valid_steps or (image is not None and len(options.containers) != 1):
         return None
@@ -150,12 +154,17 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     if limits := text(annotations.get(ANNOTATION_LIMITS)):
         run = with_limits(run, limits)
     progress, request = read_progress(text(annotations.get(ANNOTATION_PROGRESS))), parse_request(obj)
-    if request.whole_pod is not options.whole_pod:
+    if request.whole_pod is not options.whole_pod or request.reloads is not options.reload:
         return None
     gets = [each for each in request.containers if each.image or not request.whole_pod]
     if any(each.image != options.change.fields.get("image", "") for each in gets):
         return None
     return RunRequest(request, run, progress, text(annotations.get(ANNOTATION_REQUESTED_BY)))
+
+
+def _names_containers(options: Options) -> bool:
+    """Whether a run with these options names containers, or needs no names."""
+    return bool(options.containers or options.stale or options.whole_pod or options.reload)
 
 
 def creator_of(requests: Iterable[RunRequest]) -> str:

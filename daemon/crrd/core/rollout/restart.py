@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 from crrd.core.api.pod import PodContainer
 from crrd.core.api.time import parse_time
@@ -18,6 +19,7 @@ from crrd.core.api.types import StatePhase
 from crrd.core.config.objects import changes
 from crrd.core.config.parts import held_since, parts_of, read_change
 from crrd.core.config.references import Reference
+from crrd.core.recreate.reload import REFRESH_SECONDS
 from crrd.core.rollout.kind import NO_STEPS, Choice, Kind, Prepared, Steps
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row
@@ -27,8 +29,6 @@ from crrd.core.rollout.state import Extra, Member, World
 from crrd.core.rollout.waits import Skip, Wait, WaitReason
 from crrd.kubelet.version import known_minor
 
-REFRESH_SECONDS = 2.0
-"""From the annotation to the restart. kubelet 1.30 and 1.36 had the new files 0.3 to 0.7 s after the annotation."""
 _MOST = 3
 """Most refreshes of a pod before its restart, so that data which changes all the time does not keep it waiting."""
 
@@ -68,6 +68,8 @@ class FileSteps(Steps):
 
 class Restart(Kind):
     """See Kind."""
+
+    refresh_seconds: ClassVar[float] = REFRESH_SECONDS  # From the annotation to the request
 
     def skip(self, member: Member, container: PodContainer, failed: RunRequest | None) -> Skip | None:
         """See Kind."""
@@ -112,11 +114,11 @@ class Restart(Kind):
             elif known is None or (known.token != token and known.count < _MOST):
                 due.append((row, token))
                 waiting.append(row.uid)
-            elif known.problem or known.age >= REFRESH_SECONDS:
+            elif known.problem or known.age >= self.refresh_seconds:
                 ready.append(row)
             else:
                 waiting.append(row.uid)
-                times.append(now + timedelta(seconds=REFRESH_SECONDS - known.age))
+                times.append(now + timedelta(seconds=self.refresh_seconds - known.age))
         waits = dict.fromkeys(waiting, Wait.of(WaitReason.FILES))
         return Prepared(tuple(ready), waits, FileSteps(tuple(due)), wake_at=min(times, default=None))
 

@@ -13,15 +13,13 @@ from itertools import pairwise
 from typing import Annotated, Any
 
 from crrd.core.api.schema import LONGEST
-from crrd.core.api.types import API_VERSION, KIND
+from crrd.core.api.types import ANNOTATION_REFRESH, API_VERSION, KIND, Action
 from crrd.core.rollout.change import RESTART, Change, ImageChange
 
 LABEL_RUN = "crr.apps.kruise.io/run"
 ANNOTATION_TARGET = "crr.apps.kruise.io/run-target"
 ANNOTATION_REASON = "crr.apps.kruise.io/run-reason"
 ANNOTATION_RUN = "crr.apps.kruise.io/run-options"  # The whole run, as JSON
-ANNOTATION_REFRESH = "crr.apps.kruise.io/config-refresh"
-"""On a pod: the token of the change for which kubelet had to refresh the pod's files. See `core.rollout.restart`."""
 STORED_VERSION = 1
 """Of the form in which a run is stored. A process does not continue a run in a later form, which it does not know."""
 KEPT_SECONDS = 86_400
@@ -88,7 +86,7 @@ class Options:
 
     containers: Annotated[
         tuple[str, ...],
-        "Names of the containers. Empty with `stale`, or with `whole_pod` alone: all that can be recreated.",
+        "Names of the containers. Empty with `stale`, `reload`, or `whole_pod` alone: all that can be recreated.",
     ]
     max_unavailable: Annotated[Amount, "How many pods may be unready."] = Amount(1)
     max_per_node: Annotated[int, "How many of them on one node. 0 for no limit."] = 0
@@ -134,6 +132,7 @@ class Options:
     image: Annotated[ImageChange | None, "Another image for the container, which is not restarted then."] = None
     patch: Annotated[bool, "Whether containers are restarted by patches of their pods (docs/lean.md)."] = False
     whole_pod: Annotated[bool, "Whether whole pods are restarted in place, with their init containers."] = False
+    reload: Annotated[bool, "Whether containers reload their files instead of being restarted."] = False
     pull_resources: Annotated[
         str, "With an image: what pull pods request, for example `cpu=50m`. Empty for the default."
     ] = ""
@@ -160,6 +159,8 @@ class Options:
     @property
     def what(self) -> str:
         """The containers, for messages."""
+        if self.reload:
+            return f"reload of {', '.join(self.containers) or 'all containers that declare it'}"
         names, gets = ", ".join(self.containers) or "stale containers", self.change.label
         if self.whole_pod:
             return f"whole pods, {names} with {gets}" if gets else "all containers (whole pods)"
@@ -188,7 +189,7 @@ class Run:
         own = self.options
         chosen = own.containers, own.stale, own.objects, own.since
         parts = own.first, own.steps, own.step_pause, own.judge, own.max_restarts, own.metrics_digest, own.failure_limit
-        return self.target, *chosen, own.image, own.patch, own.whole_pod, *parts, own.policy
+        return self.target, *chosen, own.image, own.patch, own.whole_pod, own.reload, *parts, own.policy
 
     def replaces(self, other: "Run") -> bool:
         """Whether this run takes over from another one: it undoes it, or a policy has only one run at a time."""
@@ -213,7 +214,7 @@ class Run:
         kind = ".".join(filter(None, (target.kind.lower(), target.api_version.rpartition("/")[0])))
         pods = f"{kind}/{target.name}" if kind else f"pods {target.selector}" if target.selector else "all pods"
         if change is None:
-            return f"restarts {self.options.what} of {pods}"
+            return f"{'' if self.options.reload else 'restarts '}{self.options.what} of {pods}"
         template = ", and its template, too" if change.adopt and not change.follow else ""
         if change.of_template:
             template = f", and {'new pods' if change.follow else 'its template'} {change.of_template}"
@@ -235,9 +236,9 @@ class Run:
     def request(self, pod_name: str, pod_uid: str, containers: tuple[str, ...], failed: str = "") -> dict[str, Any]:
         """Return the request for a pod as JSON; admission sets the other fields. `failed` as in `request_name`.
 
-        That for a whole pod names no containers, so that an API server or a manager which does not know the field
-        rejects it, and nobody stops all containers at once. Admission names them. It names an init container that gets
-        an image, which all others reject.
+        That for a whole pod, or for a reload, names no containers, so that an API server or a manager which does not
+        know the field rejects it, and nobody stops the containers. Admission names them. One for a whole pod names an
+        init container that gets an image, which all others reject.
         """
         strategy: dict[str, Any] = {"failurePolicy": "Fail", "orderedRecreate": self.options.ordered}
         if self.options.allow_pod_restart:
@@ -246,6 +247,9 @@ class Run:
             strategy["unreadyGracePeriodSeconds"] = self.options.unready_grace
         meta: dict[str, Any] = {"name": self.request_name(pod_uid, failed), "namespace": self.namespace}
         meta |= {"labels": {LABEL_RUN: self.name}, "annotations": self.annotations()}
+        if self.options.reload:
+            strategy |= {"action": Action.RELOAD.value, "reloadContainers": list(containers)}
+            meta["annotations"][ANNOTATION_REFRESH] = self.refresh_token(failed)
         spec = {
             "podName": pod_name,
             **self._restarted(containers),
@@ -256,10 +260,16 @@ class Run:
         return {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec}
 
     def _restarted(self, containers: tuple[str, ...]) -> dict[str, Any]:
+        if self.options.reload:
+            return {}
         fields = self.options.change.fields
         whole = {"wholePod": True} if self.options.whole_pod else {}
         named = {"containers": [{"name": name, **fields} for name in containers]} if fields or not whole else {}
         return {**whole, **named}
+
+    def refresh_token(self, failed: str) -> str:
+        """Return the annotation for which kubelet refreshes a pod's files before its reload. See `request_name`."""
+        return hashlib.sha256(f"{self.name} {failed}".encode()).hexdigest()[:16]
 
     def annotations(self) -> dict[str, str]:
         """Return the annotations that store the run on each of its requests."""
@@ -271,7 +281,7 @@ class Run:
         options = {**asdict(self.options), "max_unavailable": str(self.options.max_unavailable)}
         # Processes of older versions cannot continue a run with an option that they do not know.
         unset = Options(())
-        for name in ("policy", "pull_resources", "patch", "whole_pod", *_OF_STEPS):
+        for name in ("policy", "pull_resources", "patch", "whole_pod", "reload", *_OF_STEPS):
             if getattr(self.options, name) == getattr(unset, name):
                 del options[name]
         del options["image"]

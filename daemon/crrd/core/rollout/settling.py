@@ -2,7 +2,6 @@
 
 from datetime import datetime, timedelta
 
-from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.state import Member
@@ -16,12 +15,17 @@ def settled_at(min_ready: int, member: Member, asked: RunRequest, now: datetime)
     `min_ready`, no times are compared.
     """
     since = [member.ready_since]
+    if asked.request.reloads:
+        since.append(parse_time(asked.request.status.completion_time))
     for each in asked.request.containers:
         container = member.pod.containers.get(each.name)
         if container is None:
             continue
-        kept = asked.request.status.state(each.name).reason is Reason.IMAGE_KEPT
-        if not kept and each.context is not None and each.context.container_id == container.container_id:
+        if (
+            not asked.keeps(each.name)
+            and each.context is not None
+            and each.context.container_id == container.container_id
+        ):
             return None, Wait.of(WaitReason.NEW_STATUS)
         since.append(parse_time(container.started_at))
     if not member.ready:

@@ -8,7 +8,7 @@ from typing import Any
 
 from crrd.core.api.pod import ContainerKind, Pod, parse_pod
 from crrd.core.api.time import parse_time
-from crrd.core.api.types import StatePhase
+from crrd.core.api.types import ANNOTATION_REFRESH, StatePhase
 from crrd.core.config.kept import UserPod, additions, user_of
 from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import ObjectName, Reference
@@ -16,7 +16,7 @@ from crrd.core.config.uses import Unreached, references, unreached
 from crrd.core.rollout.labels import LabelSelector, read_selector
 from crrd.core.rollout.patched import due_for_request, image_changes, own_annotations, read_patched
 from crrd.core.rollout.requests import GivenImage, RunRequest
-from crrd.core.rollout.run import ANNOTATION_REFRESH, Run
+from crrd.core.rollout.run import Run
 from crrd.core.rollout.workload import Owner, Workload, read_owner
 from crrd.lib.jsonfields import condition, condition_is_true, mapping, number, text
 

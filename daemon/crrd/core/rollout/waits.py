@@ -121,6 +121,10 @@ class Skip(ReasonTable):
     POD_FRESH = "PodNotStale", "the pod uses no ConfigMap or Secret that has changed since its containers started"
     RECENT = "AlreadyRestarted", "container {container} was already restarted"
     FRESH = "NotStale", "container {container} uses no ConfigMap or Secret that has changed since it started"
+    CANNOT_RELOAD = (
+        "ReloadNotDeclared",
+        "the pod does not declare how container {container} reloads (annotation reload.crrd.dev/{container})",
+    )
     HAS_IMAGE = "HasImage", "container {container} has the image"
     NOT_ALWAYS = (
         "NotAlwaysRestarted",
