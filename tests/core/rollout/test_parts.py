@@ -8,7 +8,7 @@ import pytest
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
-from crrd.core.api.types import RecreateState, StatePhase
+from crrd.core.api.types import RecreateState, RequestPhase, StatePhase
 from crrd.core.rollout.parts import PARTS, PartState, place, read_steps, sizes, written
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.plan import Plan, make_plan
@@ -228,6 +228,18 @@ def test_what_speaks_against_a_pod(pod: Member, had_rest: bool, options: dict[st
     wanted = (End.HALTED, f"the judgement of step 1 of 3 is no: {refusal}; 5 left") if refusal else (None, "")
     assert ended(found) == wanted
     assert chosen(found) == [], "no further pod in any case"
+
+
+@pytest.mark.parametrize("phase", [RequestPhase.RECREATING, RequestPhase.COMPLETED])
+def test_a_container_that_ends_at_once_is_judged_before_its_request_is_over(phase: RequestPhase) -> None:
+    """The request waits until the container runs for a while. One that has failed is no evidence, but a failure."""
+    of, down = judged(), crashed(HEALTHY, ready=False)
+    restarts = RecreateState("app", StatePhase.FAILED if phase is RequestPhase.COMPLETED else StatePhase.RECREATING)
+    known = World((down, *PODS[1:]), (asked(of, down, phase, states=(restarts,)),))
+    wanted = "the judgement of step 1 of 3 is no: web-0 has restarted once more (app ended with 3); 5 left"
+    assert (wanted in planned(known, of).message) is (phase is RequestPhase.RECREATING)
+    first = replace(known, members=(replace(HEALTHY, ready=False), *PODS[1:]))
+    assert planned(first, of).end is not End.HALTED, "this is the restart of the run"
 
 
 def test_what_is_no_evidence() -> None:

@@ -115,14 +115,14 @@ class Judgement:
             return  # a pod that is being deleted becomes unready, and may be Failed at last
         if member.pod.phase == "Failed":
             yield f"{row.pod} has failed, for example because kubelet has evicted it"
-        if not asked.succeeded or member.pod.ended:
+        if member.pod.ended or (asked.request.completed and not asked.succeeded):
             return
         restarts, others = _restarts(row, member), self._others.get(row.uid, ())
         own = restarts - _restarts_by(others, asked)
         if own > options.max_restarts:
             again = "once" if own == 1 else f"{own} times"
             yield f"{row.pod} has restarted {again} more{_last_words(row, member)}"
-        if row.stage is not Stage.SETTLING or member.ready:
+        if not asked.succeeded or row.stage is not Stage.SETTLING or member.ready:
             return
         had_rest = self.last is not None and self.last.phase in (RunPhase.JUDGING, RunPhase.PAUSED)
         if had_rest and not restarts and all(each.request.completed for each in others):
