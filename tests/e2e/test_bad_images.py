@@ -1,0 +1,118 @@
+"""An image that starts, is ready and answers 500: a run gives it to one pod, asks Prometheus, and undoes itself."""
+
+import asyncio
+import shutil
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+
+from crrd_localnode.workload import RESOURCES
+from tests.e2e.test_bad_changes import HTTP, served
+from tests.support import prometheus
+from tests.support.cluster import Cluster, restart_count
+from tests.support.images import busybox_layer, write_images
+from tests.support.real_nodes import machines
+from tests.support.recreates import create_workload, image_of, recorded, recreate, wait_ready
+from tests.tools.cluster.cluster import RealCluster as Machines
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(machines() is None, reason="needs a cluster of python -m tests.tools.cluster"),
+    pytest.mark.skipif(bool(prometheus.missing()), reason=prometheus.missing()),
+]
+IMAGES = {mode: f"localhost/judged:{mode}" for mode in ("good", "bad")}
+SERVER = f"""trap 'exit 0' TERM
+mkdir -p /www/cgi-bin
+answer=$([ "$MODE" = bad ] && echo '500 Internal Server Error' || echo '200 OK')
+cat > /www/cgi-bin/app <<END
+#!/bin/sh
+echo >> /tmp/${{answer%% *}}
+printf 'HTTP/1.0 $answer\\r\\n\\r\\n'
+END
+chmod +x /www/cgi-bin/app
+count() {{ cat /tmp/$1 2> /dev/null | wc -l; }}
+httpd -p {HTTP} -h /www
+while :; do
+  for code in 200 500; do echo "http_requests_total{{code=\\"$code\\"}} $(count $code)"; done > /www/new
+  mv /www/new /www/metrics
+  sleep 0.5 & wait $!
+done"""
+QUERY = """
+sum(rate(http_requests_total{code="500",instance=~"{{pods}}"}[5s]))
+/ sum(rate(http_requests_total{instance=~"{{pods}}"}[5s]))"""
+PODS_OF_IMAGE = 10
+
+
+def load_images(nodes: Machines, folder: Path) -> None:
+    """Bring a good and a bad image of the same program to all nodes."""
+    busybox = shutil.which("busybox")
+    assert busybox is not None
+    runs = {name: {"Env": ["PATH=/bin", f"MODE={mode}"], "Cmd": ["/bin/sh"]} for mode, name in IMAGES.items()}
+    archive = folder / "images.tar"
+    write_images(archive, busybox_layer(Path(busybox)), runs)
+    for node in nodes.nodes:
+        node.load(archive)
+
+
+@asynccontextmanager
+async def traffic(addresses: Mapping[str, str]) -> AsyncIterator[Mapping[str, set[int]]]:
+    """Send requests to all pods, and yield what each has answered."""
+    answers: dict[str, set[int]] = defaultdict(set)
+
+    async def send(session: aiohttp.ClientSession, pod: str) -> None:
+        while True:
+            with suppress(aiohttp.ClientError):
+                async with session.get(f"http://{addresses[pod]}/cgi-bin/app") as answer:
+                    answers[pod].add(answer.status)
+            await asyncio.sleep(0.5)
+
+    async with aiohttp.ClientSession() as session:
+        tasks = [asyncio.create_task(send(session, pod)) for pod in addresses]
+        try:
+            yield answers
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_an_image_of_which_only_prometheus_knows(cluster: Cluster, nodes: Machines, tmp_path: Path) -> None:
+    """It starts, is ready and answers 500. One pod gets it, and then its old image again."""
+    await asyncio.to_thread(load_images, nodes, tmp_path)
+    spec = served(cluster, SERVER)
+    spec["containers"][0]["image"] = IMAGES["good"]
+    await create_workload(cluster, "Deployment", "web", PODS_OF_IMAGE, spec)
+    before = await wait_ready(cluster, "web", PODS_OF_IMAGE)
+    addresses = {pod["metadata"]["name"]: f"{pod['status']['podIP']}:{HTTP}" for pod in before}
+    metrics = tmp_path / "metrics.yaml"
+    async with (
+        traffic(addresses) as answers,
+        prometheus.Prometheus(tmp_path / "prometheus", {"web": addresses}) as server,
+        recorded(cluster, "web") as record,
+    ):
+        metrics.write_text(yaml.safe_dump([{"prometheus": {"address": server.url, "query": QUERY, "max": 0.05}}]))
+        await server.until("count(rate(http_requests_total[5s]))", lambda value: value == 2 * PODS_OF_IMAGE)
+        flags = ("--steps", "1", "--judge", "20s", "--metrics", str(metrics), "--undo-on-failure")
+        ended = await recreate(
+            cluster, "deployment/web", "-c", "app", "--image", IMAGES["bad"], "--template", "adopt", *flags
+        )
+    print(ended.out)
+    assert ended.code == 1, ended
+    assert "the judgement of step 1 of 2 is no: " in ended.out
+    (bad,) = {pod for pod, image in record.images if image == IMAGES["bad"]}
+    assert {pod for pod, codes in answers.items() if 500 in codes} == {bad}
+    after = await wait_ready(cluster, "web", PODS_OF_IMAGE)
+    assert [pod["metadata"]["uid"] for pod in after] == [pod["metadata"]["uid"] for pod in before]
+    assert {image_of(pod) for pod in after} == {IMAGES["good"]}
+    assert {pod["metadata"]["name"]: restart_count(pod, "app") for pod in after if restart_count(pod, "app")} == {
+        bad: 2
+    }
+    deployment = await cluster.client.get(RESOURCES["Deployment"], cluster.namespace, "web")
+    assert image_of(deployment["spec"]["template"]) == IMAGES["good"]
+    assert not deployment["spec"].get("paused")
