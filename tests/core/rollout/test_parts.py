@@ -242,6 +242,26 @@ def test_a_container_that_ends_at_once_is_judged_before_its_request_is_over(phas
     assert planned(first, of).end is not End.HALTED, "this is the restart of the run"
 
 
+@pytest.mark.parametrize(
+    ("pod", "reason", "refusal"),
+    [
+        (replace(HEALTHY, ready=False), Reason.DEADLINE, "web-0 is not ready 10m after its restart"),
+        (crashed(HEALTHY, ready=False), Reason.DEADLINE, "web-0 is not ready 10m after its restart"),
+        (HEALTHY, Reason.DEADLINE, ""),
+        (replace(HEALTHY, ready=False), Reason.STOP_FAILED, ""),
+        (replace(PODS[0], ready=False), Reason.DEADLINE, ""),  # the old instance, which was not stopped in time
+    ],
+)
+def test_a_pod_that_is_never_ready_fails_the_judgement(pod: Member, reason: Reason, refusal: str) -> None:
+    """Its request waits for it until the deadline, and fails then."""
+    of = judged()
+    found = planned(World((pod, *PODS[1:]), (failed(of, PODS[0], reason),)), of)
+    halted = (End.HALTED, f"the judgement of step 1 of 3 is no: {refusal}; 5 left")
+    assert ended(found) == (halted if refusal else (End.FAILED, "1 failed, 5 not started"))
+    plain = stepped()
+    assert planned(World((pod, *PODS[1:]), (failed(plain, PODS[0], reason),)), plain).end is End.FAILED
+
+
 def test_what_is_no_evidence() -> None:
     """A container of which nothing is known, one that kept its image, a pod that has ended."""
     of = judged()
