@@ -26,7 +26,7 @@ def _directory(name: str, mode: int = 0o755) -> tarfile.TarInfo:
     return info
 
 
-def _layer(busybox: Path) -> bytes:
+def busybox_layer(busybox: Path) -> bytes:
     """One layer: `/bin/busybox`, a link for each of its applets, the usual folders, `/etc/passwd`."""
     names = subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True).stdout.split()
     content = busybox.read_bytes()
@@ -77,12 +77,12 @@ def write_archive(target: Path, busybox: Path) -> None:
         (BUSYBOX_IMAGE_2, ["/bin/sh"], "2"),
     )
     runs = {name: {"Env": ["PATH=/bin", f"REVISION={revision}"], "Cmd": command} for name, command, revision in images}
-    write_images(target, _layer(busybox), runs)
+    write_images(target, busybox_layer(busybox), runs)
 
 
 def write_busybox(target: Path, *names: str) -> None:
     """Write an archive of the busybox image by other names, for example that of a manifest in the docs."""
-    layer = _layer(Path(shutil.which("busybox") or "/bin/busybox"))
+    layer = busybox_layer(Path(shutil.which("busybox") or "/bin/busybox"))
     write_images(target, layer, {name: {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"]} for name in names})
 
 

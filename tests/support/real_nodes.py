@@ -1,5 +1,6 @@
 """A cluster of `python -m tests.tools.cluster`, whose nodes tests can break, with crrd installed from its manifests."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
+
+from cri_stubs import api_pb2, api_pb2_grpc
 from tests.support.images import write_busybox
 from tests.support.manifests import MANIFESTS
 from tests.tools.cluster.cluster import RealCluster as Machines
@@ -80,6 +84,21 @@ def roll_out(found: Machines) -> None:
 def wait_for_manager(found: Machines) -> None:
     """Wait until all managers are ready."""
     kubectl(found, "-n", "crrd-system", "rollout", "status", "deployment/crrd-manager", "--timeout=180s")
+
+
+def kill_managers(found: Machines) -> None:
+    """Send SIGKILL to all managers, which kubelet starts again."""
+    of_managers = api_pb2.ContainerFilter(
+        state=api_pb2.ContainerStateValue(state=api_pb2.CONTAINER_RUNNING),
+        label_selector={"io.kubernetes.pod.namespace": "crrd-system"},
+    )
+    for node in found.nodes:
+        with grpc.insecure_channel(node.endpoint) as channel:
+            stub = api_pb2_grpc.RuntimeServiceStub(channel)
+            for each in stub.ListContainers(api_pb2.ListContainersRequest(filter=of_managers), timeout=20).containers:
+                asked = api_pb2.ContainerStatusRequest(container_id=each.id, verbose=True)
+                info = json.loads(stub.ContainerStatus(asked, timeout=20).info["info"])
+                node.run("kill", "-9", str(info["pid"]))
 
 
 @contextmanager

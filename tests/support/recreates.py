@@ -228,11 +228,14 @@ class Record:
     """The unready pods after each event."""
     restarts: list[tuple[str, str]] = field(default_factory=list)
     """Pods and containers, in the order in which new instances appeared."""
+    images: set[tuple[str, str]] = field(default_factory=set)
+    """Pods, and the images of their containers at any time."""
 
     def add(self, pod: Json) -> None:
         """Record the next version of a pod."""
         name = pod["metadata"]["name"]
         before, self.pods[name] = self.pods.get(name, {}), pod
+        self.images |= {(name, each["image"]) for each in pod["spec"]["containers"]}
         for status in pod.get("status", {}).get("containerStatuses") or ():
             old = container_status(before, status["name"])
             if old and int(status["restartCount"]) > int(old["restartCount"]):

@@ -8,7 +8,7 @@ import pytest
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
-from crrd.core.api.types import RecreateState, StatePhase
+from crrd.core.api.types import RecreateState, RequestPhase, StatePhase
 from crrd.core.rollout.parts import PARTS, PartState, place, read_steps, sizes, written
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.plan import Plan, make_plan
@@ -228,6 +228,38 @@ def test_what_speaks_against_a_pod(pod: Member, had_rest: bool, options: dict[st
     wanted = (End.HALTED, f"the judgement of step 1 of 3 is no: {refusal}; 5 left") if refusal else (None, "")
     assert ended(found) == wanted
     assert chosen(found) == [], "no further pod in any case"
+
+
+@pytest.mark.parametrize("phase", [RequestPhase.RECREATING, RequestPhase.COMPLETED])
+def test_a_container_that_ends_at_once_is_judged_before_its_request_is_over(phase: RequestPhase) -> None:
+    """The request waits until the container runs for a while. One that has failed is no evidence, but a failure."""
+    of, down = judged(), crashed(HEALTHY, ready=False)
+    restarts = RecreateState("app", StatePhase.FAILED if phase is RequestPhase.COMPLETED else StatePhase.RECREATING)
+    known = World((down, *PODS[1:]), (asked(of, down, phase, states=(restarts,)),))
+    wanted = "the judgement of step 1 of 3 is no: web-0 has restarted once more (app ended with 3); 5 left"
+    assert (wanted in planned(known, of).message) is (phase is RequestPhase.RECREATING)
+    first = replace(known, members=(replace(HEALTHY, ready=False), *PODS[1:]))
+    assert planned(first, of).end is not End.HALTED, "this is the restart of the run"
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason", "refusal"),
+    [
+        (replace(HEALTHY, ready=False), Reason.DEADLINE, "web-0 is not ready 10m after its restart"),
+        (crashed(HEALTHY, ready=False), Reason.DEADLINE, "web-0 is not ready 10m after its restart"),
+        (HEALTHY, Reason.DEADLINE, ""),
+        (replace(HEALTHY, ready=False), Reason.STOP_FAILED, ""),
+        (replace(PODS[0], ready=False), Reason.DEADLINE, ""),  # the old instance, which was not stopped in time
+    ],
+)
+def test_a_pod_that_is_never_ready_fails_the_judgement(pod: Member, reason: Reason, refusal: str) -> None:
+    """Its request waits for it until the deadline, and fails then."""
+    of = judged()
+    found = planned(World((pod, *PODS[1:]), (failed(of, PODS[0], reason),)), of)
+    halted = (End.HALTED, f"the judgement of step 1 of 3 is no: {refusal}; 5 left")
+    assert ended(found) == (halted if refusal else (End.FAILED, "1 failed, 5 not started"))
+    plain = stepped()
+    assert planned(World((pod, *PODS[1:]), (failed(plain, PODS[0], reason),)), plain).end is End.FAILED
 
 
 def test_what_is_no_evidence() -> None:

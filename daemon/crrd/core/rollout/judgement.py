@@ -114,14 +114,16 @@ class Judgement:
             return  # a pod that is being deleted becomes unready, and may be Failed at last
         if member.pod.phase == "Failed":
             yield f"{row.pod} has failed, for example because kubelet has evicted it"
-        if not asked.succeeded or member.pod.ended:
+        if row.stage is Stage.FAILED and row.has_reason(Reason.DEADLINE) and _is_new(row, member) and not member.ready:
+            yield f"{row.pod} is not ready {format_duration(options.pod_timeout)} after its restart"
+        if member.pod.ended or (asked.request.completed and not asked.succeeded):
             return
         restarts, others = _restarts(row, member), self._others.get(row.uid, ())
         own = restarts - _restarts_by(others, asked)
         if own > options.max_restarts:
             again = "once" if own == 1 else f"{own} times"
             yield f"{row.pod} has restarted {again} more{_last_words(row, member)}"
-        if row.stage is not Stage.SETTLING or member.ready:
+        if not asked.succeeded or row.stage is not Stage.SETTLING or member.ready:
             return
         had_rest = self.last is not None and self.last.phase in (RunPhase.JUDGING, RunPhase.PAUSED)
         if had_rest and not restarts and all(each.request.completed for each in others):
@@ -129,6 +131,13 @@ class Judgement:
         completed = parse_time(asked.request.status.completion_time)
         if completed is not None and completed + timedelta(seconds=options.pod_timeout) <= self.now:
             yield f"{row.pod} is not ready {format_duration(options.pod_timeout)} after its restart"
+
+
+def _is_new(row: Row, member: Member) -> bool:
+    """Whether a pod has another instance of a container than the one that the run was to restart."""
+    asked = row.request.request.containers if row.request is not None else ()
+    before = {each.name: each.context.container_id for each in asked if each.context is not None}
+    return any(before.get(name, each.container_id) != each.container_id for name, each in member.pod.containers.items())
 
 
 def _restarts(row: Row, member: Member) -> int:
