@@ -58,6 +58,8 @@ def installed(found: Machines, folder: str = "default") -> Iterator[Machines]:
         words = ["sh", str(MANIFESTS / "uninstall.sh"), "-k", str(MANIFESTS / folder)]
         environment = {**os.environ, "KUBECONFIG": str(found.plan.kubeconfig)}
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=environment)
+        namespaces = ("namespace/crrd-system", "namespace/crrd-node")  # the next module installs it again
+        kubectl(found, "wait", "--for=delete", *namespaces, "--timeout=240s")
 
 
 @contextmanager
