@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 
+from crrd.core.api.reasons import Reason
 from crrd.core.api.time import format_duration, parse_time
 from crrd.core.api.types import StatePhase
 from crrd.core.rollout.kind import Kind
