@@ -137,8 +137,8 @@ _TABLE = (
     _duration(f"{_BUDGET}.minInterval", "Time between the starts of two runs.", default="0s"),
     _string(
         "spec.onFailure",
-        description="What happens after a run has failed. Halt restarts no further pod. Undo gives pods the image back "
-        "that they had before. Restore writes back the last good data of a changed ConfigMap.",
+        description="What happens after a run has failed. Halt restarts no further pod. Restore writes back the last "
+        "good data of a changed ConfigMap, too.",
         default=OnFailure.HALT,
     ),
     _object(

@@ -35,7 +35,6 @@ class OnFailure(StrEnum):
     """What a policy does after a run has failed."""
 
     HALT = "Halt"
-    UNDO = "Undo"
     RESTORE = "Restore"
 
 
