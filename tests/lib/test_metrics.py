@@ -69,6 +69,8 @@ CONTRACT: dict[str, set[str]] = {
     "crrd_oldest_request_age_seconds": set(),
     "crrd_pre_stop_hooks": {"kind"},
     "crrd_pre_stop_hook_failures": {"kind"},
+    "crrd_reloads": {"kind"},
+    "crrd_reload_failures": {"kind"},
     "crrd_watch_restarts": {"resource", "reason"},
     "crrd_withheld_decisions": {"rule"},
     "crrd_queue_depth": {"controller"},
@@ -83,7 +85,7 @@ CONTRACT: dict[str, set[str]] = {
 """The families (counters without `_total`) and labels that dashboards and alerts of users are written for."""
 STAGES = {"queued", "unready_grace", "pre_stop", "stop", "new_container_seen", "ready", "total"}
 REASONS = {
-    *(("succeeded", reason) for reason in ("stopped", "already_recreated")),
+    *(("succeeded", reason) for reason in ("stopped", "already_recreated", "reloaded")),
     *(("failed", reason.value) for reason in Reason if reason.final),
     ("failed", "CompletedElsewhere"),
 }

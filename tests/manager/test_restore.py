@@ -90,7 +90,7 @@ async def test_bad_data_is_replaced_by_the_last_good_data_once(tmp_path: Path) -
         events = {(each["reason"], each["involvedObject"]["kind"]) for each in await managed.all_events()}
         assert {("ConfigRestored", "ConfigMap"), ("ConfigRestored", "ContainerRecreatePolicy")} <= events
         before = list(managed.cluster.stops)
-        for _ in range(3):
+        for _ in range(2):
             await managed.config(LOG="bad", MORE="x")
             status = await managed.until(lambda status: ready(status).get("reason") == "BadRevision")
             assert ready(status)["message"].startswith(
@@ -147,12 +147,16 @@ async def test_what_the_api_server_refuses_is_shown_and_tried_again(tmp_path: Pa
     async with managing(tmp_path) as managed:
         await prepare(managed)
 
-        def is_restore(call: Call) -> bool:
-            return (call.verb, call.resource) == ("patch", "configmaps") and call.user != "test"
+        refuses = asyncio.Event()
 
-        managed.cluster.api.fail_next(1, status=403, match=lambda call: is_restore(call) and bool(managed.ended))
+        def is_refused(call: Call) -> bool:
+            return refuses.is_set() and (call.verb, call.resource) == ("patch", "configmaps")
+
+        managed.cluster.api.fail_next(1000, status=403, match=is_refused)
         await managed.config(LOG="bad")
+        refuses.set()
         await managed.until(lambda status: "cannot be restored" in restorable(status).get("message", ""))
+        refuses.clear()
         await managed.until(lambda status: bool(status.get("bad")) and is_idle(status))
         assert await data(managed) == {"LOG": "info"}
 

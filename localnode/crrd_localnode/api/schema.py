@@ -5,7 +5,7 @@ Kubernetes' texts. Of CEL, only `self == oldSelf` is enforced, also for the orde
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -206,15 +206,41 @@ _RULES: Mapping[re.Pattern[str], Callable[..., bool]] = {
     re.compile(r"!has\(self\.([\w.]+)\) \|\| has\(self\.(\w+)\)"): lambda value, needing, needed: (
         needed in value or value_at(value, needing) is None
     ),
+    re.compile(r"has\(self\.(\w+)\) \|\| has\(self\.(\w+)\)"): lambda value, one, other: one in value or other in value,
+    re.compile(r"!has\(self\.(\w+)\) \|\| !self\.\1 \|\| !has\(self\.(\w+)\)"): lambda value, flag, other: (
+        not value.get(flag) or other not in value
+    ),
+    re.compile(r"!has\(self\.(\w+)\) \|\| !has\(self\.(\w+)\) \|\| self\.\1 <= self\.\2"): lambda value, low, high: (
+        low not in value or high not in value or value[low] <= value[high]
+    ),
+    re.compile(r"!has\(self\.(\w+)\) \|\| !self\.\1 \|\| self\.(\w+)\.contains\('(.*)'\)"): (
+        lambda value, flag, name, part: not value.get(flag) or part in value[name]
+    ),
+    re.compile(
+        r"!has\(self\.(\w+)\) \|\| self\.\1 == '' \|\| self\.\1\.contains\('(.*)'\)"
+    ): lambda value, name, part: not value.get(name) or part in value[name],
+    re.compile(
+        r"\(!has\(self\.(\w+)\) \|\| self\.\1 == ''\) && !has\(self\.(\w+)\) \|\| self\.(\w+)\.matches\('(.*)'\)"
+    ): lambda value, one, other, name, pattern: (
+        (not value.get(one) and other not in value) or _matches(value[name], pattern)
+    ),
 }
 """CEL rules about a single object that are enforced, and functions of the value and of the rule's groups."""
+
+
+def _holds(holds: Callable[..., bool], value: Any, groups: Iterable[str]) -> bool:
+    """Whether a rule holds, or cannot be asked because a field is missing or has another type: the schema says that."""
+    try:
+        return holds(value, *groups)
+    except (AttributeError, KeyError, TypeError):
+        return True
 
 
 def _broken(schema: Mapping[str, Any], value: Any, path: str) -> Iterator[Cause]:
     """Yield the broken rules of `_RULES` in a value that has the schema's type."""
     for rule in schema.get("x-kubernetes-validations", ()):
         for pattern, holds in _RULES.items():
-            if (found := pattern.fullmatch(rule["rule"])) and not holds(value, *found.groups()):
+            if (found := pattern.fullmatch(rule["rule"])) and not _holds(holds, value, found.groups()):
                 yield Cause(path, f'Invalid value: "{_type_name(value)}": {rule["message"]}')
     if isinstance(value, dict):
         for name, inner in schema.get("properties", {}).items():

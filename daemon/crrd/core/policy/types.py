@@ -17,7 +17,7 @@ from crrd.core.rollout.run import Amount
 
 KIND = "ContainerRecreatePolicy"
 API_VERSION = f"{POLICY_GROUP}/v1alpha1"
-ANNOTATION_CONTINUE = f"{POLICY_GROUP}/continue"
+ANNOTATION_CONTINUE = "crrd.dev/continue"
 """On a policy, `RUN/NUMBER`: the run may continue after its first NUMBER steps."""
 CRON_NAMES = {
     "@hourly": "0 * * * *",
