@@ -117,6 +117,14 @@ def test_what_follows_a_failed_run() -> None:
             "spec.triggers.configChange.settle must be a time like 30s, 5m or 72h",
         ),
         (
+            {"budget": {"steps": [1, "x"]}},
+            "spec.budget.steps must be a list of a number of at least 1, or a percentage from 1% to 100%",
+        ),
+        (
+            {"budget": {"stepPause": "1m", "confirmSteps": True}},
+            "spec.budget must not have both stepPause and confirmSteps",
+        ),
+        (
             {"budget": {"minReady": "30"}},
             "spec.budget.minReady must be a time like 30s, 5m or 72h",
         ),
