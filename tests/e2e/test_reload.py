@@ -33,7 +33,7 @@ async def configure(cluster: Cluster, level: str, name: str = "web") -> None:
 
 
 async def started(cluster: Cluster, declaration: Json | None = None, **app: Json) -> Json:
-    """Run a pod whose container reads a file of a ConfigMap again when it is told to."""
+    """Run a pod whose container reads a file of a ConfigMap, and reads it again when it reloads."""
     await configure(cluster, "info")
     annotations = {f"{ANNOTATION_RELOAD}app": json.dumps(HUP if declaration is None else declaration)}
     spec = container("app", READS, volumeMounts=[{"name": "config", "mountPath": "/config"}], **app)

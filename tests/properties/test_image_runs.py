@@ -205,6 +205,22 @@ OFTEN = ("step", "look", "kubelet", "pull", "node") * 3
 
 
 @settings(max_examples=200)
+def end_of(model: Model) -> End | None:
+    """Let everything go well from now on. Return how the run has ended; no container was stopped without its image."""
+    end = None
+    for _ in range(60):
+        model.look()
+        end = model.step().end
+        if end is not None:
+            break
+        model.pull()
+        model.node_daemon()
+        model.kubelet()
+        model.late()
+    assert model.outages == []
+    return end
+
+
 @given(st.lists(st.sampled_from((*OFTEN, *HAPPENINGS)), max_size=60))
 def test_no_container_is_stopped_without_its_image(moves: list[str]) -> None:
     model = Model()
@@ -218,17 +234,7 @@ def test_no_container_is_stopped_without_its_image(moves: list[str]) -> None:
             if running not in ("", model.image(uid)) and uid not in model.edited
         ]
         assert len(away) <= LIMIT
-    end = None
-    for _ in range(60):
-        model.look()
-        end = model.step().end
-        if end is not None:
-            break
-        model.pull()
-        model.node_daemon()
-        model.kubelet()
-        model.late()
-    assert model.outages == []
+    end = end_of(model)
     images = {model.image(uid) for uid in model.pods}
     assert (end is End.DONE and images == {NEW}) or end in (End.DONE, End.FAILED), "or it is reported"
 
@@ -316,17 +322,7 @@ def test_no_pod_keeps_an_image_that_its_init_container_has_not_run(moves: list[s
         SEEN[move](model)
         model.kubelet()
         assert model.outages == []
-    end = None
-    for _ in range(60):
-        model.look()
-        end = model.step().end
-        if end is not None:
-            break
-        model.pull()
-        model.node_daemon()
-        model.kubelet()
-        model.late()
-    assert model.outages == []
+    end = end_of(model)
     assert end in (End.DONE, End.FAILED)
     if end is End.DONE:
         assert set(model.running.values()) == {NEW}

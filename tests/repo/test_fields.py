@@ -24,7 +24,7 @@ from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.progress import ANNOTATION_PROGRESS, Progress
 from crrd.core.rollout.requests import read_run_request
-from crrd.core.rollout.run import ANNOTATION_RUN, Amount, Options, Run, Target
+from crrd.core.rollout.run import ANNOTATION_RUN, OF_STEPS, Amount, Options, Run, Target
 from crrd.core.rollout.run_limits import ANNOTATION_LIMITS, limits_annotation
 from crrd.lib.jsonfields import items, value_at, with_values
 from crrd_localnode.api.crds import POLICIES, REQUESTS, load_crd
@@ -322,8 +322,7 @@ def test_an_image_that_was_stored_is_read_by_every_later_version() -> None:
         '"words":"deployment.apps/web"},"version":1}'
     )
     plain = Options(("app",))
-    of_steps = ("steps", "step_pause", "judge", "max_restarts", "metrics_digest", "failure_limit")
-    options = replace(STORED.options, **{name: getattr(plain, name) for name in of_steps})
+    options = replace(STORED.options, **{name: getattr(plain, name) for name in OF_STEPS})
     earlier = replace(STORED, options=options, steps="")
     assert earlier.to_json() == text
     body = STORED.request("web-1", "uid-1", ("app",))

@@ -13,7 +13,7 @@ from crrd.cli.connection import access_flags, add_connection_flags, overrides_of
 from crrd.cli.options import add_switch
 from crrd.core.config.references import Kind
 from crrd.core.policy.reloader import Advice, Json, convert, read_marks
-from crrd.core.policy.triggers import READ_ROLE
+from crrd.core.policy.triggers import READ_ROLE, grant
 from crrd.kube.access.config import find_access
 from crrd.kube.best_effort import BestEffortReader
 from crrd.kube.client import Deadlines, KubeClient
@@ -151,5 +151,4 @@ def _next_steps(advice: Iterable[Advice]) -> Iterator[str]:
     for namespace in dict.fromkeys(each.namespace for each in policies):
         secrets = any(each.secrets for each in policies if each.namespace == namespace)
         for role in (READ_ROLE, *([_SECRETS_ROLE] if secrets else [])):
-            bind = f"kubectl create rolebinding {role} -n {namespace} --clusterrole={role}"
-            yield f"  {bind} --serviceaccount={_ACCOUNT}"
+            yield f"  {grant(namespace, role, _ACCOUNT)}"

@@ -15,7 +15,7 @@ from crrd.core.api.types import Request
 from crrd.core.lifecycle import steps as lc
 from crrd.core.patching.steps import SHORTEST_SECONDS, PatchPod, Step, next_step
 from crrd.core.patching.view import Seen, View
-from crrd.core.policy.triggers import PATCH_ROLE
+from crrd.core.policy.triggers import PATCH_ROLE, grant
 from crrd.core.recreate.actions import EmitEvent
 from crrd.core.recreate.decide import serving_order
 from crrd.core.rollout.patch.operations import foreign_image, record_of
@@ -26,7 +26,6 @@ from crrd.kube.clock import ServerClock
 from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiRefusedError, ConflictError, CrrdError, GoneError
-from crrd.manager.policies.template_images import grant
 from crrd.rollout.daemons import has_daemon
 from crrd.rollout.refusals import INVALID, lacks_right
 

@@ -15,7 +15,7 @@ from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.preview import Preview, make_preview, out_of_reach
 from crrd.core.rollout.requests import RunRequest, creator_of, longest_lived, newest_run
 from crrd.core.rollout.rows import failed_requests, tally
-from crrd.core.rollout.run import LABEL_RUN, Run
+from crrd.core.rollout.run import LABEL_RUN, OF_STEPS, Options, Run
 from crrd.core.rollout.run_limits import limits_annotation
 from crrd.core.rollout.state import World
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, OutputError
@@ -83,7 +83,7 @@ async def undo(session: Session) -> int:
     requests = await _requests_of(session, command.run_name)
     run = newest_run(requests)
     aim, change = await find_again(session.client, session.namespace, run.target), undone(run)
-    plain = {"first": 0, "steps": (), "step_pause": None, "judge": 0, "metrics_digest": "", "since": ""}
+    plain = {name: getattr(Options(()), name) for name in ("first", "since", *OF_STEPS)}
     options = replace(run.options, image=change, **{**plain, **command.changed_options})
     await check_creator(session, creator_of(requests), run.name, replace(run, options=options))
     template = "adopt" if change.adopt else "keep"

@@ -217,7 +217,7 @@ def test_no_older_version_takes_a_reload_for_a_restart() -> None:
 
 
 def test_no_request_brings_a_command() -> None:
-    """Whoever may write a request can only have the pod's own declaration run: nothing of a request gets there."""
+    """A user who may write requests can only run what the pod declares. No part of a request is run."""
     pod = new_pod(reloads(app=HUP))
     own = '{"exec": ["sh", "-c", "steal"]}'
     request = reload_request(reload={"exec": ["sh", "-c", "steal"]}, exec=["steal"])

@@ -1,4 +1,4 @@
-"""Metrics are read as users write them, and what is wrong is said in a sentence. Queries have the names of pods."""
+"""Metrics as users write them: what is read, the message for each mistake, and the names of pods in queries."""
 
 import json
 import re

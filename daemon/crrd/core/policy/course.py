@@ -8,7 +8,7 @@ from crrd.core.judge.metrics import digest_of
 from crrd.core.policy.config import brings, is_behind, is_taken_back
 from crrd.core.policy.observed import Look, Running
 from crrd.core.policy.triggers import TRIGGERS, name_of, stops, triggers_of
-from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
+from crrd.core.policy.types import Judge, Policy, PolicyStatus, RunRecord
 from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.run import Options, Run, Target
 
@@ -19,7 +19,7 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
     A run with an image reads configuration only if the policy does: it needs no right to it otherwise.
     """
     budget, new, image = policy.budget, record.image, None
-    judge = None if record.back else policy.judge
+    judge = policy.judge if policy.judge is not None and not record.back else Judge(0)
     if new:
         image = ImageChange(new, record.before, TemplateMode.FOLLOW, template=record.template, had=new)
     options = Options(
@@ -38,10 +38,10 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
         whole_pod=record.pods,
         steps=tuple(map(int, filter(str.isdecimal, record.steps.split(",")))),
         step_pause=budget.step_pause if record.steps else None,
-        judge=judge.seconds if judge is not None else 0,
-        max_restarts=judge.max_restarts if judge is not None else 0,
-        failure_limit=judge.failure_limit if judge is not None else 3,
-        metrics_digest=digest_of(judge.metrics) if judge is not None else "",
+        judge=judge.seconds,
+        max_restarts=judge.max_restarts,
+        failure_limit=judge.failure_limit,
+        metrics_digest=digest_of(judge.metrics),
     )
     return Run(policy.namespace, record.name, target, options, record.started)
 
@@ -65,8 +65,8 @@ def ended(
 
     `halted`: as in RunRecord.
     """
-    trigger, over = TRIGGERS[run.trigger], replace(run, finished=rfc3339(now), failed=failed, message=message)
-    over = replace(over, halted=halted)
+    trigger = TRIGGERS[run.trigger]
+    over = replace(run, finished=rfc3339(now), failed=failed, message=message, halted=halted)
     status = trigger.ended(policy, over)
     if complete and not failed and trigger in triggers_of(policy):
         status = trigger.complete(replace(policy, status=status), over)

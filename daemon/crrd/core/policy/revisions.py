@@ -278,7 +278,7 @@ def say(look: Look, state: State) -> tuple[str, str]:
 
 
 def actions(look: Look, recorded: PolicyStatus) -> DataActions:
-    """Return what is to be done. `recorded` is the status as the API server has it: nothing is done before that.
+    """Return what is to be done. `recorded` is the status that the API server has. What is not in it yet must wait.
 
     A ControllerRevision is not needed any more once the status has another one for its ConfigMap.
     """

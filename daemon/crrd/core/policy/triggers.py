@@ -24,6 +24,11 @@ READ_ROLE, UPDATE_ROLE, PATCH_ROLE = "crrd-read-config", "crrd-update-images", "
 Place = tuple[str, str]  # A pod, and its node
 
 
+def grant(namespace: str, role: str, account: str) -> str:
+    """Return the command that gives the rights of a ClusterRole to the manager's ServiceAccount (`namespace:name`)."""
+    return f"kubectl create rolebinding {role} -n {namespace} --clusterrole={role} --serviceaccount={account}"
+
+
 class Left(NamedTuple):
     """What a run has left, and when that is tried again."""
 

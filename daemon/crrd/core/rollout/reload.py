@@ -6,7 +6,6 @@ waits until it is ready. Nothing shows later that a container has reloaded, othe
 """
 
 from crrd.core.api.pod import PodContainer
-from crrd.core.api.time import parse_time
 from crrd.core.api.types import StatePhase
 from crrd.core.recreate.declared import undeclared
 from crrd.core.rollout.requests import RunRequest
@@ -29,8 +28,7 @@ class Reload(Restart):
             return Skip.NOT_RUNNING
         if failed is not None and failed.request.status.state(container.name).phase is StatePhase.FAILED:
             return None
-        started, since = parse_time(container.started_at), parse_time(self.run.options.since or self.run.started)
-        return Skip.RECENT if started is not None and since is not None and started > since else None
+        return Skip.RECENT if self.is_recent(container) else None
 
     def _token(self, row: Row) -> str:
         return self.run.refresh_token(row.failed)

@@ -79,8 +79,7 @@ class Restart(Kind):
             return why_not if why_not is Skip.NEVER else Skip.NOT_RUNNING
         if failed is not None and failed.request.status.state(container.name).phase is StatePhase.FAILED:
             return why_not
-        started, since = parse_time(container.started_at), parse_time(options.since or self.run.started)
-        recent = started is not None and since is not None and started > since
+        started, recent = parse_time(container.started_at), self.is_recent(container)
         uses = member.config.get(container.name, ())
         if options.objects and started is not None:
             if not self._misses_change(uses, started, member.mounted(container.name)):
@@ -90,6 +89,11 @@ class Restart(Kind):
         if options.stale and not changes(uses, container, self.world.config, self.world.kept_on(member)):
             return Skip.FRESH
         return why_not
+
+    def is_recent(self, container: PodContainer) -> bool:
+        """Whether a container has started since the time from which the run counts."""
+        started, since = parse_time(container.started_at), parse_time(self.run.options.since or self.run.started)
+        return started is not None and since is not None and started > since
 
     def has_instance(self, container: PodContainer) -> bool:
         """Whether there is an instance that can be restarted."""

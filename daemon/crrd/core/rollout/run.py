@@ -25,7 +25,8 @@ STORED_VERSION = 1
 KEPT_SECONDS = 86_400
 """TTL of a run's requests: for `status`, and to resume the run the next morning. A pod whose request was deleted still
 counts as done, because its containers started after the run."""
-_OF_STEPS = ("steps", "step_pause", "judge", "max_restarts", "metrics_digest", "failure_limit")
+OF_STEPS = ("steps", "step_pause", "judge", "max_restarts", "metrics_digest", "failure_limit")
+"""The options about steps and how they are judged."""
 RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")  # Fits in a label, and leaves room in an object's name
 
 
@@ -281,7 +282,7 @@ class Run:
         options = {**asdict(self.options), "max_unavailable": str(self.options.max_unavailable)}
         # Processes of older versions cannot continue a run with an option that they do not know.
         unset = Options(())
-        for name in ("policy", "pull_resources", "patch", "whole_pod", "reload", *_OF_STEPS):
+        for name in ("policy", "pull_resources", "patch", "whole_pod", "reload", *OF_STEPS):
             if getattr(self.options, name) == getattr(unset, name):
                 del options[name]
         del options["image"]

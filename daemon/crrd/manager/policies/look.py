@@ -15,7 +15,7 @@ from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, ObjectName, Reference
 from crrd.core.policy.observed import Data, Observed, Peer, TargetPod, UseKey, observe, read_pod, used_parts
 from crrd.core.policy.order import Claims
-from crrd.core.policy.triggers import PATCH_ROLE, role_for
+from crrd.core.policy.triggers import PATCH_ROLE, grant, role_for
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.run import Target
 from crrd.core.rollout.skips import kubelet_matters
@@ -28,7 +28,7 @@ from crrd.kube.rights import missing_rights
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
 from crrd.manager.policies.obstacles import Obstacle
-from crrd.manager.policies.template_images import TemplateObserver, grant
+from crrd.manager.policies.template_images import TemplateObserver
 from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd.rollout.owners import Owners
 from crrd.rollout.target import Aim, find_workload

@@ -12,6 +12,7 @@ from crrd.core.config.objects import whole_data, whole_hash
 from crrd.core.policy.observed import Observed
 from crrd.core.policy.revisions import NOTHING, DataActions, Keep, Restore
 from crrd.core.policy.stored import LABEL_KEPT, read_stored, restore_body, revision_body
+from crrd.core.policy.triggers import grant
 from crrd.core.policy.types import API_VERSION, KIND, OnFailure, Policy
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -22,7 +23,6 @@ from crrd.kube.rights import missing_rights
 from crrd.lib.errors import ApiRefusedError, ConflictError
 from crrd.lib.jsonfields import mapping, text
 from crrd.manager.policies.look import Memory
-from crrd.manager.policies.template_images import grant
 
 RESTORE_ROLE = "crrd-restore-config"
 RESTORE_RIGHTS = (

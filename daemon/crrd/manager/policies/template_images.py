@@ -10,7 +10,7 @@ from datetime import datetime
 
 from crrd.core.policy.course import make_run
 from crrd.core.policy.observed import Look, Observed
-from crrd.core.policy.triggers import UPDATE_ROLE, last_try, make_image_record, stops
+from crrd.core.policy.triggers import UPDATE_ROLE, grant, last_try, make_image_record, stops
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.following import TemplateChange, TemplateImages
@@ -92,8 +92,3 @@ class TemplateObserver:
         except ConfigurationError as error:
             return str(error)
         return ""
-
-
-def grant(namespace: str, role: str, account: str) -> str:
-    """Return the command that gives the rights of a ClusterRole to the manager's ServiceAccount (`namespace:name`)."""
-    return f"kubectl create rolebinding {role} -n {namespace} --clusterrole={role} --serviceaccount={account}"
