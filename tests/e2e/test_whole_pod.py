@@ -56,6 +56,14 @@ def once(words: list[str]) -> bool:
     return words == [*ups, "hook", "hooked", "app-term", "side-term", *ups]
 
 
+async def log_of(cluster: Cluster) -> list[str]:
+    """Return the log of a pod that has restarted, once its app has written. It may run a moment before it does."""
+    async with asyncio.timeout(60):
+        while (words := cluster.read("web", "log").split()).count("app-start") < 2:
+            await asyncio.sleep(0.02)
+    return words
+
+
 async def test_a_pod_is_restarted_in_place(cluster: Cluster, node_daemon: NodeDaemon) -> None:
     before = await started(cluster)
     done = await restart(cluster, before)
@@ -65,7 +73,7 @@ async def test_a_pod_is_restarted_in_place(cluster: Cluster, node_daemon: NodeDa
     assert restart_count(after, "app") == 1
     for name in ("app", "side", "init"):
         assert container_id(after, name) != container_id(before, name)
-    assert once(cluster.read("web", "log").split()), cluster.read("web", "log")
+    assert once(await log_of(cluster)), cluster.read("web", "log")
     assert done["status"]["message"].startswith("2 of 2 containers recreated; init containers ran again: init")
     ready = [each for each in await cluster.sandboxes(after) if each.state == 0]
     assert len(ready) == 1
@@ -92,7 +100,7 @@ async def test_kill_9_at_every_step(cluster: Cluster, node_daemon: NodeDaemon, m
     await node_daemon.restart()
     done = await cluster.wait_completed("whole", PATIENCE)
     assert states(done) == {"app": "Succeeded", "side": "Succeeded"}, done["status"]
-    assert once(cluster.read("web", "log").split()), cluster.read("web", "log")
+    assert once(await log_of(cluster)), cluster.read("web", "log")
 
 
 async def test_a_request_that_is_deleted_leaves_nothing(cluster: Cluster, node_daemon: NodeDaemon) -> None:
@@ -113,7 +121,7 @@ async def test_a_request_that_is_deleted_leaves_nothing(cluster: Cluster, node_d
     await node.start_kubelet()
     second = await restart(cluster, before, "again")
     assert states(second) == {"app": "Succeeded", "side": "Succeeded"}
-    assert once(cluster.read("web", "log").split()), cluster.read("web", "log")
+    assert once(await log_of(cluster)), cluster.read("web", "log")
 
 
 @pytest.mark.skipif(foreign() is None, reason="takes long, because of the back-off: only on a real kubelet")
@@ -135,7 +143,7 @@ async def test_a_request_for_instances_that_were_restarted_is_done(cluster: Clus
     await restart(cluster, before, "one")
     done = await restart(cluster, before, "two")
     assert states(done) == {"app": "Succeeded", "side": "Succeeded"}
-    assert once(cluster.read("web", "log").split()), cluster.read("web", "log")
+    assert once(await log_of(cluster)), cluster.read("web", "log")
     assert node_daemon.pid
 
 
