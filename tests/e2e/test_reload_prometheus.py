@@ -13,6 +13,7 @@ import pytest
 from crrd.core.api.types import ANNOTATION_RELOAD
 from crrd.kube.resources import CONFIG_MAPS
 from tests.support.cluster import Cluster, Json, container_id, pod_ready, restart_count
+from tests.support.ports import free_ports
 from tests.support.recreates import daemons, lines, recreate
 
 PROMETHEUS = shutil.which("prometheus") or ""
@@ -23,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(not PROMETHEUS, reason="not installed: prometheus (apt-get install prometheus)"),
 ]
 
-PORTS = {"prom-0": 39091, "prom-1": 39092}
+PORTS = dict(zip(("prom-0", "prom-1"), free_ports(), strict=False))
 LIBRARIES = ("/usr", "/lib", "/lib64")
 BODY = b"query=up"
 

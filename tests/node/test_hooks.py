@@ -474,7 +474,7 @@ async def test_an_answer_that_is_no_http_is_told_without_a_status_that_nobody_se
         result = await run(Hook(HookKind.HTTP_GET, port=port))
 
     assert result.error.startswith(f"httpGet http://127.0.0.1:{port}: the response is not HTTP: ")
-    assert "400" not in result.error
+    assert "400" not in result.error.replace(str(port), "PORT")
 
 
 async def test_a_hooks_headers_say_nothing_of_a_body_that_is_not_sent(serve: Serve) -> None:

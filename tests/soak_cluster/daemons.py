@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 import yaml
@@ -22,6 +23,7 @@ from crrd_localnode.daemons import Daemon, webhook_configuration
 from tests.soak_cluster.collect import Collector
 from tests.soak_cluster.record import Part
 from tests.support.cluster import Cluster
+from tests.support.ports import free_ports
 
 LOG_DISK = "32m"
 _LIBRARIES = (
@@ -90,10 +92,10 @@ async def running_daemons(cluster: Cluster, folder: Path) -> AsyncIterator[list[
     logs.mkdir()
     await _command("mount", "-t", "tmpfs", "-o", f"size={LOG_DISK}", "crrd-soak-logs", str(logs))
     host = own_address(cluster.kubeconfig)
-    port = free_port()
+    port, other = islice(free_ports(), 2)
     where = ("--node-name", cluster.node_name, "--cri-endpoint", cluster.cri_endpoint)
     daemons = [CrrdDaemon(Part.NODE, logs, "node", cluster.kubeconfig, *where)]
-    for name, address in (("manager-1", port), ("manager-2", free_port())):
+    for name, address in (("manager-1", port), ("manager-2", other)):
         flags = ("--webhook-address", f"{host}:{address}", "--certificate-name", host, "--identity", name)
         daemons.append(CrrdDaemon(Part.MANAGER, logs, name, cluster.kubeconfig, *flags, "--drain-seconds", "0"))
     client = cluster.client
@@ -128,10 +130,3 @@ def own_address(kubeconfig: Path) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((server.host or "127.0.0.1", server.port or 443))  # sends nothing
         return str(probe.getsockname()[0])
-
-
-def free_port() -> int:
-    """Return a port of loopback on which nothing listens."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
