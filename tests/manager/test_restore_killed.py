@@ -151,18 +151,34 @@ async def two_policies(**spec: Any) -> RestoringWorld:
     return world
 
 
-async def poison_two() -> RestoringWorld:
-    world = await two_policies(onFailure="Restore", after=["web"])
+async def poison_two(*after: str) -> RestoringWorld:
+    world = await two_policies(onFailure="Restore", after=[*after])
     world.write("a", "bad")
     await world.live(LONG)
     return world
 
 
 def test_bad_data_of_two_policies_costs_one_pod_of_the_first(calm: tuple[int, Any, list[str]]) -> None:
-    world = played(poison_two())
+    world = played(poison_two("web"))
     assert [pod for _, pod, _ in world.stops] == calm[2]
     assert {policy for _, _, policy in world.stops} == {"web"}
     assert [world.condition(each) for each in ("web", "all")] == ["Idle", "Idle"]
+
+
+async def rewrite_two() -> RestoringWorld:
+    world = await poison_two()
+    world.api.change(CONFIG_MAPS, QUIET, "a", {"data": {"K": "bad"}})
+    await world.live(LONG)
+    return world
+
+
+def test_bad_data_costs_one_pod_of_two_policies_without_an_order() -> None:
+    world = played(rewrite_two())
+    assert len({pod for _, pod, _ in world.stops}) == 1
+    assert len(world.stops) == 2, "forth and back, and nothing when it is written again"
+    first = world.stops[0][2]
+    assert world.condition(first) == "BadRevision"
+    assert world.condition({"web": "all", "all": "web"}[first]) == "WaitingForPolicy"
 
 
 async def edit_two(**spec: Any) -> RestoringWorld:

@@ -8,9 +8,9 @@ import pytest
 from crrd.core.config.references import Kind
 from crrd.core.policy.decide import Decision
 from crrd.core.policy.observed import Look, Observed, Peer
-from crrd.core.policy.order import circle, unknown, wait_for_others
+from crrd.core.policy.order import circle, refused_by, unknown, wait_for_others
 from crrd.core.policy.reasons import PolicyReason
-from crrd.core.policy.types import RunRecord
+from crrd.core.policy.types import BadRevision, OnFailure, PolicyStatus, RunRecord, UsedObject
 from tests.core.policy.test_decide import PLAIN, START, History, app, data, message, reason, text
 
 CFG, OTHER = (Kind.CONFIG_MAP, "cfg"), (Kind.CONFIG_MAP, "other")
@@ -57,10 +57,52 @@ def test_any_other_one_that_has_begun_does_its_first_step_first(peer: Peer, expe
     assert waits(peer, run=replace(RUN, objects=())) == "", "a run of the schedule concerns no object"
 
 
+def test_nobody_begins_with_data_that_another_one_was_halted_with() -> None:
+    peer = replace(UP_TO_DATE, refused=frozenset({CFG}))
+    assert waits(peer)
+    assert waits(replace(peer, refused=frozenset({OTHER}))) == ""
+    assert waits(replace(peer, active=False)) == ""
+    assert waits(peer, run=replace(RUN, back=True)) == ""
+
+
+HALTED = replace(RUN, finished=text(20), failed=True, halted=True)
+RECORD = UsedObject("app", *CFG, "h", text(5), keys=("data.*",))
+
+
+@pytest.mark.parametrize(
+    ("run", "since", "refused"),
+    [
+        (HALTED, 5, True),
+        (HALTED, 10, True),
+        (HALTED, 11, False),  # newer data
+        (replace(HALTED, halted=False), 5, False),
+        (replace(HALTED, generation=2), 5, False),  # an edit of the policy ends the halt
+        (replace(HALTED, failed=False), 5, False),
+        (replace(HALTED, objects=("ConfigMap cfg (KEY) 2026-01-01T00:00:00Z",)), 5, False),
+    ],
+)
+def test_no_other_policy_should_bring_the_data_of_a_halted_run(run: RunRecord, since: int, refused: bool) -> None:
+    record = replace(RECORD, since=text(since))
+    policy = replace(PLAIN, status=PolicyStatus((record,), run))
+    assert refused_by(policy) == ({CFG} if refused else set())
+    bad = replace(policy, status=replace(policy.status, bad=(BadRevision(*CFG, "h", text(5), "r", "1", ("data.*",)),)))
+    assert refused_by(bad) == {CFG}
+
+
+def test_data_of_a_failed_run_that_is_restored_reaches_no_other_policy() -> None:
+    status = PolicyStatus((RECORD,), replace(HALTED, halted=False))
+    assert refused_by(replace(PLAIN, on_failure=OnFailure.RESTORE, status=status)) == {CFG}
+    assert refused_by(replace(PLAIN, on_failure=OnFailure.RESTORE)) == set()
+
+
 def test_it_says_for_what_it_waits() -> None:
     stopped = replace(UP_TO_DATE, wants=frozenset({CFG}), failed="proxy-1")
     assert waits(stopped, "proxy") == (
         "policy proxy, whose run proxy-1 has failed, which comes first (spec.after) for ConfigMap cfg"
+    )
+    refused = replace(UP_TO_DATE, refused=frozenset({CFG}))
+    assert waits(refused) == (
+        "policy proxy, whose pods are not well with this ConfigMap cfg: correct the data, or suspend that policy"
     )
     assert waits(BEGUN) == "policy proxy, whose run for ConfigMap cfg has not finished its first step"
 

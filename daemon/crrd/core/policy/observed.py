@@ -62,6 +62,8 @@ class Peer:
     runs: frozenset[ObjectName] = frozenset()  # Those of its run in progress
     past_first_step: bool = False  # Whether this run has done its first step
     failed: str = ""  # The run that stops it, "" for none
+    refused: frozenset[ObjectName] = frozenset()
+    """Those with whose present data a run of it was halted, or which is known as bad, or may be."""
 
 
 @dataclass(frozen=True, slots=True)

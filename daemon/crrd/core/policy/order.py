@@ -1,16 +1,17 @@
 """The order of runs of several policies for a change of one object: a bad change should cost one pod, not one of each.
 
 `spec.after` names the policies that come first. Without it, a run waits until those that have begun before it for the
-same object have done their first step.
+same object have done their first step. If that was judged as no, the others do not begin with the same data.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from crrd.core.api.time import parse_time
 from crrd.core.config.references import ObjectName
 from crrd.core.policy.observed import Look
-from crrd.core.policy.triggers import Wanted
-from crrd.core.policy.types import RunRecord
+from crrd.core.policy.triggers import Wanted, stops
+from crrd.core.policy.types import OnFailure, Policy, RunRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,20 @@ def _objects(run: RunRecord | None) -> frozenset[ObjectName]:
     return frozenset(each.part.object_name for each in run.changes) if run is not None else frozenset()
 
 
+def refused_by(policy: Policy) -> frozenset[ObjectName]:
+    """Return the objects whose data a policy brings to no more pods, as far as it has seen them."""
+    run, status = policy.status.run, policy.status
+    restores = policy.on_failure is OnFailure.RESTORE
+    ends_it = run is not None and stops(policy, run) and (run.halted or restores)  # soon a BadRevision
+    until = {each.part: each.until for each in run.changes} if run is not None and ends_it else {}
+    return frozenset(
+        each.part.object_name
+        for each in status.config
+        if status.is_bad(each)
+        or (each.part in until and (parse_time(each.since) or until[each.part]) <= until[each.part])
+    )
+
+
 def wait_for_others(look: Look, run: RunRecord) -> str:
     """Return for which other policy a run waits before it begins, and why; "" if for none.
 
@@ -49,6 +64,9 @@ def wait_for_others(look: Look, run: RunRecord) -> str:
         if first and (some := objects & peer.uses & ((peer.uses - peer.seen) | peer.wants | peer.runs)):
             more = f", whose run {peer.failed} has failed" if peer.failed else ""
             return f"policy {peer.name}{more}, which comes first (spec.after) for {_shown(some)}"
+        if peer.active and (some := objects & peer.refused):
+            data = f"whose pods are not well with this {_shown(some)}"
+            return f"policy {peer.name}, {data}: correct the data, or suspend that policy"
         if peer.active and not peer.past_first_step and (some := objects & peer.runs):
             return f"policy {peer.name}, whose run for {_shown(some)} has not finished its first step"
     return ""
