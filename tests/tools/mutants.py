@@ -1,13 +1,14 @@
 """`python -m tests.tools.mutants [COUNT] [SEED]`: how many random mutants of the core and the node the fast tests kill.
 
 A mutant is the product with one small wrong: a comparison turned, a constant off by one, a condition negated, a
-statement left out. Each is made in a copy of the tree, and the fast tests of its room run against it until the first
-failure. One that survives is either a hole in the tests or says the same in other words; those are in EQUIVALENT, each
-with its reason. Nothing here is run by `make test`.
+statement left out. Each is made in a copy of the tree. The fast tests of its room that run its line are then run until
+the first failure, the quickest first. One that survives is either a hole in the tests or says the same in other words;
+those are in EQUIVALENT, each with its reason. Nothing here is run by `make test`.
 """
 
 import ast
 import importlib.util
+import json
 import os
 import random
 import shutil
@@ -16,17 +17,23 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+import coverage
 import pytest
 
 ROOT = Path(__file__).parents[2]
 LOGS = ("log", "say", "bound")  # Names of loggers in the product
 TIMES = 4
 """A mutant whose tests run this many times as long as those of the tree as it is hangs, and counts as killed."""
+START_SECONDS = 20
+"""For the start of the tests: they are imported, and their objects are made."""
+MEASURED = "measured.json"
 SECONDS = 1800
 """For the tests of the tree as it is."""
 FOREIGN = ("aiohttp.web", "grpc.aio", "hypothesis.strategies", "prometheus_client", "structlog", "yaml", "jsonpatch")
@@ -145,6 +152,8 @@ class Mutant:
     """Of the change, among those that the node can have."""
     code: str
     """The statement that it is in, cut short."""
+    lines: range
+    """Of this statement, without the statements in it."""
 
     @property
     def key(self) -> str:
@@ -159,16 +168,19 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
     """Every mutant of one module."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped = _not_behaviour(tree)
-    statements: dict[int, str] = {}
+    statements: dict[int, tuple[str, range]] = {}
     for index, node in enumerate(ast.walk(tree)):
         if isinstance(node, ast.stmt):  # an outer one comes before those in it, which write over what it says
             code = ast.unparse(node).splitlines()[0][:60]
-            statements |= {id(each): code for each in ast.walk(node)}
+            inner = [each.lineno for each in ast.walk(node) if isinstance(each, ast.stmt) and each is not node]
+            last = min(inner, default=(node.end_lineno or node.lineno) + 1)
+            own = code, range(node.lineno, max(last, node.lineno + 1))
+            statements |= {id(each): own for each in ast.walk(node)}
         if id(node) in skipped:
             continue
         for number, what in enumerate(_changes(node)):
             line = getattr(node, "lineno", 0)
-            yield Mutant(str(path.relative_to(ROOT)), line, what, index, number, statements[id(node)])
+            yield Mutant(str(path.relative_to(ROOT)), line, what, index, number, *statements[id(node)])
 
 
 def all_mutants() -> list[tuple[str, Mutant]]:
@@ -251,6 +263,79 @@ def _apply(tree: ast.Module, index: int, number: int) -> None:
             node.value = ast.Constant(None)
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The tests of a room, as they ran against the tree as it is."""
+
+    names: list[str]
+    """Of the tests, by pytest."""
+    seconds: list[float]
+    """How long each took. Measuring makes them slower."""
+    ran: dict[str, dict[str, list[int]]]
+    """Module -> line -> the tests that run it; -1 for an import."""
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """Return the tests that can notice a mutant, the quickest first: all of them if an import runs it."""
+        lines = self.ran.get(mutant.path, {})
+        found = {test for line in {mutant.line, *mutant.lines} for test in lines.get(str(line), ())}
+        chosen = range(len(self.names)) if -1 in found else found
+        return [self.names[each] for each in sorted(chosen, key=self.seconds.__getitem__)]
+
+    def limit(self, tests: Iterable[str]) -> float:
+        """Return the seconds after which these tests hang."""
+        took = dict(zip(self.names, self.seconds, strict=True))
+        return TIMES * (START_SECONDS + sum(took[each] for each in tests))
+
+
+class _Measured:
+    """A plugin of pytest: notes which tests run which lines of a room, and how long each takes."""
+
+    def __init__(self, folder: Path, room: str) -> None:
+        self._folder = folder
+        self._coverage = coverage.Coverage(data_file=None, config_file=False, include=[str(folder / room / "*")])
+        self._seconds: dict[str, float] = {}
+        self._coverage.start()
+        setattr(coverage.Coverage, "current", lambda: None)  # noqa: B010 - else the fixture `unmeasured` stops it
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._coverage.switch_context(item.nodeid)
+        began = time.monotonic()
+        try:
+            return (yield)
+        finally:
+            self._seconds[item.nodeid] = time.monotonic() - began
+            self._coverage.switch_context("")
+
+    def write(self) -> None:
+        """Write a Room as JSON."""
+        self._coverage.stop()
+        data = self._coverage.get_data()
+        numbers = {"": -1, **{name: number for number, name in enumerate(self._seconds)}}
+        ran = {
+            str(Path(file).relative_to(self._folder)): {
+                line: [numbers[each] for each in tests] for line, tests in data.contexts_by_lineno(file).items()
+            }
+            for file in data.measured_files()
+        }
+        room = {"names": [*self._seconds], "seconds": [*self._seconds.values()], "ran": ran}
+        (self._folder / MEASURED).write_text(json.dumps(room), encoding="utf-8")
+
+
+class _Chosen:
+    """A plugin of pytest: leaves these tests, in this order."""
+
+    def __init__(self, tests: Iterable[str]) -> None:
+        self._places = {test: place for place, test in enumerate(tests)}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = sorted((each for each in items if each.nodeid in self._places), key=self._place)
+
+    def _place(self, item: pytest.Item) -> int:
+        return self._places[item.nodeid]
+
+
 class Worker:
     """One copy of the tree, and the process that asks the tests about the mutant in it.
 
@@ -258,24 +343,30 @@ class Worker:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__"))
         self._mutant: Mutant | None = None
         self._pid = 0
         self._ends = 0.0
 
-    def begin(self, mutant: Mutant | None, room: str, seconds: float) -> None:
-        """Put the mutant in place and begin its tests, which hang after `seconds`; None for the tree as it is."""
+    def measure(self, room: str) -> None:
+        """Begin the tests of a room, against the tree as it is, and note what they run."""
+        self._begin(SECONDS, lambda: _measure(self.folder, room))
+
+    def ask(self, mutant: Mutant, room: str, tests: list[str], seconds: float) -> None:
+        """Put the mutant in place and begin these tests of its room, which hang after `seconds`."""
         self._mutant = mutant
-        if mutant:
-            tree = ast.parse((ROOT / mutant.path).read_text(encoding="utf-8"))
-            _apply(tree, mutant.index, mutant.number)
-            self._write(mutant.path, ast.unparse(ast.fix_missing_locations(tree)))
+        tree = ast.parse((ROOT / mutant.path).read_text(encoding="utf-8"))
+        _apply(tree, mutant.index, mutant.number)
+        self._write(mutant.path, ast.unparse(ast.fix_missing_locations(tree)))
+        self._begin(seconds, lambda: _ask(self.folder, room, tests))
+
+    def _begin(self, seconds: float, run: Callable[[], int]) -> None:
         self._ends = time.monotonic() + seconds
         self._pid = os.fork()
         if not self._pid:
             os.setpgid(0, 0)
-            os._exit(_run(self._folder, TESTS[room]))
+            os._exit(run())
 
     def passed(self) -> bool | None:
         """Whether all tests passed; None while they run."""
@@ -293,13 +384,33 @@ class Worker:
 
     def _write(self, path: str, source: str) -> None:
         """Put a module in place. What was compiled from another could be taken for it, by its time and size."""
-        file = self._folder / path
+        file = self.folder / path
         file.write_text(source, encoding="utf-8")
         Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
 
 
-def _run(folder: Path, tests: tuple[str, ...]) -> int:
-    """Run tests of a copy, in this process. Returns pytest's exit code."""
+def _measure(folder: Path, room: str) -> int:
+    """Run the tests of a room, in this process, and write what they run. Returns pytest's exit code."""
+    _enter(folder)
+    measured = _Measured(folder, room)
+    code = _run([[one] for one in TESTS[room]], measured)
+    measured.write()
+    return code
+
+
+def _ask(folder: Path, room: str, tests: list[str]) -> int:
+    """Run these tests of a room, in this process. Returns pytest's exit code."""
+    _enter(folder)
+    places = [one.partition("[")[0] for one in TESTS[room]]
+    files: dict[str, dict[str, None]] = {each: {} for each in places}
+    for test in tests:
+        place = next(each for each in places if test.startswith(each))
+        files[place][test.partition("::")[0]] = None
+    return _run([[*each] for each in files.values() if each], _Chosen(tests))
+
+
+def _enter(folder: Path) -> None:
+    """Make a copy of the tree the one that is imported, and write to its file."""
     os.chdir(folder)
     own = ("daemon", "forecast", "localnode", "")
     sys.path[:] = [str(folder / each) for each in own] + [
@@ -312,10 +423,14 @@ def _run(folder: Path, tests: tuple[str, ...]) -> int:
     with (folder / "said.txt").open("w", encoding="utf-8") as said:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
+
+
+def _run(places: list[list[str]], plugin: object) -> int:
+    """Run tests, in this process, until the first one fails. Returns pytest's exit code."""
     try:
         early = "ignore::pytest.PytestAssertRewriteWarning"  # what was imported above
         options = ["-x", "-q", "-p", "no:cacheprovider", "-W", early]
-        return next((code for one in tests if (code := int(pytest.main([*options, one])))), 0)
+        return next((code for one in places if (code := int(pytest.main([*options, *one], [plugin])))), 0)
     except BaseException:  # noqa: BLE001 - a test that ends its process has failed
         traceback.print_exc()
         return 1
@@ -324,47 +439,56 @@ def _run(folder: Path, tests: tuple[str, ...]) -> int:
         sys.stderr.flush()
 
 
-def survivors(chosen: list[tuple[str, Mutant]], took: dict[str, float], folder: Path) -> Iterator[Mutant]:
-    """Each mutant that no test notices, with the progress on standard error. `took` is what `baseline` returns."""
-    idle = [Worker(folder / str(number)) for number in range(os.cpu_count() or 1)]
-    busy: dict[Worker, Mutant] = {}
-    waiting = list(reversed(chosen))
-    done = 0
+_Job = TypeVar("_Job")
+
+
+def finished(
+    jobs: Iterable[_Job], begin: Callable[[Worker, _Job], None], workers: list[Worker]
+) -> Iterator[tuple[_Job, Worker, bool]]:
+    """Carry out jobs, and yield each with its worker and whether its tests passed, once it is over."""
+    idle, waiting = [*workers], deque(jobs)
+    busy: dict[Worker, _Job] = {}
     while waiting or busy:
         while idle and waiting:
-            room, mutant = waiting.pop()
-            busy[worker := idle.pop()] = mutant
-            worker.begin(mutant, room, TIMES * took[room])
-        for worker, mutant in list(busy.items()):
-            passed = worker.passed()
-            if passed is None:
-                continue
-            del busy[worker]
-            idle.append(worker)
-            done += 1
-            if passed:
-                yield mutant
-            print(f"\r{done} of {len(chosen)} ", end="", file=sys.stderr, flush=True)
+            job = waiting.popleft()
+            busy[worker := idle.pop()] = job
+            begin(worker, job)
+        for worker, job in list(busy.items()):
+            if (passed := worker.passed()) is not None:
+                del busy[worker]
+                idle.append(worker)
+                yield job, worker, passed
         time.sleep(0.02)
 
 
-def baseline(folder: Path) -> dict[str, float]:
-    """Return how long the tests of each room take, in seconds.
+def measure(workers: list[Worker]) -> dict[str, Room]:
+    """Return what is known of the tests of each room.
 
     As they are, they must be green, or every mutant would count as killed.
     """
-    worker = Worker(folder)
-    took: dict[str, float] = {}
-    for room in TESTS:
-        began = time.monotonic()
-        worker.begin(None, room, SECONDS)
-        while (passed := worker.passed()) is None:
-            time.sleep(0.1)
+    rooms = {}
+    for room, worker, passed in finished(TESTS, Worker.measure, workers):
         if not passed:
-            sys.exit(f"{room}: its tests fail without any mutant:\n{(folder / 'said.txt').read_text()[-3000:]}")
-        took[room] = time.monotonic() - began
-        print(f"{room}: its tests take {took[room]:.0f} s", file=sys.stderr, flush=True)
-    return took
+            sys.exit(f"{room}: its tests fail without any mutant:\n{(worker.folder / 'said.txt').read_text()[-3000:]}")
+        rooms[room] = Room(**json.loads((worker.folder / MEASURED).read_text(encoding="utf-8")))
+        print(f"{room}: its tests take {sum(rooms[room].seconds):.0f} s", file=sys.stderr, flush=True)
+    return rooms
+
+
+def survivors(chosen: list[tuple[str, Mutant]], rooms: dict[str, Room], workers: list[Worker]) -> Iterator[Mutant]:
+    """Each mutant that no test notices, with the progress on standard error."""
+    tests = {mutant: rooms[room].tests_of(mutant) for room, mutant in chosen}
+    yield from (mutant for mutant, some in tests.items() if not some)
+    asked = [each for each in chosen if tests[each[1]]]
+
+    def begin(worker: Worker, job: tuple[str, Mutant]) -> None:
+        room, mutant = job
+        worker.ask(mutant, room, tests[mutant], rooms[room].limit(tests[mutant]))
+
+    for done, ((_, mutant), _, passed) in enumerate(finished(asked, begin, workers), 1):
+        if passed:
+            yield mutant
+        print(f"\r{done} of {len(asked)} ", end="", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -381,8 +505,8 @@ def main() -> None:
     for name in FOREIGN:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="crrd-mutants-") as folder:
-        took = baseline(Path(folder) / "baseline")
-        for mutant in survivors(asked, took, Path(folder)):
+        workers = [Worker(Path(folder) / str(number)) for number in range(os.cpu_count() or 1)]
+        for mutant in survivors(asked, measure(workers), workers):
             lived += 1
             print(f"\rsurvives: {mutant}", flush=True)
     killed = len(asked) - lived
