@@ -56,7 +56,14 @@ def served(cluster: Cluster, command: str) -> Json:
 
 
 async def configured(cluster: Cluster, use: str) -> list[Json]:
-    """Run the Deployment "web", whose program reads a ConfigMap as `use` says, and return its pods."""
+    """Run the Deployment "web" with good data, and return its pods. See `run_pods`."""
+    good = {"metadata": {"name": "cfg"}, "data": {"value": "good"}}
+    await cluster.client.create(CONFIG_MAPS, cluster.namespace, good)
+    return await run_pods(cluster, "web", use, REPLICAS)
+
+
+async def run_pods(cluster: Cluster, name: str, use: str, replicas: int) -> list[Json]:
+    """Run a Deployment whose program reads the ConfigMap as `use` says, and return its pods."""
     spec = served(cluster, f"value() {{ {VALUES[use]}; }}\n{SCRIPT}")
     (app,) = spec["containers"]
     match use:
@@ -68,31 +75,30 @@ async def configured(cluster: Cluster, use: str) -> list[Json]:
             app["volumeMounts"] = [{"name": "cfg", "mountPath": "/part", "subPath": "value"}]
     if use != "variable":
         spec["volumes"] = [{"name": "cfg", "configMap": {"name": "cfg"}}]
-    good = {"metadata": {"name": "cfg"}, "data": {"value": "good"}}
-    await cluster.client.create(CONFIG_MAPS, cluster.namespace, good)
-    await create_workload(cluster, "Deployment", "web", REPLICAS, spec)
-    return await wait_ready(cluster, "web", REPLICAS)
+    await create_workload(cluster, "Deployment", name, replicas, spec)
+    return await wait_ready(cluster, name, replicas)
 
 
 async def edit(cluster: Cluster, value: str) -> None:
     await cluster.client.merge_patch(CONFIG_MAPS, cluster.namespace, "cfg", {"data": {"value": value}})
 
 
-async def give_policy(cluster: Cluster) -> None:
-    """Create the policy of "web", and wait until it has seen all pods."""
+async def give_policy(cluster: Cluster, name: str = "web", **more: object) -> None:
+    """Create the policy of a Deployment, and wait until it has seen all pods."""
     account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "crrd-read-config"}
-    binding = {"metadata": {"name": "policy"}, "roleRef": role, "subjects": [account]}
+    binding = {"metadata": {"name": f"policy-{name}"}, "roleRef": role, "subjects": [account]}
     await cluster.client.create(BINDINGS, cluster.namespace, binding)
     spec = {
-        "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
         "triggers": {"configChange": {"settle": "2s"}},
         "budget": {"maxUnavailable": 5, "steps": [1, "50%"]},
         "judge": {"for": "15s"},
+        **more,
     }
-    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "web"}, "spec": spec}
+    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
     await cluster.client.create(POLICIES, cluster.namespace, body)
-    await until_policy(cluster, lambda found: conditions(found).get("Ready", {}).get("reason") == "Idle", "idle")
+    await until_policy(cluster, lambda found: conditions(found).get("Ready", {}).get("reason") == "Idle", "idle", name)
     await asyncio.sleep(3)  # containers that start while a change settles are restarted once more
 
 
@@ -101,8 +107,8 @@ def conditions(policy: Json) -> dict[str, Json]:
     return {each["type"]: each for each in (policy.get("status") or {}).get("conditions") or ()}
 
 
-async def until_policy(cluster: Cluster, reached: Callable[[Json], bool], what: str) -> Json:
-    return await cluster.wait(POLICIES, "web", reached, f"policy: {what}", seconds=300)
+async def until_policy(cluster: Cluster, reached: Callable[[Json], bool], what: str, name: str = "web") -> Json:
+    return await cluster.wait(POLICIES, name, reached, f"policy: {what}", seconds=300)
 
 
 def has_run(policy: Json) -> bool:
