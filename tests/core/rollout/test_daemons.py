@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import RequestPhase
+from crrd.core.api.types import LABEL_RELOADS, RequestPhase
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import unfinished
 from crrd.core.rollout.phases import End, RunPhase
@@ -231,8 +231,10 @@ def test_a_preview_names_them_beside_the_batches() -> None:
 def test_the_daemon_of_a_node_is_read_from_its_pod(status: str, *, deleting: bool, ready: bool) -> None:
     condition = {"type": "Ready", "status": status, "lastTransitionTime": "2026-01-01T12:00:00Z"}
     meta = {"deletionTimestamp": "2026-01-01T12:00:30Z"} if deleting else {}
-    pod = {"metadata": meta, "spec": {"nodeName": "node-b"}, "status": {"conditions": [condition]}}
-    assert read_node_daemon(pod) == NodeDaemon("node-b", ready, START)
+    pod: dict[str, Any] = {"metadata": meta, "spec": {"nodeName": "node-b"}, "status": {"conditions": [condition]}}
+    assert read_node_daemon(pod) == NodeDaemon("node-b", ready, START, reloads=False)
+    pod["metadata"] = {**meta, "labels": {LABEL_RELOADS: "true"}}
+    assert read_node_daemon(pod).reloads
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from crrd.core.api.reasons import Reason
+from crrd.core.api.time import rfc3339
 from crrd.core.api.types import (
     ACTIVE,
     ACTIVE_RELOAD,
@@ -20,13 +21,15 @@ from crrd.core.api.types import (
     Strategy,
 )
 from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.config.parts import Part, PartChange
+from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.reload import Reload
 from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.restart import FileRefresh, Files, FileSteps
 from crrd.core.rollout.run import ANNOTATION_RUN, Run
-from crrd.core.rollout.state import Member, World
+from crrd.core.rollout.state import Member, NodeDaemon, World
 from crrd.core.rollout.waits import Skip
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.rollout.maker import was_admitted
@@ -71,6 +74,40 @@ def test_a_container_that_is_named_must_declare_it() -> None:
     pod = member("web-0", APP, container("side"))
     (row,) = planned(World((pod,)), reload("side")).rows
     assert row.wait.why == ("the pod does not declare how container side reloads (annotation reload.crrd.dev/side)")
+
+
+@pytest.mark.parametrize(("reloads", "skip"), [(True, None), (False, Skip.OLD_DAEMON)])
+def test_a_node_daemon_that_is_too_old_is_not_asked(*, reloads: bool, skip: Skip | None) -> None:
+    daemons = {"node-a": NodeDaemon("node-a", ready=True, reloads=reloads)}
+    (row,) = planned(World((member("web-0", APP),), daemons=daemons), reload()).rows
+    assert row.skip is skip
+
+
+FILE = Reference(Kind.CONFIG_MAP, "cfg", Use.VOLUME)
+CHANGED = (str(PartChange(Part(Kind.CONFIG_MAP, "cfg"), NOW - timedelta(seconds=60))),)
+
+
+@pytest.mark.parametrize(
+    ("uses", "ago", "restarts", "skip"),
+    [
+        ((FILE,), 70, 0, None),
+        ((FILE,), 50, 1, Skip.RECENT),
+        ((FILE,), 50, 0, None),  # kubelet had set up its files before it started
+        ((replace(FILE, name="other"),), 70, 0, Skip.FRESH),
+        ((replace(FILE, name="other"),), 50, 0, Skip.RECENT),
+    ],
+)
+def test_only_containers_reload_that_miss_a_change(
+    uses: tuple[Reference, ...], ago: int, restarts: int, skip: Skip | None
+) -> None:
+    def before(seconds: int) -> str:
+        return rfc3339(NOW - timedelta(seconds=seconds))
+
+    own = replace(APP, started_at=before(ago), restart_count=restarts)
+    pod = replace(member("web-0", own), created=before(70), config={"app": uses})
+    of = reload("app", objects=CHANGED, since=before(60), policy="u")
+    (row,) = planned(World((pod,)), of).rows
+    assert row.skip is skip
 
 
 def test_files_are_refreshed_first_and_the_node_waits_for_kubelet() -> None:

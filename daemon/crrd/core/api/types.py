@@ -55,6 +55,9 @@ READINESS_GATE = "KruisePodReady"
 
 NODE_DAEMONS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=node"
 """Label selector for the node daemon's pods; the manifests set these labels."""
+LABEL_RELOADS = "crrd.dev/reloads"
+"""On a pod of the node daemon, set to `true` by the manifests: it serves requests for a reload. A daemon of an older
+version does not have the label, and would not answer such requests."""
 MANAGERS = "app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"  # The same for the manager's pods
 
 DEFAULT_GRACE_SECONDS = 30  # Kubernetes' default of a pod's terminationGracePeriodSeconds

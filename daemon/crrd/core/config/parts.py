@@ -68,14 +68,16 @@ class PartChange:
     part: Part
     until: datetime
     after: datetime | None = None  # If the change was reverted: containers that started before have the right data
+    only: frozenset[str] = frozenset()  # If it is not empty: containers of all other pods have reloaded. Not written
 
-    def misses(self, part: Part, held: datetime, started: datetime | None = None) -> bool:
-        """Whether a container that uses this part does not have the change.
+    def misses(self, part: Part, held: datetime, started: datetime | None = None, pod: str = "") -> bool:
+        """Whether a container of a pod that uses this part does not have the change.
 
         It has had its data since `held` (`held_since`), or later: since it `started`, if that is given.
         """
-        latest = held if started is None else started
-        return part == self.part and held <= self.until and (self.after is None or latest >= self.after)
+        if part != self.part or (self.only and pod not in self.only):
+            return False
+        return held <= self.until and (self.after is None or (held if started is None else started) >= self.after)
 
     def __str__(self) -> str:
         """Return the change in the form that `read_change` parses: `ConfigMap web-cfg (LOG) 2026-01-01T12:00:00Z`."""

@@ -38,7 +38,7 @@ def remember(look: Look) -> tuple[UsedObject, ...]:
             if old.left and not _pending(look, old, users):
                 old = replace(old, left="")
             if _is_applied(look, old, users):
-                old = replace(old, done=old.hash, left="")
+                old = replace(old, done=old.hash, left="", lacking=())
             known[key] = _changed(old, data, now) if data.exists and old.hash != data.hash else old
         elif data.exists:
             known[key] = _with_older(_first(look, key, data, users), data, uses)
@@ -119,8 +119,11 @@ def _is_applied(look: Look, old: UsedObject, users: Collection[Running]) -> bool
         return False
     if run is not None and (run.failed or not run.finished) and brings(look.policy, run, old):
         return False  # its end says whether the data is good
-    limit = _limit(look.policy, since)
-    return limit <= look.now and all(each.ready and each.keys[old.key] > limit for each in users)
+    limit, lacking = _limit(look.policy, since), frozenset(old.lacking)
+    change = PartChange(old.part, limit, only=lacking)
+    return limit <= look.now and all(
+        each.ready and not change.misses(old.part, each.keys[old.key], pod=each.pod) for each in users
+    )
 
 
 def _changed(old: UsedObject, found: Data, now: datetime) -> UsedObject:
@@ -131,7 +134,7 @@ def _changed(old: UsedObject, found: Data, now: datetime) -> UsedObject:
     noted, known_since = found.changed, parse_time(old.since)
     trusted = noted is not None and known_since is not None and known_since < noted <= now
     since = rfc3339(noted if noted is not None and trusted else now)
-    return replace(old, hash=found.hash, since=since, left=old.left or since)
+    return replace(old, hash=found.hash, since=since, left=old.left or since, lacking=())
 
 
 def _limit(policy: Policy, since: datetime) -> datetime:
@@ -148,6 +151,8 @@ class Due:
     changes: tuple[PartChange, ...]
     unsettled: datetime | None = None  # If they settle: since when they have been settling, at every look
     pods: bool = False  # Whether whole pods are restarted, because the containers are init containers
+    reload: bool = False  # Whether the containers reload their files
+    why_restart: str = ""  # Why they are restarted, if the policy would rather have them reload
 
     @property
     def objects(self) -> str:
@@ -165,7 +170,11 @@ class Due:
         return (
             container.name in self.containers
             and container.is_init is self.pods
-            and any(each.misses(part, at, container.started) for each in self.changes for (_, part), at in held.items())
+            and any(
+                each.misses(part, at, container.started, container.pod)
+                for each in self.changes
+                for (_, part), at in held.items()
+            )
         )
 
 
@@ -177,7 +186,7 @@ def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
     comes before that of single containers, which then have the changes already.
     """
     policy, settling = look.policy, list[Due]()
-    settled, waiting = dict[tuple[bool, datetime], set[UseKey]](), set[UseKey]()
+    settled, waiting = dict[tuple[bool, datetime, bool, str], set[UseKey]](), set[UseKey]()
     if policy.config is None:
         return [], []
     records = ((each.key, _open_change(policy, each)) for each in look.status.config)
@@ -185,10 +194,7 @@ def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
     changes = {key: each for key, each in records if each is not None and (not named or key[0] in named)}
     missed: dict[bool, set[UseKey]] = {True: set(), False: set()}  # By init containers, and by all others
     for each in running:
-        held = each.keys.items()
-        missed[each.is_init] |= {
-            key for key, at in held if key in changes and changes[key].misses(key[1], at, each.started)
-        }
+        missed[each.is_init] |= _missed(each, changes)
     for group in _connected(_together(look.restartable, changes)):
         if (limit := max(changes[key].until for key in group)) > look.now:
             since = min(look.found.unsettled.get(key, look.now) for key in group)
@@ -196,12 +202,41 @@ def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
             waiting |= group
     for group in _connected(each.keys.keys() & changes.keys() for each in look.restartable):
         limit = max(changes[key].until for key in group)
-        for pods, keys in missed.items():
-            if some := (keys & group) - waiting:
-                settled.setdefault((not pods, limit), set()).update(some)
-    in_order = sorted(settled.items(), key=lambda pair: pair[0])
-    found = [replace(_due(changes, keys, limit), pods=not single) for (single, limit), keys in in_order]
+        for key in (missed[True] & group) - waiting:
+            settled.setdefault((False, limit, False, ""), set()).add(key)
+        own = (missed[False] & group) - waiting
+        for name in sorted({name for name, _ in own}):
+            why = _why_restart(look, name, {key: changes[key] for key in group}) if policy.reloads else ""
+            settled.setdefault((True, limit, policy.reloads and not why, why), set()).update(
+                key for key in own if key[0] == name
+            )
+    found = [
+        replace(_due(changes, keys, limit), pods=not single, reload=reload, why_restart=why)
+        for (single, limit, reload, why), keys in sorted(settled.items(), key=lambda pair: pair[0])
+    ]
     return found, sorted(settling, key=lambda each: (each.limit, each.objects))
+
+
+def _missed(container: Running, changes: Mapping[UseKey, PartChange]) -> set[UseKey]:
+    """Return the changes that a container misses."""
+    held = container.keys.items()
+    return {
+        key for key, at in held if key in changes and changes[key].misses(key[1], at, container.started, container.pod)
+    }
+
+
+def _why_restart(look: Look, name: str, changes: Mapping[UseKey, PartChange]) -> str:
+    """Return why containers of this name must be restarted to get these changes, "" if all of them can reload.
+
+    Those whose nodes are down count, too.
+    """
+    for each in look.restartable:
+        missed = _missed(each, changes) if each.name == name and not each.is_init else ()
+        if why := each.why_restart(part for _, part in missed) if missed else "":
+            return why
+        if missed and each.node in look.found.old_daemons:
+            return f"the node daemon on node {each.node} is too old to have containers reload"
+    return ""
 
 
 def _due(changes: Mapping[UseKey, PartChange], keys: Set[UseKey], limit: datetime) -> Due:
@@ -239,7 +274,8 @@ def _open_change(policy: Policy, record: UsedObject) -> PartChange | None:
     if policy.status.is_bad(record):
         return None
     reverted = record.hash == record.done and left is not None
-    return PartChange(record.part, _limit(policy, since), left - _MARGIN if reverted and left is not None else None)
+    after = left - _MARGIN if reverted and left is not None else None
+    return PartChange(record.part, _limit(policy, since), after, frozenset(record.lacking))
 
 
 def brings(policy: Policy, run: RunRecord, record: UsedObject) -> bool:
@@ -259,16 +295,35 @@ def is_taken_back(look: Look, run: RunRecord) -> bool:
 
 def is_behind(look: Look, container: Running) -> bool:
     """Whether a container misses a change of its configuration."""
-    changes = (_open_change(look.policy, each) for each in look.status.config if each.key in container.keys)
-    held = container.keys.items()
-    return any(each.misses(part, at, container.started) for each in changes if each for (_, part), at in held)
+    changes = ((each.key, _open_change(look.policy, each)) for each in look.status.config)
+    return bool(_missed(container, {key: change for key, change in changes if change is not None}))
 
 
 def covered(policy: Policy, run: RunRecord) -> PolicyStatus:
     """Return the status after a run is done. It covers all changes that it brings, but no data that is known as bad."""
     status = policy.status
     records = (
-        replace(each, done=each.hash, left="") if brings(policy, run, each) and not status.is_bad(each) else each
+        replace(each, done=each.hash, left="", lacking=())
+        if brings(policy, run, each) and not status.is_bad(each)
+        else each
         for each in status.config
     )
     return replace(status, config=tuple(records))
+
+
+def unsure(policy: Policy, run: RunRecord) -> PolicyStatus:
+    """Return the status before containers reload: from now on, any of them may have the new data, or the old.
+
+    No pod shows later that it has reloaded. So if the change is taken back, all containers must get that, too.
+    """
+    records = (replace(each, done="") if brings(policy, run, each) else each for each in policy.status.config)
+    return replace(policy.status, config=tuple(records))
+
+
+def lacked(policy: Policy, run: RunRecord, pods: Collection[str]) -> PolicyStatus:
+    """Return the status after containers have reloaded, but for those in pods that the run has left."""
+    records = (
+        replace(each, lacking=tuple(sorted(pods))) if brings(policy, run, each) else each
+        for each in policy.status.config
+    )
+    return replace(policy.status, config=tuple(records))

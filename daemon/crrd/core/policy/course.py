@@ -1,11 +1,12 @@
 """The course of a policy's run: whether it still fits, when it gives way to another one, how it begins and ends."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.judge.metrics import digest_of
-from crrd.core.policy.config import brings, is_behind, is_taken_back
+from crrd.core.policy.config import brings, is_behind, is_taken_back, lacked
 from crrd.core.policy.observed import Look, Running
 from crrd.core.policy.triggers import TRIGGERS, name_of, stops, triggers_of
 from crrd.core.policy.types import Judge, Policy, PolicyStatus, RunRecord
@@ -36,6 +37,7 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
         pull_resources=policy.pull_resources if image is not None else "",
         patch=policy.patch,
         whole_pod=record.pods,
+        reload=record.reload,
         steps=tuple(map(int, filter(str.isdecimal, record.steps.split(",")))),
         step_pause=budget.step_pause if record.steps else None,
         judge=judge.seconds,
@@ -59,9 +61,10 @@ def ended(
     message: str,
     now: datetime,
     complete: bool = True,
+    left: Collection[str] = (),
     halted: bool = False,
 ) -> PolicyStatus:
-    """Return the status after the end of a run. It is not `complete` if pods are left whose nodes are down.
+    """Return the status after the end of a run. It is not `complete` if pods are `left`, as on nodes that are down.
 
     `halted`: as in RunRecord.
     """
@@ -70,6 +73,8 @@ def ended(
     status = trigger.ended(policy, over)
     if complete and not failed and trigger in triggers_of(policy):
         status = trigger.complete(replace(policy, status=status), over)
+    elif run.reload and not failed:
+        status = lacked(replace(policy, status=status), over, left)
     return replace(status, run=over)
 
 
@@ -147,6 +152,7 @@ def is_repaired(look: Look, run: RunRecord) -> bool:
     for each in look.restartable:
         own = [change.until for change in run.changes if (each.name, change.part) in each.keys]
         has_it = not is_behind(look, each) if taken_back else max(own, default=since) < each.started
+        has_it |= run.reload and each.pod in look.found.reloaded
         if _concerns(run, each) and not (each.ready and has_it and each.started <= available):
             return False
     return True
@@ -156,6 +162,10 @@ def _misfit(policy: Policy, active: RunRecord) -> str:
     """Return why an active run does not fit the policy, or the way in which the manager restarts; "" if it fits."""
     if active.name == name_of(replace(policy, patch=not policy.patch), active):
         return "the manager restarts containers in another way now (--via)"
+    if active.name == name_of(policy, replace(active, reload=not active.reload)):
+        return "another version of the manager has started it, which does not know how containers reload"
+    if active.reload and not policy.reloads:
+        return "containers must not reload any more (triggers.configChange.action)"
     if active.generation == policy.generation:
         return ""
     if TRIGGERS[active.trigger] not in triggers_of(policy):

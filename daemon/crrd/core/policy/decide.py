@@ -103,7 +103,8 @@ def _remembered(look: Look) -> PolicyStatus:
         look = replace(look, policy=replace(look.policy, status=each.noted(look)))
     run = look.status.run
     if run is not None and run.failed and is_repaired(look, run):
-        what = "the pods have the images of the template" if run.image else "all containers of the run were restarted"
+        how = "have reloaded or were restarted" if run.reload else "were restarted"
+        what = "the pods have the images of the template" if run.image else f"all containers of the run {how}"
         if not run.image and is_taken_back(look, run):
             what = "its changes were taken back, and all containers have the data from before"
         message = f"{run.message}; after that, {what} and are ready"

@@ -9,9 +9,10 @@ from crrd.core.api.pod import ContainerKind
 from crrd.core.api.time import parse_time
 from crrd.core.config.kept import NodeUse
 from crrd.core.config.parts import Part, held_since, parts_of
-from crrd.core.config.references import ObjectName, Reference
+from crrd.core.config.references import ObjectName, Reference, Use
 from crrd.core.config.uses import Unreached
 from crrd.core.policy.types import Policy, PolicyStatus
+from crrd.core.recreate.declared import undeclared
 from crrd.core.rollout.image.following import TemplateChange, TemplateImages
 from crrd.core.rollout.patch.kind import never_patched
 from crrd.core.rollout.run import Options
@@ -91,12 +92,19 @@ class Running:
     barred: Skip | None = None  # Why it cannot be restarted in place, whatever happens
     is_init: bool = False  # Whether it runs again only with its whole pod
     barred_by: str = ""  # The container because of which it is barred, if that is another one
+    undeclared: str = "its pod does not declare a reload"  # Why it cannot reload by its declaration, "" if it can
 
     @property
     def keys(self) -> Mapping[UseKey, datetime]:
         """The keys of the records about the data that it uses, and since when it has the data, at the earliest."""
         parts = parts_of(self.uses).items()
         return {(self.name, part): held_since(uses, self.started, self.mounted) for part, uses in parts}
+
+    def why_restart(self, changed: Iterable[Part]) -> str:
+        """Return why a reload would not bring it changes of these parts, "" if it would."""
+        parts = parts_of(self.uses)
+        kept = {str(use) for part in changed for use in parts[part] if use.use is not Use.VOLUME}
+        return f"{self.name} uses {', '.join(sorted(kept))}" if kept else self.undeclared
 
 
 def used_parts(running: Iterable[Running]) -> dict[UseKey, tuple[Reference, ...]]:
@@ -127,6 +135,10 @@ class Observed:
     idle_for: float = 0.0  # Seconds since the active run has made progress
     down: Mapping[str, str] = field(default_factory=dict)
     """By node: why it cannot restart containers now, for nodes of `running`."""
+    old_daemons: frozenset[str] = frozenset()  # Nodes whose daemon does not know how to reload containers
+    reloaded: frozenset[str] = (
+        frozenset()
+    )  # Pods whose request of the failed run has succeeded, if that is for a reload
     old_files: str | None = None
     """Why the last run could not have files refreshed; "" if it could, None if that is unknown."""
     dropped: tuple[str, ...] = ()  # Fields of the status that the API server dropped at the last write
@@ -216,7 +228,17 @@ def read_pod(pod: Mapping[str, Any], now: datetime) -> TargetPod:
     ready = member.ready_since if member.ready and None not in started.values() else None
     ready_after = None if ready is None or newest is None else max(0.0, (ready - newest).total_seconds())
     running = (
-        Running(found.name, name, at or now, uses[name], there[name].ready, ready_after, node, member.mounted(name))
+        Running(
+            found.name,
+            name,
+            at or now,
+            uses[name],
+            there[name].ready,
+            ready_after,
+            node,
+            member.mounted(name),
+            undeclared=undeclared(found, name).text,
+        )
         for name, at in started.items()
     )
     initial = (

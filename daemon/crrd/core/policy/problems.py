@@ -106,6 +106,7 @@ def _of_configuration(look: Look) -> Iterator[Problem]:
     policy, found = look.policy, look.found
     if policy.config is None or not found.running:
         return
+    yield from _of_reload(look)
     useless = not any(each.works(look) for each in triggers_of(policy))
     for each in found.unreached:
         yield _problem(PolicyReason.UNREACHED, blocking=useless, what=each)
@@ -118,6 +119,19 @@ def _of_configuration(look: Look) -> Iterator[Problem]:
     elif not found.unreached:
         others = " that is not ignored" if ignored else ""
         yield _problem(PolicyReason.NO_CONFIG, blocking=useless, others=others)
+
+
+def _of_reload(look: Look) -> Iterator[Problem]:
+    """Yield why no container ever reloads, although the policy would like it."""
+    old = look.found.old_daemons
+    whys = {
+        each.why_restart([part]) or ("its node daemon is too old" if each.node in old else "")
+        for each in look.restartable
+        for _, part in each.keys
+        if not each.is_init
+    }
+    if look.policy.reloads and whys and "" not in whys:
+        yield _problem(PolicyReason.NO_RELOAD, blocking=False, why=min(whys))
 
 
 def _of_age(look: Look) -> Iterator[Problem]:

@@ -74,6 +74,9 @@ class PolicyReason(ReasonTable):
         "the containers use no ConfigMap or Secret{others} in env, envFrom or a volume",
         "remove the trigger configChange, or check spec.containers and the target")
     UNREACHED = "ConfigOutOfReach", False, "{what}"
+    NO_RELOAD = ("NothingReloads", None,
+        "spec.triggers.configChange.action is ReloadOrRestart, but changes restart all containers: {why}",
+        "declare in the pod template how containers reload their files (docs/recreate.md), or remove the field")
     TEMPLATE = "TemplateNotFollowed", False, "{what}"
     BARRED = ("NotRestartable", False, "{what} ({pods}), so changes do not reach it",
         "replace these pods, or name only other containers in spec.containers")

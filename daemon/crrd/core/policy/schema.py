@@ -11,7 +11,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 from crrd.core.api.fields import Field, SetBy, Type
 from crrd.core.config.references import Kind
 from crrd.core.judge.metrics import fields as metric_fields
-from crrd.core.policy.types import BadRevision, OnFailure, Revision, RunRecord, UsedObject
+from crrd.core.policy.types import BadRevision, ConfigAction, OnFailure, Revision, RunRecord, UsedObject
 
 _OF_PYTHON = {
     str: Type.STRING,
@@ -74,6 +74,12 @@ _TABLE = (
         "Whether whole pods are restarted in place for a change that an init container uses, because it runs again "
         "only then. A change that only other containers use restarts these alone.",
         default=False,
+    ),
+    _string(
+        f"{_CHANGE}.action",
+        "What is done to containers. With ReloadOrRestart, those that can reload do, as their pod declares it, and all "
+        "others are restarted.",
+        default=ConfigAction.RESTART,
     ),
     _object(_SCHEDULE, "Recreate containers at fixed times. After an edit or a suspension, only later times count."),
     _cron(

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from crrd.core.api.fields import Section
 from crrd.core.api.time import parse_time, rfc3339
-from crrd.core.policy.config import Due, covered, due, remember
+from crrd.core.policy.config import Due, covered, due, remember, unsure
 from crrd.core.policy.observed import Look, Running
 from crrd.core.policy.revisions import goes_back, note, tried
 from crrd.core.policy.schedule import note_schedule, read_schedule
-from crrd.core.policy.types import ConfigChange, Policy, PolicyStatus, RunRecord, Schedule
+from crrd.core.policy.types import ConfigAction, ConfigChange, Policy, PolicyStatus, RunRecord, Schedule
 from crrd.core.rollout.image.following import TemplateChange
 from crrd.core.rollout.parts import sizes
 
@@ -84,11 +84,10 @@ def make_record(
     changes = () if change is None else change.changes
     back = change is not None and goes_back(look.status, changes)
     why = trigger.name if change is None else _why(change, back=back)
-    objects, message = tuple(map(str, changes)), f"policy {policy.name}: {why}"
-    pods = change is not None and change.pods
-    run = RunRecord(
-        "", trigger.name, containers, at, started, policy.generation, message, objects, pods=pods, back=back
-    )
+    objects, message = tuple(dict.fromkeys(map(str, changes))), f"policy {policy.name}: {why}"
+    pods, reload = change is not None and change.pods, change is not None and change.reload
+    parts = trigger.name, containers, at, started, policy.generation, message, objects
+    run = RunRecord("", *parts, pods=pods, back=back, reload=reload)
     concerned = {each.pod for each in look.found.running if each.name in containers}
     steps = () if back else sizes(policy.budget.steps, len(concerned))
     run = replace(run, steps=",".join(map(str, steps)))
@@ -97,6 +96,10 @@ def make_record(
 
 def _why(change: Due, *, back: bool) -> str:
     what = f", which {', '.join(change.containers)} uses; restarting whole pods" if change.pods else ""
+    if change.reload:
+        what = f"; {', '.join(change.containers)} reloads"
+    elif change.why_restart:
+        what = f"; restarting {', '.join(change.containers)}, because {change.why_restart}"
     return f"{change.objects} {'has its last good data again' if back else 'changed'}{what}"
 
 
@@ -106,6 +109,7 @@ def make_image_record(look: Look, change: TemplateChange, data: Due | None = Non
     `data` is changed configuration of the container, which it gets at the same time.
     """
     since, names = data.limit if data is not None else look.now, (change.container,)
+    data = data and replace(data, reload=False, why_restart="")
     run = make_record(look, TEMPLATE_IMAGE, names, since, data)
     reason = f"policy {look.policy.name}: the template has {change.image} for {change.container}"
     more = f", and {data.objects} changed" if data is not None else ""
@@ -122,6 +126,7 @@ def name_of(policy: Policy, run: RunRecord) -> str:
     identity += [run.image, run.template] if run.image else []
     identity += ["patch"] if policy.patch else []
     identity += ["pods"] if run.pods else []
+    identity += ["reload"] if run.reload else []
     digest = hashlib.sha256("|".join([*identity, str(policy.target), policy.selector]).encode()).hexdigest()
     return f"{policy.name.replace('.', '-')[:28].rstrip('-')}-{digest[:10]}"
 
@@ -183,7 +188,7 @@ def _read_change(triggers: Section) -> ConfigChange | None:
     if section is None:
         return None
     switches = section.flag("secrets"), section.texts("ignore"), section.flag("allowPodRestart")
-    return ConfigChange(section.integer("settle"), *switches)
+    return ConfigChange(section.integer("settle"), *switches, section.choice("action", ConfigAction))
 
 
 def _changed(look: Look) -> Wanted:
@@ -199,6 +204,11 @@ def _changed(look: Look) -> Wanted:
     ]
     runs = (make_record(look, CONFIG_CHANGE, each.containers, each.limit, each) for each in left if each.containers)
     return Wanted(tuple(runs), tuple(each.limit for each in settling[:1]), tuple(settling))
+
+
+def _begin_change(policy: Policy, run: RunRecord) -> PolicyStatus:
+    status = tried(policy, run)
+    return unsure(replace(policy, status=status), run) if run.reload else status
 
 
 def _note_config(look: Look) -> PolicyStatus:
@@ -265,7 +275,7 @@ TEMPLATE_IMAGE = Trigger(
 CONFIG_CHANGE = Trigger(
     name="configChange", attribute="config", read=_read_change, wants=_changed, goes_first=True,
     works=lambda look: any(each.uses for each in look.found.running), put_off=_changed_but_down,
-    noted=_note_config, begun=tried, complete=covered)
+    noted=_note_config, begun=_begin_change, complete=covered)
 SCHEDULE = Trigger(
     name="schedule", attribute="schedule", read=_read_schedule, wants=_scheduled, noted=note_schedule,
     begun=lambda policy, run: replace(policy.status, scheduled=run.since, skipped=""), replaced=_schedule_again)

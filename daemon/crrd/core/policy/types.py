@@ -31,6 +31,13 @@ CRON_NAMES = {
 """The names that CronJobs know, and what they stand for."""
 
 
+class ConfigAction(StrEnum):
+    """What is done to containers whose configuration has changed."""
+
+    RESTART = "Restart"
+    RELOAD_OR_RESTART = "ReloadOrRestart"
+
+
 class OnFailure(StrEnum):
     """What a policy does after a run has failed."""
 
@@ -55,6 +62,7 @@ class ConfigChange:
     secrets: bool = False  # Whether Secrets count, too
     ignore: tuple[str, ...] = ()  # Names of ConfigMaps and Secrets that do not count
     allow_pod_restart: bool = False  # Whether whole pods are restarted for changes that init containers use
+    action: ConfigAction = ConfigAction.RESTART
 
     def counts(self, used: Reference | Unreached) -> bool:
         """Whether a change of this object counts."""
@@ -127,7 +135,11 @@ class UsedObject:
         str, "Hash of the data that the container uses. The hash of a Secret is salted and slow to compute."
     ]
     since: Annotated[str, "When the data got this hash. A container that started later has it."]
-    done: Annotated[str, "Hash of the last data that all containers have started with. Empty if that is unknown."] = ""
+    done: Annotated[
+        str,
+        "Hash of the last data that all containers have started with, or have reloaded. Empty if that is unknown, also "
+        "while containers reload.",
+    ] = ""
     left: Annotated[str, "Time of the first change after the data in done. Empty if the data has not changed."] = ""
     """Also if the data is the same again now. A container that started later may have the data from in between."""
     keys: Annotated[
@@ -141,6 +153,10 @@ class UsedObject:
     ] = ()
     kept: Annotated[str, "Hash of the data that these nodes keep. Empty if it is unknown."] = ""
     replaced: Annotated[str, "When that object was replaced or deleted. Older pods have its data."] = ""
+    lacking: Annotated[
+        tuple[str, ...],
+        "Pods that a run for a reload has left. Containers of all others have the data in hash. Empty for none.",
+    ] = ()
 
     @property
     def part(self) -> Part:
@@ -216,6 +232,7 @@ class RunRecord:
     halted: Annotated[bool, "Whether the judgement of a step was no."] = False
     pods: Annotated[bool, "Whether whole pods are restarted, because the containers are init containers."] = False
     back: Annotated[bool, "Whether containers get the last good data back, because a run has failed."] = False
+    reload: Annotated[bool, "Whether containers reload their files instead of being restarted."] = False
 
     @property
     def gives(self) -> tuple[tuple[str, ...], str, str]:
@@ -286,6 +303,11 @@ class Policy:
         """Return how many steps of a run its owner has allowed to end."""
         name, _, number = self.allowed.rpartition("/")
         return int(number) if name == run and number.isdecimal() else 0
+
+    @property
+    def reloads(self) -> bool:
+        """Whether containers that can reload are not restarted for a change of configuration."""
+        return self.config is not None and self.config.action is ConfigAction.RELOAD_OR_RESTART
 
     @property
     def settle(self) -> int:

@@ -15,6 +15,7 @@ from crrd.core.policy.types import (
     ANNOTATION_CONTINUE,
     BadRevision,
     Budget,
+    ConfigAction,
     Judge,
     OnFailure,
     Policy,
@@ -69,6 +70,10 @@ def read_policy(obj: Mapping[str, Any], pull_resources: str = "", *, patch: bool
     if config is not None and config.allow_pod_restart and patch:
         triggers.reject(
             "needs node daemons, and the manager runs without them (--via patch)", "configChange.allowPodRestart"
+        )
+    if config is not None and config.action is ConfigAction.RELOAD_OR_RESTART and patch:
+        triggers.reject(
+            "must be Restart, because the manager runs without node daemons (--via patch)", "configChange.action"
         )
     budget, max_age = _budget(spec.section("budget")), given["max_age"]
     if max_age is not None and budget.min_ready is not None and max_age <= budget.min_ready:
@@ -178,7 +183,7 @@ def write_status(status: PolicyStatus) -> dict[str, Any]:
         name: [{key: value for key, value in asdict(each).items() if value} for each in getattr(status, name)]
         for name in ("config", "tried", "revisions", "bad")
     }
-    often_empty = ("back", "pods", "steps", "halted", "image", "before", "template", "finished", "message")
+    often_empty = ("back", "reload", "pods", "steps", "halted", "image", "before", "template", "finished", "message")
     record = run and {**asdict(run), **{key: getattr(run, key) or None for key in often_empty}}
     times = {"schedule": status.schedule, "lastScheduleTime": status.scheduled, "lastSkipped": status.skipped}
     kept = {**records, **times}

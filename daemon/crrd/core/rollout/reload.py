@@ -24,11 +24,17 @@ class Reload(Restart):
         """See Kind. A container that has started since has read its files then."""
         if undeclared(member.pod, container.name):
             return Skip.CANNOT_RELOAD
+        daemon = (self.world.daemons or {}).get(member.pod.node_name)
+        if daemon is not None and not daemon.reloads:
+            return Skip.OLD_DAEMON
         if not self.has_instance(container):
             return Skip.NOT_RUNNING
         if failed is not None and failed.request.status.state(container.name).phase is StatePhase.FAILED:
             return None
-        return Skip.RECENT if self.is_recent(container) else None
+        recent = self.is_recent(container)
+        if self.run.options.objects and self.is_concerned(member, container):
+            return None
+        return Skip.RECENT if recent else Skip.FRESH if self.run.options.objects else None
 
     def _token(self, row: Row) -> str:
         return self.run.refresh_token(row.failed)

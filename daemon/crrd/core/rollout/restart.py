@@ -79,16 +79,22 @@ class Restart(Kind):
             return why_not if why_not is Skip.NEVER else Skip.NOT_RUNNING
         if failed is not None and failed.request.status.state(container.name).phase is StatePhase.FAILED:
             return why_not
-        started, recent = parse_time(container.started_at), self.is_recent(container)
-        uses = member.config.get(container.name, ())
-        if options.objects and started is not None:
-            if not self._misses_change(uses, started, member.mounted(container.name)):
+        recent, uses = self.is_recent(container), member.config.get(container.name, ())
+        if options.objects and parse_time(container.started_at) is not None:
+            if not self.is_concerned(member, container):
                 return Skip.RECENT if recent else Skip.FRESH
         elif recent:
             return Skip.RECENT
         if options.stale and not changes(uses, container, self.world.config, self.world.kept_on(member)):
             return Skip.FRESH
         return why_not
+
+    def is_concerned(self, member: Member, container: PodContainer) -> bool:
+        """Whether a container misses one of the run's changes, if it is only about containers that do."""
+        started, uses = parse_time(container.started_at), member.config.get(container.name, ())
+        if not self.run.options.objects or started is None:
+            return True
+        return self._misses_change(uses, started, member.mounted(container.name))
 
     def is_recent(self, container: PodContainer) -> bool:
         """Whether a container has started since the time from which the run counts."""

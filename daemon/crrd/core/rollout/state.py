@@ -8,7 +8,7 @@ from typing import Any
 
 from crrd.core.api.pod import ContainerKind, Pod, parse_pod
 from crrd.core.api.time import parse_time
-from crrd.core.api.types import ANNOTATION_REFRESH, StatePhase
+from crrd.core.api.types import ANNOTATION_REFRESH, LABEL_RELOADS, StatePhase
 from crrd.core.config.kept import UserPod, additions, user_of
 from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import ObjectName, Reference
@@ -171,13 +171,15 @@ class NodeDaemon:
     node: str
     ready: bool
     since: datetime | None = None  # Time of the last change of `ready`, None if unknown
+    reloads: bool = True  # Whether it serves requests for a reload, as far as known
 
 
 def read_node_daemon(obj: Mapping[str, Any]) -> NodeDaemon:
     """A pod of the node daemon. One that is being deleted is not ready."""
     ready, deleting = condition(obj, "Ready"), "deletionTimestamp" in mapping(obj.get("metadata"))
     node, since = text(mapping(obj.get("spec")).get("nodeName")), parse_time(text(ready.get("lastTransitionTime")))
-    return NodeDaemon(node, ready.get("status") == "True" and not deleting, since)
+    reloads = mapping(mapping(obj.get("metadata")).get("labels")).get(LABEL_RELOADS) == "true"
+    return NodeDaemon(node, ready.get("status") == "True" and not deleting, since, reloads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,7 @@ class Skip(ReasonTable):
         "ReloadNotDeclared",
         "the pod does not declare how container {container} reloads (annotation reload.crrd.dev/{container})",
     )
+    OLD_DAEMON = "OldNodeDaemon", "the node daemon on its node is too old to have containers reload"
     HAS_IMAGE = "HasImage", "container {container} has the image"
     NOT_ALWAYS = (
         "NotAlwaysRestarted",

@@ -200,7 +200,10 @@ class PolicyController(Controller):
         self._waiting[key] = {*down}
         doubtful = {each.node for each in found.running if not each.ready} if policy.patch else down
         down |= {node: WaitReason.NODE_NOT_READY.say(node=node) for node in await find_down(self._client, doubtful)}
-        found = replace(found, down=down, progress=self._runs.progress(key), idle_for=self._runs.idle_for(key))
+        old = frozenset(node for node, each in (daemons or {}).items() if not each.reloads)
+        found = replace(
+            found, down=down, old_daemons=old, progress=self._runs.progress(key), idle_for=self._runs.idle_for(key)
+        )
         found = replace(found, old_files=memory.old_files, dropped=memory.dropped, unsettled=memory.unsettled)
         found = await self._restorer.look(policy, memory, found)
         others = [each for each in self._in(policy.namespace) if each.key != key]

@@ -17,13 +17,14 @@ from crrd.core.policy.observed import Data, Observed, Peer, TargetPod, UseKey, o
 from crrd.core.policy.order import Claims
 from crrd.core.policy.triggers import PATCH_ROLE, grant, role_for
 from crrd.core.policy.types import Policy
-from crrd.core.rollout.run import Target
+from crrd.core.rollout.requests import read_run_request
+from crrd.core.rollout.run import LABEL_RUN, Target
 from crrd.core.rollout.skips import kubelet_matters
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.kubelet_version import KubeletVersions
-from crrd.kube.resources import CONFIG_MAPS, CONFIGURATION, PODS, SECRETS, Resource
+from crrd.kube.resources import CONFIG_MAPS, CONFIGURATION, PODS, REQUESTS, SECRETS, Resource
 from crrd.kube.rights import missing_rights
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
@@ -164,6 +165,8 @@ class TargetObserver:
                     found = replace(found, template=await self._template.look(policy, aim, members, now, kubelets))
             if policy.config is None:
                 return aim, found if listed else None
+            if (last := policy.status.run) is not None and last.reload and last.failed:
+                found = replace(found, reloaded=await self._reloaded(namespace, last.name))
             listed &= await self._watches.watch(namespace, CONFIG_MAPS)
             if policy.config.secrets:
                 role = "crrd-read-secrets"
@@ -185,6 +188,14 @@ class TargetObserver:
             some = nodes[first : first + _NODES_AT_ONCE]
             found |= zip(some, await asyncio.gather(*map(self._kubelets.version, some)), strict=True)
         return found
+
+    async def _reloaded(self, namespace: str, run: str) -> frozenset[str]:
+        """Return the pods whose last request of a run has succeeded, also because a user has continued the run."""
+        selector = f"{LABEL_RUN}={run}"
+        found = await self._client.list_all(REQUESTS, read_run_request, namespace=namespace, label_selector=selector)
+        known = sorted(filter(None, found.items), key=lambda each: each.age)
+        last = {each.request.pod_name: each for each in known}
+        return frozenset(name for name, each in last.items() if each.request.reloads and each.succeeded)
 
     async def _missing(self, namespace: str) -> str:
         """Return which rights to patch pods the manager lacks, and what to do; "" for none."""

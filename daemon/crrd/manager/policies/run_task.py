@@ -228,13 +228,14 @@ class RunTask:
         record, (end, message) = self.record, self._outcome(plan)
         halted = end is End.HALTED
         failed = halted or end.metric == "failed"
+        left = {row.pod for row in plan.rows if row.stage is Stage.PUT_OFF or row.is_odd}
         self._log.info("policy run ended", failed=failed, message=message)
         self._record_event(End.FAILED if failed and not halted else end, message)
         self._shared.on_run(record.trigger, end.metric)
         tries, uid, policies = 0, self.policy.uid, self._shared.policies
         while (latest := policies.get(self.policy.key)) is not None and latest.uid == uid:
-            now, complete = self._shared.clock.now(), end is End.DONE
-            status = ended(latest, record, failed=failed, message=message, now=now, complete=complete, halted=halted)
+            now, how = self._shared.clock.now(), {"failed": failed, "complete": end is End.DONE, "halted": halted}
+            status = ended(latest, record, message=message, now=now, left=left, **how)
             try:
                 await policies.write(latest, status, latest.conditions)
             except CrrdError as error:  # retried here, because a new attempt of the run would repeat the event
