@@ -5,6 +5,16 @@ pods before and after a rollout, each have their own. A change that is reverted 
 nothing, because all containers still have the old data, unless one of them started in between.
 No decision depends on the manager's clock alone: `since` is the time of the change by the API server, if it recorded
 one. (It records none for removed keys.) A container is due if it started too early to have the change.
+
+Nothing on a pod shows that it has reloaded. So the states of a record say which containers have the data in `hash`:
+
+- `done` is `hash`, and `left` is empty: all of them.
+- `done` is `hash`, and `left` is a time: the data was changed and taken back. All but those that started in between.
+- `done` is another hash: those that started after `since` and `settle`. All others have the data in `done`.
+- `done` is empty: the same, but any other may have any data. So it is from the start of a run in which they reload
+  (`unsure`), before the first of them does. Data that is taken back is then one more change, for all of them.
+- `lacking` is not empty: all but those in these pods, because a run has left them (`lacked`). It ends with the next
+  change, or when all have the data (`covered`, `_is_applied`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
