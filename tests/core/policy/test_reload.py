@@ -17,7 +17,7 @@ from crrd.core.policy.decide import Decision
 from crrd.core.policy.observed import Data, Look, Observed, Running, UseKey
 from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.triggers import make_image_record, name_of
-from crrd.core.policy.types import ConfigAction, ConfigChange, PolicyStatus, UsedObject
+from crrd.core.policy.types import ConfigAction, ConfigChange, PolicyStatus, Schedule, UsedObject, Window
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.image.following import TemplateChange
 from crrd.core.rollout.run import Target
@@ -221,6 +221,8 @@ class TestTheRecords:
         back = history.look(100_010, known("b", 99), *pods).run
         assert back is not None
         assert (back.name, back.reload) == (first.name, True), "its requests are known"
+        assert history.last is not None
+        assert history.last.run_only == {"web-1"}, "they may have been deleted by now"
         history.end(100_020)
         assert (record(history).lacking, record(history).done) == ((), "b")
 
@@ -238,9 +240,25 @@ class TestTheRecords:
         left(history, "web-1")
         history.look(200, known("c", 199), *pods, down=DOWN)
         assert record(history).lacking == ()
-        run = history.look(210, known("c", 199), *pods, down=DOWN).run
-        assert run is not None
-        assert run.reload
+        decision = history.look(210, known("c", 199), *pods, down=DOWN)
+        assert decision.run is not None
+        assert (decision.run.reload, decision.run_only) == (True, frozenset())
+
+    def test_know_the_pods_that_are_done_when_the_window_closes(self) -> None:
+        """The next window may open after the requests of the run are deleted."""
+        window = Window(Schedule("0 12 * * *", "UTC"), 300)
+        history, pods = History(replace(POLICY, window=window)), (app(), app("web-1"), app("web-2", 200))
+        first = begun(history, *pods).run
+        assert first is not None
+        assert (reason(history.look(310, known("b", 99), *pods)), record(history).lacking) == (PolicyReason.WINDOW, ())
+        history.look(320, known("b", 99), *pods, reloaded=frozenset({"web-0"}))
+        assert record(history).lacking == ("web-1",)
+        history.look(330, known("b", 99), *pods)
+        assert record(history).lacking == ("web-1",), "also once its requests are deleted"
+        again = history.look(86_400 + 10, known("b", 99), *pods)
+        assert (again.run, again.run_only) == (first, frozenset({"web-1"}))
+        history.look(86_400 + 310, known("b", 99), *pods, reloaded=frozenset({"web-0", "web-1"}))
+        assert record(history).lacking == ("web-1",), "the run goes on, and ends at once"
 
     def test_of_a_pod_that_lost_its_declaration_lead_to_a_restart(self) -> None:
         history = History(POLICY)

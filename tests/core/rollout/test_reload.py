@@ -108,6 +108,8 @@ def test_only_containers_reload_that_miss_a_change(
     of = reload("app", objects=CHANGED, since=before(60), policy="u")
     (row,) = planned(World((pod,)), of).rows
     assert row.skip is skip
+    (other,) = planned(World((pod,)), replace(of, only=frozenset({"web-1"}))).rows
+    assert other.skip in (Skip.FRESH, Skip.RECENT), "the policy knows that it has reloaded"
 
 
 def test_files_are_refreshed_first_and_the_node_waits_for_kubelet() -> None:

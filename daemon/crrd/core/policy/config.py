@@ -4,17 +4,8 @@ A record is about the part of one object that containers of one name use, so tha
 pods before and after a rollout, each have their own. A change that is reverted before a run has started for it restarts
 nothing, because all containers still have the old data, unless one of them started in between.
 No decision depends on the manager's clock alone: `since` is the time of the change by the API server, if it recorded
-one. (It records none for removed keys.) A container is due if it started too early to have the change.
-
-Nothing on a pod shows that it has reloaded. So the states of a record say which containers have the data in `hash`:
-
-- `done` is `hash`, and `left` is empty: all of them.
-- `done` is `hash`, and `left` is a time: the data was changed and taken back. All but those that started in between.
-- `done` is another hash: those that started after `since` and `settle`. All others have the data in `done`.
-- `done` is empty: the same, but any other may have any data. So it is from the start of a run in which they reload
-  (`unsure`), before the first of them does. Data that is taken back is then one more change, for all of them.
-- `lacking` is not empty: all but those in these pods, because a run has left them (`lacked`). It ends with the next
-  change, or when all have the data (`covered`, `_is_applied`).
+one. (It records none for removed keys.) A container is due if it started too early to have the change. (`reloads` is
+about those that have read it without a start.)
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -117,7 +108,7 @@ def _with_older(record: UsedObject, data: Data, uses: Uses) -> UsedObject:
 def _pending(look: Look, old: UsedObject, users: Iterable[Running]) -> bool:
     """Whether a container may still have the data of a change that was reverted."""
     since, left = parse_time(old.since), parse_time(old.left)
-    if old.hash != old.done or since is None or left is None or (limit := _limit(look.policy, since)) > look.now:
+    if old.hash != old.done or since is None or left is None or (limit := limit_of(look.policy, since)) > look.now:
         return True
     return any(left - _MARGIN <= each.started and each.keys[old.key] <= limit for each in users)
 
@@ -129,7 +120,7 @@ def _is_applied(look: Look, old: UsedObject, users: Collection[Running]) -> bool
         return False
     if run is not None and (run.failed or not run.finished) and brings(look.policy, run, old):
         return False  # its end says whether the data is good
-    limit, lacking = _limit(look.policy, since), frozenset(old.lacking)
+    limit, lacking = limit_of(look.policy, since), frozenset(old.lacking)
     change = PartChange(old.part, limit, only=lacking)
     return limit <= look.now and all(
         each.ready and not change.misses(old.part, each.keys[old.key], pod=each.pod) for each in users
@@ -147,7 +138,7 @@ def _changed(old: UsedObject, found: Data, now: datetime) -> UsedObject:
     return replace(old, hash=found.hash, since=since, left=old.left or since, lacking=())
 
 
-def _limit(policy: Policy, since: datetime) -> datetime:
+def limit_of(policy: Policy, since: datetime) -> datetime:
     """Return when a change has settled. A container that started later has it."""
     return since + timedelta(seconds=policy.settle)
 
@@ -285,13 +276,13 @@ def _open_change(policy: Policy, record: UsedObject) -> PartChange | None:
         return None
     reverted = record.hash == record.done and left is not None
     after = left - _MARGIN if reverted and left is not None else None
-    return PartChange(record.part, _limit(policy, since), after, frozenset(record.lacking))
+    return PartChange(record.part, limit_of(policy, since), after, frozenset(record.lacking))
 
 
 def brings(policy: Policy, run: RunRecord, record: UsedObject) -> bool:
     """Whether a run gives containers the data of a record: a change that had settled at the run's start."""
     since, limit = parse_time(record.since), parse_time(run.since)
-    settled = since is not None and limit is not None and _limit(policy, since) <= limit
+    settled = since is not None and limit is not None and limit_of(policy, since) <= limit
     meant = record.container in run.containers and any(each.part == record.part for each in run.changes)
     return settled and meant and not record.is_kept and (record.hash != record.done or bool(record.left))
 
@@ -319,21 +310,3 @@ def covered(policy: Policy, run: RunRecord) -> PolicyStatus:
         for each in status.config
     )
     return replace(status, config=tuple(records))
-
-
-def unsure(policy: Policy, run: RunRecord) -> PolicyStatus:
-    """Return the status before containers reload: from now on, any of them may have the new data, or the old.
-
-    No pod shows later that it has reloaded. So if the change is taken back, all containers must get that, too.
-    """
-    records = (replace(each, done="") if brings(policy, run, each) else each for each in policy.status.config)
-    return replace(policy.status, config=tuple(records))
-
-
-def lacked(policy: Policy, run: RunRecord, pods: Collection[str]) -> PolicyStatus:
-    """Return the status after containers have reloaded, but for those in pods that the run has left."""
-    records = (
-        replace(each, lacking=tuple(sorted(pods))) if brings(policy, run, each) else each
-        for each in policy.status.config
-    )
-    return replace(policy.status, config=tuple(records))

@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.judge.metrics import digest_of
-from crrd.core.policy.config import brings, is_behind, is_taken_back, lacked
+from crrd.core.policy.config import brings, is_behind, is_taken_back
 from crrd.core.policy.observed import Look, Running
+from crrd.core.policy.reloads import lacked
 from crrd.core.policy.triggers import TRIGGERS, name_of, stops, triggers_of
 from crrd.core.policy.types import Judge, Policy, PolicyStatus, RunRecord
 from crrd.core.rollout.change import ImageChange, TemplateMode

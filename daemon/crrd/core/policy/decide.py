@@ -13,6 +13,7 @@ from crrd.core.policy.observed import Look, Observed, UseKey
 from crrd.core.policy.order import NO_CLAIMS, Claims, circle, claims_of, wait_for_others
 from crrd.core.policy.problems import Problem, problems
 from crrd.core.policy.reasons import PolicyReason
+from crrd.core.policy.reloads import only
 from crrd.core.policy.revisions import NOTHING, DataActions, State, actions, condemn, say
 from crrd.core.policy.schedule import forget_schedule, window_at
 from crrd.core.policy.triggers import CONFIG_CHANGE, TRIGGERS, Wanted, find_wanted, last_try, stops
@@ -36,6 +37,7 @@ class Decision:
     conditions: tuple[Mapping[str, Any], ...]
     run: RunRecord | None = None  # The active run, None for none; `status` already contains it
     run_until: datetime | None = None  # When its window closes
+    run_only: frozenset[str] = frozenset()  # As `Run.only`
     wake_at: datetime | None = None
     unsettled: Mapping[UseKey, datetime] = field(default_factory=dict)  # As in Observed, for the next look
     data: DataActions = NOTHING  # To be done once the status is written
@@ -81,8 +83,9 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
         claims = claims_of(look, wanted, step.run, waits=step.reason is PolicyReason.AFTER)
     conditions = make_conditions(look, known, step.reason, step.message)
     wake_at = min(filter(None, (*wanted.wakes, *step.wakes)), default=None)
+    left = frozenset[str]() if step.run is None else only(replace(policy, status=step.status), step.run)
     unsettled = {key: each.unsettled or now for each in wanted.settling for key in each.keys}
-    return Decision(step.status, conditions, step.run, step.run_until, wake_at, unsettled, data, claims)
+    return Decision(step.status, conditions, step.run, step.run_until, left, wake_at, unsettled, data, claims)
 
 
 def _obstacle(policy: Policy, found: Observed) -> tuple[PolicyReason, object] | None:

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from crrd.core.api.fields import Section
 from crrd.core.api.time import parse_time, rfc3339
-from crrd.core.policy.config import Due, covered, due, remember, unsure
+from crrd.core.policy.config import Due, covered, due, remember
 from crrd.core.policy.observed import Look, Running
+from crrd.core.policy.reloads import narrowed, unsure
 from crrd.core.policy.revisions import goes_back, note, tried
 from crrd.core.policy.schedule import note_schedule, read_schedule
 from crrd.core.policy.types import ConfigAction, ConfigChange, Policy, PolicyStatus, RunRecord, Schedule
@@ -212,8 +213,8 @@ def _begin_change(policy: Policy, run: RunRecord) -> PolicyStatus:
 
 
 def _note_config(look: Look) -> PolicyStatus:
-    status = replace(look.status, config=remember(look))
-    return note(replace(look, policy=replace(look.policy, status=status)))
+    look = replace(look, policy=replace(look.policy, status=replace(look.status, config=remember(look))))
+    return note(replace(look, policy=replace(look.policy, status=narrowed(look))))
 
 
 def _changed_but_down(look: Look) -> Iterable[Place]:

@@ -91,6 +91,8 @@ class Restart(Kind):
 
     def is_concerned(self, member: Member, container: PodContainer) -> bool:
         """Whether a container misses one of the run's changes, if it is only about containers that do."""
+        if self.run.only and member.pod.name not in self.run.only:
+            return False
         started, uses = parse_time(container.started_at), member.config.get(container.name, ())
         if not self.run.options.objects or started is None:
             return True

@@ -180,6 +180,9 @@ class Run:
     revision: int = 0  # How often its options have changed
     partition: str = ""  # As it was given, of which `Options.first` is the number
     steps: str = ""  # As they were given, of which `Options.steps` has the numbers
+    only: frozenset[str] = frozenset()
+    """If it is not empty: names of the pods, because a policy knows that all others have what the run brings. It is not
+    stored."""
 
     @property
     def aim(self) -> tuple[object, ...]:

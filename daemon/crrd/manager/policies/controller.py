@@ -219,7 +219,7 @@ class PolicyController(Controller):
             log.warning("fields of a policy's status dropped", policy=key, fields=memory.dropped)
             self._runs.stop(key)
             return 0.0
-        self._runs.follow(policy, decision.run, aim, decision.run_until)
+        self._runs.follow(policy, decision.run, aim, decision.run_until, only=decision.run_only)
         memory.wanted = ""
         acted = await self._restorer.carry_out(policy, memory, decision.data)
         obstacle = obstacle_of(replace(found, refused=memory.refused), is_watched=memory.absent is not None)

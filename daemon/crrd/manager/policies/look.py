@@ -15,6 +15,7 @@ from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, ObjectName, Reference
 from crrd.core.policy.observed import Data, Observed, Peer, TargetPod, UseKey, observe, read_pod, used_parts
 from crrd.core.policy.order import Claims
+from crrd.core.policy.schedule import window_at
 from crrd.core.policy.triggers import PATCH_ROLE, grant, role_for
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.requests import read_run_request
@@ -165,8 +166,7 @@ class TargetObserver:
                     found = replace(found, template=await self._template.look(policy, aim, members, now, kubelets))
             if policy.config is None:
                 return aim, found if listed else None
-            if (last := policy.status.run) is not None and last.reload and last.failed:
-                found = replace(found, reloaded=await self._reloaded(namespace, last.name))
+            found = replace(found, reloaded=await self._reloaded(policy, now))
             listed &= await self._watches.watch(namespace, CONFIG_MAPS)
             if policy.config.secrets:
                 role = "crrd-read-secrets"
@@ -189,10 +189,13 @@ class TargetObserver:
             found |= zip(some, await asyncio.gather(*map(self._kubelets.version, some)), strict=True)
         return found
 
-    async def _reloaded(self, namespace: str, run: str) -> frozenset[str]:
-        """Return the pods whose last request of a run has succeeded, also because a user has continued the run."""
-        selector = f"{LABEL_RUN}={run}"
-        found = await self._client.list_all(REQUESTS, read_run_request, namespace=namespace, label_selector=selector)
+    async def _reloaded(self, policy: Policy, now: datetime) -> frozenset[str]:
+        """Return `Observed.reloaded`. A user may have continued a run that has failed."""
+        run, (opens, _) = policy.status.run, window_at(policy.window, now)
+        if run is None or not run.reload or not (run.failed or (opens is not None and not run.finished)):
+            return frozenset()
+        selector, space = f"{LABEL_RUN}={run.name}", policy.namespace
+        found = await self._client.list_all(REQUESTS, read_run_request, namespace=space, label_selector=selector)
         known = sorted(filter(None, found.items), key=lambda each: each.age)
         last = {each.request.pod_name: each for each in known}
         return frozenset(name for name, each in last.items() if each.request.reloads and each.succeeded)

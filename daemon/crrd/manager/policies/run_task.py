@@ -93,10 +93,19 @@ class TaskPhase(StrEnum):
 class RunTask:
     """Carries out one run. The constructor starts nothing."""
 
-    def __init__(self, shared: Shared, policy: Policy, record: RunRecord, aim: Aim, until: datetime | None) -> None:
-        """`until` is the end of the policy's window, None if it has none, or is open for ever."""
+    def __init__(
+        self,
+        shared: Shared,
+        policy: Policy,
+        record: RunRecord,
+        aim: Aim,
+        until: datetime | None,
+        *,
+        only: frozenset[str] = frozenset(),
+    ) -> None:
+        """`until` is the end of the policy's window, None if it has none, or is open for ever. `only` is as in Run."""
         self._shared, self.policy, self.record, self._aim, self._until = shared, policy, record, aim, until
-        self.run = make_run(policy, record, aim.target)
+        self.run = replace(make_run(policy, record, aim.target), only=only)
         self.pace = Pace(loop_time())
         self.phase, self.progress = TaskPhase.QUEUED, ""
         self._memory: object = None  # That of the run's kind (`KindObjects.memory`)

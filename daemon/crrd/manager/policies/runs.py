@@ -39,12 +39,20 @@ class PolicyRuns:
         if active is not None and active.identity != identity:
             self.stop(policy.key)
 
-    def follow(self, policy: Policy, wanted: RunRecord | None, aim: Aim | None, until: datetime | None) -> None:
-        """Carry out this run of a policy, and stop any other."""
+    def follow(
+        self,
+        policy: Policy,
+        wanted: RunRecord | None,
+        aim: Aim | None,
+        until: datetime | None,
+        *,
+        only: frozenset[str] = frozenset(),
+    ) -> None:
+        """Carry out this run of a policy, and stop any other. `until` and `only` are those of RunTask."""
         self.stop_others(policy, wanted, aim)
         if wanted is None or aim is None or policy.key in self._active:
             return
-        made = RunTask(self._shared, policy, wanted, aim, until)
+        made = RunTask(self._shared, policy, wanted, aim, until, only=only)
         self._active[policy.key] = made, asyncio.create_task(self._carry_out(made), name=f"run {wanted.name}")
 
     def stop(self, key: str) -> None:
