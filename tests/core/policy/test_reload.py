@@ -132,6 +132,14 @@ class TestWhatIsDone:
         history.end(130)
         assert reason(history.look(131, new, *pods)) == PolicyReason.IDLE
 
+    def test_of_two_containers_that_cannot_reload_is_one_run(self) -> None:
+        history, pods = History(POLICY), (app(undeclared="xyz"), app("web-0", -3600, USE, name="side"))
+        history.look(1, data("a", None, KEY, SIDE), *pods)
+        run = history.look(110, data("b", 99, KEY, SIDE), *pods).run
+        assert run is not None
+        assert run.containers == ("app", "side")
+        assert run.reason.endswith("; restarting app, side, because side uses ConfigMap cfg (envFrom) and xyz")
+
     def test_for_an_image_is_a_restart_that_brings_the_data_too(self) -> None:
         history = History(POLICY)
         history.look(1, known("a"), *PODS)

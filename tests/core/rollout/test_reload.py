@@ -160,6 +160,42 @@ def test_a_failed_pod_that_is_retried_reloads_again_even_if_it_has_started_since
     assert (row.stage, row.containers) == (Stage.WAITING, ("app",))
 
 
+NEXT = replace(APP, container_id="containerd://app-2", started_at=AFTER, restart_count=1)
+GONE = replace(APP, running=False, ready=False)
+ENDED: dict[str, tuple[Member, dict[str, Any], Stage, Skip | None]] = {
+    "the next one is ready": (member("web-0", NEXT), {}, Stage.SKIPPED, Skip.RECENT),
+    "the next one is not ready yet": (member("web-0", NEXT, ready=False), {}, Stage.SETTLING, None),
+    "there is no next one yet": (member("web-0", GONE, ready=False), {}, Stage.SETTLING, None),
+    "its node is down": (member("web-0", GONE, ready=False), {"down": frozenset({"node-a"})}, Stage.PUT_OFF, None),
+    "the next one may have the old files": (member("web-0", APP), {}, Stage.WAITING, None),
+    "the pod is being deleted": (member("web-0", NEXT, deleting=True), {}, Stage.GONE, None),
+    "it lost its declaration": (member("web-0", container()), {}, Stage.SKIPPED, Skip.CANNOT_RELOAD),
+}
+
+
+def unreloaded(pod: Member, ago: float, attempt: str = "", why: Reason = Reason.ENDED_BEFORE_RELOAD) -> RunRequest:
+    """Return a request whose container had ended, so many seconds ago."""
+    done = succeeded(reload(), pod, ago)
+    states = (RecreateState("app", StatePhase.FAILED, "no", reason=why),)
+    request = replace(done.request, status=replace(done.request.status, states=states))
+    return replace(done, request=replace(request, name=f"{request.name}{attempt}"))
+
+
+@pytest.mark.parametrize("case", ENDED)
+def test_a_container_that_ends_before_its_reload_reads_its_files_at_its_start(case: str) -> None:
+    pod, world, stage, skip = ENDED[case]
+    (row,) = planned(World((pod,), requests=(unreloaded(pod, 10),), **world), reload()).rows
+    assert (row.stage, row.skip) == (stage, skip)
+
+
+def test_a_container_that_ends_before_its_reload_has_failed_if_it_does_not_come_back() -> None:
+    gone, same = member("web-0", GONE, ready=False), member("web-0", APP)
+    assert only(gone, requests=(unreloaded(gone, 700),))[0] is Stage.FAILED
+    assert only(same, requests=(unreloaded(same, 10, ".3"),))[0] is Stage.FAILED, "and again, and again"
+    later = unreloaded(gone, 10, why=Reason.ENDED_AFTER_RELOAD)
+    assert only(gone, requests=(later,))[0] is Stage.FAILED, "the reload may have been the cause"
+
+
 def test_a_restart_after_a_reload_speaks_against_the_pod() -> None:
     of, pod = reload(judge=60), member("web-0", APP)
     crashed = member("web-0", replace(APP, container_id="containerd://app-2", restart_count=1, exit_code=3))

@@ -187,7 +187,8 @@ def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
     comes before that of single containers, which then have the changes already.
     """
     policy, settling = look.policy, list[Due]()
-    settled, waiting = dict[tuple[bool, datetime, bool, str], set[UseKey]](), set[UseKey]()
+    settled, waiting = dict[tuple[bool, datetime, bool], set[UseKey]](), set[UseKey]()
+    whys: dict[datetime, set[str]] = {}  # By limit: why containers are restarted that might reload
     if policy.config is None:
         return [], []
     records = ((each.key, _open_change(policy, each)) for each in look.status.config)
@@ -204,17 +205,17 @@ def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
     for group in _connected(each.keys.keys() & changes.keys() for each in look.restartable):
         limit = max(changes[key].until for key in group)
         for key in (missed[True] & group) - waiting:
-            settled.setdefault((False, limit, False, ""), set()).add(key)
+            settled.setdefault((False, limit, False), set()).add(key)
         own = (missed[False] & group) - waiting
         for name in sorted({name for name, _ in own}):
             why = _why_restart(look, name, {key: changes[key] for key in group}) if policy.reloads else ""
-            settled.setdefault((True, limit, policy.reloads and not why, why), set()).update(
-                key for key in own if key[0] == name
-            )
-    found = [
-        replace(_due(changes, keys, limit), pods=not single, reload=reload, why_restart=why)
-        for (single, limit, reload, why), keys in sorted(settled.items(), key=lambda pair: pair[0])
-    ]
+            whys.setdefault(limit, set()).update(filter(None, [why]))
+            reload = policy.reloads and not why
+            settled.setdefault((True, limit, reload), set()).update(key for key in own if key[0] == name)
+    found = list[Due]()
+    for (single, limit, reload), keys in sorted(settled.items(), key=lambda pair: pair[0]):
+        why = " and ".join(sorted(whys.get(limit, ()))) if single and not reload else ""
+        found.append(replace(_due(changes, keys, limit), pods=not single, reload=reload, why_restart=why))
     return found, sorted(settling, key=lambda each: (each.limit, each.objects))
 
 

@@ -1,7 +1,7 @@
 """The stage of each pod of a run, and its containers to recreate. `plan` decides whether more pods may start.
 
-The rules are two ordered tables: one for pods with a request, one for those without. The first rule that holds gives
-the stage, and what the pod waits for.
+The rules are two ordered tables: one for pods with a request, one for those without (`candidates`). The first rule that
+holds gives the stage, and what the pod waits for.
 """
 
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from functools import cached_property
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import StatePhase
+from crrd.core.rollout.candidates import Candidate
 from crrd.core.rollout.kind import Kind
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row, failure
 from crrd.core.rollout.run import attempt_of
 from crrd.core.rollout.settling import settled_at
-from crrd.core.rollout.skips import skips, wanted
 from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason, describe_pod, wait_for, wait_for_node
 
@@ -26,60 +26,6 @@ _GONE = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING)
 """Reasons of a failed request that do not count as a failure of the run, because pods come and go."""
 ATTEMPTS = 3
 """Most requests for a pod whose node goes down each time. A request may be what makes the node daemon crash."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """What is known of a pod that has no request, or whose request does not count any more."""
-
-    kind: Kind
-    member: Member
-    failed: RunRequest | None = None  # A request that has failed, if the pod gets another one because of that
-
-    @cached_property
-    def skip(self) -> tuple[Skip | None, str]:
-        """Why the pod is skipped, and its container."""
-        return next(skips(self.kind, self.member, self.failed), (None, ""))
-
-    @property
-    def refusal(self) -> str | None:
-        """Why the API server has refused its request."""
-        return self.kind.world.refused.get(self.member.pod.uid)
-
-    @property
-    def wait_for_skip(self) -> Wait:
-        """Why it is skipped."""
-        skip, container = self.skip
-        pod = self.member.pod
-        return Wait.of(skip, container=container, pod=pod.name, namespace=pod.namespace) if skip else NO_WAIT
-
-    @cached_property
-    def wait_for_node(self) -> Wait:
-        """Why its node cannot restart containers now."""
-        return wait_for_node(self.kind.world, self.member.pod.node_name)
-
-    @property
-    def row(self) -> Row:
-        """Its row."""
-        pod, (skip, _) = self.member.pod, self.skip
-        row = Row(pod.name, pod.uid, Stage.WAITING, node=pod.node_name, member=self.member, request=self.failed)
-        stage, wait = next((stage, wait(self)) for holds, stage, wait in CANDIDATES if holds(self))
-        if stage is Stage.SKIPPED:
-            return replace(row, stage=stage, wait=wait, skip=skip)
-        if stage is Stage.FAILED:
-            return replace(row, stage=stage, wait=wait)
-        chosen = wanted(self.kind.run, self.member)
-        names = tuple(each.name for each in chosen if self.kind.skip(self.member, each, self.failed) is None)
-        return replace(row, stage=stage, wait=wait, containers=names)
-
-
-CANDIDATES: tuple[tuple[Callable[[Candidate], bool], Stage, Callable[[Candidate], Wait]], ...] = (
-    (lambda pod: pod.refusal is not None, Stage.FAILED, lambda pod: Wait(pod.refusal or "")),
-    (lambda pod: pod.skip[0] is not None, Stage.SKIPPED, lambda pod: pod.wait_for_skip),
-    (lambda pod: bool(pod.wait_for_node.why), Stage.PUT_OFF, lambda pod: pod.wait_for_node),
-    (lambda _: True, Stage.WAITING, lambda _: NO_WAIT),
-)
-"""The rules for pods without a request: what holds, the stage, and the wait. The first one that holds counts."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +149,28 @@ class Asked:
         return replace(self.plain, stage=Stage.SETTLING, wait=unready)
 
     @property
+    def ended_before_reload(self) -> bool:
+        """Whether a container of its request has ended before it could reload, and nothing else has failed."""
+        failed = (each for each in self.asked.request.status.states if each.phase is StatePhase.FAILED)
+        causes = {each.reason for each in failed} if self.asked.request.completed else set()
+        return bool(causes) and causes <= {Reason.ENDED_BEFORE_RELOAD, Reason.EARLIER_FAILURE}
+
+    @property
+    def started_without_reload(self) -> Row | None:
+        """The row of such a pod, which reads its files at its start. None if it is not ready in time."""
+        status, again = self.asked.request.status, Candidate(self.kind, self.member).row
+        if again.skip is None:
+            return replace(again, request=self.asked) if attempt_of(self.asked.request.name) < ATTEMPTS else None
+        if again.skip not in (Skip.RECENT, Skip.FRESH, Skip.NOT_RUNNING) or self.member.ready:
+            return replace(again, request=self.asked)
+        completed, limit = parse_time(status.completion_time), timedelta(seconds=self.kind.run.options.pod_timeout)
+        if completed is None or completed + limit <= self.now:
+            return None
+        if self.is_away:
+            return replace(self.plain, stage=Stage.PUT_OFF, wait=self.wait_for_node)
+        return replace(self.plain, stage=Stage.SETTLING, wait=Wait.of(WaitReason.NOT_READY, describe_pod(self.member)))
+
+    @property
     def was_interrupted(self) -> bool:
         """Whether its request has ended because its node was down."""
         return self.asked.request.completed and self.plain.has_reason(Reason.NO_ANSWER, Reason.DEADLINE)
@@ -258,6 +226,12 @@ ASKED = (
     Rule(lambda pod: bool(pod.removed), Stage.WAITING, row=lambda pod: pod.without_removed),
     Rule(lambda pod: pod.was_interrupted and pod.is_away, Stage.PUT_OFF, lambda pod: pod.wait_for_node),
     Rule(lambda pod: pod.is_asked_again, Stage.WAITING, row=lambda pod: pod.asked_again),
+    Rule(
+        lambda pod: pod.ended_before_reload,
+        Stage.FAILED,
+        lambda pod: pod.wait_after_failure,
+        lambda pod: pod.started_without_reload,
+    ),
     Rule(lambda pod: pod.asked.request.completed, Stage.FAILED, lambda pod: pod.wait_after_failure),
     Rule(lambda pod: pod.asked.started, Stage.RECREATING, lambda pod: pod.wait_while_open),
     Rule(lambda _: True, Stage.REQUESTED, lambda pod: pod.wait_while_open),
