@@ -62,7 +62,8 @@ async def test_an_edit_reaches_all_containers_and_restarts_those_that_use_it_oth
     if foreign() is not None:
         await install(cluster, "crrd-read-config")
     change = {"settle": "2s", "action": "ReloadOrRestart"}
-    spec = {"selector": {"matchLabels": {"app": "web"}}, "triggers": {"configChange": change}}
+    spec: Json = {"selector": {"matchLabels": {"app": "web"}}, "triggers": {"configChange": change}}
+    spec |= {"budget": {"maxUnavailable": "100%"}}
     policy = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "web"}, "spec": spec}
     async with daemons(cluster, tmp_path):
         await cluster.client.create(POLICIES, cluster.namespace, policy)
