@@ -214,8 +214,9 @@ def test_an_image_that_is_present_for_long_is_given_only_within_the_budgets() ->
         assert (patched(fresh), stopped(fresh)) == (["web-0"], [])
     for within in (plan(60, pod, other), plan(60, replace(pod, ready=False), other, allowed=0)):
         assert (patched(within), stopped(within)) == (["web-0"], [])
-    became_ready = plan(5, replace(pod, ready_since=NOW - timedelta(seconds=2)), other, allowed=0)
-    assert (patched(became_ready), stopped(became_ready)) == ([], ["web-0"]), "its request used no budget"
+    for seconds in (2, 5):  # after its request, or in the same second
+        became_ready = plan(5, replace(pod, ready_since=NOW - timedelta(seconds=seconds)), other, allowed=0)
+        assert (patched(became_ready), stopped(became_ready)) == ([], ["web-0"]), "its request used no budget"
     third = replace(down, pod=replace(down.pod, name="web-2", uid="uid-web-2"))
     assert stopped(plan(60, pod, down, third)) == ["web-0"], "the limit of the run itself is used up"
     both = world((pod, down), present(of, pod, 60), asked(of, down))

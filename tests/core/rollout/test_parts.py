@@ -107,6 +107,19 @@ def test_each_step_begins_when_the_pods_of_the_one_before_are_done() -> None:
     assert (found.end, found.part.number, found.part.state) == (End.DONE, 2, PartState.OVER)
 
 
+def test_the_last_pod_of_the_last_step_is_still_to_come() -> None:
+    of = stepped(steps=(5,), judge=10)
+    found = planned(rested(world_of(of, *map(recreated, PODS[:5]))), of)
+    assert (found.part.number, found.part.state) == (1, PartState.OPEN)
+    assert chosen(found) == ["web-5"]
+
+
+def test_two_steps_are_named() -> None:
+    of = stepped(steps=(1,), step_pause=60)
+    found = planned(world_of(of, recreated(PODS[0])), of)
+    assert found.wait.why.startswith("step 1 of 2 is done")
+
+
 def test_a_pod_that_was_deleted_leaves_its_place_to_another_one() -> None:
     of = stepped()
     gone = World(PODS[1:], (failed(of, PODS[0], Reason.POD_GONE),))

@@ -34,6 +34,21 @@ def test_a_pod() -> None:
     assert read_member({"status": {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}}).disrupted
 
 
+@pytest.mark.parametrize(
+    ("state", "restarts", "mounted"),
+    [("running", 0, True), ("running", 1, False), ("terminated", 0, False), ("waiting", 0, False)],
+)
+def test_files_were_mounted_before_a_container_that_runs_for_the_first_time(
+    state: str, restarts: int, mounted: bool
+) -> None:
+    status = {"name": "app", "containerID": "c://1", "restartCount": restarts}
+    status["state"] = {state: {"startedAt": "2026-01-01T00:00:05Z"}}  # type: ignore[assignment]
+    created = "2026-01-01T00:00:00Z"
+    obj = {"metadata": {"creationTimestamp": created}, "status": {"containerStatuses": [status]}}
+    found = read_member({**obj, "spec": {"containers": [{"name": "app"}]}})
+    assert found.mounted("app") == (parse_time(created) if mounted else None)
+
+
 @pytest.mark.parametrize("odd", [{}, {"metadata": None, "status": []}, {"metadata": {"ownerReferences": [1, {}]}}])
 def test_an_odd_pod_is_as_if_all_were_absent(odd: dict[str, Any]) -> None:
     found = read_member(odd)
@@ -162,6 +177,14 @@ def workload(kind: str, spec: dict[str, Any], status: dict[str, Any], generation
         (workload("StatefulSet", {"replicas": 3, "updateStrategy": {"type": "OnDelete"}}, {"updatedReplicas": 1}), ""),
         (workload("DaemonSet", {}, {"desiredNumberScheduled": 4, "updatedNumberScheduled": 4}), ""),
         (workload("DaemonSet", {}, {"desiredNumberScheduled": 4}), "0 of 4 pods are updated"),
+        (  # those below the partition have the old template for good
+            workload(
+                "StatefulSet",
+                {"replicas": 3, "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}},
+                {"replicas": 3, "updatedReplicas": 1, "currentRevision": "a", "updateRevision": "b"},
+            ),
+            "",
+        ),
         (workload("ReplicaSet", {"replicas": 3}, {"replicas": 3}), ""),
         (workload("Job", {"parallelism": 2}, {}), ""),
         (

@@ -20,7 +20,7 @@ from crrd.core.rollout.image.steps import (
     pods_over_budget,
     prepare_pods,
 )
-from crrd.core.rollout.kind import NO_STEPS, Choice, Kind, LastStep, Prepared, Steps
+from crrd.core.rollout.kind import Choice, Kind, LastStep, Prepared, Steps
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.requests import GivenImage, RunRequest
 from crrd.core.rollout.rows import Row
@@ -97,8 +97,7 @@ class NewImage(Kind):
             problem = f"a write was not sent, because a controller would replace pods after it: {why}; report this"
             by_hand = f", and finish by hand: {self.facts.release_command}" if self.facts.is_held else ""
             return LastStep(problem=f"{problem}{by_hand}")
-        steps = ImageSteps(adoption=adoption) if not adoption.problem else NO_STEPS
-        return LastStep(adoption.phase, steps, adoption.wait, adoption.problem)
+        return LastStep(adoption.phase, ImageSteps(adoption=adoption), adoption.wait, adoption.problem)
 
     def steps_at_end(self, rows: tuple[Row, ...]) -> Steps:
         """See Kind."""
