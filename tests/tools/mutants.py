@@ -70,6 +70,8 @@ EQUIVALENT: dict[str, str] = {
         "a pod whose turn can come is one itself",
     "core/rollout/state.py: False -> True: ready: bool = False": "who reads a pod always says it",
     "core/rollout/workload.py: 0 -> 1: desired: int = 0": "who reads a workload always says it",
+    "core/rollout/standing.py: condition false: if known is not None and known[0] is member and (known[1] is":
+        "speed only",
     "core/rollout/standing.py: condition true: if context != self._context:": "speed only",
     "core/rollout/limits.py: 60.0 -> 61.0: NODE_SECONDS = 60.0": "nobody is promised a second of it",
     "core/recreate/stop.py: 1000 -> 1001: return base * (1 + RETRY_JITTER * (crc32(f'{salt}/{attempts}":

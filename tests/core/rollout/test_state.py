@@ -42,7 +42,7 @@ def test_files_were_mounted_before_a_container_that_runs_for_the_first_time(
     state: str, restarts: int, mounted: bool
 ) -> None:
     status = {"name": "app", "containerID": "c://1", "restartCount": restarts}
-    status["state"] = {state: {"startedAt": "2026-01-01T00:00:05Z"}}  # type: ignore[assignment]
+    status["state"] = {state: {"startedAt": "2026-01-01T00:00:05Z"}}
     created = "2026-01-01T00:00:00Z"
     obj = {"metadata": {"creationTimestamp": created}, "status": {"containerStatuses": [status]}}
     found = read_member({**obj, "spec": {"containers": [{"name": "app"}]}})
