@@ -8,9 +8,11 @@ import pytest
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import Action, Request, StartTimes, StatePhase, Status, Strategy
+from crrd.core.recreate.declared import Reload
+from crrd.core.recreate.observation import HookResult
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import ApiUnavailableError
-from tests.support.standins import MemoryNode
+from tests.support.standins import MemoryNode, OneRecorder
 from tests.support.worlds import request
 
 pytestmark = pytest.mark.virtual_time
@@ -103,7 +105,13 @@ async def test_without_an_annotation_it_waits_for_kubelets_own_sync() -> None:
 
 
 async def test_a_reload_that_fails_fails_the_request() -> None:
-    async with ReloadingNode() as node:
+    counted: list[tuple[str, str]] = []
+
+    class Listener(OneRecorder):
+        def reload_ended(self, reload: Reload, result: HookResult) -> None:
+            counted.append((reload.kind, result.error))
+
+    async with ReloadingNode(recorder=Listener()) as node:
         node.reload_error = "exec ended with exit code 1: unknown directive"
         node.post(asked())
         status = await node.completed()
@@ -111,6 +119,7 @@ async def test_a_reload_that_fails_fails_the_request() -> None:
         assert (state.phase, state.reason) == (StatePhase.FAILED, Reason.RELOAD_FAILED)
         assert state.message.endswith("exec ended with exit code 1: unknown directive")
         assert len(node.reloads) == 1
+        assert counted == [("signal", node.reload_error)]
         node.assert_untouched()
 
 

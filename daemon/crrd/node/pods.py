@@ -229,7 +229,7 @@ class Pods:
 def _merged(previous: Request, request: Request, own_pins: bool) -> Request:
     """Return a new version of a request. Its pins stay, even if another client changes them."""
     if request.spoilt and not previous.error:
-        request = replace(request, error="", spoilt=False)  # a valid version is known
+        request = replace(request, error="")  # a valid version is known
     return request if own_pins else request.with_pins_of(previous)
 
 

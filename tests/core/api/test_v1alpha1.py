@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -536,6 +537,15 @@ def test_a_change_of_the_reason_alone_is_no_change() -> None:
 
 TIMES = st.sampled_from(["", "2026-01-02T03:04:05Z", "2026-01-02T03:04:05.678901Z", "2026-01-02T03:04:05+02:00"])
 START_TIMES = st.builds(StartTimes, TIMES, TIMES)
+
+
+@pytest.mark.parametrize(
+    ("found", "unpinned"), [({"app": Pin("c://1")}, False), ({}, True), ({"app": Pin("c://2")}, True)]
+)
+def test_pins_that_another_client_changes_are_written_again(found: dict[str, Pin], unpinned: bool) -> None:
+    pins = {"app": Pin("c://1")}
+    request = replace(parse_request(sound()), pinned=found).with_pins_of(replace(parse_request(sound()), pinned=pins))
+    assert (request.pinned, request.unpinned) == (pins, unpinned)
 
 
 @given(st.dictionaries(NAMES, st.tuples(PINS, START_TIMES), max_size=3))

@@ -584,6 +584,7 @@ class TestRestartPolicy:
         view = pod(replace(ended("old", RestartPolicy.NEVER), exit_code=137, restart_rules=rules))
         left = one(request(status=recreating(killed())), exited("old"), pod=view, kubelet_minor=35)
         assert written(left).states[0].reason is Reason.LEFT_DOWN
+        assert Reason.NOT_RESTARTABLE.say() in written(left).states[0].message
 
     def test_a_hook_that_begins_as_another_container_fails_has_its_stop(self) -> None:
         view = pod(PodContainer("a"), PodContainer("b", restart_policy=RestartPolicy.NEVER))

@@ -310,6 +310,7 @@ def test_a_container_that_kubelet_may_be_stopping_is_not_done_because_it_has_the
     kept = instance("old", image=NEW)
     early = one(asked(), view, kept, pod_at=NOW)
     assert (state(early).phase, early.wake_at) == (StatePhase.RECREATING, NOW + 20 + STOP_SPARE)
+    assert early.poll_runtime
     for decision in (
         one(asked(), view, kept, pod_at=NOW - 20 - STOP_SPARE),
         one(asked(), replace(view, spec_observed=True), kept, pod_at=NOW),
