@@ -427,6 +427,7 @@ def _enter(folder: Path) -> None:
     sys.path[:] = [str(folder / each) for each in own] + [
         entry for entry in sys.path if entry not in ("", *(str(ROOT / each) for each in own))
     ]
+    os.environ["CI"] = "true"  # properties have the same examples each time
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[: len(own)])
     ours = ("tests", "crrd", "crrd_forecast", "crrd_localnode", "cri_stubs")
     for name in [name for name in sys.modules if name.split(".")[0] in ours]:
