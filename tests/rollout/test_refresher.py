@@ -71,9 +71,10 @@ async def refreshed(api: Api, display: Lines, plan: Plan = PLAN) -> list[tuple[s
     return [(uid, each.token, each.problem) for uid, each in known.state().refreshes.items()]
 
 
-async def test_one_annotation_is_written() -> None:
+@pytest.mark.parametrize("plan", [PLAN, Plan((), steps=FileSteps(starting=cast("FileSteps", PLAN.steps).due))])
+async def test_one_annotation_is_written(plan: Plan) -> None:
     api, display = Api(), Lines()
-    assert await refreshed(api, display) == [("uid-web-0", TOKEN, "")]
+    assert await refreshed(api, display, plan) == [("uid-web-0", TOKEN, "")]
     assert api.written == [{"metadata": {"uid": "uid-web-0", "annotations": {ANNOTATION_REFRESH: TOKEN}}}]
     assert display.lines == []
 

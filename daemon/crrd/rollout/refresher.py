@@ -62,7 +62,8 @@ class FileRefresher(KindWriter):
         """Begin to set the annotations of a plan's pods. Raises the error that has ended this for one of them."""
         self._waits = run.options.reload
         self._work.raise_error()
-        for row, token in plan.steps.due if isinstance(plan.steps, FileSteps) else ():
+        steps = plan.steps if isinstance(plan.steps, FileSteps) else FileSteps()
+        for row, token in (*steps.due, *steps.starting):
             self._work.begin(row.uid, partial(self._refresh, row, token))
 
     async def cancel(self) -> None:

@@ -86,6 +86,36 @@ def test_a_pod_that_cannot_be_patched_is_restarted_without() -> None:
     assert (due(found), chosen(found)) == ([], ["web-0"])
 
 
+def starting(found: Plan) -> list[str]:
+    return [row.pod for row, _ in file_steps(found).starting]
+
+
+def test_a_container_in_its_back_off_gets_new_files_before_kubelet_starts_it() -> None:
+    """It would count as having the change, with files as old as its last start."""
+    down = container(running=False)
+    pod = replace(member("web-0", down), config={"app": (FILE,)})
+    found = planned(world(pod, readers()[1]), of_policy())
+    assert (due(found), starting(found), chosen(found)) == (["web-1"], ["web-0"], [])
+    ((_, own),) = file_steps(found).starting
+    assert own == token(of_policy())
+    again = planned(world(pod, readers()[1], web_0=FileRefresh(own, 0.0)), of_policy())
+    assert starting(again) == []
+    edited_again = world(pod, readers()[1], web_0=FileRefresh(own, 60.0), at=LATER)
+    assert starting(planned(edited_again, of_policy())) == ["web-0"]
+
+
+@pytest.mark.parametrize("uses", [(ENV,), ()])
+def test_one_that_has_no_changed_files_is_left_alone(uses: tuple[Reference, ...]) -> None:
+    pod = replace(member("web-0", container(running=False)), config={"app": uses})
+    assert starting(planned(world(pod, readers()[1]), of_policy())) == []
+
+
+def test_files_of_another_container_do_not_count_for_one_that_is_down() -> None:
+    """Only the container that is down is meant."""
+    pod = replace(member("web-0", container(running=False), container("side")), config={"side": (FILE,)})
+    assert starting(planned(world(pod, readers()[1]), of_policy())) == []
+
+
 @pytest.mark.parametrize(
     ("of", "uses"),
     [

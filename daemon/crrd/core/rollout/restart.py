@@ -24,7 +24,7 @@ from crrd.core.rollout.kind import NO_STEPS, Choice, Kind, Prepared, Steps
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
-from crrd.core.rollout.skips import barred
+from crrd.core.rollout.skips import barred, wanted
 from crrd.core.rollout.state import Extra, Member, World
 from crrd.core.rollout.waits import Skip, Wait, WaitReason
 from crrd.kubelet.version import known_minor
@@ -55,6 +55,7 @@ class FileSteps(Steps):
     """Pods whose files are refreshed now, each with its token."""
 
     due: tuple[tuple[Row, str], ...] = ()
+    starting: tuple[tuple[Row, str], ...] = ()  # Pods that the run leaves, because kubelet is about to start them again
 
     @property
     def new_pods(self) -> tuple[str, ...]:
@@ -132,7 +133,24 @@ class Restart(Kind):
                 waiting.append(row.uid)
                 times.append(now + timedelta(seconds=self.refresh_seconds - known.age))
         waits = dict.fromkeys(waiting, Wait.of(WaitReason.FILES))
-        return Prepared(tuple(ready), waits, FileSteps(tuple(due)), wake_at=min(times, default=None))
+        steps = FileSteps(tuple(due), tuple(self._starting(rows, files)))
+        return Prepared(tuple(ready), waits, steps, wake_at=min(times, default=None))
+
+    def _starting(self, rows: Iterable[Row], files: Files) -> Iterator[tuple[Row, str]]:
+        """Yield the pods with a container that kubelet starts later, for example because of its back-off.
+
+        The container then counts as having the change. kubelet may not sync its pod before that start, which would be
+        too late for the files.
+        """
+        for row in rows:
+            if row.skip is Skip.NOT_RUNNING and row.member is not None:
+                chosen = (each for each in wanted(self.run, row.member) if not self.has_instance(each))
+                token, known = (
+                    self._token(replace(row, containers=tuple(each.name for each in chosen))),
+                    files.refreshes,
+                )
+                if token and (row.uid not in known or known[row.uid].token != token):
+                    yield row, token
 
     def shown(self) -> tuple[World, Run]:
         """See Kind."""
