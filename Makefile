@@ -49,7 +49,7 @@ test: $(READY) runtime ## Run all tests, real containerd included where it can b
 	$(BIN)/coverage report --include='$(PURE)' --fail-under=100
 	$(BIN)/coverage report --omit='$(PURE)' --fail-under=90
 
-soak: $(READY) ## Run the node daemon's simulation until stopped (SCHEDULES=100000 for so many, DAYS=20 for long ones, KIND=images, KIND=pods, SEED=n to tell one)
+soak: $(READY) ## Run the node daemon's simulation until stopped (SCHEDULES=100000 for so many, DAYS=20 for long ones, KIND=images, pods or changes, SEED=n to tell one)
 	@SEED=$(SEED) SCHEDULES=$(SCHEDULES) DAYS=$(DAYS) KIND=$(KIND) $(BIN)/python -m tests.simulation
 
 lint: $(READY) ## Check style, types and the direction of imports

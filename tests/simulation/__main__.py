@@ -1,6 +1,7 @@
 """`make soak`: runs schedules until stopped, or SCHEDULES of them, on all cores. `make soak SEED=n` shows one run.
-`make soak DAYS=20` runs this many schedules of a day each, `make soak KIND=images` those of runs with an image, and
-`make soak KIND=pods` those with requests for whole pods.
+`make soak DAYS=20` runs this many schedules of a day each, `make soak KIND=images` those of runs with an image,
+`make soak KIND=pods` those with requests for whole pods, and `make soak KIND=changes` those of policies for changed
+configuration.
 
 A failed schedule is shrunk and its story printed, once for each kind of failure. The figures at the end are those of
 docs/reliability.md.
@@ -72,12 +73,19 @@ def chunk_of_pods(first: int) -> Tally:
     return _tally(map(_maker("pods"), range(first, first + CHUNK)))
 
 
+def chunk_of_changes(first: int) -> Tally:
+    """Run the schedules of some seeds for policies that bring changes of configuration."""
+    return _tally(map(_maker("changes"), range(first, first + CHUNK)))
+
+
 def _maker(kind: str) -> "Callable[[int], Schedule]":
-    from tests.simulation.maker import day, schedule  # noqa: PLC0415 - only child processes need it
+    from tests.simulation.change_plots import changes  # noqa: PLC0415 - only child processes need it
+    from tests.simulation.maker import day, schedule  # noqa: PLC0415
     from tests.simulation.pod_plots import pod_restarts  # noqa: PLC0415
     from tests.simulation.shop_plots import image_run  # noqa: PLC0415
 
-    return {"days": day, "images": image_run, "pods": pod_restarts}.get(kind, schedule)
+    makers = {"days": day, "images": image_run, "pods": pod_restarts, "changes": changes}
+    return makers.get(kind, schedule)
 
 
 def _tally(plans: Iterable["Schedule"]) -> Tally:
@@ -113,8 +121,8 @@ def soak(schedules: int | None, first: int, *, kind: str = "schedules") -> int:
     """Run schedules, show the progress and print failures. Return the exit code."""
     from tests.simulation.shrink import sort_of  # noqa: PLC0415
 
-    of_kind = {"days": (one_day, 1), "images": (chunk_of_images, CHUNK), "pods": (chunk_of_pods, CHUNK)}
-    some, step = of_kind.get(kind, (chunk, CHUNK))
+    chunks = {"images": chunk_of_images, "pods": chunk_of_pods, "changes": chunk_of_changes}
+    some, step = (one_day, 1) if kind == "days" else (chunks.get(kind, chunk), CHUNK)
     seeds: Iterator[int] = iter(range(first, first + schedules, step)) if schedules else count(first, step)
     total, told = Tally(), set[str]()
     began = time.perf_counter()

@@ -140,7 +140,8 @@ class ApiServer:
 
     def send(self, life: "Life", sent: Sent, reply: Reply) -> None:
         """Handle one request of the daemon."""
-        sorts = _RUN_SORTS if life.shops and not sent.path.endswith("/events") else {"PATCH": "write", "POST": "events"}
+        runs = life.shops or (not life.judged and self._world.setup.changes is not None)
+        sorts = _RUN_SORTS if runs and not sent.path.endswith("/events") else {"PATCH": "write", "POST": "events"}
         sort = sorts.get(sent.method, "watch" if "watch" in sent.query else "read")
         self._show(life, sort, sent, reply)
         if not life.judged and self._world.teams.hangs(sent):
@@ -286,10 +287,12 @@ class ApiServer:
         """Create a request of a run, or a pull pod."""
         body, dry_run = json.loads(sent.body or b"{}"), "dryRun" in sent.query
         name, shop = body["metadata"]["name"], self._world.shop
-        if life.judged or kind not in (PLURAL, "pods"):
+        if life.judged or kind not in (PLURAL, "pods", "controllerrevisions"):
             return 405, status(405, "MethodNotAllowed", "the server does not allow this method on the resource")
         if self.store.get(kind, f"{namespace}/{name}") is not None:
             return 409, status(409, "AlreadyExists", f'{kind} "{name}" already exists', name)
+        if kind == "controllerrevisions":
+            return 201, self._world.changes.keep(body, namespace)
         if namespace == SHOP:
             create = shop.create_request if kind == PLURAL else shop.create_pull_pod
             return create(body, dry_run=dry_run)
@@ -313,6 +316,8 @@ class ApiServer:
     def _patch(self, life: "Life", kind: str, obj: Object, sub: str, patch: Mapping[str, Any]) -> tuple[int, Object]:
         if kind == PLURAL:
             self._touch(obj)
+        elif kind == "configmaps":
+            self._world.changes.race()
         obj = self.store.get(kind, key_of(obj)) or obj
         name, meta = obj["metadata"]["name"], patch.get("metadata", {})
         if meta.get("resourceVersion", obj["metadata"]["resourceVersion"]) != obj["metadata"]["resourceVersion"]:
@@ -331,6 +336,7 @@ class ApiServer:
             new = {**obj, "status": self._pruned(written) if kind == PLURAL else written}
         else:
             new = merged(obj, {key: value for key, value in patch.items() if key != "status"})
+            new = self._world.changes.written(obj, new, patch) if kind == "configmaps" else new
         if life.judged and is_own(new):
             self._world.judge.written(life, obj, new, sub)
         elif sub == "status" and kind == PLURAL and is_own(new) and new["status"].get("phase") == "Completed":

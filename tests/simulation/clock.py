@@ -79,7 +79,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def own_wall(self) -> float:
         """Return the wall clock of the calling process' machine."""
         life = LIFE.get(None)
-        return self.wall() - (0.0 if life is None or life.on_node else self.wall_offset)
+        return self.wall() if life is None or life.on_node else self.true_wall() + life.skew
 
     def true_wall(self) -> float:
         """Return the other machines' wall clock in Unix seconds."""

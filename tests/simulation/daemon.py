@@ -38,6 +38,7 @@ from crrd.manager.lifecycle import LifecycleController
 from crrd.manager.policies.controller import PolicyController
 from crrd.node.daemon import NodeConfig, NodeDaemon
 from tests.simulation.channel import LIFE, Channel
+from tests.simulation.metrics import PROMETHEUS
 from tests.simulation.network import NETWORK, Reply, Sent, Session, open_connection
 from tests.simulation.schedule import NODE, RUNTIME
 from tests.simulation.store import Object, Passes
@@ -86,6 +87,7 @@ class Life:
     on_node = True  # Whether it runs on the node, whose clock is sometimes set
     judged = True
     shops = False  # Whether it is a run on the shop's pods
+    skew = 0.0  # The error of its machine's wall clock in seconds, unless it is on the node
 
     def __init__(self, world: "SimulatedWorld", number: int) -> None:
         self.world = world
@@ -260,6 +262,10 @@ class Manager(Life):
         if method in ("error", "exception", "critical"):
             self.world.broken(f"the manager did not foresee this: {event}")
 
+    def trapped(self, sent: Sent, when: str) -> bool:
+        """See Life."""
+        return self.world.changes.trapped(self, sent, when)
+
     async def product(self) -> None:
         """See Life."""
         clock = ServerClock()
@@ -269,7 +275,8 @@ class Manager(Life):
             group.create_task(events.run())
             group.create_task(LifecycleController(client, events, clock).run(Health()))
             if self.world.setup.policies:
-                policies = PolicyController(other, events, clock, account="crrd:manager", on_run=lambda *_: None)
+                options: Any = {"account": "crrd:manager", "judge_addresses": (PROMETHEUS,)}
+                policies = PolicyController(other, events, clock, on_run=lambda *_: None, **options)
                 group.create_task(policies.run(Health()))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from crrd.core.api.types import PLURAL
 from tests.simulation.apiserver import ApiServer
+from tests.simulation.changes import Changing
 from tests.simulation.clock import SimulatedLoop
 from tests.simulation.containers import Containers
 from tests.simulation.cri import Cri
@@ -38,6 +39,7 @@ class Happenings:
     cluster: SimulatedUsers
     teams: Teams
     shop: Shop
+    changes: Changing
     api: ApiServer
     life: Life | None
     manager: Manager
@@ -60,7 +62,7 @@ class Happenings:
     def kill(self, away: float) -> None:
         raise NotImplementedError
 
-    def lead(self) -> None:
+    def lead(self, *, beside: bool = False) -> None:
         raise NotImplementedError
 
     def double(self, seconds: float) -> bool:
@@ -91,6 +93,8 @@ class Happenings:
             self.cri.rule(kind, about)
         elif kind.startswith("shop_"):
             self.faults[kind] += self.shop.happen(kind.removeprefix("shop_"), about)
+        elif kind.startswith("change_"):
+            self.faults[kind] += self.changes.happen(kind.removeprefix("change_"), about)
         elif getattr(self, f"_do_{kind}")(about) is not False and kind not in ("create", "kill"):
             self.faults[kind] += 1
 

@@ -216,6 +216,8 @@ class Judge(PodJudge):
         if container is None:
             self.broken(f"{call.method} of {call.message.container_id}, which never was")
             return
+        if self._world.changes.judges(container):
+            return
         owners = self._owners(call.life, container)
         if call.method == "StopContainer":
             hooked, said = self._hooked(container), self._said.get(container.id)

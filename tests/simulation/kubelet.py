@@ -64,6 +64,7 @@ class SimulatedKubelet:
         shape = PodShape(meta["name"], "Always", shop.containers, grace=3, gate=shop.gate)
         pod = Pod(shape, meta["uid"], meta["uid"], f"10.0.0.{self._made}", meta["namespace"], images)
         self.pods[pod.runtime_uid] = pod
+        self._world.changes.mount(pod)
         self._later(self._sync, pod)
 
     def see(self, obj: Any) -> None:
@@ -325,7 +326,9 @@ class SimulatedKubelet:
         attempt = pod.attempts.get(shape.name, -1) + 1
         pod.attempts[shape.name] = attempt
         pod.waiting.pop(shape.name, None)
-        return self._world.containers.create(pod, shape, attempt)
+        made = self._world.containers.create(pod, shape, attempt)
+        self._world.changes.created(pod, made)
+        return made
 
     def look(self, pod: Pod, *, seconds: float = STATUS_SECONDS) -> None:
         """Sync a pod later."""
@@ -345,6 +348,7 @@ class SimulatedKubelet:
             self._world.containers.abandon(made, START_ERROR)
             return
         self._world.containers.start(made)
+        self._world.changes.started(pod, made)
         self._later(self._sync, pod, seconds=made.shape.ready_seconds + STATUS_SECONDS)
         if made.shape.successors == "flaps" and made.attempt:
             for turn in range(1, FLAPS + 1):
@@ -462,9 +466,10 @@ class SimulatedKubelet:
             part["state"] = {"terminated": {"exitCode": newest.exit_code, "containerID": part["containerID"]}}
         return part
 
-    @staticmethod
-    def _is_ready(container: Container, age: float) -> bool:
+    def _is_ready(self, container: Container, age: float) -> bool:
         """Whether its probe succeeds, so many seconds after its start."""
+        if not self._world.changes.may_be_ready(container):
+            return False
         how, turn = container.shape.successors if container.attempt else "", int(age / FLAP_SECONDS)
         if how == "never" or (how == "flaps" and turn % 2 and turn < FLAPS):
             return False

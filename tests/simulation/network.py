@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, Protocol, Self
 
 import aiohttp
@@ -177,13 +178,16 @@ class Session:
     def get(self, url: URL | str, **options: Any) -> _Getting:
         return self.request("GET", url, **options)
 
+    def post(self, url: URL | str, **options: Any) -> _Getting:
+        return self.request("POST", url, **options)
+
     async def _request(
         self,
         method: str,
         url: URL,
         *,
         params: Mapping[str, str] | None = None,
-        data: bytes | None = None,
+        data: bytes | BytesIO | None = None,
         timeout: aiohttp.ClientTimeout | None = None,  # noqa: ASYNC109 - aiohttp's
         **_: Any,
     ) -> Response:
@@ -200,7 +204,8 @@ class Session:
             silence = loop.call_later(limits.sock_read, reply.fail, late)
         query = dict(params) if params else dict(url.query)
         try:
-            self._network.send(Sent(method, url.host or "", url.path, query, data, url.port), reply)
+            body = data.read() if isinstance(data, BytesIO) else data
+            self._network.send(Sent(method, url.host or "", url.path, query, body, url.port), reply)
             response = await reply.future
         finally:
             for pending in (timer, silence):

@@ -87,6 +87,38 @@ class Shop:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyShape:
+    """A policy that restarts one container of the shop's pods when its ConfigMap changes (`changes`)."""
+
+    name: str
+    container: str
+    steps: tuple[int | str, ...] = ()
+    pause: int | None = None  # Seconds after each step
+    confirms: bool = False  # Whether the owner allows each step
+    judge: int = 0  # Seconds of the judgement, 0 for none
+    max_restarts: int = 0
+    failure_limit: int = 3
+    metric: str = ""  # Its form: each value of a vector must hold (`vector`), or a difference (`baseline`)
+    restores: bool = False
+    after: tuple[str, ...] = ()
+    settle: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """A ConfigMap of the shop's containers, and the policies that bring its changes."""
+
+    policies: tuple[PolicyShape, ...]
+    uses: Mapping[str, str]  # Container -> how it has the data: env, file or subPath
+    keyed: bool = True  # Whether containers use one key of it alone
+    falls: float = 4.0  # Seconds after which a program with one kind of bad data ends
+    lag: float = 0.1  # Seconds by which kubelet's ConfigMaps are late
+    refresh: float = 0.5  # Seconds of kubelet's refresh of files
+    period: float = 75.0  # Seconds between two of them without a cause
+    scrape: float = 1.0  # Seconds by which metrics are late
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """The constants of a run."""
 
@@ -108,6 +140,7 @@ class Setup:
     policies: bool = False  # Whether the manager also carries out policies
     in_pieces: bool = False  # Whether a watch's lines arrive in pieces
     shop: Shop | None = None
+    changes: Changes | None = None
 
     @property
     def size(self) -> int:

@@ -16,6 +16,7 @@ import jsonpatch
 
 from crrd.core.admission.rules import Denied
 from crrd.core.api.types import API_VERSION, KIND, LABEL_READINESS_GATE, NODE_DAEMONS, PLURAL, READINESS_GATE
+from crrd.core.policy.stored import LABEL_KEPT
 from crrd.core.rollout.image.pull import LABEL_PULL
 from crrd.core.rollout.image.template import LABEL_ADOPTING
 from tests.simulation.answers import status
@@ -47,7 +48,7 @@ class _Objects(MutableMapping[str, Json]):
     def __getitem__(self, key: str) -> Json:
         plural, _, name = key.partition("/")
         obj = self._world.store.get(plural, f"{SHOP}/{name}")
-        if obj is None or _is_pull(obj):
+        if obj is None or _is_foreign(obj):
             raise KeyError(key)
         return copy.deepcopy(dict(obj))
 
@@ -70,7 +71,7 @@ class _Objects(MutableMapping[str, Json]):
     def __iter__(self) -> Iterator[str]:
         for plural in KINDS:
             for obj in self._world.store.all(plural):
-                if obj["metadata"].get("namespace") == SHOP and not _is_pull(obj):
+                if obj["metadata"].get("namespace") == SHOP and not _is_foreign(obj):
                     yield f"{plural}/{obj['metadata']['name']}"
 
     def __len__(self) -> int:
@@ -122,6 +123,7 @@ class Shop(Runs):
         pod_spec: Json = {"restartPolicy": "Always", "containers": containers}
         if shop.gate:
             pod_spec["readinessGates"] = [{"conditionType": READINESS_GATE}]
+        self._world.changes.add_uses(pod_spec)
         template = {"metadata": {"labels": {"app": "web"}}, "spec": pod_spec}
         spec = {"replicas": shop.replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template}
         if shop.kind != "Deployment":
@@ -137,6 +139,7 @@ class Shop(Runs):
             self._world.store.create("poddisruptionbudgets", {"metadata": meta, "spec": wants})
         meta = {"name": "web", "uid": "uid-web", "generation": 1}
         self.played.put(self.played.own, {"metadata": meta, "spec": spec})
+        self._world.changes.open()
 
     # The controllers, and kubelet's view.
 
@@ -191,6 +194,8 @@ class Shop(Runs):
             return
         if new["spec"] != old["spec"]:
             self._spec_changed(old, new)
+        if new["metadata"].get("annotations") != old["metadata"].get("annotations"):
+            self._world.changes.annotated(uid)
         if new["spec"] != old["spec"] or _gate_of(new) != _gate_of(old):
             self._world.loop.call_later(0.3, kubelet.see, new)
         if is_ready(new):
@@ -238,7 +243,8 @@ class Shop(Runs):
         away |= {uid for uid in names if uid in self._disturbed}
         open_requests = [each for each in self.requests() if each.get("status", {}).get("phase") != "Completed"]
         away |= {uid for each in open_requests for uid, name in names.items() if name == each["spec"]["podName"]}
-        if len(away - {own}) + 1 > self._most(shop):
+        is_down = self._world.setup.changes is not None and self._world.changes.judge.is_down(own)
+        if not is_down and len(away - {own}) + 1 > self._most(shop):
             others = sorted(names[uid] for uid in away - {own})
             self._world.broken(f"the run begins {pod['metadata']['name']} while {others} are unavailable")
 
@@ -262,6 +268,7 @@ class Shop(Runs):
         if dry_run:
             return 201, made
         self._check_begin(pod)
+        self._world.changes.begins(made, pod)
         return 201, self._world.store.create(PLURAL, made)
 
     def create_pull_pod(self, body: Object, *, dry_run: bool) -> tuple[int, Object]:
@@ -454,3 +461,8 @@ def _gate_of(pod: Object) -> list[str]:
 
 def _is_pull(obj: Object) -> bool:
     return LABEL_PULL in obj["metadata"].get("labels", {})
+
+
+def _is_foreign(obj: Object) -> bool:
+    """Whether the workload's controllers have nothing to do with an object."""
+    return _is_pull(obj) or LABEL_KEPT in obj["metadata"].get("labels", {})

@@ -6,7 +6,7 @@ from tests.simulation.maker import FAULTS, Maker
 from tests.simulation.schedule import ContainerShape, Schedule, Shop
 
 BEGIN = 10.0  # When the run starts
-_COMMON = (
+COMMON = (
     *("api_status", "api_hang", "api_cut", "api_refused", "api_lost", "api_slow", "api_foreign", "api_torn"),
     *("conflict", "stale", "expire", "drop_watches", "half_open", "kubelet_down", "kubelet_mute", "credentials"),
     *("cri_error", "cri_hang", "cri_slow", "cri_late", "cri_lost", "cri_down", "leader", "kill", "double", "term"),
@@ -40,8 +40,8 @@ def image_run(seed: int) -> Schedule:
         kind = random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         _add(maker, kind, shop)
     for _ in range(random.choice((0, 0, 0, 1, 2, 3))):
-        weights = [FAULTS[kind][0] for kind in _COMMON]
-        kind = random.choices(_COMMON, weights)[0]
+        weights = [FAULTS[kind][0] for kind in COMMON]
+        kind = random.choices(COMMON, weights)[0]
         FAULTS[kind][1](maker, kind, ())
     return maker.made(replace(maker.setup(()), shop=shop, stops_at_once=128))
 

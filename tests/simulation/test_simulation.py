@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 import crrd.node.execute
+from tests.simulation.change_plots import changes
 from tests.simulation.maker import day, schedule
 from tests.simulation.pod_plots import pod_restarts
 from tests.simulation.schedule import Event, Schedule
@@ -19,6 +20,7 @@ from tests.simulation.world import SimulatedWorld, collect, run
 SCHEDULES = 100  # Number of seeds in `make test`, one of them with a full node. `make soak` runs more
 IMAGE_RUNS = 6  # The same for runs with an image
 POD_RESTARTS = 40  # The same for requests for whole pods
+CHANGES = 6  # The same for policies that bring changes of configuration
 CHUNK = 50
 pytestmark = pytest.mark.usefixtures("unmeasured")
 
@@ -48,6 +50,12 @@ def test_restarts_of_whole_pods() -> None:
     """Requests for whole pods among the others. `make soak KIND=pods` runs more."""
     collect()
     tried(pod_restarts, range(POD_RESTARTS), "KIND=pods ")
+
+
+def test_policies_for_changed_configuration() -> None:
+    """Good data and bad, steps, judgements and the way back. `make soak KIND=changes` runs more."""
+    collect()
+    tried(changes, range(CHANGES), "KIND=changes ")
 
 
 @pytest.mark.parametrize("seed", [81, 219, 506, 3755])

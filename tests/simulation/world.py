@@ -16,6 +16,7 @@ from crrd.core.api.pod import has_gate, readiness_of
 from crrd.core.api.types import PLURAL
 from crrd.lib.errors import ConfigurationError
 from tests.simulation.apiserver import ApiServer
+from tests.simulation.changes import Changing
 from tests.simulation.clock import START, NothingLeftError, NoTimePassesError, SimulatedLoop, virtual_time
 from tests.simulation.containers import KILLED, Containers
 from tests.simulation.cri import Cri
@@ -26,6 +27,7 @@ from tests.simulation.judge import Judge
 from tests.simulation.kubelet import SimulatedKubelet
 from tests.simulation.manager import SimulatedUsers
 from tests.simulation.memory import remembered
+from tests.simulation.metrics import METRICS_HOST
 from tests.simulation.network import Reply, Response, Sent, refused
 from tests.simulation.sandboxes import Sandboxes
 from tests.simulation.schedule import LONG_GRACE, NAMESPACE, NODE, SHOP, Schedule, is_own
@@ -75,6 +77,7 @@ class SimulatedWorld(Happenings):
         self.teams = Teams(self)
         self.images = Images(self)
         self.shop = Shop(self)
+        self.changes = Changing(self)
         self.api = ApiServer(self)
         self.life: Life | None = None
         self.lives: list[Life] = []  # The lives that have not ended, sometimes two
@@ -85,6 +88,7 @@ class SimulatedWorld(Happenings):
         self.scheduled: Counter[str] = Counter()
         self.active = 0.0  # Virtual seconds from the start of the run until every request had ended
         self.objects = 0
+        self.led = False  # Whether there was ever a leader of the manager
         self._traps: list[list[Any]] = []
         self._lives = 0
         self._ending = False
@@ -132,6 +136,7 @@ class SimulatedWorld(Happenings):
         if (some := change.new or change.old) is not None and not is_own(some):
             if some["metadata"]["namespace"] == SHOP:
                 self.shop.changed(kind, change)
+                self.changes.changed(kind, change)
             return
         if kind == "pods":
             self.judge.pod_changed(change.old, change.new)
@@ -150,8 +155,11 @@ class SimulatedWorld(Happenings):
         self.lives = [*(each for each in self.lives if not each.dead), life]
         life.run().add_done_callback(lambda task: self._ended(life, task))
 
-    def lead(self) -> None:
-        """Start a leader of the manager."""
+    def lead(self, *, beside: bool = False) -> None:
+        """Start a leader of the manager, if there is none, or `beside` the present one."""
+        if self.led and not (beside or self.manager.dead):
+            return
+        self.led = True
         self.manager = manager = Manager(self, 0)
         manager.run().add_done_callback(lambda task: self._manager_ended(manager, task))
 
@@ -244,6 +252,9 @@ class SimulatedWorld(Happenings):
 
     def visit(self, life: Life, sent: Sent, reply: Reply) -> None:
         """Handle an HTTP call to another server than the API server."""
+        if sent.host == METRICS_HOST:
+            self.changes.metrics.visit(sent, reply)
+            return
         if sent.host == "127.0.0.1":
             if not self.kubelet.down:
                 life.knows_kubelet = True
@@ -292,7 +303,7 @@ class SimulatedWorld(Happenings):
                 strategy = event.about["strategy"]
                 own += strategy.get("unreadyGracePeriodSeconds", 0) + strategy.get("terminationGracePeriodSeconds", 30)
                 own += strategy.get("minStartedSeconds", 0) + 30 * len(event.about["containers"])
-        return PATIENCE + own
+        return PATIENCE + own + self.changes.patience
 
     def _settle(self, limit: float) -> None:
         """The last fault is over: wait until every request has ended."""
@@ -301,9 +312,10 @@ class SimulatedWorld(Happenings):
             return
         if self.life is not None and (why := self.life.dead_loop()):
             self.broken(f"/healthz is red: {why}")
-        if not (self.judge.finished and self.shop.finished):
+        if not (self.judge.finished and self.shop.finished and self.changes.finished):
             if self.loop.time() > limit:
                 self.judge.unfinished()
+                self.changes.unfinished()
                 self._end("")
                 return
             self.loop.call_later(2.0, self._settle, limit)

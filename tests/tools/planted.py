@@ -16,16 +16,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PATCHES = ROOT / "tests" / "mutants"
-SCHEDULES, OF_A_KIND = 1000, 300
+SCHEDULES, OF_A_KIND, OF_CHANGES = 1000, 300, 100
 FAST = ("core", "properties", "node", "kube", "cri", "lib")
 """Folders of the fast tests."""
 SECONDS = 600
 """For the simulation, and for the tests; what takes longer hangs, and counts as found."""
 _SIMULATION = f"""
 import sys
-from tests.simulation.__main__ import CHUNK, chunk, chunk_of_images, chunk_of_pods
+from tests.simulation.__main__ import CHUNK, chunk, chunk_of_changes, chunk_of_images, chunk_of_pods
+NUMBERS = {{chunk: {SCHEDULES}, chunk_of_images: {OF_A_KIND}, chunk_of_pods: {OF_A_KIND}}}
+NUMBERS[chunk_of_changes] = {OF_CHANGES}
 for first in range(0, {SCHEDULES}, CHUNK):
-    for some in (chunk, chunk_of_images, chunk_of_pods) if first < {OF_A_KIND} else (chunk,):
+    for some in (each for each, number in NUMBERS.items() if first < number):
         for seed, broken in some(first).failed[:1]:
             sys.exit(f"{{some.__name__}}, seed {{seed}}: {{broken}}")
 """
