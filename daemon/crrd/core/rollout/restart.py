@@ -144,12 +144,9 @@ class Restart(Kind):
         """
         for row in rows:
             if row.skip is Skip.NOT_RUNNING and row.member is not None:
-                chosen = (each for each in wanted(self.run, row.member) if not self.has_instance(each))
-                token, known = (
-                    self._token(replace(row, containers=tuple(each.name for each in chosen))),
-                    files.refreshes,
-                )
-                if token and (row.uid not in known or known[row.uid].token != token):
+                names = tuple(each.name for each in wanted(self.run, row.member) if not self.has_instance(each))
+                token, known = self._token(replace(row, containers=names)), files.refreshes.get(row.uid)
+                if token and (known is None or known.token != token):
                     yield row, token
 
     def shown(self) -> tuple[World, Run]:
