@@ -69,6 +69,25 @@ async def test_a_pod_that_crashes_halts_the_run_for_good(managed: Managed) -> No
     assert managed.cluster.stops == [(first, "app")] * 2, "only this pod has the data that were taken back"
 
 
+async def test_an_edit_of_the_policy_in_the_judgement_does_not_void_its_no(managed: Managed) -> None:
+    await changed(managed, budget=STEPS, judge={"for": "60s"})
+    await managed.cluster.stopped(1)
+    first, _ = managed.cluster.stops[0]
+    await managed.until(lambda status: "Judging" in ready(status).get("message", ""))
+    body = {"spec": {"budget": {**STEPS, "minReady": "1s"}}}
+    await managed.cluster.client.merge_patch(POLICIES, NAMESPACE, "web", body)
+    await managed.until(
+        lambda status: status.get("observedGeneration") == 2 and "Judging" in ready(status).get("message", "")
+    )
+    await managed.cluster.crash(first)
+    status = await managed.until(lambda status: judged(status).get("status") == "False")
+    assert ready(status)["reason"] == "RunFailed"
+    await managed.die()
+    await managed.lead()
+    await managed.until(lambda status: ready(status).get("reason") == "RunFailed")
+    assert managed.cluster.stops == [(first, "app")]
+
+
 async def test_what_the_owner_allows_early_does_not_overrule_a_judgement(managed: Managed) -> None:
     await changed(managed, budget={**STEPS, "confirmSteps": True}, judge={"for": "60s"})
     await managed.cluster.stopped(1)

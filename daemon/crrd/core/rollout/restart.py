@@ -91,13 +91,11 @@ class Restart(Kind):
         return why_not
 
     def is_concerned(self, member: Member, container: PodContainer) -> bool:
-        """Whether a container misses one of the run's changes, if it is only about containers that do."""
+        """Whether a container misses one of the changes that the run is about."""
         if self.run.only and member.pod.name not in self.run.only:
             return False
         started, uses = parse_time(container.started_at), member.config.get(container.name, ())
-        if not self.run.options.objects or started is None:
-            return True
-        return self._misses_change(uses, started, member.mounted(container.name))
+        return started is None or self._misses_change(uses, started, member.mounted(container.name))
 
     def is_recent(self, container: PodContainer) -> bool:
         """Whether a container has started since the time from which the run counts."""

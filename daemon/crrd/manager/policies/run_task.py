@@ -234,7 +234,10 @@ class RunTask:
 
     async def _end(self, plan: Plan) -> None:
         """Report how the run has ended, and record it in the policy's status."""
-        record, (end, message) = self.record, self._outcome(plan)
+        end, message = self._outcome(plan)
+        record = replace(
+            self.record, generation=self.policy.generation
+        )  # an edit before the end does not void a failure
         halted = end is End.HALTED
         failed = halted or end.metric == "failed"
         left = {row.pod for row in plan.rows if row.stage is Stage.PUT_OFF or row.is_odd}
