@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -53,29 +54,14 @@ class Tally:
         self.failed += other.failed
 
 
-def one_day(seed: int) -> Tally:
-    """Run the day of a seed."""
-    return _tally([_maker("days")(seed)])
+def chunk(kind: str, first: int) -> Tally:
+    """Run the schedules of some seeds, or the day of one."""
+    return _tally(map(_maker(kind), range(first, first + size_of(kind))))
 
 
-def chunk(first: int) -> Tally:
-    """Run the schedules of some seeds."""
-    return _tally(map(_maker("schedules"), range(first, first + CHUNK)))
-
-
-def chunk_of_images(first: int) -> Tally:
-    """Run the schedules of some seeds for runs with an image."""
-    return _tally(map(_maker("images"), range(first, first + CHUNK)))
-
-
-def chunk_of_pods(first: int) -> Tally:
-    """Run the schedules of some seeds with requests for whole pods."""
-    return _tally(map(_maker("pods"), range(first, first + CHUNK)))
-
-
-def chunk_of_changes(first: int) -> Tally:
-    """Run the schedules of some seeds for policies that bring changes of configuration."""
-    return _tally(map(_maker("changes"), range(first, first + CHUNK)))
+def size_of(kind: str) -> int:
+    """How many schedules a child process runs at a time."""
+    return 1 if kind == "days" else CHUNK
 
 
 def _maker(kind: str) -> "Callable[[int], Schedule]":
@@ -121,8 +107,7 @@ def soak(schedules: int | None, first: int, *, kind: str = "schedules") -> int:
     """Run schedules, show the progress and print failures. Return the exit code."""
     from tests.simulation.shrink import sort_of  # noqa: PLC0415
 
-    chunks = {"images": chunk_of_images, "pods": chunk_of_pods, "changes": chunk_of_changes}
-    some, step = (one_day, 1) if kind == "days" else (chunks.get(kind, chunk), CHUNK)
+    step = size_of(kind)
     seeds: Iterator[int] = iter(range(first, first + schedules, step)) if schedules else count(first, step)
     total, told = Tally(), set[str]()
     began = time.perf_counter()
@@ -138,7 +123,7 @@ def soak(schedules: int | None, first: int, *, kind: str = "schedules") -> int:
     with pool, Progress(*columns, console=console) as progress:
         bar = progress.add_task("schedules", total=schedules, rate="")
         try:
-            for tally in pool.imap_unordered(some, seeds):
+            for tally in pool.imap_unordered(partial(chunk, kind), seeds):
                 total.add(tally)
                 rate = total.schedules / (time.perf_counter() - began)
                 progress.update(bar, completed=total.schedules, rate=f"{rate:.0f}/s, {len(total.failed)} failed")

@@ -23,13 +23,12 @@ SECONDS = 600
 """For the simulation, and for the tests; what takes longer hangs, and counts as found."""
 _SIMULATION = f"""
 import sys
-from tests.simulation.__main__ import CHUNK, chunk, chunk_of_changes, chunk_of_images, chunk_of_pods
-NUMBERS = {{chunk: {SCHEDULES}, chunk_of_images: {OF_A_KIND}, chunk_of_pods: {OF_A_KIND}}}
-NUMBERS[chunk_of_changes] = {OF_CHANGES}
+from tests.simulation.__main__ import CHUNK, chunk
+NUMBERS = {{"schedules": {SCHEDULES}, "images": {OF_A_KIND}, "pods": {OF_A_KIND}, "changes": {OF_CHANGES}}}
 for first in range(0, {SCHEDULES}, CHUNK):
-    for some in (each for each, number in NUMBERS.items() if first < number):
-        for seed, broken in some(first).failed[:1]:
-            sys.exit(f"{{some.__name__}}, seed {{seed}}: {{broken}}")
+    for kind in (each for each, number in NUMBERS.items() if first < number):
+        for seed, broken in chunk(kind, first).failed[:1]:
+            sys.exit(f"{{kind}}, seed {{seed}}: {{broken}}")
 """
 
 

@@ -329,7 +329,7 @@ class TestOtherEnds:
         assert (reason(found) == PolicyReason.IDLE, record(history).done == "b") == (repaired, repaired)
 
     def test_a_policy_that_is_edited_back_restarts(self) -> None:
-        """The run ends, and another one restarts all pods: nobody knows which of them have reloaded."""
+        """The run ends, and another one restarts all pods. Nothing shows which of them have reloaded."""
         history = History(POLICY)
         first = begun(history).run
         assert first is not None

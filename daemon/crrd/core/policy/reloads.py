@@ -11,7 +11,7 @@ The states of a record say which containers have the data in `hash`:
   window (`narrowed`). It ends with the next change, or when all have the data.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from crrd.core.api.time import parse_time
@@ -22,17 +22,12 @@ from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, UsedObject
 
 def unsure(policy: Policy, run: RunRecord) -> PolicyStatus:
     """Return the status before containers reload: from now on, any of them may have the new data, or the old."""
-    records = (replace(each, done="") if brings(policy, run, each) else each for each in policy.status.config)
-    return replace(policy.status, config=tuple(records))
+    return _with(policy, run, lambda each: replace(each, done=""))
 
 
 def lacked(policy: Policy, run: RunRecord, pods: Collection[str]) -> PolicyStatus:
     """Return the status after containers have reloaded, but for those in pods that the run has left."""
-    records = (
-        replace(each, lacking=tuple(sorted(pods))) if brings(policy, run, each) else each
-        for each in policy.status.config
-    )
-    return replace(policy.status, config=tuple(records))
+    return _with(policy, run, lambda each: replace(each, lacking=tuple(sorted(pods))))
 
 
 def narrowed(look: Look) -> PolicyStatus:
@@ -43,10 +38,13 @@ def narrowed(look: Look) -> PolicyStatus:
     run, reloaded = look.status.run, look.found.reloaded
     if run is None or not run.reload or run.finished or not reloaded:
         return look.status
-    records = (
-        _without(look, each, reloaded) if brings(look.policy, run, each) else each for each in look.status.config
-    )
-    return replace(look.status, config=tuple(records))
+    return _with(look.policy, run, lambda each: _without(look, each, reloaded))
+
+
+def _with(policy: Policy, run: RunRecord, change: Callable[[UsedObject], UsedObject]) -> PolicyStatus:
+    """Return the status with changed records of the data that a run brings."""
+    records = (change(each) if brings(policy, run, each) else each for each in policy.status.config)
+    return replace(policy.status, config=tuple(records))
 
 
 def _without(look: Look, record: UsedObject, reloaded: Collection[str]) -> UsedObject:

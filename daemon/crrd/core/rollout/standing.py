@@ -127,10 +127,9 @@ class Asked:
     @property
     def removed(self) -> set[str]:
         """The containers that were removed from the pod, if nothing else is the cause of the failure."""
-        states = self.asked.request.status.states if self.asked.request.completed else ()
-        causes = {each.reason for each in states if each.phase is StatePhase.FAILED}
-        only = Reason.CONTAINER_NOT_FOUND in causes and causes <= {Reason.CONTAINER_NOT_FOUND, Reason.EARLIER_FAILURE}
-        return {each.name for each in states if each.reason is Reason.CONTAINER_NOT_FOUND} if only else set()
+        only = self._has_failed_only_by(Reason.CONTAINER_NOT_FOUND)
+        states = self.asked.request.status.states if only else ()
+        return {each.name for each in states if each.reason is Reason.CONTAINER_NOT_FOUND}
 
     @cached_property
     def without_removed(self) -> Row:
@@ -143,17 +142,12 @@ class Asked:
         again = Candidate(self.kind, rest).row
         if again.skip not in (Skip.RECENT, Skip.NOT_RUNNING) or self.member.ready:
             return replace(again, member=self.member, request=self.asked)
-        unready = Wait.of(WaitReason.NOT_READY, describe_pod(self.member))
-        if self.is_away:
-            return replace(self.plain, stage=Stage.PUT_OFF, wait=self.wait_for_node)
-        return replace(self.plain, stage=Stage.SETTLING, wait=unready)
+        return self._unready
 
     @property
     def ended_before_reload(self) -> bool:
         """Whether a container of its request has ended before it could reload, and nothing else has failed."""
-        failed = (each for each in self.asked.request.status.states if each.phase is StatePhase.FAILED)
-        causes = {each.reason for each in failed} if self.asked.request.completed else set()
-        return bool(causes) and causes <= {Reason.ENDED_BEFORE_RELOAD, Reason.EARLIER_FAILURE}
+        return self._has_failed_only_by(Reason.ENDED_BEFORE_RELOAD)
 
     @property
     def started_without_reload(self) -> Row | None:
@@ -166,6 +160,17 @@ class Asked:
         completed, limit = parse_time(status.completion_time), timedelta(seconds=self.kind.run.options.pod_timeout)
         if completed is None or completed + limit <= self.now:
             return None
+        return self._unready
+
+    def _has_failed_only_by(self, reason: Reason) -> bool:
+        """Whether its request has failed for this reason, and no container has failed by itself for another one."""
+        failed = (each for each in self.asked.request.status.states if each.phase is StatePhase.FAILED)
+        causes = {each.reason for each in failed} if self.asked.request.completed else set()
+        return reason in causes and causes <= {reason, Reason.EARLIER_FAILURE}
+
+    @property
+    def _unready(self) -> Row:
+        """The row of a pod that has what the run brings, and is not ready."""
         if self.is_away:
             return replace(self.plain, stage=Stage.PUT_OFF, wait=self.wait_for_node)
         return replace(self.plain, stage=Stage.SETTLING, wait=Wait.of(WaitReason.NOT_READY, describe_pod(self.member)))
