@@ -2,7 +2,8 @@
 
 - A run has restarted no more pods than its step has, until the step before was done, judged well, and paused.
 - Once a judgement of no, or another failure of a run, is recorded, no container is restarted for the same edit of the
-  data, until a person says so. With `onFailure: Restore`, that holds also if the same data is written again.
+  data, until a person says so, and no run of another policy begins with it. With `onFailure: Restore`, that holds also
+  if the same data is written again.
 - Data is written back only over data with which a run has failed, it is what the object had when all containers worked
   with it, and the write is bound to a version of the object.
 
@@ -198,8 +199,9 @@ class ChangeJudge:
         older = writer is not self._world.manager and not writer.shops  # a leader that is being replaced
         grace = LATE if older else 0.0
         for each in self.runs.values():
-            refused = each.shape.name == policy and not each.overruled and self._now > each.refused_at + grace
-            if refused and each.edit == config.edit and not run.overruled:
+            own = each.shape.name == policy and self._now > each.refused_at + grace
+            refused = (own or run.began > each.refused_at + LATE) and not each.overruled
+            if refused and each.edit == config.edit and not (run.overruled or run.back):
                 self._world.broken(f"{run.name} restarts {pod}, and {each.name} has failed with the same edit")
         versions = {each.version: each for each in self._changes.config.versions}
         bad = {self._used(versions[each]) for each in self._bad.get(policy, ()) if each in versions}

@@ -10,7 +10,7 @@ from crrd.core.policy.decide import Decision
 from crrd.core.policy.observed import Look, Observed, Peer
 from crrd.core.policy.order import circle, refused_by, unknown, wait_for_others
 from crrd.core.policy.reasons import PolicyReason
-from crrd.core.policy.types import BadRevision, OnFailure, PolicyStatus, RunRecord, UsedObject
+from crrd.core.policy.types import BadRevision, PolicyStatus, RunRecord, UsedObject
 from tests.core.policy.test_decide import PLAIN, START, History, app, data, message, reason, text
 
 CFG, OTHER = (Kind.CONFIG_MAP, "cfg"), (Kind.CONFIG_MAP, "other")
@@ -57,7 +57,7 @@ def test_any_other_one_that_has_begun_does_its_first_step_first(peer: Peer, expe
     assert waits(peer, run=replace(RUN, objects=())) == "", "a run of the schedule concerns no object"
 
 
-def test_nobody_begins_with_data_that_another_one_was_halted_with() -> None:
+def test_nobody_begins_with_data_that_a_run_of_another_one_has_failed_with() -> None:
     peer = replace(UP_TO_DATE, refused=frozenset({CFG}))
     assert waits(peer)
     assert waits(replace(peer, refused=frozenset({OTHER}))) == ""
@@ -75,24 +75,20 @@ RECORD = UsedObject("app", *CFG, "h", text(5), keys=("data.*",))
         (HALTED, 5, True),
         (HALTED, 10, True),
         (HALTED, 11, False),  # newer data
-        (replace(HALTED, halted=False), 5, False),
-        (replace(HALTED, generation=2), 5, False),  # an edit of the policy ends the halt
+        (replace(HALTED, halted=False), 5, True),
+        (replace(HALTED, generation=2), 5, True),  # an edit lets this policy try it once more, and no other one
+        (replace(HALTED, back=True), 5, False),  # the last good data
         (replace(HALTED, failed=False), 5, False),
         (replace(HALTED, objects=("ConfigMap cfg (KEY) 2026-01-01T00:00:00Z",)), 5, False),
     ],
 )
-def test_no_other_policy_should_bring_the_data_of_a_halted_run(run: RunRecord, since: int, refused: bool) -> None:
+def test_no_other_policy_should_bring_the_data_of_a_failed_run(run: RunRecord, since: int, refused: bool) -> None:
     record = replace(RECORD, since=text(since))
-    policy = replace(PLAIN, status=PolicyStatus((record,), run))
-    assert refused_by(policy) == ({CFG} if refused else set())
-    bad = replace(policy, status=replace(policy.status, bad=(BadRevision(*CFG, "h", text(5), "r", "1", ("data.*",)),)))
-    assert refused_by(bad) == {CFG}
-
-
-def test_data_of_a_failed_run_that_is_restored_reaches_no_other_policy() -> None:
-    status = PolicyStatus((RECORD,), replace(HALTED, halted=False))
-    assert refused_by(replace(PLAIN, on_failure=OnFailure.RESTORE, status=status)) == {CFG}
-    assert refused_by(replace(PLAIN, on_failure=OnFailure.RESTORE)) == set()
+    for status in (PolicyStatus((record,), run), PolicyStatus((record,), tried=(run,))):
+        assert refused_by(status) == ({CFG} if refused else set())
+        assert refused_by(replace(status, config=(replace(record, done="h"),))) == set(), "all containers have it"
+        bad = BadRevision(*CFG, "h", text(5), "r", "1", ("data.*",))
+        assert refused_by(replace(status, bad=(bad,))) == {CFG}
 
 
 def test_it_says_for_what_it_waits() -> None:
@@ -102,7 +98,8 @@ def test_it_says_for_what_it_waits() -> None:
     )
     refused = replace(UP_TO_DATE, refused=frozenset({CFG}))
     assert waits(refused) == (
-        "policy proxy, whose pods are not well with this ConfigMap cfg: correct the data, or suspend that policy"
+        "policy proxy, of which a run has failed with this ConfigMap cfg: correct the data, repair its pods, or "
+        "suspend that policy"
     )
     assert waits(BEGUN) == "policy proxy, whose run for ConfigMap cfg has not finished its first step"
 

@@ -17,7 +17,7 @@ from crrd.core.policy.decide import Decision
 from crrd.core.policy.observed import Data, Look, Observed, Running, UseKey
 from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.triggers import make_image_record, name_of
-from crrd.core.policy.types import ConfigAction, ConfigChange, PolicyStatus, Schedule, UsedObject, Window
+from crrd.core.policy.types import ConfigAction, ConfigChange, Judge, PolicyStatus, Schedule, UsedObject, Window
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.image.following import TemplateChange
 from crrd.core.rollout.run import Target
@@ -265,8 +265,21 @@ class TestTheRecords:
         assert record(history).lacking == ("web-1",), "also once its requests are deleted"
         again = history.look(86_400 + 10, known("b", 99), *pods)
         assert (again.run, again.run_only) == (first, frozenset({"web-1"}))
-        history.look(86_400 + 310, known("b", 99), *pods, reloaded=frozenset({"web-0", "web-1"}))
-        assert record(history).lacking == ("web-1",), "the run goes on, and ends at once"
+
+    @pytest.mark.parametrize("judge", [None, Judge(60)])
+    def test_know_that_all_pods_are_done_when_the_window_closes(self, judge: Judge | None) -> None:
+        window = Window(Schedule("0 12 * * *", "UTC"), 300)
+        history = History(replace(POLICY, window=window, judge=judge))
+        assert begun(history).run is not None
+        history.look(310, known("b", 99), *PODS, reloaded=frozenset({"web-0", "web-1"}))
+        found = history.look(86_400 + 10, known("b", 99), *PODS)
+        if judge is not None:
+            assert found.run is not None, "all reload again, and are judged"
+            return
+        assert (found.run, reason(found), record(history).done) == (None, PolicyReason.IDLE, "b")
+        last = history.policy.status.run
+        assert last is not None
+        assert (last.failed, last.message) == (False, "ended because all containers have reloaded")
 
     def test_of_a_pod_that_lost_its_declaration_lead_to_a_restart(self) -> None:
         history = History(POLICY)
@@ -327,6 +340,17 @@ class TestOtherEnds:
         history.end(120, failed=True)
         found = history.look(140, known("b", 99), *pods, reloaded=frozenset(reloaded))
         assert (reason(found) == PolicyReason.IDLE, record(history).done == "b") == (repaired, repaired)
+
+    def test_a_failure_of_pods_that_were_left_is_repaired_in_these_pods(self) -> None:
+        """The others have reloaded in the run before."""
+        history, pods = History(POLICY), (app(), app("web-1", node="b"))
+        begun(history, *pods, down={"b": "node b is not ready"})
+        left(history, "web-1")
+        assert history.look(130, known("b", 99), *pods).run_only == {"web-1"}
+        history.end(140, failed=True)
+        assert reason(history.look(141, known("b", 99), *pods)) == PolicyReason.FAILED
+        found = history.look(160, known("b", 99), app(), app("web-1", 150, node="b"))
+        assert (reason(found), record(history).done) == (PolicyReason.IDLE, "b")
 
     def test_a_policy_that_is_edited_back_restarts(self) -> None:
         """The run ends, and another one restarts all pods. Nothing shows which of them have reloaded."""

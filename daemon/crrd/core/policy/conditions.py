@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from crrd.core.api.time import rfc3339
+from crrd.core.policy.failures import stopped_by
 from crrd.core.policy.observed import Look
 from crrd.core.policy.problems import Problem
 from crrd.core.policy.reasons import PolicyReason
@@ -32,7 +33,7 @@ def make_conditions(look: Look, known: Sequence[Problem], reason: PolicyReason, 
                 why = PolicyReason.OLD_FILES
                 rows.append(("FilesRefreshed", False, why, why.message(what=old_files)))
         if policy.judge is not None:
-            run = policy.status.run
+            run = stopped_by(policy) or policy.status.run
             halted = run is not None and run.halted
             why = PolicyReason.HALTED if halted else PolicyReason.PASSED
             values = {"run": run.name, "message": run.message} if run is not None else {}

@@ -16,6 +16,7 @@ from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.config.kept import NodeUse, kept_nodes, ran_before
 from crrd.core.config.objects import START_MARGIN
 from crrd.core.config.parts import PartChange
+from crrd.core.policy.failures import failed_with, refuses, stops
 from crrd.core.policy.observed import Data, Look, Running, UseKey
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, UsedObject
 
@@ -116,10 +117,13 @@ def _pending(look: Look, old: UsedObject, users: Iterable[Running]) -> bool:
 def _is_applied(look: Look, old: UsedObject, users: Collection[Running]) -> bool:
     """Whether all containers have started with changed data, also without a run, and are ready."""
     run, since, is_bad = look.status.run, parse_time(old.since), look.status.is_bad(old)
+    failed = failed_with(look.status, old)
     if old.hash == old.done or not users or since is None or old.is_kept or is_bad:
         return False
     if run is not None and (run.failed or not run.finished) and brings(look.policy, run, old):
         return False  # its end says whether the data is good
+    if failed is not None and failed.halted and stops(look.policy, failed):
+        return False  # its pods are ready, and yet the judgement of them was no
     limit, lacking = limit_of(look.policy, since), frozenset(old.lacking)
     change = PartChange(old.part, limit, only=lacking)
     return limit <= look.now and all(
@@ -184,7 +188,8 @@ def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
 
     A container waits until the last change of anything that it uses has settled, so that it restarts once for all. So
     do those of its name that use one of these objects, too, and those of a pod that restarts as a whole. Such a restart
-    comes before that of single containers, which then have the changes already.
+    comes before that of single containers, which then have the changes already. Data with which a run has failed comes
+    only with a newer change, which is one more try.
     """
     policy, settling = look.policy, list[Due]()
     settled, waiting = dict[tuple[bool, datetime, bool], set[UseKey]](), set[UseKey]()
@@ -194,6 +199,7 @@ def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
     records = ((each.key, _open_change(policy, each)) for each in look.status.config)
     named = policy.containers
     changes = {key: each for key, each in records if each is not None and (not named or key[0] in named)}
+    refused = {each.key for each in look.status.config if refuses(policy, each)}
     missed: dict[bool, set[UseKey]] = {True: set(), False: set()}  # By init containers, and by all others
     for each in running:
         missed[each.is_init] |= _missed(each, changes)
@@ -204,9 +210,11 @@ def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
             waiting |= group
     for group in _connected(each.keys.keys() & changes.keys() for each in look.restartable):
         limit = max(changes[key].until for key in group)
-        for key in (missed[True] & group) - waiting:
+        whole, own = ((missed[is_init] & group) - waiting for is_init in (True, False))
+        if whole | own <= refused:
+            continue
+        for key in whole:
             settled.setdefault((False, limit, False), set()).add(key)
-        own = (missed[False] & group) - waiting
         for name in sorted({name for name, _ in own}):
             why = _why_restart(look, name, {key: changes[key] for key in group}) if policy.reloads else ""
             whys.setdefault(limit, set()).update(filter(None, [why]))

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.judge.metrics import digest_of
 from crrd.core.policy.config import brings, is_behind, is_taken_back
+from crrd.core.policy.failures import stopped_by, with_last
 from crrd.core.policy.observed import Look, Running
-from crrd.core.policy.reloads import lacked
-from crrd.core.policy.triggers import TRIGGERS, name_of, stops, triggers_of
+from crrd.core.policy.reloads import has_reloaded, lacked, only
+from crrd.core.policy.triggers import TRIGGERS, name_of, triggers_of
 from crrd.core.policy.types import Judge, Policy, PolicyStatus, RunRecord
 from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.run import Options, Run, Target
@@ -51,6 +52,7 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
 
 def begun(policy: Policy, run: RunRecord) -> PolicyStatus:
     """Return the status at the start of a run."""
+    policy = replace(policy, status=with_last(policy.status))
     return replace(TRIGGERS[run.trigger].begun(policy, run), run=run)
 
 
@@ -88,15 +90,17 @@ def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> t
     policy, last, first = look.policy, look.status.run, next(iter(wanted), None)
     if last is None:
         return look.status, first
-    newer_changes = (each for each in wanted if each.objects and each.since > last.since)
+    before = (stopped_by(policy) or last) if last.finished else last
+    newer_changes = (each for each in wanted if each.objects and each.since > before.since)
     changes = sorted(newer_changes, key=lambda each: (each.pods, each.since))
-    images = [each for each in wanted if each.image and each.gives != last.gives]
+    images = [each for each in wanted if each.image and each.gives != before.gives]
     if last.finished:
-        return look.status, next(iter((*images, *reversed(changes))), None) if stops(policy, last) else first
+        return look.status, next(iter((*images, *reversed(changes))), None) if stopped_by(policy) else first
     if why := _misfit(policy, last):
         return _over(look.status, last, f"ended because {why}", look.now), first
     if not last.image and is_taken_back(look, last):
-        return _over(look.status, last, "ended because its changes were taken back", look.now), first
+        why = "all containers have reloaded" if has_reloaded(policy, last) else "its changes were taken back"
+        return _over(look.status, last, f"ended because {why}", look.now), first
     concerned = [each for each in look.found.running if _concerns(last, each)]
     for kind, newer in (("template", images), ("change", changes[::-1])):
         found = next(
@@ -150,7 +154,10 @@ def is_repaired(look: Look, run: RunRecord) -> bool:
     if concerned and None not in concerned:
         return False  # maybe only while the versions of kubelet are unknown
     since, available = parse_time(run.since) or look.now, look.now - timedelta(seconds=look.min_ready)
+    pods = only(look.policy, run)
     for each in look.restartable:
+        if pods and each.pod not in pods:
+            continue
         own = [change.until for change in run.changes if (each.name, change.part) in each.keys]
         has_it = not is_behind(look, each) if taken_back else max(own, default=since) < each.started
         has_it |= run.reload and each.pod in look.found.reloaded

@@ -9,6 +9,7 @@ from crrd.core.api.time import format_duration, parse_time, rfc3339
 from crrd.core.policy.conditions import make_conditions
 from crrd.core.policy.config import is_taken_back
 from crrd.core.policy.course import begun, ended, is_repaired, next_run
+from crrd.core.policy.failures import stopped_by, stops
 from crrd.core.policy.observed import Look, Observed, UseKey
 from crrd.core.policy.order import NO_CLAIMS, Claims, circle, claims_of, wait_for_others
 from crrd.core.policy.problems import Problem, problems
@@ -16,7 +17,7 @@ from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.reloads import only
 from crrd.core.policy.revisions import NOTHING, DataActions, State, actions, condemn, say
 from crrd.core.policy.schedule import forget_schedule, window_at
-from crrd.core.policy.triggers import CONFIG_CHANGE, TRIGGERS, Wanted, find_wanted, last_try, stops
+from crrd.core.policy.triggers import CONFIG_CHANGE, TRIGGERS, Wanted, find_wanted, last_try
 from crrd.core.policy.types import OnFailure, Policy, PolicyStatus, RunRecord
 
 FAILED_RETRY = timedelta(seconds=15)
@@ -137,12 +138,12 @@ def _next_step(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
     goes_back = bool(wanted.runs) and all(each.back for each in wanted.runs)  # that does not wait for minInterval
     status, run = next_run(look, wanted.runs, may_start=opens is None and (next_at <= now or goes_back))
     last = status.run
-    if run is None and last is not None and stops(look.policy, last):
+    if run is None and (failed := stopped_by(replace(look.policy, status=status))) is not None:
         newer = next((each for each in known if each.reason is PolicyReason.TEMPLATE), None)
-        is_same = any(each.container in last.containers for each in look.changes)
-        if last.image and newer is not None and not is_same:  # it is another template than that of the run
+        is_same = any(each.container in failed.containers for each in look.changes)
+        if failed.image and newer is not None and not is_same:  # it is another template than that of the run
             return _Step(newer.reason, newer.message, status)
-        return _failed(look, status, last)
+        return _failed(look, status, failed)
     if run is None:
         return _idle(look, status, wanted, known)
     wakes = opens, closes, next_at if next_at > now else None

@@ -64,7 +64,8 @@ class Peer:
     past_first_step: bool = False  # Whether this run has done its first step
     failed: str = ""  # The run that stops it, "" for none
     refused: frozenset[ObjectName] = frozenset()
-    """Those with whose present data a run of it was halted, or which is known as bad, or may be."""
+    """Those with whose present data a run of it has failed, or may have failed. Not if it tries them once more, and has
+    done its first step."""
 
 
 @dataclass(frozen=True, slots=True)

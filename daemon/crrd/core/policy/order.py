@@ -1,17 +1,17 @@
 """The order of runs of several policies for a change of one object: a bad change should cost one pod, not one of each.
 
 `spec.after` names the policies that come first. Without it, a run waits until those that have begun before it for the
-same object have done their first step. If that was judged as no, the others do not begin with the same data.
+same object have done their first step. If a run has failed, the others do not begin with the same data.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from crrd.core.api.time import parse_time
 from crrd.core.config.references import ObjectName
+from crrd.core.policy.failures import failed_with
 from crrd.core.policy.observed import Look
-from crrd.core.policy.triggers import Wanted, stops
-from crrd.core.policy.types import OnFailure, Policy, RunRecord
+from crrd.core.policy.triggers import Wanted
+from crrd.core.policy.types import PolicyStatus, RunRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Claims:
     """What a policy does about changed objects, as of its last decision."""
 
     wants: frozenset[ObjectName] = frozenset()
-    """Changes that are due or settle, also if a failed run stops the policy, and data that is known as bad."""
+    """Changes that are due or settle, and data with which a run has failed."""
     runs: frozenset[ObjectName] = frozenset()  # Those of its run
     waits: bool = False  # Whether it waits for another policy
 
@@ -31,26 +31,21 @@ def claims_of(look: Look, wanted: Wanted, run: RunRecord | None, *, waits: bool)
     """Return what a policy does about changed objects. `run` is the one to carry out."""
     changes = [change for each in wanted.runs for change in each.changes]
     changes += [change for each in wanted.settling for change in each.changes]
-    bad = (each.part.object_name for each in look.status.config if look.status.is_bad(each))
-    return Claims(frozenset([*(each.part.object_name for each in changes), *bad]), _objects(run), waits)
+    wants = frozenset(each.part.object_name for each in changes) | refused_by(look.status)
+    return Claims(wants, _objects(run), waits)
 
 
 def _objects(run: RunRecord | None) -> frozenset[ObjectName]:
     return frozenset(each.part.object_name for each in run.changes) if run is not None else frozenset()
 
 
-def refused_by(policy: Policy) -> frozenset[ObjectName]:
-    """Return the objects whose data a policy brings to no more pods, as far as it has seen them."""
-    run, status = policy.status.run, policy.status
-    restores = policy.on_failure is OnFailure.RESTORE
-    ends_it = run is not None and stops(policy, run) and (run.halted or restores)  # soon a BadRevision
-    until = {each.part: each.until for each in run.changes} if run is not None and ends_it else {}
-    return frozenset(
-        each.part.object_name
-        for each in status.config
-        if status.is_bad(each)
-        or (each.part in until and (parse_time(each.since) or until[each.part]) <= until[each.part])
-    )
+def refused_by(status: PolicyStatus) -> frozenset[ObjectName]:
+    """Return the objects with whose data a run of a policy has failed, as far as it has seen them.
+
+    An edit of the policy lets it try them once more, and no other policy before it has done so.
+    """
+    failed = (each for each in status.config if status.is_bad(each) or failed_with(status, each) is not None)
+    return frozenset(each.part.object_name for each in failed)
 
 
 def wait_for_others(look: Look, run: RunRecord) -> str:
@@ -65,8 +60,8 @@ def wait_for_others(look: Look, run: RunRecord) -> str:
             more = f", whose run {peer.failed} has failed" if peer.failed else ""
             return f"policy {peer.name}{more}, which comes first (spec.after) for {_shown(some)}"
         if peer.active and (some := objects & peer.refused):
-            data = f"whose pods are not well with this {_shown(some)}"
-            return f"policy {peer.name}, {data}: correct the data, or suspend that policy"
+            data = f"of which a run has failed with this {_shown(some)}"
+            return f"policy {peer.name}, {data}: correct the data, repair its pods, or suspend that policy"
         if peer.active and not peer.past_first_step and (some := objects & peer.runs):
             return f"policy {peer.name}, whose run for {_shown(some)} has not finished its first step"
     return ""

@@ -51,7 +51,16 @@ def _without(look: Look, record: UsedObject, reloaded: Collection[str]) -> UsedO
     limit = limit_of(look.policy, parse_time(record.since) or look.now)
     old = {each.pod for each in look.found.running if each.keys.get(record.key, look.now) <= limit}
     left = (old & {*record.lacking} if record.lacking else old).difference(reloaded)
-    return replace(record, lacking=tuple(sorted(left))) if left else record
+    if left or look.policy.judge is not None:  # they reload once more, and are judged
+        return replace(record, lacking=tuple(sorted(left)))
+    return replace(record, done=record.hash, left="", lacking=())
+
+
+def has_reloaded(policy: Policy, run: RunRecord) -> bool:
+    """Whether all containers have the data of a run in which they reload: it was not taken back."""
+    until = {each.part: each.until for each in run.changes}
+    records = [each for each in policy.status.config if each.container in run.containers and each.part in until]
+    return run.reload and all((parse_time(each.since) or until[each.part]) <= until[each.part] for each in records)
 
 
 def only(policy: Policy, run: RunRecord) -> frozenset[str]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from crrd.core.api.fields import Section
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.policy.config import Due, covered, due, remember
+from crrd.core.policy.failures import pruned, stops
 from crrd.core.policy.observed import Look, Running
 from crrd.core.policy.reloads import narrowed, unsure
 from crrd.core.policy.revisions import goes_back, note, tried
@@ -139,11 +140,6 @@ def last_try(look: Look, change: TemplateChange) -> RunRecord | None:
     return next((each for each in known if each.gives == what), None)
 
 
-def stops(policy: Policy, last: RunRecord) -> bool:
-    """Whether a failed run stops the policy until the policy, the configuration or the template changes."""
-    return last.failed and last.generation == policy.generation
-
-
 def _outdated(look: Look) -> Wanted:
     """Return a run for the first container that lacks the image of the template. The others follow one by one.
 
@@ -175,12 +171,12 @@ def _note_tried(look: Look) -> PolicyStatus:
     status, template, lacking = look.status, look.found.template, {each.container for each in look.changes}
     if template is None or template.wait or template.problem:
         return status
-    kept = (each for each in status.tried if not each.failed or lacking.intersection(each.containers))
+    kept = (each for each in status.tried if not (each.image and each.failed) or lacking.intersection(each.containers))
     return replace(status, tried=tuple(kept))
 
 
 def _add_tried(policy: Policy, run: RunRecord) -> PolicyStatus:
-    others = (each for each in policy.status.tried if each.containers != run.containers)
+    others = (each for each in policy.status.tried if not each.image or each.containers != run.containers)
     return replace(policy.status, tried=(*others, run))
 
 
@@ -214,7 +210,7 @@ def _begin_change(policy: Policy, run: RunRecord) -> PolicyStatus:
 
 def _note_config(look: Look) -> PolicyStatus:
     look = replace(look, policy=replace(look.policy, status=replace(look.status, config=remember(look))))
-    return note(replace(look, policy=replace(look.policy, status=narrowed(look))))
+    return pruned(note(replace(look, policy=replace(look.policy, status=narrowed(look)))))
 
 
 def _changed_but_down(look: Look) -> Iterable[Place]:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from crrd.core.config.references import ObjectName
+from crrd.core.policy.failures import stopped_by
 from crrd.core.policy.observed import Observed, Peer
 from crrd.core.policy.order import NO_CLAIMS, Claims, refused_by
-from crrd.core.policy.triggers import stops
 from crrd.core.policy.types import Policy
 from crrd.manager.policies.look import Memory
 from crrd.manager.policies.runs import PolicyRuns
@@ -52,6 +52,8 @@ class Peers:
             uses = frozenset(each.part.object_name for each in policy.status.config)
             begun = run.changes if run is not None and not run.finished else ()  # by an earlier leader
             claims = Claims(runs=frozenset(each.part.object_name for each in begun)) if begun else NO_CLAIMS
+        past_first_step = active is not None and active.past_first_step
+        failed, tries = stopped_by(policy), claims.runs if past_first_step else frozenset[ObjectName]()
         bad = {each.part.object_name for each in policy.status.bad}
         return Peer(
             policy.name,
@@ -61,7 +63,7 @@ class Peers:
             seen=seen,
             wants=claims.wants,
             runs=claims.runs,
-            past_first_step=active is not None and active.past_first_step,
-            failed=run.name if run is not None and stops(policy, run) else "",
-            refused=refused_by(policy) | (bad & uses - seen),
+            past_first_step=past_first_step,
+            failed=failed.name if failed is not None else "",
+            refused=(refused_by(policy.status) | (bad & uses - seen)) - tries,
         )

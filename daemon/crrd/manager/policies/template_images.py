@@ -9,8 +9,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from crrd.core.policy.course import make_run
+from crrd.core.policy.failures import stops
 from crrd.core.policy.observed import Look, Observed
-from crrd.core.policy.triggers import UPDATE_ROLE, grant, last_try, make_image_record, stops
+from crrd.core.policy.triggers import UPDATE_ROLE, grant, last_try, make_image_record
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.following import TemplateChange, TemplateImages

@@ -1,0 +1,208 @@
+"""Data with which a run has failed reaches no further pod, also after runs for something else."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crrd.core.config.references import Kind, Reference, Use
+from crrd.core.policy.course import ended
+from crrd.core.policy.observed import Data, UseKey
+from crrd.core.policy.order import refused_by
+from crrd.core.policy.reasons import PolicyReason
+from crrd.core.policy.types import Judge, Policy, RunRecord, Schedule, Window
+from tests.core.policy.test_decide import (
+    KEY,
+    OTHER,
+    PLAIN,
+    SIDE,
+    USE,
+    History,
+    app,
+    at,
+    data,
+    message,
+    part,
+    reason,
+    text,
+)
+
+CFG = (Kind.CONFIG_MAP, "cfg")
+OTHER_OF_SIDE: UseKey = ("side", OTHER[1])
+USE_OTHER = Reference(Kind.CONFIG_MAP, "other", Use.ENV_FROM)
+SIDECAR = app(-3600, "web-0", "side", USE_OTHER)
+PODS = (app(), app(pod="web-1"), SIDECAR)
+
+
+def known(cfg: str = "b", changed: float | None = 99, other: str = "a", its: float | None = None) -> dict[UseKey, Data]:
+    return data(cfg, changed) | data(other, its, OTHER_OF_SIDE)
+
+
+def end(history: History, seconds: float, *, halted: bool = False) -> RunRecord:
+    """The run has failed."""
+    run = history.policy.status.run
+    assert run is not None
+    what, now = "web-0: it broke", at(seconds)
+    status = ended(history.policy, run, failed=True, halted=halted, message=what, now=now)
+    history.policy = replace(history.policy, status=status)
+    return run
+
+
+def failed(policy: Policy = PLAIN, *, halted: bool = False) -> tuple[History, RunRecord]:
+    """`cfg` was changed at 99, and its run has failed."""
+    history = History(policy)
+    history.look(1, known("a", None), *PODS)
+    history.look(100, known(), *PODS)
+    assert history.look(110, known(), *PODS).run is not None
+    return history, end(history, 120, halted=halted)
+
+
+OF_OTHER: Mapping[str, Any] = {"other": "b", "its": 200}
+RESTARTED = (*PODS[:2], app(215, "web-0", "side", USE_OTHER))
+
+
+def after_another_run(policy: Policy = PLAIN, *, halted: bool = False) -> tuple[History, RunRecord]:
+    """After that, `other` was changed at 200, and the run for it has ended at 220."""
+    history, first = failed(policy, halted=halted)
+    history.look(201, known(**OF_OTHER), *PODS)
+    run = history.look(210, known(**OF_OTHER), *PODS).run
+    assert run is not None
+    assert (run.containers, run.since) == (("side",), text(210))
+    history.end(220)
+    return history, first
+
+
+@pytest.mark.parametrize("halted", [False, True])
+@pytest.mark.parametrize("seconds", [221, 1000, 10**6])
+def test_it_is_not_tried_again_after_a_run_for_another_object(seconds: float, halted: bool) -> None:
+    judge = Judge(60) if halted else None
+    history, first = after_another_run(replace(PLAIN, judge=judge), halted=halted)
+    found = history.look(seconds, known(**OF_OTHER), *RESTARTED)
+    assert (found.run, reason(found)) == (None, PolicyReason.FAILED)
+    assert message(found).startswith(f"run {first.name} failed: web-0: it broke; no run starts until ")
+    assert CFG in found.claims.wants
+    assert refused_by(found.status) == {CFG}, "nor by another policy"
+    judged = [each["status"] for each in found.conditions if each["type"] == "Judged"]
+    assert judged == (["False"] if halted else [])
+
+
+@pytest.mark.parametrize("trigger", [{"schedule": Schedule("5 12 * * *", "UTC")}, {"max_age": 3600}])
+def test_nor_by_another_trigger(trigger: Mapping[str, Any]) -> None:
+    """It would restart all containers, with the data that is there."""
+    history, _ = after_another_run(replace(PLAIN, **trigger))
+    found = history.look(400, known(**OF_OTHER), *RESTARTED)
+    assert (found.run, reason(found)) == (None, PolicyReason.FAILED)
+
+
+def test_it_is_remembered_over_many_runs_and_failures() -> None:
+    history, first = after_another_run()
+    for start in (300, 400):
+        now = known(other=str(start), its=start)
+        history.look(start + 1, now, *RESTARTED)
+        run = history.look(start + 11, now, *RESTARTED).run
+        assert run is not None
+        assert run.containers == ("side",)
+        second = end(history, start + 15)
+        found = history.look(start + 20, now, *RESTARTED)
+        assert (found.run, refused_by(found.status)) == (None, frozenset({CFG, USE_OTHER.object}))
+        assert second.name in message(found), "the last one is said"
+    assert [each.name for each in history.policy.status.tried] == [first.name], "what failed before is of other data"
+
+
+def test_other_data_is_one_more_try() -> None:
+    history, _ = after_another_run()
+    history.look(300, known("c", 299, **OF_OTHER), *RESTARTED)
+    found = history.look(310, known("c", 299, **OF_OTHER), *RESTARTED)
+    assert found.run is not None
+    assert found.run.containers == ("app",)
+    assert (refused_by(found.status), found.status.tried) == (frozenset(), ())
+
+
+def test_a_newer_change_of_the_same_containers_is_one_more_try_of_all_that_they_use() -> None:
+    pods = (app(-3600, "web-0", "app", USE, USE_OTHER),)
+    history, both = History(), data("b", 99)
+    history.look(1, data("a") | data("a", None, OTHER), *pods)
+    history.look(100, both | data("a", None, OTHER), *pods)
+    history.look(110, both | data("a", None, OTHER), *pods)
+    end(history, 120)
+    history.look(201, both | data("b", 200, OTHER), *pods)
+    run = history.look(210, both | data("b", 200, OTHER), *pods).run
+    assert run is not None
+    assert [each.part.name for each in run.changes] == ["cfg", "other"]
+    assert refused_by(history.policy.status) == {CFG}, "other policies wait for how it ends"
+    history.end(220)
+    found = history.look(221, both | data("b", 200, OTHER), app(215, "web-0", "app", USE, USE_OTHER, ready=True))
+    assert (reason(found), found.status.tried, refused_by(found.status)) == (PolicyReason.IDLE, (), frozenset())
+
+
+@pytest.mark.parametrize("window", [None, Window(Schedule("0 13 * * *", "UTC"), 300)])
+def test_after_an_edit_of_the_policy_it_is_tried_once_more_and_others_still_wait(window: Window | None) -> None:
+    history, first = after_another_run(halted=True)
+    history.policy = replace(history.policy, generation=2, window=window)
+    found = history.look(300, known(**OF_OTHER), *RESTARTED)
+    if window is not None:
+        assert (found.run, reason(found), refused_by(found.status)) == (None, PolicyReason.WINDOW, frozenset({CFG}))
+        found = history.look(3600, known(**OF_OTHER), *RESTARTED)
+    assert found.run is not None
+    assert (found.run.containers, found.run.name != first.name) == (("app",), True)
+    assert refused_by(found.status) == {CFG}, "until its first step is done"
+    history.end(3610)
+    assert refused_by(history.policy.status) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("halted", "ready", "expected"),
+    [(False, True, PolicyReason.IDLE), (False, False, PolicyReason.FAILED), (True, True, PolicyReason.FAILED)],
+)
+def test_what_a_user_does_about_it_counts(halted: bool, ready: bool, expected: PolicyReason) -> None:
+    """If a judgement was no, that pods are ready does not say that they are well."""
+    history, _ = after_another_run(halted=halted)
+    pods = (app(300, ready=ready), app(300, "web-1", ready=True), RESTARTED[2])
+    assert reason(history.look(330, known(**OF_OTHER), *pods)) == expected
+
+
+def test_data_that_is_taken_back_does_not_count() -> None:
+    history, _ = after_another_run(halted=True)
+    pods = (app(115, ready=True), *RESTARTED[1:])
+    history.look(300, known("a", 299, **OF_OTHER), *pods)
+    run = history.look(310, known("a", 299, **OF_OTHER), *pods).run
+    assert run is not None, "the pod that has it is restarted"
+    assert (run.containers, refused_by(history.policy.status)) == (("app",), frozenset())
+
+
+def test_a_container_whose_part_of_the_object_is_another_one_is_not_concerned() -> None:
+    """One uses all keys, and one a single key that is as it was."""
+    single: UseKey = ("side", part("KEY"))
+    use = Reference(Kind.CONFIG_MAP, "cfg", Use.ENV, frozenset({"KEY"}), frozenset({"KEY"}))
+    pods = (app(), app(-3600, "web-0", "side", use))
+    history = History()
+    history.look(1, data("a") | data("a", None, single), *pods)
+    history.look(100, data("b", 99) | data("a", None, single), *pods)
+    history.look(110, data("b", 99) | data("a", None, single), *pods)
+    first = end(history, 120)
+    newer = data("b", 99) | data("b", 200, single)
+    history.look(201, newer, *pods)
+    run = history.look(210, newer, *pods).run
+    assert run is not None
+    assert run.containers == ("side",)
+    assert [each.name for each in history.policy.status.tried] == [first.name]
+
+
+def test_two_containers_that_use_the_same_data_wait_together() -> None:
+    history, pods = History(replace(PLAIN, containers=("app",))), (app(), app(name="side"))
+    history.look(1, data("a", None, KEY, SIDE), *pods)
+    history.look(100, data("b", 99, KEY, SIDE), *pods)
+    history.look(110, data("b", 99, KEY, SIDE), *pods)
+    end(history, 120)
+    history.policy = replace(history.policy, containers=())
+    assert history.look(130, data("b", 99, KEY, SIDE), *pods).run is None
+
+
+def test_a_run_for_the_last_good_data_that_fails_says_nothing_about_this_data() -> None:
+    history, _ = failed()
+    run = history.policy.status.run
+    assert run is not None
+    back = replace(history.policy.status, run=replace(run, back=True))
+    assert refused_by(history.policy.status) == {CFG}
+    assert refused_by(back) == frozenset()
