@@ -15,11 +15,11 @@ from crrd.core.api.types import API_VERSION, KIND
 from crrd.cri.runtime import NodeRuntime
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import EVENTS, PODS, REQUESTS
-from crrd.lib.errors import RuntimeUnavailableError
+from crrd.lib.errors import ConfigurationError, RuntimeUnavailableError
 from crrd.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
 from crrd.node import daemon as node_daemon
 from crrd.node.controller import NodeController
-from crrd.node.daemon import TIDY_SECONDS, Forecaster, NodeConfig, NodeDaemon
+from crrd.node.daemon import FORECAST, TIDY_SECONDS, Forecaster, NodeConfig, NodeDaemon
 from crrd.node.pods import Pods
 from crrd_forecast.node import NodeForecast
 from tests.support.health_pages import Watched, end, page
@@ -163,6 +163,26 @@ async def test_a_forecast_before_any_runtime_has_answered() -> None:
     daemon = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "error"))
     answer = await daemon._forecast_page(cast("web.Request", None))
     assert (answer.status, cast("web.Response", answer).text) == (503, "no runtime has answered yet\n")
+
+
+@pytest.mark.parametrize(
+    ("spec_dir", "serves", "needed"), [("", False, False), ("/specs", False, True), ("", True, True)]
+)
+async def test_a_daemon_that_lacks_the_package_for_its_forecast_says_so_before_it_serves(
+    spec_dir: str, serves: bool, needed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(group: str, name: str) -> None:
+        raise ConfigurationError(f"no package has {group} {name}")
+
+    def refused(*_: object) -> None:
+        raise ConfigurationError("this far it gets")
+
+    monkeypatch.setattr("crrd.node.daemon.find", lacks)
+    monkeypatch.setattr("crrd.node.daemon.find_access", refused)
+    daemon = NodeDaemon(NodeConfig(NODE, "", (), "127.0.0.1:0", "console", "error", spec_dir, serves))
+    with pytest.raises(ConfigurationError) as caught:
+        await daemon.run()
+    assert str(caught.value) == (f"no package has {' '.join(FORECAST)}" if needed else "this far it gets")
 
 
 @pytest.mark.parametrize("kept", [True, False])

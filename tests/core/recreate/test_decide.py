@@ -1274,6 +1274,15 @@ class TestStop:
         done = replace(req, status=written(told))
         assert not actions(one(done, old, kubelet_silent_since=NOW, works=works), WriteStatus)
 
+    @pytest.mark.parametrize("ended", [False, True])
+    def test_nor_in_the_annotation_where_the_crd_prunes_is_killed(self, *, ended: bool) -> None:
+        req = request(status=recreating(RecreateState("app", StatePhase.RECREATING)), pinned={"app": pin("old")})
+        works = hooked(HookResult(1.0)) if ended else {}
+        told = one(req, instance("old", hook=HOOK), kubelet_silent_since=NOW, works=works, prunes_is_killed=True)
+        times = [each.start_times for each in actions(told, PinContainers)]
+        assert times == ([{"app": StartTimes(stop="2026-01-01T00:01:00Z")}] if ended else [])
+        assert not stops(told)
+
     @pytest.mark.parametrize("prunes", [True, False])
     def test_what_got_its_term_before_a_restart_waits_for_no_readiness(self, *, prunes: bool) -> None:
         req = request(
