@@ -13,6 +13,7 @@ from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.course import ended, make_run
 from crrd.core.policy.decide import Decision
 from crrd.core.policy.observed import Data, Stored, UseKey
+from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.revisions import (
     MOST_BAD,
     MOST_BYTES,
@@ -65,6 +66,22 @@ def failed(history: History | None = None, **found: Any) -> Decision:
 
 def condition(decision: Decision, kind: str = "Restorable") -> Mapping[str, Any]:
     return next((each for each in decision.conditions if each["type"] == kind), {})
+
+
+def test_an_edit_of_other_keys_during_the_run_is_not_lost_and_that_is_said() -> None:
+    """It may be of somebody else, and all of the object would be written back."""
+    history = kept()
+    noted = {KEY: replace(present(BAD, 3, 99)[KEY], whole="all of bad, and a note")}
+    history.look(100, present(BAD, 2, 99), *PODS, stored=stored(GOOD))
+    run = history.look(109, present(BAD, 2, 99), *PODS, stored=stored(GOOD)).run
+    assert run is not None
+    assert condition(history.look(115, noted, *PODS, stored=stored(GOOD)))["status"] == "True"
+    history.end(120, failed=True, message="it broke")
+    found = history.look(121, noted, *PODS, stored=stored(GOOD))
+    assert (reason(found), found.data) == (PolicyReason.FAILED, NOTHING)
+    assert condition(found)["message"] == (
+        f"ConfigMap cfg: other keys have changed since run {run.name} began, and would be lost: correct the data"
+    )
 
 
 class TestStates:

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from crrd.core.config.parts import Part, PartChange
 from crrd.core.config.references import Kind
 from crrd.core.policy.config import brings
+from crrd.core.policy.failures import stopped_by
 from crrd.core.policy.observed import Data, Look, Stored
 from crrd.core.policy.types import BadRevision, OnFailure, Policy, PolicyStatus, Revision, RunRecord, UsedObject
 
@@ -309,7 +310,7 @@ def revision_name(policy: Policy, name: str, whole: str) -> str:
 
 def gaps(look: Look) -> Sequence[str]:
     """Return which of the used objects could not be restored now, and why."""
-    policy, found, whys = look.policy, look.found, list[str]()
+    policy, found, whys, failed = look.policy, look.found, list[str](), stopped_by(look.policy)
     for each in _used(look):
         state = state_of(each.facts(None))
         if why := found.refused.get(each.name) or each.why_not:
@@ -318,6 +319,9 @@ def gaps(look: Look) -> Sequence[str]:
             whys.append(f"ConfigMap {each.name}: no data of it is kept yet ({state})")
         elif state not in (State.UNKNOWN, State.KEPT) and not _find(found.stored or (), each.name, each.revision.kept):
             whys.append(f"ConfigMap {each.name}: ControllerRevision {each.revision.revision} is gone")
+        elif failed is not None and any(each.brought(failed)) and each.revision.tried != each.data[0].whole:
+            what = f"other keys have changed since run {failed.name} began, and would be lost"
+            whys.append(f"ConfigMap {each.name}: {what}: correct the data")
     secrets = sorted({part.name for _, part in found.data if part.kind is Kind.SECRET})
     if policy.config is not None and secrets:
         whys.append(f"Secret {', '.join(secrets)}: Secrets are not kept")
