@@ -89,7 +89,7 @@ class Model:
         found = replace(found, down=dict.fromkeys(self.down, "down"))
         last = self.policy.status.run
         if last is not None and last.reload and last.failed:
-            found = replace(found, reloaded=frozenset(self.done.get(last.name, ())))
+            found = replace(found, reloaded={last.name: frozenset(self.done.get(last.name, ()))})
         decision = decide(self.policy, found, at(self.now))
         stored = read_policy({"status": write_status(decision.status)}).status
         self.policy = replace(self.policy, status=stored)

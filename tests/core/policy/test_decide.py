@@ -747,21 +747,6 @@ class TestObstacles:
         assert reason(history.look(130, data("b", 99), app(), other)) == PolicyReason.FAILED
         assert reason(history.look(145, data("b", 99), app(140, ready=True), other)) == PolicyReason.IDLE
 
-    def test_after_a_failed_run_a_change_of_another_object_begins_its_own(self) -> None:
-        history, both = History(), (app(), app(name="side"))
-        history.look(1, data("a", None, KEY, SIDE), *both)
-        failed = history.look(110, data("a", None, SIDE) | data("b", 99), *both).run
-        history.end(120, failed=True, message="web-0: it broke")
-        now = data("b", 200, SIDE) | data("b", 99)
-        history.look(201, now, *both)
-        run = history.look(210, now, *both).run
-        assert run is not None
-        assert (run.containers, run.since) == (("side",), text(210))
-        history.end(220)
-        assert failed is not None
-        found = history.look(221, now, both[0], app(215, name="side"))
-        assert (found.run, reason(found)) == (None, PolicyReason.FAILED), "what failed is not tried again"
-
     def test_a_window_holds_runs_and_ends_them(self) -> None:
         policy = replace(PLAIN, window=Window(Schedule("10 12 * * *", "UTC"), 600))
         history = History(policy)

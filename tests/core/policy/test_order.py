@@ -65,7 +65,7 @@ def test_nobody_begins_with_data_that_a_run_of_another_one_has_failed_with() -> 
     assert waits(peer, run=replace(RUN, back=True)) == ""
 
 
-HALTED = replace(RUN, finished=text(20), failed=True, halted=True)
+HALTED = replace(RUN, finished=text(20), failed=True, halted=True, hashes=("h",))
 RECORD = UsedObject("app", *CFG, "h", text(5), keys=("data.*",))
 
 
@@ -73,22 +73,26 @@ RECORD = UsedObject("app", *CFG, "h", text(5), keys=("data.*",))
     ("run", "since", "refused"),
     [
         (HALTED, 5, True),
-        (HALTED, 10, True),
-        (HALTED, 11, False),  # newer data
+        (HALTED, 11, True),  # the same data, written again
+        (replace(HALTED, hashes=("other",)), 5, False),
+        (replace(HALTED, hashes=("",)), 5, False),  # it had changed again before the end
         (replace(HALTED, halted=False), 5, True),
         (replace(HALTED, generation=2), 5, True),  # an edit lets this policy try it once more, and no other one
         (replace(HALTED, back=True), 5, False),  # the last good data
         (replace(HALTED, failed=False), 5, False),
-        (replace(HALTED, objects=("ConfigMap cfg (KEY) 2026-01-01T00:00:00Z",)), 5, False),
+        (replace(HALTED, objects=(f"ConfigMap cfg (KEY) {text(4)}",)), 5, False),
+        (replace(HALTED, objects=(f"ConfigMap cfg (KEY) {text(10)}",)), 5, True),  # another part of the same edit
     ],
 )
 def test_no_other_policy_should_bring_the_data_of_a_failed_run(run: RunRecord, since: int, refused: bool) -> None:
     record = replace(RECORD, since=text(since))
-    for status in (PolicyStatus((record,), run), PolicyStatus((record,), tried=(run,))):
-        assert refused_by(status) == ({CFG} if refused else set())
-        assert refused_by(replace(status, config=(replace(record, done="h"),))) == set(), "all containers have it"
+    for status in (PolicyStatus((record,), run), PolicyStatus((record,), failed=(run,) if run.failed else ())):
+        policy = replace(PLAIN, status=status)
+        assert refused_by(policy) == ({CFG} if refused else set())
+        done = replace(status, config=(replace(record, done="h"),))
+        assert refused_by(replace(policy, status=done)) == set(), "all containers have it"
         bad = BadRevision(*CFG, "h", text(5), "r", "1", ("data.*",))
-        assert refused_by(replace(status, bad=(bad,))) == {CFG}
+        assert refused_by(replace(policy, status=replace(status, bad=(bad,)))) == {CFG}
 
 
 def test_it_says_for_what_it_waits() -> None:

@@ -53,6 +53,13 @@ def begun(history: History, *running: Running, at_: float = 110, **found: Any) -
     return history.look(at_, known("b", 99), *running, **found)
 
 
+def known_as_done(history: History, *pods: str) -> Mapping[str, frozenset[str]]:
+    """What its requests show about the run."""
+    run = history.policy.status.run
+    assert run is not None
+    return {run.name: frozenset(pods)}
+
+
 def record(history: History) -> UsedObject:
     return history.policy.status.config[0]
 
@@ -259,7 +266,7 @@ class TestTheRecords:
         first = begun(history, *pods).run
         assert first is not None
         assert (reason(history.look(310, known("b", 99), *pods)), record(history).lacking) == (PolicyReason.WINDOW, ())
-        history.look(320, known("b", 99), *pods, reloaded=frozenset({"web-0"}))
+        history.look(320, known("b", 99), *pods, reloaded=known_as_done(history, "web-0"))
         assert record(history).lacking == ("web-1",)
         history.look(330, known("b", 99), *pods)
         assert record(history).lacking == ("web-1",), "also once its requests are deleted"
@@ -271,7 +278,7 @@ class TestTheRecords:
         window = Window(Schedule("0 12 * * *", "UTC"), 300)
         history = History(replace(POLICY, window=window, judge=judge))
         assert begun(history).run is not None
-        history.look(310, known("b", 99), *PODS, reloaded=frozenset({"web-0", "web-1"}))
+        history.look(310, known("b", 99), *PODS, reloaded=known_as_done(history, "web-0", "web-1"))
         found = history.look(86_400 + 10, known("b", 99), *PODS)
         if judge is not None:
             assert found.run is not None, "all reload again, and are judged"
@@ -338,7 +345,7 @@ class TestOtherEnds:
         history = History(POLICY)
         begun(history)
         history.end(120, failed=True)
-        found = history.look(140, known("b", 99), *pods, reloaded=frozenset(reloaded))
+        found = history.look(140, known("b", 99), *pods, reloaded=known_as_done(history, *reloaded))
         assert (reason(found) == PolicyReason.IDLE, record(history).done == "b") == (repaired, repaired)
 
     def test_a_failure_of_pods_that_were_left_is_repaired_in_these_pods(self) -> None:

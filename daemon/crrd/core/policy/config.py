@@ -16,7 +16,7 @@ from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.config.kept import NodeUse, kept_nodes, ran_before
 from crrd.core.config.objects import START_MARGIN
 from crrd.core.config.parts import PartChange
-from crrd.core.policy.failures import failed_with, refuses, stops
+from crrd.core.policy.failures import failed_with, refuses
 from crrd.core.policy.observed import Data, Look, Running, UseKey
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, UsedObject
 
@@ -27,7 +27,10 @@ Uses = Mapping[str, NodeUse]
 
 
 def remember(look: Look) -> tuple[UsedObject, ...]:
-    """Return the new records. Objects that cannot be read keep their old records. All do while there is no pod."""
+    """Return the new records. Objects that cannot be read keep their old records. All do while there is no pod.
+
+    So does data with which a run has failed while no container of its name runs.
+    """
     found, now = look.found, look.now
     users_of = _users(found.running)
     known = {each.key: _still_kept(each, found.uses.get(each.part.object_name, {}), now) for each in look.status.config}
@@ -44,7 +47,10 @@ def remember(look: Look) -> tuple[UsedObject, ...]:
             known[key] = _changed(old, data, now) if data.exists and old.hash != data.hash else old
         elif data.exists:
             known[key] = _with_older(_first(look, key, data, users), data, uses)
-    return tuple(known[key] for key in sorted(known) if key in users_of or key in found.data or not found.running)
+    names = {each.name for each in found.running}
+    away = {key for key, each in known.items() if key[0] not in names and refuses(look.policy, each)}
+    stay = users_of.keys() | found.data.keys() | away
+    return tuple(known[key] for key in sorted(known) if key in stay or not found.running)
 
 
 def _still_kept(old: UsedObject, uses: Uses, now: datetime) -> UsedObject:
@@ -117,13 +123,12 @@ def _pending(look: Look, old: UsedObject, users: Iterable[Running]) -> bool:
 def _is_applied(look: Look, old: UsedObject, users: Collection[Running]) -> bool:
     """Whether all containers have started with changed data, also without a run, and are ready."""
     run, since, is_bad = look.status.run, parse_time(old.since), look.status.is_bad(old)
-    failed = failed_with(look.status, old)
     if old.hash == old.done or not users or since is None or old.is_kept or is_bad:
         return False
-    if run is not None and (run.failed or not run.finished) and brings(look.policy, run, old):
+    if run is not None and not run.finished and brings(look.policy, run, old):
         return False  # its end says whether the data is good
-    if failed is not None and failed.halted and stops(look.policy, failed):
-        return False  # its pods are ready, and yet the judgement of them was no
+    if failed_with(look.status, old) is not None:
+        return False  # until that is repaired
     limit, lacking = limit_of(look.policy, since), frozenset(old.lacking)
     change = PartChange(old.part, limit, only=lacking)
     return limit <= look.now and all(
@@ -183,13 +188,13 @@ class Due:
         )
 
 
-def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
+def due(look: Look, running: Sequence[Running], *, failed: bool = False) -> tuple[list[Due], list[Due]]:
     """Return which of these containers to recreate for settled changes, and which changes settle; the earliest first.
 
     A container waits until the last change of anything that it uses has settled, so that it restarts once for all. So
     do those of its name that use one of these objects, too, and those of a pod that restarts as a whole. Such a restart
     comes before that of single containers, which then have the changes already. Data with which a run has failed comes
-    only with a newer change, which is one more try.
+    only with a newer change, which is one more try; or alone, too (`failed`).
     """
     policy, settling = look.policy, list[Due]()
     settled, waiting = dict[tuple[bool, datetime, bool], set[UseKey]](), set[UseKey]()
@@ -199,7 +204,7 @@ def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
     records = ((each.key, _open_change(policy, each)) for each in look.status.config)
     named = policy.containers
     changes = {key: each for key, each in records if each is not None and (not named or key[0] in named)}
-    refused = {each.key for each in look.status.config if refuses(policy, each)}
+    refused = {each.key for each in look.status.config if not failed and refuses(policy, each)}
     missed: dict[bool, set[UseKey]] = {True: set(), False: set()}  # By init containers, and by all others
     for each in running:
         missed[each.is_init] |= _missed(each, changes)
@@ -212,7 +217,7 @@ def due(look: Look, running: Sequence[Running]) -> tuple[list[Due], list[Due]]:
         limit = max(changes[key].until for key in group)
         whole, own = ((missed[is_init] & group) - waiting for is_init in (True, False))
         if whole | own <= refused:
-            continue
+            continue  # also if there are none
         for key in whole:
             settled.setdefault((False, limit, False), set()).add(key)
         for name in sorted({name for name, _ in own}):

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.judge.metrics import digest_of
 from crrd.core.policy.config import brings, is_behind, is_taken_back
-from crrd.core.policy.failures import stopped_by, with_last
+from crrd.core.policy.failures import stopped_by, stops, with_last
 from crrd.core.policy.observed import Look, Running
 from crrd.core.policy.reloads import has_reloaded, lacked, only
 from crrd.core.policy.triggers import TRIGGERS, name_of, triggers_of
@@ -71,14 +71,20 @@ def ended(
 
     `halted`: as in RunRecord.
     """
-    trigger = TRIGGERS[run.trigger]
-    over = replace(run, finished=rfc3339(now), failed=failed, message=message, halted=halted)
+    trigger, hashes = TRIGGERS[run.trigger], _brought(policy, run) if failed else ()
+    over = replace(run, finished=rfc3339(now), failed=failed, message=message, halted=halted, hashes=hashes)
     status = trigger.ended(policy, over)
     if complete and not failed and trigger in triggers_of(policy):
         status = trigger.complete(replace(policy, status=status), over)
     elif run.reload and not failed:
         status = lacked(replace(policy, status=status), over, left)
     return replace(status, run=over)
+
+
+def _brought(policy: Policy, run: RunRecord) -> tuple[str, ...]:
+    """Return `RunRecord.hashes`."""
+    there = {each.part: each.hash for each in policy.status.config if brings(policy, run, each)}
+    return tuple(there.get(each.part, "") for each in run.changes)
 
 
 def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> tuple[PolicyStatus, RunRecord | None]:
@@ -90,19 +96,20 @@ def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> t
     policy, last, first = look.policy, look.status.run, next(iter(wanted), None)
     if last is None:
         return look.status, first
-    before = (stopped_by(policy) or last) if last.finished else last
+    failed = stopped_by(policy) if last.finished else None
+    before = failed or last
     newer_changes = (each for each in wanted if each.objects and each.since > before.since)
-    changes = sorted(newer_changes, key=lambda each: (each.pods, each.since))
+    changes = sorted(newer_changes, key=lambda each: (each.pods, each.since), reverse=True)
     images = [each for each in wanted if each.image and each.gives != before.gives]
     if last.finished:
-        return look.status, next(iter((*images, *reversed(changes))), None) if stopped_by(policy) else first
+        return look.status, first if failed is None else next(iter((*images, *changes)), None)
     if why := _misfit(policy, last):
         return _over(look.status, last, f"ended because {why}", look.now), first
     if not last.image and is_taken_back(look, last):
         why = "all containers have reloaded" if has_reloaded(policy, last) else "its changes were taken back"
         return _over(look.status, last, f"ended because {why}", look.now), first
     concerned = [each for each in look.found.running if _concerns(last, each)]
-    for kind, newer in (("template", images), ("change", changes[::-1])):
+    for kind, newer in (("template", images), ("change", changes)):
         found = next(
             (each for each in newer if any(_concerns(each, one) for one in _reasons(look, each, concerned))), None
         )
@@ -148,11 +155,13 @@ def is_repaired(look: Look, run: RunRecord) -> bool:
     if any(look.status.is_bad(each) and brings(look.policy, run, each) for each in look.status.config):
         return False
     taken_back = is_taken_back(look, run)
-    if run.halted and not taken_back:
+    if run.halted and stops(look.policy, run) and not taken_back:
         return False
     concerned = [each.barred for each in look.found.running if _concerns(run, each)]
     if concerned and None not in concerned:
         return False  # maybe only while the versions of kubelet are unknown
+    if not (concerned or taken_back or any(each.name in run.containers for each in look.found.running)):
+        return False  # they may be away for a moment
     since, available = parse_time(run.since) or look.now, look.now - timedelta(seconds=look.min_ready)
     pods = only(look.policy, run)
     for each in look.restartable:
@@ -160,7 +169,7 @@ def is_repaired(look: Look, run: RunRecord) -> bool:
             continue
         own = [change.until for change in run.changes if (each.name, change.part) in each.keys]
         has_it = not is_behind(look, each) if taken_back else max(own, default=since) < each.started
-        has_it |= run.reload and each.pod in look.found.reloaded
+        has_it |= each.pod in look.found.reloaded.get(run.name, ())
         if _concerns(run, each) and not (each.ready and has_it and each.started <= available):
             return False
     return True

@@ -113,6 +113,11 @@ def _remembered(look: Look) -> PolicyStatus:
             what = "its changes were taken back, and all containers have the data from before"
         message = f"{run.message}; after that, {what} and are ready"
         return ended(look.policy, run, failed=False, message=message, now=look.now)
+    for failed in look.status.failed:
+        if is_repaired(look, failed):
+            others = tuple(each for each in look.status.failed if each is not failed)
+            policy = replace(look.policy, status=replace(look.status, failed=others))
+            look = replace(look, policy=replace(policy, status=TRIGGERS[failed.trigger].complete(policy, failed)))
     restores = look.policy.on_failure is OnFailure.RESTORE
     if restores and run is not None and run.trigger == CONFIG_CHANGE.name and stops(look.policy, run):
         return condemn(look, run)
@@ -151,11 +156,10 @@ def _next_step(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
         return _step(PolicyReason.WINDOW, status, *wakes, time=rfc3339(opens))
     if run is not last and next_at > now and not run.back:
         return _step(PolicyReason.INTERVAL, status, *wakes, time=rfc3339(next_at))
-    if run is not last and run.objects:
-        if names := circle(look):
-            return _step(PolicyReason.CIRCLE, status, circle=" after ".join(names))
-        if why := wait_for_others(look, run):
-            return _step(PolicyReason.AFTER, status, *wakes, now + FAILED_RETRY, what=why)
+    if run is not last and run.objects and (names := circle(look)):
+        return _step(PolicyReason.CIRCLE, status, circle=" after ".join(names))
+    if why := wait_for_others(look, run, begun=run is last):
+        return _step(PolicyReason.AFTER, status, *wakes, now + FAILED_RETRY, what=why)
     idle_for, progress = look.found.idle_for, look.found.progress or run.reason
     why = PolicyReason.RUNNING if idle_for < BLOCKED_SECONDS + look.min_ready else PolicyReason.BLOCKED
     message = why.message(run=run.name, progress=progress, time=format_duration(idle_for // 60 * 60))

@@ -1,9 +1,10 @@
 """With which data runs have failed: it reaches no further pod by a run, of this policy or of another one.
 
-The last run stands in `status.run`. When another one begins, a failed one moves to `status.tried`, and stays there as
-long as an object has the data that it brought, and not all containers do.
+The last run stands in `status.run`. When another one begins, a failed one moves to `status.failed`. It stays there
+until its data is gone, another run has brought it, or it is repaired (`course.is_repaired`).
 """
 
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from crrd.core.api.time import parse_time
@@ -17,16 +18,35 @@ def stops(policy: Policy, run: RunRecord) -> bool:
 
 def failed_with(status: PolicyStatus, record: UsedObject) -> RunRecord | None:
     """Return the newest run that has failed with the data that a record has now, None for none."""
-    last = () if status.run is None else (status.run,)
-    return next((run for run in (*last, *reversed(status.tried)) if _brought(run, record)), None)
+    return next((run for run in _failed(status) if _brought(run, record)), None)
+
+
+def _failed(status: PolicyStatus) -> Iterator[RunRecord]:
+    """Yield the runs that have failed, the newest first."""
+    if status.run is not None and status.run.failed:
+        yield status.run
+    yield from reversed(status.failed)
 
 
 def _brought(run: RunRecord, record: UsedObject) -> bool:
-    """Whether a run has failed with the data of a record. It says nothing about data that it has brought back."""
-    until = next((each.until for each in run.changes if each.part == record.part), None)
-    if until is None or not run.failed or run.back or record.hash == record.done:
+    """Whether a run has failed with the data of a record, or with another part of the same edit of the object.
+
+    It says nothing about data that it has brought back.
+    """
+    if run.back or record.hash == record.done:
         return False
-    return (parse_time(record.since) or until) <= until
+    for change, found in zip(run.changes, run.hashes, strict=False):
+        if found and change.part == record.part:
+            return found == record.hash
+        if found and change.part.object_name == record.part.object_name:
+            return (parse_time(record.since) or change.until) <= change.until
+    return False
+
+
+def passed(policy: Policy, brought: Collection[UsedObject]) -> PolicyStatus:
+    """Return the status without failures of data that a run has brought and that is well."""
+    over = {run.name for each in brought if (run := failed_with(policy.status, each)) is not None}
+    return replace(policy.status, failed=tuple(each for each in policy.status.failed if each.name not in over))
 
 
 def refuses(policy: Policy, record: UsedObject) -> bool:
@@ -36,12 +56,8 @@ def refuses(policy: Policy, record: UsedObject) -> bool:
 
 
 def stopped_by(policy: Policy) -> RunRecord | None:
-    """Return the run whose failure stops the policy: the last one, or one before it whose data is still there."""
-    last = policy.status.run
-    if last is not None and stops(policy, last):
-        return last
-    found = (failed_with(policy.status, each) for each in policy.status.config)
-    return next((each for each in found if each is not None and stops(policy, each)), None)
+    """Return the newest run whose failure stops the policy: the last one, or one before it."""
+    return next((run for run in _failed(policy.status) if stops(policy, run)), None)
 
 
 def with_last(status: PolicyStatus) -> PolicyStatus:
@@ -49,10 +65,10 @@ def with_last(status: PolicyStatus) -> PolicyStatus:
     last = status.run
     if last is None or not any(failed_with(status, each) is last for each in status.config):
         return status
-    return replace(status, tried=(*(each for each in status.tried if each.name != last.name), last))
+    return replace(status, failed=(*(each for each in status.failed if each.name != last.name), last))
 
 
 def pruned(status: PolicyStatus) -> PolicyStatus:
-    """Return the status without failures whose data is gone, or which all containers have. Runs for images stay."""
+    """Return the status without failures whose data is gone, or which a newer run has repeated."""
     needed = {run.name for each in status.config if (run := failed_with(status, each)) is not None}
-    return replace(status, tried=tuple(each for each in status.tried if each.image or each.name in needed))
+    return replace(status, failed=tuple(each for each in status.failed if each.name in needed))

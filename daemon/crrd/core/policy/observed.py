@@ -137,9 +137,9 @@ class Observed:
     down: Mapping[str, str] = field(default_factory=dict)
     """By node: why it cannot restart containers now, for nodes of `running`."""
     old_daemons: frozenset[str] = frozenset()  # Nodes whose daemon does not know how to reload containers
-    reloaded: frozenset[str] = frozenset()
-    """Pods whose last request of the policy's run has succeeded. Known only if containers reload in this run, and it
-    has failed or waits for the window."""
+    reloaded: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By run: pods whose last request has succeeded. Known only of runs in which containers reload, and which have
+    failed or wait for the window."""
     old_files: str | None = None
     """Why the last run could not have files refreshed; "" if it could, None if that is unknown."""
     dropped: tuple[str, ...] = ()  # Fields of the status that the API server dropped at the last write

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from crrd.core.config.references import ObjectName
-from crrd.core.policy.failures import failed_with
+from crrd.core.policy.config import brings
+from crrd.core.policy.failures import failed_with, stops
 from crrd.core.policy.observed import Look
 from crrd.core.policy.triggers import Wanted
-from crrd.core.policy.types import PolicyStatus, RunRecord
+from crrd.core.policy.types import Policy, RunRecord, UsedObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Claims:
     """What a policy does about changed objects, as of its last decision."""
 
     wants: frozenset[ObjectName] = frozenset()
-    """Changes that are due or settle, and data with which a run has failed."""
+    """Changes that are due or settle, data with which a run has failed, and data without which none can start."""
     runs: frozenset[ObjectName] = frozenset()  # Those of its run
     waits: bool = False  # Whether it waits for another policy
 
@@ -31,7 +32,8 @@ def claims_of(look: Look, wanted: Wanted, run: RunRecord | None, *, waits: bool)
     """Return what a policy does about changed objects. `run` is the one to carry out."""
     changes = [change for each in wanted.runs for change in each.changes]
     changes += [change for each in wanted.settling for change in each.changes]
-    wants = frozenset(each.part.object_name for each in changes) | refused_by(look.status)
+    lacking = (part.object_name for (_, part), data in look.found.data.items() if not data.exists)
+    wants = frozenset([*(each.part.object_name for each in changes), *lacking]) | refused_by(look.policy)
     return Claims(wants, _objects(run), waits)
 
 
@@ -39,27 +41,44 @@ def _objects(run: RunRecord | None) -> frozenset[ObjectName]:
     return frozenset(each.part.object_name for each in run.changes) if run is not None else frozenset()
 
 
-def refused_by(status: PolicyStatus) -> frozenset[ObjectName]:
+def refused_by(policy: Policy, tries: RunRecord | None = None) -> frozenset[ObjectName]:
     """Return the objects with whose data a run of a policy has failed, as far as it has seen them.
 
-    An edit of the policy lets it try them once more, and no other policy before it has done so.
+    An edit of the policy lets it try them once more. No other policy does so before it has: `tries` is its run then,
+    once the first step of that is done.
     """
-    failed = (each for each in status.config if status.is_bad(each) or failed_with(status, each) is not None)
+    status, failed = policy.status, list[UsedObject]()
+    for each in status.config:
+        tried = tries is not None and brings(policy, tries, each)
+        if status.is_bad(each) or (failed_with(status, each) is not None and not tried):
+            failed.append(each)
     return frozenset(each.part.object_name for each in failed)
 
 
-def wait_for_others(look: Look, run: RunRecord) -> str:
-    """Return for which other policy a run waits before it begins, and why; "" if for none.
+def _tried_again(policy: Policy) -> frozenset[ObjectName]:
+    """Return the objects with whose data a run of a policy has failed, and which it tries once more after an edit."""
+    found = ((each, failed_with(policy.status, each)) for each in policy.status.config)
+    return frozenset(each.part.object_name for each, run in found if run is not None and not stops(policy, run))
 
-    One that brings the last good data back waits for none.
+
+def wait_for_others(look: Look, run: RunRecord, *, begun: bool = False) -> str:
+    """Return for which other policy a run waits before it begins, or goes on, and why; "" if for none.
+
+    One that brings the last good data back waits for none. Nor does one with an image that has `begun`, because its
+    pods may be unready. All others wait while their containers would read data with which a run of another one has
+    failed.
     """
-    objects = frozenset[ObjectName]() if run.back else _objects(run)
+    if run.back or (begun and run.image):
+        return ""
+    objects = frozenset[ObjectName]() if begun else _objects(run)
+    using = (each for each in look.found.running if each.name in run.containers)
+    read = (objects | {part.object_name for each in using for _, part in each.keys}) - _tried_again(look.policy)
     for peer in sorted(look.found.peers, key=lambda each: each.name):
         first = peer.active and peer.name in look.policy.after
         if first and (some := objects & peer.uses & ((peer.uses - peer.seen) | peer.wants | peer.runs)):
             more = f", whose run {peer.failed} has failed" if peer.failed else ""
             return f"policy {peer.name}{more}, which comes first (spec.after) for {_shown(some)}"
-        if peer.active and (some := objects & peer.refused):
+        if peer.active and (some := read & peer.refused):
             data = f"of which a run has failed with this {_shown(some)}"
             return f"policy {peer.name}, {data}: correct the data, repair its pods, or suspend that policy"
         if peer.active and not peer.past_first_step and (some := objects & peer.runs):

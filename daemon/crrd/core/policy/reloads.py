@@ -35,8 +35,8 @@ def narrowed(look: Look) -> PolicyStatus:
 
     Its requests, which show it, are deleted after a while.
     """
-    run, reloaded = look.status.run, look.found.reloaded
-    if run is None or not run.reload or run.finished or not reloaded:
+    run = look.status.run
+    if run is None or not run.reload or run.finished or not (reloaded := look.found.reloaded.get(run.name)):
         return look.status
     return _with(look.policy, run, lambda each: _without(look, each, reloaded))
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from crrd.core.api.fields import Section
 from crrd.core.api.time import parse_time, rfc3339
-from crrd.core.policy.config import Due, covered, due, remember
-from crrd.core.policy.failures import pruned, stops
+from crrd.core.policy.config import Due, brings, covered, due, remember
+from crrd.core.policy.failures import passed, pruned, stops
 from crrd.core.policy.observed import Look, Running
 from crrd.core.policy.reloads import narrowed, unsure
 from crrd.core.policy.revisions import goes_back, note, tried
@@ -145,9 +145,10 @@ def _outdated(look: Look) -> Wanted:
 
     It waits until changed configuration of the container has settled, so that one restart brings both. A run that has
     ended and left something, for example a pod that could not start, is repeated after RETRY. One that failed
-    is not, and stops the others, until the template, the policy or data of its container changes.
+    is not, and stops the others, until the template, the policy or data of its container changes. Data with which a run
+    has failed comes with a new image, because that may be what the data needs.
     """
-    (changes, settling), active, left = due(look, look.served), look.status.run, list[Left]()
+    (changes, settling), active, left = due(look, look.served, failed=True), look.status.run, list[Left]()
     for each in look.changes:
         data, last = (
             next((due for due in changes if each.container in due.containers and not due.pods), None),
@@ -171,13 +172,18 @@ def _note_tried(look: Look) -> PolicyStatus:
     status, template, lacking = look.status, look.found.template, {each.container for each in look.changes}
     if template is None or template.wait or template.problem:
         return status
-    kept = (each for each in status.tried if not (each.image and each.failed) or lacking.intersection(each.containers))
+    kept = (each for each in status.tried if not each.failed or lacking.intersection(each.containers))
     return replace(status, tried=tuple(kept))
 
 
 def _add_tried(policy: Policy, run: RunRecord) -> PolicyStatus:
-    others = (each for each in policy.status.tried if not each.image or each.containers != run.containers)
+    others = (each for each in policy.status.tried if each.containers != run.containers)
     return replace(policy.status, tried=(*others, run))
+
+
+def _brought_too(policy: Policy, run: RunRecord) -> PolicyStatus:
+    """A run for an image is well. Pods that had the image before may still lack the data that it has brought."""
+    return passed(policy, [each for each in policy.status.config if brings(policy, run, each)])
 
 
 def _read_change(triggers: Section) -> ConfigChange | None:
@@ -266,7 +272,7 @@ TEMPLATE_IMAGE = Trigger(
     read=lambda triggers: triggers.optional_section("templateImage") is not None,
     wants=_outdated, goes_first=True, role=UPDATE_ROLE,
     put_off=lambda look: (place for each in look.changes for place in each.lacking if place[1] in look.found.down),
-    noted=_note_tried, ended=_add_tried, left="pods lack the image of the template",
+    noted=_note_tried, complete=_brought_too, ended=_add_tried, left="pods lack the image of the template",
     resumed_by="the template, the policy or the configuration changes; to try again, set spec.suspend to true, and "
     "back to false")  # there may be no request that `resume` could find
 CONFIG_CHANGE = Trigger(

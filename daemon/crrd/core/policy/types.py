@@ -233,6 +233,11 @@ class RunRecord:
     pods: Annotated[bool, "Whether whole pods are restarted, because the containers are init containers."] = False
     back: Annotated[bool, "Whether containers get the last good data back, because a run has failed."] = False
     reload: Annotated[bool, "Whether containers reload their files instead of being restarted."] = False
+    hashes: Annotated[
+        tuple[str, ...],
+        "Of a run that has failed: the hash of the data that it brought, for each of objects. Empty for data that had "
+        "changed again.",
+    ] = ()
 
     @property
     def gives(self) -> tuple[tuple[str, ...], str, str]:
@@ -255,9 +260,9 @@ class PolicyStatus:
     scheduled: str = ""
     """RFC 3339: the newest time of the schedule for which a run has started, or when a new schedule was first seen."""
     skipped: str = ""  # The newest time of the schedule that was skipped, and why; "" after a later run
-    tried: tuple[RunRecord, ...] = ()
-    """The last run for an image of each container that has ended by itself, and runs before the last one that have
-    failed with data that is still there. The oldest first."""
+    tried: tuple[RunRecord, ...] = ()  # The last run for an image of each container that has ended by itself
+    failed: tuple[RunRecord, ...] = ()
+    """Runs before the last one that have failed with data that is still there. The oldest first."""
     revisions: tuple[Revision, ...] = ()  # Of the ConfigMaps, if the policy restores them
     bad: tuple[BadRevision, ...] = ()  # The oldest first
 

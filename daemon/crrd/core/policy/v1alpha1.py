@@ -169,11 +169,14 @@ def _status(status: Mapping[str, Any]) -> PolicyStatus:
     config = _of_objects(UsedObject, "config", status)
     run = _record(RunRecord, "status.run", mapping(status.get("run")))
     schedule, scheduled, skipped = (text(status.get(key)) for key in ("schedule", "lastScheduleTime", "lastSkipped"))
-    tried = (_record(RunRecord, "status.tried[]", mapping(each)) for each in items(status.get("tried")))
-    known = tuple(each for each in tried if each.trigger in TRIGGERS)
+    tried, failed = (
+        tuple(each for each in found if each.trigger in TRIGGERS)
+        for name in ("tried", "failed")
+        for found in [[_record(RunRecord, f"status.{name}[]", mapping(one)) for one in items(status.get(name))]]
+    )
     revisions = tuple(_record(Revision, "status.revisions[]", mapping(each)) for each in items(status.get("revisions")))
     last, bad = run if run.trigger in TRIGGERS else None, _of_objects(BadRevision, "bad", status)
-    return PolicyStatus(config, last, schedule, scheduled, skipped, known, revisions, bad)
+    return PolicyStatus(config, last, schedule, scheduled, skipped, tried, failed, revisions, bad)
 
 
 def write_status(status: PolicyStatus) -> dict[str, Any]:
@@ -181,10 +184,10 @@ def write_status(status: PolicyStatus) -> dict[str, Any]:
     run = status.run
     records = {
         name: [{key: value for key, value in asdict(each).items() if value} for each in getattr(status, name)]
-        for name in ("config", "tried", "revisions", "bad")
+        for name in ("config", "tried", "failed", "revisions", "bad")
     }
-    often_empty = ("back", "reload", "pods", "steps", "halted", "image", "before", "template", "finished", "message")
-    record = run and {**asdict(run), **{key: getattr(run, key) or None for key in often_empty}}
+    of_some = ("hashes", "back", "reload", "pods", "steps", "halted", "image", "before", "template")
+    record = run and {**asdict(run), **{key: getattr(run, key) or None for key in (*of_some, "finished", "message")}}
     times = {"schedule": status.schedule, "lastScheduleTime": status.scheduled, "lastSkipped": status.skipped}
     kept = {**records, **times}
     return {"run": record, **{key: value or None for key, value in kept.items()}}

@@ -189,16 +189,20 @@ class TargetObserver:
             found |= zip(some, await asyncio.gather(*map(self._kubelets.version, some)), strict=True)
         return found
 
-    async def _reloaded(self, policy: Policy, now: datetime) -> frozenset[str]:
+    async def _reloaded(self, policy: Policy, now: datetime) -> Mapping[str, frozenset[str]]:
         """Return `Observed.reloaded`. A user may have continued a run that has failed."""
-        run, (opens, _) = policy.status.run, window_at(policy.window, now)
-        if run is None or not run.reload or not (run.failed or (opens is not None and not run.finished)):
-            return frozenset()
-        selector, space = f"{LABEL_RUN}={run.name}", policy.namespace
+        last, (opens, _) = policy.status.run, window_at(policy.window, now)
+        runs = [*policy.status.failed, *([last] if last is not None else [])]
+        closed = opens is not None
+        names = [each.name for each in runs if each.reload and (each.failed or (closed and not each.finished))]
+        if not names:
+            return {}
+        selector, space = f"{LABEL_RUN} in ({','.join(names)})", policy.namespace
         found = await self._client.list_all(REQUESTS, read_run_request, namespace=space, label_selector=selector)
         known = sorted(filter(None, found.items), key=lambda each: each.age)
-        last = {each.request.pod_name: each for each in known}
-        return frozenset(name for name, each in last.items() if each.request.reloads and each.succeeded)
+        ended = {(each.run.name, each.request.pod_name): each for each in known}
+        done = [key for key, each in ended.items() if each.request.reloads and each.succeeded]
+        return {name: frozenset(pod for run, pod in done if run == name) for name in names}
 
     async def _missing(self, namespace: str) -> str:
         """Return which rights to patch pods the manager lacks, and what to do; "" for none."""

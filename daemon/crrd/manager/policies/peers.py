@@ -53,7 +53,7 @@ class Peers:
             begun = run.changes if run is not None and not run.finished else ()  # by an earlier leader
             claims = Claims(runs=frozenset(each.part.object_name for each in begun)) if begun else NO_CLAIMS
         past_first_step = active is not None and active.past_first_step
-        failed, tries = stopped_by(policy), claims.runs if past_first_step else frozenset[ObjectName]()
+        failed, tries = stopped_by(policy), run if past_first_step else None
         bad = {each.part.object_name for each in policy.status.bad}
         return Peer(
             policy.name,
@@ -65,5 +65,5 @@ class Peers:
             runs=claims.runs,
             past_first_step=past_first_step,
             failed=failed.name if failed is not None else "",
-            refused=(refused_by(policy.status) | (bad & uses - seen)) - tries,
+            refused=refused_by(policy, tries) | (bad & uses - seen),
         )

@@ -23,13 +23,14 @@ class TurnDisplay(RunDisplay):
     ) -> None:
         """`has_problem` means that files could not be refreshed in an earlier part of the run."""
         self._on_progress, self._on_refresh, self._has_problem = on_progress, on_refresh, has_problem
-        self.any_done = False  # Whether the run has restarted a pod, which is available again
-        self.any_step_over = False  # Whether the first of its steps is over, if it has steps or a judgement
+        self.any_done = False  # Whether the run has restarted a pod, which is available again, and none has failed
+        self.any_step_over = False  # Whether the first of its steps is over, if it has steps or a judgement, and well
 
     def show(self, plan: Plan) -> None:
         """See RunDisplay. Durations are left out, because each new text is written to the status."""
-        self.any_done = any(row.stage is Stage.DONE for row in plan.rows)
-        self.any_step_over = plan.part.number > 0 or plan.part.state in _OVER
+        well = not any(row.stage is Stage.FAILED for row in plan.rows)
+        self.any_done = well and any(row.stage is Stage.DONE for row in plan.rows)
+        self.any_step_over = well and (plan.part.number > 0 or plan.part.state in _OVER)
         first = next((row.wait for row in plan.rows if row.stage.under_way), NO_WAIT)
         waits = (each.replace(first.why, first.topic) if first.topic else each for each in plan.waits[:1])
         phase = [plan.phase.value] if plan.phase is not RunPhase.RESTARTING else []

@@ -1,0 +1,74 @@
+"""Data with which a run of one policy has failed does not reach the pods of another one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crrd.core.policy import decide
+from crrd.kube.resources import PODS
+from tests.manager.test_policies import ENV_FROM, Managed, is_idle, managing, ready
+from tests.support.faulty_api import Call
+from tests.support.played_cluster import NAMESPACE
+
+ROUNDS = 4.0
+"""Seconds for some looks, at which a run would begin."""
+
+
+@pytest.fixture
+async def managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Managed]:
+    monkeypatch.setattr(decide, "FAILED_RETRY", decide.FAILED_RETRY / 15)
+    async with managing(tmp_path) as found:
+        yield found
+
+
+async def two(managed: Managed, **spec: Any) -> list[str]:
+    """Two policies for two Deployments that use one ConfigMap. The run of web fails at its first pod. Return its pods.
+
+    The other one settles a little later, so that web begins.
+    """
+    await managed.cluster.workload("Deployment", "api", 2, envFrom=ENV_FROM)
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "api"}
+    web = [pod["metadata"]["name"] for pod in await managed.cluster.pods() if pod["metadata"]["labels"]["app"] == "web"]
+    await managed.policy(**spec)
+    await managed.policy("api", targetRef=target, triggers={"configChange": {"settle": "2s"}})
+    await managed.lead()
+    await managed.until(is_idle)
+    await managed.until(is_idle, "api")
+    managed.cluster.fails[web[0]] = ("PreStopFailed", "it broke")
+    return web
+
+
+async def none_of_the_other(managed: Managed, web: list[str]) -> None:
+    await asyncio.sleep(ROUNDS)
+    assert [pod for pod, _ in managed.cluster.stops if pod not in web] == []
+
+
+async def test_a_moment_without_any_pod_is_no_repair(managed: Managed) -> None:
+    web = await two(managed)
+    await managed.config(LOG="bad")
+    await managed.until(lambda status: ready(status).get("reason") == "RunFailed")
+    await managed.until(lambda status: ready(status).get("reason") == "WaitingForPolicy", "api")
+    for pod in web:  # scaled to 0
+        await managed.cluster.client.delete(PODS, NAMESPACE, pod)
+    await none_of_the_other(managed, web)
+
+
+async def test_a_first_step_that_has_failed_is_not_done(managed: Managed) -> None:
+    """The API server is busy when the failure is to be recorded."""
+    web = await two(managed, budget={"steps": [1]})
+    writing = asyncio.Event()
+
+    def busy(call: Call) -> bool:
+        return call.resource == "containerrecreatepolicies" and call.name == "web" and call.writes and writing.is_set()
+
+    managed.cluster.api.fail_next(10000, status=503, match=busy)
+    managed.cluster.goes_on.clear()
+    await managed.config(LOG="bad")
+    await managed.until(lambda status: ready(status).get("reason") == "Running")
+    await managed.until(lambda status: ready(status).get("reason") == "WaitingForPolicy", "api")
+    writing.set()
+    managed.cluster.goes_on.set()
+    await none_of_the_other(managed, web)
