@@ -8,7 +8,7 @@ PURE := daemon/crrd/core/*,daemon/crrd/kubelet/*,forecast/crrd_forecast/hash/*,l
 .DEFAULT_GOAL := help
 FAST := tests/core tests/kubelet tests/lib tests/node tests/kube tests/cri tests/manager
 
-.PHONY: help demo check test soak lint format stubs bench mutants pictures docs lock install-manifests release runtime clean
+.PHONY: help demo check test soak lint format stubs bench compare mutants pictures docs lock install-manifests release runtime clean
 
 help: ## Show what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -67,6 +67,10 @@ stubs: $(READY) ## Generate cri_stubs from proto
 
 bench: $(READY) $(if $(CLUSTER),,runtime) ## Measure: 30 pods on real containerd and more; CLUSTER=1 or CLUSTER=pods for a real cluster
 	$(BIN)/python -m tests.bench$(if $(filter pods,$(CLUSTER)),.whole_pod,$(if $(CLUSTER),.cluster))
+
+compare: $(READY) ## Measure ways to restart side by side: CLUSTER=FOLDER of a cluster on this machine (KRUISE=FOLDER for OpenKruise)
+	@test -n "$(CLUSTER)" || { echo "say where: make compare CLUSTER=FOLDER, of python -m tests.tools.cluster --nodes 3" >&2; exit 2; }
+	@$(BIN)/python -m tests.bench.compare $(CLUSTER) $(if $(KRUISE),--kruise $(KRUISE) --kruise-version '$(KRUISE_VERSION)')
 
 mutants: $(READY) ## Count which small wrongs the fast tests find (COUNT=400 SEED=1); PLANTED=1: who finds planted bugs
 	@$(BIN)/python -m tests.tools.$(if $(PLANTED),planted,mutants $(or $(COUNT),400) $(or $(SEED),1))

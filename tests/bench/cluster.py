@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -28,6 +27,7 @@ from crrd.core.api.types import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from crrd.core.rollout.patch.operations import restart
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.core.rollout.state import read_member
+from tests.tools.cluster.parts import NAMES, cpu_seconds, processes
 
 VARIABLES = ("CRRD_TEST_CRI_ENDPOINT", "CRRD_TEST_NODE", "CRRD_TEST_IMAGE")
 NAMESPACE = "crrd-bench"
@@ -40,8 +40,6 @@ DAEMON = ("crrd-node", "crrd-node")
 """Namespace and name of the node daemon's DaemonSet."""
 ENDS_ON_SIGTERM = "trap 'exit 0' TERM; sleep 1000000 & wait"
 WAYS = HAND, PATCH, REQUEST = "by hand", "by patch", "by request"
-NAMES = ("kube-apiserver", "etcd", "containerd", "kubelet", "node daemon", "managers")
-_TICKS = os.sysconf("SC_CLK_TCK")
 _COLLECTION = (GROUP, VERSION, NAMESPACE, PLURAL)
 Json = dict[str, Any]
 
@@ -277,30 +275,6 @@ def shown(values: list[float]) -> str:
         return ""
     middle = f"{statistics.median(values):.3g}"
     return middle if len(values) == 1 else f"{middle} ({min(values):.3g} to {max(values):.3g})"
-
-
-def processes(name: str) -> Iterator[Path]:
-    """The processes of this machine by one of NAMES, as folders of /proc."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_text().split("\0")
-            short = (folder / "comm").read_text().strip()
-        except OSError:  # it has just ended
-            continue
-        crrd = any(Path(word).name == "crrd" for word in words[:3])
-        kind = "node daemon" if crrd and "node" in words else "managers" if crrd and "manager" in words else short
-        if kind == name:
-            yield folder
-
-
-def cpu_seconds() -> dict[str, float]:
-    """Seconds of CPU that the processes of NAMES have used; without those that are not on this machine."""
-    found: dict[str, float] = {}
-    for name in NAMES:
-        for folder in processes(name):
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            found[name] = found.get(name, 0.0) + (int(fields[11]) + int(fields[12])) / _TICKS
-    return found
 
 
 def main() -> None:

@@ -5,11 +5,9 @@ Runs on a cluster of `python -m tests.tools.cluster --nodes 3`. `-rP` shows the 
 
 import asyncio
 import json
-import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -17,11 +15,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from crrd.kube.resources import PODS, REQUESTS
-from tests.bench.cluster import NAMES as NAMES_OF_PARTS
-from tests.bench.cluster import processes
 from tests.support.cluster import PATIENCE, Cluster, Json, container, pod_ready, request_for, restart_count, states
 from tests.support.real_nodes import kubectl, missing
 from tests.tools.cluster.cluster import RealCluster as Machines
+from tests.tools.cluster.parts import used
 
 pytestmark = [
     pytest.mark.cluster,
@@ -35,7 +32,6 @@ METRICS_PORT = 9420
 """Of the node daemon, in manifests/node/daemonset.yaml."""
 SECONDS = 1800.0
 SCRIPT = "trap 'exit 0' TERM; sleep 1000000 & wait"
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 async def create_pods(cluster: Cluster, nodes: Machines) -> list[Json]:
@@ -76,33 +72,6 @@ async def create_requests(cluster: Cluster, wanted: Sequence[tuple[Json, str]]) 
 
 
 # What each part needs
-
-
-def is_on(folder: Path, holders: Collection[int]) -> bool:
-    """Whether a process runs on one of the machines. `holders` are the PIDs of their first processes."""
-    pid = int(folder.name)
-    while pid not in holders and pid > 1:
-        pid = int(_fields(Path("/proc") / str(pid))[1])
-    return pid in holders
-
-
-def _fields(folder: Path) -> list[str]:
-    """The fields of a process's stat, from its state on."""
-    return (folder / "stat").read_text().rpartition(")")[2].split()
-
-
-def used(nodes: Machines) -> dict[str, list[tuple[float, float]]]:
-    """What each process of each part has used: CPU in seconds, with that of children that have ended, and MiB."""
-    holders = {machine.pid for machine in (nodes.control_plane, *nodes.nodes)}
-    found = defaultdict(list)
-    for part in (*NAMES_OF_PARTS, "containerd-shim"):
-        for folder in processes(part):
-            with suppress(OSError):  # it has just ended
-                if is_on(folder, holders):
-                    lines = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-                    seconds = sum(map(int, _fields(folder)[11:15])) / _TICKS
-                    found[part].append((seconds, int(lines["VmRSS"].split()[0]) / 1024))
-    return dict(found)
 
 
 def costs(

@@ -1,0 +1,267 @@
+"""What a way costs: when the pods are ready again, for how long they were not, calls, CPU, and what a pod keeps."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kubernetes import config
+from prometheus_client.parser import text_string_to_metric_families
+
+from crrd.kube.resources import PODS
+from crrd.lib.errors import GoneError
+from crrd_localnode.workload import RESOURCES
+from tests.bench.compare.ways import APP, GRACE, Scene, Way
+from tests.support.cluster import Cluster, Json, container_id, pod_ready
+from tests.support.recreates import BUDGETS, pods_of
+from tests.tools.cluster.cluster import RealCluster as Machines
+from tests.tools.cluster.parts import used
+
+WAITS = 900.0
+SHARED = "/shared"
+SCRIPT = "trap 'exit 0' TERM; sleep 1000000 & wait"
+HOOK = {"preStop": {"exec": {"command": ["/bin/sh", "-c", f"echo $HOSTNAME >> {SHARED}/hooked"]}}}
+KEPT = ("UID", "IP", "node", "emptyDir", "preStop hook run", "PodDisruptionBudget respected")
+
+
+@dataclass(slots=True)
+class Seen:
+    """The pods of a Deployment by a watch, since a way has begun."""
+
+    before: frozenset[str]  # IDs of their containers
+    count: int
+    began: float
+    renewed: dict[str, float] = field(default_factory=dict)  # UID -> seconds until it was ready with a new container
+    missing: float = 0.0  # Seconds without a ready pod, all replicas taken together
+    most_missing: int = 0
+    _ready: set[str] = field(default_factory=set)
+    _at: float = 0.0
+
+    def start(self, pods: Sequence[Json]) -> None:
+        """Take over the pods of the list."""
+        self._ready, self._at = {pod["metadata"]["uid"] for pod in pods if _serves(pod)}, self.began
+
+    def add(self, pod: Json, *, gone: bool) -> None:
+        """Take over a pod's next version."""
+        now, uid = time.monotonic(), pod["metadata"]["uid"]
+        lacking = max(0, self.count - len(self._ready))
+        self.missing, self._at = self.missing + lacking * (now - self._at), now
+        serves = not gone and _serves(pod)
+        (self._ready.add if serves else self._ready.discard)(uid)
+        self.most_missing = max(self.most_missing, self.count - len(self._ready))
+        if serves and container_id(pod, APP) not in self.before:
+            self.renewed.setdefault(uid, now - self.began)
+        elif not serves:
+            self.renewed.pop(uid, None)
+
+    @property
+    def over(self) -> bool:
+        """Whether all replicas are ready with a new container."""
+        return len(self.renewed) == self.count == len(self._ready)
+
+
+def _serves(pod: Json) -> bool:
+    return pod_ready(pod) and not pod["metadata"].get("deletionTimestamp")
+
+
+def _spec(cluster: Cluster, *, one_node: bool, hook: bool) -> Json:
+    app: Json = {"name": APP, "image": cluster.image, "imagePullPolicy": "IfNotPresent"}
+    app |= {"command": ["/bin/sh", "-c", SCRIPT], "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+    volumes: list[Json] = [{"name": "data", "emptyDir": {}}]
+    if hook:
+        app["lifecycle"] = HOOK
+        app["volumeMounts"].append({"name": "shared", "mountPath": SHARED})
+        volumes.append({"name": "shared", "hostPath": {"path": str(cluster.folder), "type": "Directory"}})
+    spec: Json = {"containers": [app], "volumes": volumes, "terminationGracePeriodSeconds": GRACE}
+    return spec | ({"nodeSelector": {"kubernetes.io/hostname": cluster.node_name}} if one_node else {})
+
+
+@asynccontextmanager
+async def deployed(
+    cluster: Cluster, name: str, replicas: int, *, most: int | str = "100%", one_node: bool = True, hook: bool = False
+) -> AsyncIterator[Scene]:
+    """Run a Deployment whose pods are ready, on one node or all. A rollout takes away `most` pods at once."""
+    template = {"metadata": {"labels": {"app": name}}, "spec": _spec(cluster, one_node=one_node, hook=hook)}
+    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
+    spec["strategy"] = {"rollingUpdate": {"maxUnavailable": most, "maxSurge": 0}}
+    if most == "default":
+        del spec["strategy"]
+    client, space = cluster.client, cluster.namespace
+    await client.create(RESOURCES["Deployment"], space, {"metadata": {"name": name}, "spec": spec})
+    try:
+        async with asyncio.timeout(WAITS):
+            while len(pods := [each for each in await pods_of(cluster, name) if _serves(each)]) < replicas:
+                await asyncio.sleep(1)
+        await asyncio.sleep(5)  # kubelet and API server come to rest
+        yield Scene(cluster, name, tuple(pods))
+    finally:
+        await client.delete(RESOURCES["Deployment"], space, name)
+        for pod in await pods_of(cluster, name):
+            with suppress(GoneError):
+                await client.delete(PODS, space, pod["metadata"]["name"], grace_seconds=0)
+        async with asyncio.timeout(WAITS):
+            while await pods_of(cluster, name):
+                await asyncio.sleep(1)
+
+
+@asynccontextmanager
+async def watched(scene: Scene) -> AsyncIterator[Seen]:
+    """Watch the pods of a Deployment. It has begun now."""
+    client, where = scene.cluster.client, {"namespace": scene.cluster.namespace, "label_selector": f"app={scene.name}"}
+    before = frozenset(container_id(pod, APP) for pod in scene.pods)
+    listing = await client.list_all(PODS, dict, **where)
+    seen = Seen(before, len(scene.pods), time.monotonic())
+    seen.start(listing.items)
+
+    async def follow() -> None:
+        async with client.watch(PODS, listing.resource_version, **where) as events:
+            async for event in events:
+                if event.kind in ("ADDED", "MODIFIED", "DELETED"):
+                    seen.add(dict(event.object), gone=event.kind == "DELETED")
+        raise AssertionError("the watch has ended")
+
+    task = asyncio.create_task(follow())
+    try:
+        yield seen
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def writes(kubeconfig: Path) -> float:
+    """How many writes the API server has answered, without leases."""
+    api = config.new_client_from_config(str(kubeconfig))  # type: ignore[no-untyped-call]
+    asked = api.call_api(*api.param_serialize("GET", "/metrics", auth_settings=["BearerToken"]))
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(asked.read().decode())
+        for sample in family.samples
+        if sample.name == "apiserver_request_total"
+        and sample.labels["verb"] in {"POST", "PUT", "PATCH", "APPLY", "DELETE"}
+        and sample.labels["resource"] != "leases"
+    )
+
+
+def cpu(nodes: Machines) -> dict[str, float]:
+    """By part of the cluster: seconds of CPU that its processes have used."""
+    return {part: sum(seconds for seconds, _ in found) for part, found in used(nodes).items()}
+
+
+def memory(nodes: Machines) -> dict[str, float]:
+    """By part of the cluster: MiB of its largest process."""
+    return {part: max(size for _, size in found) for part, found in used(nodes).items()}
+
+
+async def until_over(seen: Seen) -> None:
+    """Wait until all replicas are ready again."""
+    async with asyncio.timeout(WAITS):
+        while not seen.over:
+            await asyncio.sleep(0.02)
+
+
+async def measured(scene: Scene, way: Way, nodes: Machines, *, run: bool = False) -> Json:
+    """Restart all pods of a Deployment, at once or in a run with a budget, and return what it took and cost."""
+    begin = way.run if run and way.run is not None else way.begin
+    count, kubeconfig = len(scene.pods), scene.cluster.kubeconfig
+    asked, before = await asyncio.to_thread(writes, kubeconfig), cpu(nodes)
+    async with watched(scene) as seen:
+        await begin(scene)
+        answered = time.monotonic() - seen.began
+        await until_over(seen)
+    await asyncio.sleep(3)  # what follows is part of the cost
+    after = cpu(nodes)
+    return {
+        "way": way.name,
+        "pods": count,
+        "seconds": [round(each, 3) for each in sorted(seen.renewed.values())],
+        "answered": round(answered, 3),
+        "missing": round(seen.missing / count, 3),
+        "most": seen.most_missing,
+        "writes": round((await asyncio.to_thread(writes, kubeconfig) - asked) / count, 2),
+        "cpu": {part: round(1000 * (value - before.get(part, 0.0)) / count, 1) for part, value in after.items()},
+        "memory": {part: round(value, 1) for part, value in memory(nodes).items()},
+    }
+
+
+async def singles(cluster: Cluster, way: Way, count: int) -> Json:
+    """Restart one pod after the other, each of them once: a container that is restarted often has to wait."""
+    took, missing = list[float](), list[float]()
+
+    async def one(scene: Scene) -> None:
+        async with watched(scene) as seen:
+            await way.begin(scene)
+            await until_over(seen)
+        took.append(round(max(seen.renewed.values()), 3))
+        missing.append(round(seen.missing, 3))
+
+    if way.single:
+        async with deployed(cluster, f"one-{APP}", count) as scene:
+            for pod in scene.pods:
+                name, pods = scene.name, await pods_of(cluster, scene.name)
+                before = [each for each in pods if _serves(each)]
+                only = Scene(cluster, name, (pod,))
+                async with _single(only, before) as seen:
+                    await way.begin(only)
+                    await until_over(seen)
+                took.append(round(max(seen.renewed.values()), 3))
+                missing.append(round(seen.missing, 3))
+                await asyncio.sleep(1)
+    else:
+        for number in range(count):
+            async with deployed(cluster, f"one-{number}", 1, most="default") as scene:
+                await one(scene)
+    return {"way": way.name, "pods": 1, "seconds": sorted(took), "missing": sorted(missing)}
+
+
+@asynccontextmanager
+async def _single(scene: Scene, all_pods: Sequence[Json]) -> AsyncIterator[Seen]:
+    """Watch a Deployment of which one pod is restarted."""
+    whole = Scene(scene.cluster, scene.name, tuple(all_pods))
+    async with watched(whole) as seen:
+        others = {each["metadata"]["uid"] for each in all_pods} - {scene.pods[0]["metadata"]["uid"]}
+        seen.renewed = dict.fromkeys(others, 0.0)
+        yield seen
+
+
+async def keeps(cluster: Cluster, way: Way) -> Json:
+    """Return what a pod keeps, as it was seen."""
+    found = dict.fromkeys(KEPT, False)
+    hooked = cluster.folder / "hooked"
+    hooked.unlink(missing_ok=True)
+    async with deployed(cluster, "kept", 1, most="default", hook=True) as scene:
+        (pod,) = scene.pods
+        await cluster.execute(container_id(pod, APP), "touch", "/data/mark")
+        async with watched(scene) as seen:
+            await way.begin(scene)
+            await until_over(seen)
+        after = next(each for each in await pods_of(cluster, scene.name) if each["metadata"]["uid"] in seen.renewed)
+        for name, path in (("UID", ("metadata", "uid")), ("IP", ("status", "podIP")), ("node", ("spec", "nodeName"))):
+            found[name] = pod[path[0]][path[1]] == after[path[0]][path[1]]
+        found["emptyDir"] = (await cluster.execute(container_id(after, APP), "ls", "/data/mark")).exit_code == 0
+        await asyncio.sleep(2)  # the hook of a pod that is deleted may be running
+        found["preStop hook run"] = hooked.exists()
+    async with deployed(cluster, "guarded", 1, most="default") as scene:
+        labels = {"matchLabels": {"app": scene.name}}
+        budget = {"metadata": {"name": scene.name}, "spec": {"minAvailable": 1, "selector": labels}}
+        await cluster.client.create(BUDGETS, cluster.namespace, budget)
+        await asyncio.sleep(2)  # its controller has seen it
+        async with watched(scene) as seen:
+            await (way.guarded or way.begin)(scene)
+            await asyncio.sleep(8)
+        found["PodDisruptionBudget respected"] = seen.most_missing == 0
+        await cluster.client.delete(BUDGETS, cluster.namespace, scene.name)
+    return {"way": way.name, "keeps": found}
+
+
+def machine() -> Mapping[str, str]:
+    """Return what this machine is."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    total = next(line for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines() if "MemTotal" in line)
+    return {
+        "processor": model[0] if model else "unknown",
+        "cores": str(len(model)),
+        "memory": total.split(":")[1].strip(),
+    }
