@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.course import ended
 from crrd.core.policy.observed import Data, UseKey
@@ -23,6 +24,7 @@ from tests.core.policy.test_decide import (
     at,
     data,
     message,
+    of_keys,
     part,
     reason,
     text,
@@ -197,6 +199,54 @@ def test_two_containers_that_use_the_same_data_wait_together() -> None:
     end(history, 120)
     history.policy = replace(history.policy, containers=())
     assert history.look(130, data("b", 99, KEY, SIDE), *pods).run is None
+
+
+@pytest.mark.parametrize("containers", [("app", "side"), ("side", "app")])
+def test_a_correction_of_a_part_of_what_has_failed_is_one_more_try_of_the_rest(containers: tuple[str, ...]) -> None:
+    """One run has failed with the data of two containers. The good change of the other one arrives, too."""
+    corrected, other = containers
+    parts: dict[str, UseKey] = {"app": KEY, "side": OTHER_OF_SIDE}
+    history = History()
+    history.look(1, known("a", None), *PODS)
+    both = data("b", 99) | data("b", 99, OTHER_OF_SIDE)
+    history.look(100, both, *PODS)
+    run = history.look(110, both, *PODS).run
+    assert run is not None
+    assert run.containers == ("app", "side")
+    end(history, 120)
+    assert history.look(121, both, *PODS).run is None
+    now = both | data("c", 200, parts[corrected])
+    history.look(201, now, *PODS)
+    run = history.look(210, now, *PODS).run
+    assert run is not None
+    assert run.containers == (corrected,)
+    history.end(220)
+    pods = [app(215, each.pod, each.name, *each.uses) if each.name == corrected else each for each in PODS]
+    last = history.look(221, now, *pods).run
+    assert last is not None
+    assert last.containers == (other,)
+
+
+def test_another_part_of_an_object_is_tried_once_the_part_that_has_failed_is_corrected() -> None:
+    log, key = Part(*CFG, ("LOG",)), Part(*CFG, ("KEY",))
+    pods = (app(-3600, "web-0", "app", of_keys("LOG")), app(-3600, "web-0", "side", of_keys("KEY")))
+
+    def now(of_log: str, at_: float, of_key: str = "b", its: float = 99) -> dict[UseKey, Data]:
+        return data(of_log, at_, ("app", log)) | data(of_key, its, ("side", key))
+
+    history = History(replace(PLAIN, containers=("app",)))
+    history.look(1, now("a", 0, "a", 0), *pods)
+    history.look(100, now("b", 99), *pods)
+    assert history.look(110, now("b", 99), *pods).run is not None
+    end(history, 120)
+    history.policy = replace(history.policy, containers=())
+    assert history.look(121, now("b", 99), *pods).run is None, "it is of the same edit"
+    history.look(201, now("c", 200), *pods)
+    assert history.look(210, now("c", 200), *pods).run is not None
+    history.end(220)
+    found = history.look(221, now("c", 200), replace(pods[0], started=at(215)), pods[1]).run
+    assert found is not None
+    assert found.containers == ("side",)
 
 
 def test_a_run_for_the_last_good_data_that_fails_says_nothing_about_this_data() -> None:

@@ -71,7 +71,7 @@ def ended(
 
     `halted`: as in RunRecord.
     """
-    trigger, hashes = TRIGGERS[run.trigger], _brought(policy, run) if failed else ()
+    trigger, hashes = TRIGGERS[run.trigger], _hashes(policy, run) if failed else ()
     over = replace(run, finished=rfc3339(now), failed=failed, message=message, halted=halted, hashes=hashes)
     status = trigger.ended(policy, over)
     if complete and not failed and trigger in triggers_of(policy):
@@ -81,7 +81,7 @@ def ended(
     return replace(status, run=over)
 
 
-def _brought(policy: Policy, run: RunRecord) -> tuple[str, ...]:
+def _hashes(policy: Policy, run: RunRecord) -> tuple[str, ...]:
     """Return `RunRecord.hashes`."""
     there = {each.part: each.hash for each in policy.status.config if brings(policy, run, each)}
     return tuple(there.get(each.part, "") for each in run.changes)

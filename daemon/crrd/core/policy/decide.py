@@ -114,7 +114,7 @@ def _remembered(look: Look) -> PolicyStatus:
         message = f"{run.message}; after that, {what} and are ready"
         return ended(look.policy, run, failed=False, message=message, now=look.now)
     for failed in look.status.failed:
-        if is_repaired(look, failed):
+        if is_repaired(look, replace(failed, image="")):  # only its data counts
             others = tuple(each for each in look.status.failed if each is not failed)
             policy = replace(look.policy, status=replace(look.status, failed=others))
             look = replace(look, policy=replace(policy, status=TRIGGERS[failed.trigger].complete(policy, failed)))

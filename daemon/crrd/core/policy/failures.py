@@ -1,7 +1,7 @@
 """With which data runs have failed: it reaches no further pod by a run, of this policy or of another one.
 
 The last run stands in `status.run`. When another one begins, a failed one moves to `status.failed`. It stays there
-until its data is gone, another run has brought it, or it is repaired (`course.is_repaired`).
+until any of its data has changed, another run has brought it, or it is repaired (`course.is_repaired`).
 """
 
 from collections.abc import Collection, Iterator
@@ -18,7 +18,7 @@ def stops(policy: Policy, run: RunRecord) -> bool:
 
 def failed_with(status: PolicyStatus, record: UsedObject) -> RunRecord | None:
     """Return the newest run that has failed with the data that a record has now, None for none."""
-    return next((run for run in _failed(status) if _brought(run, record)), None)
+    return next((run for run in _failed(status) if _brought(run, record) and _is_there(status, run)), None)
 
 
 def _failed(status: PolicyStatus) -> Iterator[RunRecord]:
@@ -35,12 +35,17 @@ def _brought(run: RunRecord, record: UsedObject) -> bool:
     """
     if run.back or record.hash == record.done:
         return False
-    for change, found in zip(run.changes, run.hashes, strict=False):
-        if found and change.part == record.part:
-            return found == record.hash
-        if found and change.part.object_name == record.part.object_name:
-            return (parse_time(record.since) or change.until) <= change.until
-    return False
+    known = [(change, found) for change, found in zip(run.changes, run.hashes, strict=False) if found]
+    if (own := next((found for change, found in known if change.part == record.part), None)) is not None:
+        return own == record.hash
+    of_object = (change.until for change, _ in known if change.part.object_name == record.part.object_name)
+    return any((parse_time(record.since) or until) <= until for until in of_object)
+
+
+def _is_there(status: PolicyStatus, run: RunRecord) -> bool:
+    """Whether all data that a run has brought is still there. Otherwise somebody may have corrected it."""
+    brought = dict(zip((each.part for each in run.changes), run.hashes, strict=False))
+    return all(brought.get(each.part) in (None, "", each.hash) for each in status.config)
 
 
 def passed(policy: Policy, brought: Collection[UsedObject]) -> PolicyStatus:
