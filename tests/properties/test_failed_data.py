@@ -47,6 +47,8 @@ class Failure:
 
     edit: int
     pods: set[str]  # Those that had read it by then
+    policy: str
+    together: dict[str, int]  # By object: all edits that the run has brought
     overruled: set[str] = field(default_factory=set)  # Policies that were edited since
 
 
@@ -139,11 +141,13 @@ class TwoPolicies:
         if all(map(self.ready, restarted)):
             self.active[name].past_first_step = True
             return
+        together = {use: self.objects[use][0] for use in USES if PARTS[use] in parts}
         there = [(pod, box) for pods in self.pods.values() for pod, found in pods.items() for box in found.values()]
         for use, edit in ((use, edit) for box in restarted for use, edit in box.edits.items() if PARTS[use] in parts):
             assert edit == self.objects[use][0]
             self.blamed |= {edit} if any(box.broken for box in restarted) else set()
-            self.failures.append(Failure(edit, {pod for pod, box in there if edit in box.edits.values()}))
+            had = {pod for pod, box in there if edit in box.edits.values()}
+            self.failures.append(Failure(edit, had, name, together))
         self._end(name, run, failed=True)
 
     def _restart(self, name: str, pod: str, container: str) -> Box:
@@ -155,7 +159,8 @@ class TwoPolicies:
         assert not has_it, self.told(f"{what}, which it has")
         for each in self.failures:
             further = each.edit in box.edits.values() and pod not in each.pods and name not in each.overruled
-            one_more_try = max(box.edits.values()) > each.edit
+            corrected = any(self.objects[use][0] != edit for use, edit in each.together.items())
+            one_more_try = max(box.edits.values()) > each.edit or (corrected and name == each.policy)
             assert not further or one_more_try, self.told(f"{what}, and a run has failed with {each.edit}")
         box.broken = self.breaks
         self.say(what)

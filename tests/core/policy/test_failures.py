@@ -220,11 +220,27 @@ def test_a_correction_of_a_part_of_what_has_failed_is_one_more_try_of_the_rest(c
     run = history.look(210, now, *PODS).run
     assert run is not None
     assert run.containers == (corrected,)
+    assert refused_by(history.policy) == {parts[other][1].object_name}, "others wait until it is tried"
     history.end(220)
     pods = [app(215, each.pod, each.name, *each.uses) if each.name == corrected else each for each in PODS]
     last = history.look(221, now, *pods).run
     assert last is not None
     assert last.containers == (other,)
+    history.end(230)
+    assert refused_by(history.policy) == frozenset()
+
+
+def test_what_was_judged_no_is_over_once_a_part_is_corrected_and_all_containers_have_started_again() -> None:
+    history = History()
+    history.look(1, known("a", None), *PODS)
+    both = data("b", 99) | data("b", 99, OTHER_OF_SIDE)
+    history.look(100, both, *PODS)
+    assert history.look(110, both, *PODS).run is not None
+    end(history, 120, halted=True)
+    restarted = [app(300, each.pod, each.name, *each.uses, ready=True) for each in PODS]
+    assert reason(history.look(310, both, *restarted)) == PolicyReason.FAILED
+    found = history.look(320, both | data("c", 200), *restarted)
+    assert (found.run, reason(found), refused_by(history.policy)) == (None, PolicyReason.IDLE, frozenset())
 
 
 def test_another_part_of_an_object_is_tried_once_the_part_that_has_failed_is_corrected() -> None:

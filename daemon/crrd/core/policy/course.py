@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.judge.metrics import digest_of
 from crrd.core.policy.config import brings, is_behind, is_taken_back
-from crrd.core.policy.failures import stopped_by, stops, with_last
+from crrd.core.policy.failures import is_corrected, stopped_by, stops, with_last
 from crrd.core.policy.observed import Look, Running
 from crrd.core.policy.reloads import has_reloaded, lacked, only
 from crrd.core.policy.triggers import TRIGGERS, name_of, triggers_of
@@ -155,7 +155,7 @@ def is_repaired(look: Look, run: RunRecord) -> bool:
     if any(look.status.is_bad(each) and brings(look.policy, run, each) for each in look.status.config):
         return False
     taken_back = is_taken_back(look, run)
-    if run.halted and stops(look.policy, run) and not taken_back:
+    if run.halted and stops(look.policy, run) and not (taken_back or is_corrected(look.status, run)):
         return False
     concerned = [each.barred for each in look.found.running if _concerns(run, each)]
     if concerned and None not in concerned:

@@ -1,7 +1,8 @@
 """With which data runs have failed: it reaches no further pod by a run, of this policy or of another one.
 
 The last run stands in `status.run`. When another one begins, a failed one moves to `status.failed`. It stays there
-until any of its data has changed, another run has brought it, or it is repaired (`course.is_repaired`).
+until its data is gone, another run has brought it, or it is repaired (`course.is_repaired`). Once a part of its data
+has changed, the policy itself tries the rest once more, and others wait for that.
 """
 
 from collections.abc import Collection, Iterator
@@ -18,7 +19,7 @@ def stops(policy: Policy, run: RunRecord) -> bool:
 
 def failed_with(status: PolicyStatus, record: UsedObject) -> RunRecord | None:
     """Return the newest run that has failed with the data that a record has now, None for none."""
-    return next((run for run in _failed(status) if _brought(run, record) and _is_there(status, run)), None)
+    return next((run for run in _failed(status) if _brought(run, record)), None)
 
 
 def _failed(status: PolicyStatus) -> Iterator[RunRecord]:
@@ -42,10 +43,10 @@ def _brought(run: RunRecord, record: UsedObject) -> bool:
     return any((parse_time(record.since) or until) <= until for until in of_object)
 
 
-def _is_there(status: PolicyStatus, run: RunRecord) -> bool:
-    """Whether all data that a run has brought is still there. Otherwise somebody may have corrected it."""
+def is_corrected(status: PolicyStatus, run: RunRecord) -> bool:
+    """Whether a part of the data that a run has brought has changed."""
     brought = dict(zip((each.part for each in run.changes), run.hashes, strict=False))
-    return all(brought.get(each.part) in (None, "", each.hash) for each in status.config)
+    return any(brought.get(each.part) not in (None, "", each.hash) for each in status.config)
 
 
 def passed(policy: Policy, brought: Collection[UsedObject]) -> PolicyStatus:
@@ -55,14 +56,16 @@ def passed(policy: Policy, brought: Collection[UsedObject]) -> PolicyStatus:
 
 
 def refuses(policy: Policy, record: UsedObject) -> bool:
-    """Whether the policy itself brings the data of a record to no further pod. An edit of the policy ends that."""
+    """Whether the policy itself brings the data of a record to no further pod, until the policy or the data changes."""
     failed = failed_with(policy.status, record)
-    return failed is not None and stops(policy, failed)
+    return failed is not None and stops(policy, failed) and not is_corrected(policy.status, failed)
 
 
 def stopped_by(policy: Policy) -> RunRecord | None:
-    """Return the newest run whose failure stops the policy: the last one, or one before it."""
-    return next((run for run in _failed(policy.status) if stops(policy, run)), None)
+    """Return the newest run whose failure stops the policy: the last one, or one before it with all of its data."""
+    status = policy.status
+    found = (run for run in _failed(status) if run is status.run or not is_corrected(status, run))
+    return next((run for run in found if stops(policy, run)), None)
 
 
 def with_last(status: PolicyStatus) -> PolicyStatus:

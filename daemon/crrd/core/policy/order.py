@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from crrd.core.config.references import ObjectName
 from crrd.core.policy.config import brings
-from crrd.core.policy.failures import failed_with, stops
+from crrd.core.policy.failures import failed_with, refuses
 from crrd.core.policy.observed import Look
 from crrd.core.policy.triggers import Wanted
 from crrd.core.policy.types import Policy, RunRecord, UsedObject
@@ -44,8 +44,8 @@ def _objects(run: RunRecord | None) -> frozenset[ObjectName]:
 def refused_by(policy: Policy, tries: RunRecord | None = None) -> frozenset[ObjectName]:
     """Return the objects with whose data a run of a policy has failed, as far as it has seen them.
 
-    An edit of the policy lets it try them once more. No other policy does so before it has: `tries` is its run then,
-    once the first step of that is done.
+    It may try them once more (`refuses`). No other policy does so before it has: `tries` is its run then, once the
+    first step of that is done.
     """
     status, failed = policy.status, list[UsedObject]()
     for each in status.config:
@@ -56,9 +56,9 @@ def refused_by(policy: Policy, tries: RunRecord | None = None) -> frozenset[Obje
 
 
 def _tried_again(policy: Policy) -> frozenset[ObjectName]:
-    """Return the objects with whose data a run of a policy has failed, and which it tries once more after an edit."""
-    found = ((each, failed_with(policy.status, each)) for each in policy.status.config)
-    return frozenset(each.part.object_name for each, run in found if run is not None and not stops(policy, run))
+    """Return the objects with whose data a run of a policy has failed, and which it tries once more."""
+    failed = (each for each in policy.status.config if failed_with(policy.status, each) is not None)
+    return frozenset(each.part.object_name for each in failed if not refuses(policy, each))
 
 
 def wait_for_others(look: Look, run: RunRecord, *, begun: bool = False) -> str:
