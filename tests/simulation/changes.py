@@ -419,8 +419,8 @@ class Changing:
             stops = ready.get("status") == "False" and ready.get("reason") in ("RunFailed", "BadRevision")
             held = bool(ready.get("reason") == "WaitingForPolicy" and ready.get("message"))
             bad = _mode(self.config.now.data[KEY]) != "good"
-            if run and not run.get("finished") and bad and ready.get("message"):
-                continue  # pods that have started by themselves with bad data can hold a run
+            if run and not run.get("finished") and (bad or held) and ready.get("message"):
+                continue  # pods that have started by themselves with bad data can hold a run, and so can another policy
             if run and not run.get("finished"):
                 found.append(f"{shape.name}: run {run['name']} has not ended ({ready.get('message')})")
             elif not (stops or held) and (wrong := self.wrong(shape)):
