@@ -13,7 +13,7 @@ from tests.manager.test_policies import ENV_FROM, Managed, is_idle, managing, re
 from tests.support.faulty_api import Call
 from tests.support.played_cluster import NAMESPACE
 
-ROUNDS = 4.0
+ROUNDS = 3.0
 """Seconds for some looks, at which a run would begin."""
 
 

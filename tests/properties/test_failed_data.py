@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crrd.core.config.parts import Part
@@ -22,6 +23,9 @@ from crrd.manager.policies.look import Memory
 from crrd.manager.policies.peers import Peers
 from tests.properties.test_policies import POLICY, at
 
+pytestmark = pytest.mark.usefixtures("unmeasured")
+
+EXAMPLES = 40
 USES = {name: Reference(Kind.CONFIG_MAP, name, Use.ENV_FROM) for name in ("cfg", "other")}
 PARTS = {name: Part(Kind.CONFIG_MAP, name, ("data.*",)) for name in USES}
 SHAPES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -260,11 +264,13 @@ def played(steps: Steps, settles: tuple[int, int], gap: int, *, halts: bool) -> 
     return world
 
 
+@settings(max_examples=EXAMPLES)
 @given(STEPS, SETTLES, st.sampled_from([0, 30]), st.booleans())
 def test_it_reaches_no_further_pod(steps: Steps, settles: tuple[int, int], gap: int, halts: bool) -> None:
     played(steps, settles, gap, halts=halts).finish()
 
 
+@settings(max_examples=EXAMPLES)
 @given(STEPS, SETTLES, st.sampled_from([0, 30]), st.booleans(), st.sampled_from([*USES]))
 def test_good_data_reaches_all(steps: Steps, settles: tuple[int, int], gap: int, halts: bool, corrected: str) -> None:
     """In the end, somebody corrects what is bad, and one object in any case."""
