@@ -14,11 +14,9 @@ import time
 from itertools import product
 from pathlib import Path
 
-from kubernetes import config
-from prometheus_client.parser import text_string_to_metric_families
-
 from crrd.kube.resources import PODS, REQUESTS
 from crrd_localnode.workload import RESOURCES
+from tests.bench.compare.measure import writes
 from tests.support.cluster import Cluster, Json, container_id, foreign, on_foreign_cluster, pod_ready, whole_pod_request
 from tests.support.daemons import NodeDaemon
 from tests.support.recreates import pod_spec, pods_of, workload
@@ -65,33 +63,19 @@ async def restart(cluster: Cluster, way: str, pod: Json) -> None:
             await cluster.execute(container_id(pod, "app"), "kill", "-USR1", "1")
 
 
-def writes(cluster: Cluster) -> float:
-    """How many writes the API server has answered, without leases."""
-    api = config.new_client_from_config(str(cluster.kubeconfig))  # type: ignore[no-untyped-call]
-    asked = api.call_api(*api.param_serialize("GET", "/metrics", auth_settings=["BearerToken"]))
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(asked.read().decode())
-        for sample in family.samples
-        if sample.name == "apiserver_request_total"
-        and sample.labels["verb"] in {"POST", "PUT", "PATCH", "APPLY", "DELETE"}
-        and sample.labels["resource"] != "leases"
-    )
-
-
 async def measure(cluster: Cluster, way: str, count: int, number: int) -> tuple[float, float]:
     """Return the seconds until all pods of a new Deployment are ready again, and the writes for each."""
     app = f"{way.lower().replace(' ', '-')}-{count}-{number}"
     pods = await workload(cluster, "Deployment", app, count, spec=spec(cluster, way))
     await asyncio.sleep(4)  # kubelet and API server come to rest
     before = {each["metadata"]["name"]: container_id(each, "app") for each in pods}
-    asked = await asyncio.to_thread(writes, cluster)
+    asked = await asyncio.to_thread(writes, cluster.kubeconfig)
     began = time.monotonic()
     await asyncio.gather(*(restart(cluster, way, each) for each in pods))
     await restarted(cluster, app, before)
     took = time.monotonic() - began
     await asyncio.sleep(3)  # what follows is part of the cost
-    asked = await asyncio.to_thread(writes, cluster) - asked
+    asked = await asyncio.to_thread(writes, cluster.kubeconfig) - asked
     await cluster.client.delete(RESOURCES["Deployment"], cluster.namespace, app)
     async with asyncio.timeout(WAITS):
         while await pods_of(cluster, app):
