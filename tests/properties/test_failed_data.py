@@ -83,7 +83,7 @@ class TwoPolicies:
     def say(self, what: str) -> None:
         self.log.append(f"{self.now} {what}")
 
-    def told(self, what: str) -> str:
+    def story(self, what: str) -> str:
         return "\n".join([f"{self.now} {what}", *self.log])
 
     def _boxes(self, policy: str) -> dict[str, Box]:
@@ -160,12 +160,12 @@ class TwoPolicies:
         what = f"{name} restarts {pod}/{container} with {box.edits}"
         changed = max(self.objects[use][1] for use in uses)
         has_it = before.edits == box.edits and before.started > changed + 11 and self.ready(before)
-        assert not has_it, self.told(f"{what}, which it has")
+        assert not has_it, self.story(f"{what}, and it has them already")
         for each in self.failures:
             further = each.edit in box.edits.values() and pod not in each.pods and name not in each.overruled
             corrected = any(self.objects[use][0] != edit for use, edit in each.together.items())
             one_more_try = max(box.edits.values()) > each.edit or (corrected and name == each.policy)
-            assert not further or one_more_try, self.told(f"{what}, and a run has failed with {each.edit}")
+            assert not further or one_more_try, self.story(f"{what}, and a run has failed with {each.edit}")
         box.broken = self.breaks
         self.say(what)
         return box
@@ -287,7 +287,7 @@ def test_good_data_reaches_all(steps: Steps, settles: tuple[int, int], gap: int,
         for pod, boxes in pods.items():
             for box in boxes.values():
                 newest = {use: world.objects[use][0] for use in box.edits}
-                assert box.edits == newest, world.told(f"{pod} has {box.edits}: {why}")
+                assert box.edits == newest, world.story(f"{pod} has {box.edits}: {why}")
                 assert world.ready(box)
-        assert "waiting for policy" not in why, world.told(why)
-        assert policy.status.failed == (), world.told("a failure is remembered")
+        assert "waiting for policy" not in why, world.story(why)
+        assert policy.status.failed == (), world.story("a failure is still in the status")

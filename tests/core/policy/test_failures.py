@@ -108,7 +108,7 @@ def test_it_is_remembered_over_many_runs_and_failures() -> None:
         second = end(history, start + 15)
         found = history.look(start + 20, now, *RESTARTED)
         assert (found.run, refused_by(history.policy)) == (None, frozenset({CFG, USE_OTHER.object}))
-        assert second.name in message(found), "the last one is said"
+        assert second.name in message(found), "the newest failure is in the message"
     assert [each.name for each in history.policy.status.failed] == [first.name], "what failed before is of other data"
 
 

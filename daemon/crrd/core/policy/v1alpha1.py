@@ -165,15 +165,17 @@ def _of_objects(kind: type[_OfObject], name: str, status: Mapping[str, Any]) -> 
     return tuple(replace(_record(kind, f"status.{name}[]", each), kind=Kind(each["kind"])) for each in known)
 
 
+def _runs(name: str, status: Mapping[str, Any]) -> tuple[RunRecord, ...]:
+    """Read records of runs. Those of unknown triggers are left out."""
+    found = (_record(RunRecord, f"status.{name}[]", mapping(each)) for each in items(status.get(name)))
+    return tuple(each for each in found if each.trigger in TRIGGERS)
+
+
 def _status(status: Mapping[str, Any]) -> PolicyStatus:
     config = _of_objects(UsedObject, "config", status)
     run = _record(RunRecord, "status.run", mapping(status.get("run")))
     schedule, scheduled, skipped = (text(status.get(key)) for key in ("schedule", "lastScheduleTime", "lastSkipped"))
-    tried, failed = (
-        tuple(each for each in found if each.trigger in TRIGGERS)
-        for name in ("tried", "failed")
-        for found in [[_record(RunRecord, f"status.{name}[]", mapping(one)) for one in items(status.get(name))]]
-    )
+    tried, failed = _runs("tried", status), _runs("failed", status)
     revisions = tuple(_record(Revision, "status.revisions[]", mapping(each)) for each in items(status.get("revisions")))
     last, bad = run if run.trigger in TRIGGERS else None, _of_objects(BadRevision, "bad", status)
     return PolicyStatus(config, last, schedule, scheduled, skipped, tried, failed, revisions, bad)
@@ -186,8 +188,9 @@ def write_status(status: PolicyStatus) -> dict[str, Any]:
         name: [{key: value for key, value in asdict(each).items() if value} for each in getattr(status, name)]
         for name in ("config", "tried", "failed", "revisions", "bad")
     }
-    of_some = ("hashes", "back", "reload", "pods", "steps", "halted", "image", "before", "template")
-    record = run and {**asdict(run), **{key: getattr(run, key) or None for key in (*of_some, "finished", "message")}}
+    flags, texts = ("back", "reload", "pods", "halted"), ("steps", "image", "template", "finished", "message")
+    often_empty = (*flags, *texts, "before", "hashes")
+    record = run and {**asdict(run), **{key: getattr(run, key) or None for key in often_empty}}
     times = {"schedule": status.schedule, "lastScheduleTime": status.scheduled, "lastSkipped": status.skipped}
     kept = {**records, **times}
     return {"run": record, **{key: value or None for key, value in kept.items()}}
