@@ -31,7 +31,7 @@ from tests.support.lifecycle_cluster import Events
 from tests.support.policy_runs import policy_controller, policy_runs
 from tests.support.virtual_time import LoopClock
 
-pytestmark = pytest.mark.virtual_time
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("unmeasured")]
 
 OTHERS = [f"team-{number}" for number in range(6)]
 EARLY = "2025-01-01T00:00:00Z"

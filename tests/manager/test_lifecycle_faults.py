@@ -31,6 +31,7 @@ WRITES = (
 )
 """From the finalizer over the readiness and the mark to the release, the finalizer and the active label."""
 
+pytestmark = pytest.mark.usefixtures("unmeasured")
 Trouble = Callable[[LifecycleCluster, Replica], Awaitable[object]]
 
 

@@ -21,7 +21,7 @@ from crrd.lib.errors import ApiUnavailableError
 from tests.support.standins import MemoryNode
 from tests.support.worlds import request
 
-pytestmark = pytest.mark.virtual_time
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("unmeasured")]
 
 HUP = '{"signal": "HUP", "timeoutSeconds": 60}'
 LATER = '{"exec": ["sh", "-c", "steal"]}'

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,8 +21,6 @@ from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.manager.policies.look import Memory
 from crrd.manager.policies.peers import Peers
 from tests.properties.test_policies import POLICY, at
-
-pytestmark = pytest.mark.usefixtures("unmeasured")
 
 EXAMPLES = 40
 USES = {name: Reference(Kind.CONFIG_MAP, name, Use.ENV_FROM) for name in ("cfg", "other")}

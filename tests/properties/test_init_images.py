@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from tests.support.init_world import NEW, OLD, InitWorld
 from tests.support.simulation import NAMES
 
-pytestmark = pytest.mark.usefixtures("unmeasured")
-
 
 def _answers(world: InitWorld, which: int) -> None:
     """RunPodSandbox ends."""

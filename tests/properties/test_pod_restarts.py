@@ -15,7 +15,6 @@ from crrd.core.api.types import Strategy
 from tests.support.pod_world import PodWorld
 from tests.support.simulation import NAMES
 
-pytestmark = pytest.mark.usefixtures("unmeasured")
 POD, FORCED, CONTAINERS = (Strategy(), True), (Strategy(force=True), True), (Strategy(), False)
 ASKED = [POD, FORCED, (Strategy(unready_grace_seconds=3), True), CONTAINERS, (Strategy(force=True), False)]
 PAIRS = [pair for pair in itertools.product(ASKED, ASKED) if any(whole for _, whole in pair)]

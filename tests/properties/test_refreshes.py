@@ -7,7 +7,6 @@ die and so forget which pods they have annotated. Its time is in tenths of a sec
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +17,6 @@ from crrd.core.rollout.run import Amount
 from crrd.core.rollout.state import Member, World
 from tests.support.rollouts import members, planned, run
 
-pytestmark = pytest.mark.usefixtures("unmeasured")
 CHANGED = datetime(2026, 1, 1, 11, 30, tzinfo=UTC)
 FILE = Reference(Kind.CONFIG_MAP, "web", Use.SUB_PATH)
 RUN = run("app", objects=("ConfigMap web () 2026-01-01T11:45:00Z",), max_unavailable=Amount(2))

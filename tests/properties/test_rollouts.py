@@ -37,7 +37,6 @@ from tests.support.rollouts import (
     workload,
 )
 
-pytestmark = pytest.mark.usefixtures("unmeasured")
 PODS = 5
 NODES = ("node-a", "node-b", "node-c")
 UNITS = timedelta(seconds=5)

@@ -14,7 +14,6 @@ from crrd.core.api.types import FailurePolicy, RequestPhase, StatePhase, Strateg
 from crrd.kubelet.restart_rules import RestartPolicy
 from tests.support.simulation import NAMES, SmallWorld
 
-pytestmark = pytest.mark.usefixtures("unmeasured")
 STRATEGIES = [
     Strategy(),
     Strategy(ordered=True),

@@ -127,8 +127,14 @@ def built(source: Path, target: Path) -> Path:
     return wheel
 
 
+@pytest.fixture(scope="module")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The product's wheel."""
+    return built(ROOT, tmp_path_factory.mktemp("product"))
+
+
 @pytest.mark.timeout(300)
-def test_the_wheels_of_product_forecast_and_local_node(tmp_path: Path) -> None:
+def test_the_wheels_of_product_forecast_and_local_node(product: Path, tmp_path: Path) -> None:
     with ZipFile(built(ROOT / "localnode", tmp_path / "localnode")) as wheel:
         assert wheel.read("crrd_localnode/crd.yaml") == (ROOT / "manifests" / "base" / "crd.yaml").read_bytes()
         assert "crrd_localnode/apiserver.py" in wheel.namelist()
@@ -136,17 +142,17 @@ def test_the_wheels_of_product_forecast_and_local_node(tmp_path: Path) -> None:
         names = wheel.namelist()
     assert "crrd_forecast/hash/container_hash.py" in names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"crrd_forecast"}
-    with ZipFile(built(ROOT, tmp_path / "product")) as wheel:
+    with ZipFile(product) as wheel:
         names = wheel.namelist()
     assert {"crrd/node/daemon.py", "cri_stubs/api_pb2.py"} <= set(names)
     assert {name.partition("/")[0] for name in names} == {"crrd", "cri_stubs", f"crrd-{__version__}.dist-info"}
 
 
 @pytest.mark.timeout(300)
-def test_the_product_and_python_daemon_can_be_installed_together(tmp_path: Path) -> None:
+def test_the_product_and_python_daemon_can_be_installed_together(product: Path, tmp_path: Path) -> None:
     """python-daemon's package is called `daemon`, as ours once was."""
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    for what in (str(built(ROOT, tmp_path)), "python-daemon"):
+    for what in (str(product), "python-daemon"):
         subprocess.run([*install, "--target", str(tmp_path / "both"), what], check=True, env=CLEAN, timeout=200)
     code = "import daemon, crrd.cli.main; print(daemon.DaemonContext.__name__, daemon.__file__, crrd.__file__)"
     environment = CLEAN | {"PYTHONPATH": str(tmp_path / "both")}

@@ -865,11 +865,27 @@ def test_a_set_with_on_delete_needs_no_hold(kind: str) -> None:
     assert [each["op"] for each in release.operations] == ["test", "remove"]
 
 
-def test_a_statefulset_without_a_partition_gets_one_and_loses_it() -> None:
-    label = {"controller-revision-hash": "old"}
-    (write,) = adoption(of_kind("StatefulSet", OLD, strategy="RollingUpdate"), revision("old"), labels=label).writes
-    held = {"op": "add", "path": "/spec/updateStrategy/rollingUpdate", "value": {"partition": 1_000_000_000}}
-    assert held in write.operations
+@pytest.mark.parametrize(
+    ("kind", "partition", "hold", "held", "back"),
+    [
+        ("StatefulSet", None, ("/rollingUpdate", {"partition": 1_000_000_000}), "0", ("/rollingUpdate/partition", 0)),
+        ("StatefulSet", 3, ("/rollingUpdate/partition", 1_000_000_000), "3", ("/rollingUpdate/partition", 3)),
+        ("DaemonSet", None, ("/type", "OnDelete"), "RollingUpdate", ("/type", "RollingUpdate")),
+    ],
+)
+def test_what_holds_a_set_is_taken_back(
+    kind: str, partition: int | None, hold: tuple[str, Any], held: str, back: tuple[str, Any]
+) -> None:
+    def operation(path: str, value: Any) -> dict[str, Any]:
+        return {"op": "add", "path": f"/spec/updateStrategy{path}", "value": value}
+
+    rolling, label = {"strategy": "RollingUpdate", "partition": partition}, "controller-revision-hash"
+    (write,) = adoption(of_kind(kind, OLD, **rolling), revision("old"), labels={label: "old"}).writes
+    assert operation(*hold) in write.operations
+    assert held in [each.get("value") for each in write.operations]
+    found = of_kind(kind, held=held, strategy="OnDelete" if kind == "DaemonSet" else "RollingUpdate")
+    (release,) = adoption(replace(found, update_revision="new"), revision("new", NEW), labels={label: "new"}).writes
+    assert operation(*back) in release.operations
 
 
 @pytest.mark.parametrize("found", [template(OTHER), template(content=Content(OLD, "/containers/0", "other"))])
