@@ -44,8 +44,8 @@ class SideBySide:
 
     def _note_end(self, uid: str, task: asyncio.Task[object]) -> None:
         del self._tasks[uid]
-        if not task.cancelled():
-            self._error = self._error or task.exception()
+        error = None if task.cancelled() else task.exception()  # asked for each, or asyncio tells of it on stderr
+        self._error = self._error or error
         self._ended()
 
 
