@@ -98,7 +98,7 @@ def test_what_follows_a_failed_run() -> None:
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"onFailure": "Explode"}, "spec.onFailure must be Halt or Restore, not 'Explode'"),
+        ({"onFailure": "Explode"}, "spec.onFailure must be Halt, Restore or Undo, not 'Explode'"),
         ({"targetRef": None}, "spec must have either targetRef or a selector that is not empty"),
         ({"selector": {"matchLabels": {"a": "b"}}}, "spec must have either targetRef or a selector that is not empty"),
         ({"targetRef": {"kind": "Deployment"}}, "spec.targetRef.apiVersion must be a string that is not empty"),

@@ -112,6 +112,7 @@ def test_the_pods_that_lack_an_image_and_what_they_have() -> None:
     (found,) = template_images("deployment.apps/web", state, pods).changes
     assert found.before == tuple(sorted((OLD, "proxy:0")))
     assert found.lacking == (("web-1", pods[1].pod.node_name), ("web-2", "node-b"))
+    assert found.behind
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
@@ -136,6 +137,7 @@ def test_an_image_that_a_run_has_given_is_taken_back_with_the_template() -> None
     given = {("app", "app:2"), ("proxy", "proxy:bad")}
     (found,) = template_images("web", state, pods, given).changes
     assert (found.container, found.image, found.before) == ("proxy", OLD, ("proxy:bad",))
+    assert not found.behind
     assert template_images("web", state, (pod(OLD),), {("proxy", OLD)}).changes == (), "it has it already"
 
 

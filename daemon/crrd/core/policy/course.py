@@ -24,7 +24,8 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
     budget, new, image = policy.budget, record.image, None
     judge = policy.judge if policy.judge is not None and not record.back else Judge(0)
     if new:
-        image = ImageChange(new, record.before, TemplateMode.FOLLOW, template=record.template, had=new)
+        had, mode = next(iter(record.before), new) if record.undoes else new, TemplateMode.FOLLOW
+        image = ImageChange(new, record.before, mode, template=record.template, undoes=record.undoes, had=had)
     options = Options(
         () if record.pods else record.containers,
         max_unavailable=budget.max_unavailable,

@@ -17,7 +17,7 @@ from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.reloads import only
 from crrd.core.policy.revisions import NOTHING, DataActions, State, actions, condemn, say
 from crrd.core.policy.schedule import forget_schedule, window_at
-from crrd.core.policy.triggers import CONFIG_CHANGE, TRIGGERS, Wanted, find_wanted, last_try
+from crrd.core.policy.triggers import CONFIG_CHANGE, TRIGGERS, Wanted, can_undo, find_wanted, last_try
 from crrd.core.policy.types import OnFailure, Policy, PolicyStatus, RunRecord
 
 FAILED_RETRY = timedelta(seconds=15)
@@ -170,8 +170,10 @@ def _next_step(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
 def _failed(look: Look, status: PolicyStatus, last: RunRecord) -> _Step:
     resume = f"`kubectl recreate resume {last.name} --retry-failed -n {look.policy.namespace}`"
     until = _AFTER_NO if last.halted else TRIGGERS[last.trigger].resumed_by.format(resume=resume)
-    at = look.now + FAILED_RETRY
-    return _step(PolicyReason.FAILED, status, at, run=last.name, message=last.message, until=until)
+    at, message = look.now + FAILED_RETRY, last.message
+    if look.policy.undoes and last.image and not (last.undoes or can_undo(last)):
+        message += f"; not undone, because its pods had {', '.join(last.before)} before"
+    return _step(PolicyReason.FAILED, status, at, run=last.name, message=message, until=until)
 
 
 def _idle(look: Look, status: PolicyStatus, wanted: Wanted, known: Sequence[Problem]) -> _Step:

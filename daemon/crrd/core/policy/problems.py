@@ -34,9 +34,11 @@ def problems(look: Look) -> tuple[Problem, ...]:
 
 
 def _of_spec(look: Look) -> Iterator[Problem]:
-    """Yield a `Restore` of nothing, and what keeps `spec.after` from having an order."""
+    """Yield a `Restore` or `Undo` of nothing, and what keeps `spec.after` from having an order."""
     if look.policy.on_failure is OnFailure.RESTORE and look.policy.config is None:
         yield _problem(PolicyReason.NO_RESTORE, blocking=False)
+    if look.policy.on_failure is OnFailure.UNDO and not look.policy.template_image:
+        yield _problem(PolicyReason.NO_UNDO, blocking=False)
     if names := circle(look):
         yield _problem(PolicyReason.CIRCLE, blocking=True, circle=" after ".join(names))
     if names := unknown(look):

@@ -62,6 +62,8 @@ class PolicyReason(ReasonTable):
         "use names of policies of this namespace")
     NO_RESTORE = ("NothingToRestore", None, "spec.onFailure is Restore, and the policy has no trigger configChange",
         "add the trigger, or remove spec.onFailure")
+    NO_UNDO = ("NothingToUndo", None, "spec.onFailure is Undo, and the policy has no trigger templateImage",
+        "add the trigger, or remove spec.onFailure")
     NO_PODS = "NoPods", None, "no pod matches spec.selector", "check its labels, if there should be pods now"
     NOT_OWNED = ("PodsNotOwned", False,
         "{target} owns no pods; {count} pods match its selector, but other workloads own them",

@@ -144,7 +144,8 @@ _TABLE = (
     _string(
         "spec.onFailure",
         description="What happens after a run has failed. Halt restarts no further pod. Restore writes back the last "
-        "good data of a changed ConfigMap, too.",
+        "good data of a changed ConfigMap, too. Undo gives pods the image back that they had before a run with an "
+        "image.",
         default=OnFailure.HALT,
     ),
     _object(

@@ -122,6 +122,30 @@ def make_image_record(look: Look, change: TemplateChange, data: Due | None = Non
     return replace(run, name=name_of(look.policy, run))
 
 
+def _undo(look: Look, change: TemplateChange, failed: RunRecord) -> tuple[RunRecord, ...]:
+    """Return the run that gives pods the image back that they had before a run with `change` failed; () for none.
+
+    It begins right after that run, so once at most, and only if a pod has the new image. It is not for a run that gave
+    the image of new pods to the others, because some pods had that before.
+    """
+    there = {each.pod for each in look.found.running if each.name in failed.containers}
+    is_last = look.status.run is not None and look.status.run.name == failed.name
+    has_new = change.behind and bool(there - {pod for pod, _ in change.lacking})
+    if not (look.policy.undoes and is_last and has_new and can_undo(failed)):
+        return ()
+    (image,), names, before = failed.before, failed.containers, (failed.image,)
+    reason = f"policy {look.policy.name}: run {failed.name} has failed, so {names[0]} gets {image} back"
+    run = make_record(look, TEMPLATE_IMAGE, names, look.now)
+    run = replace(run, image=image, before=before, template=failed.template, steps="", reason=reason)
+    run = replace(run, back=True, undoes=failed.name)
+    return (replace(run, name=name_of(look.policy, run)),)
+
+
+def can_undo(run: RunRecord) -> bool:
+    """Whether it is certain which image the pods of a run with an image had before."""
+    return len(run.before) == 1
+
+
 def name_of(policy: Policy, run: RunRecord) -> str:
     """Return the name of a run. Every process computes the same name, and another one for another target."""
     identity = [policy.uid, str(run.generation), run.trigger, run.since, *run.containers]
@@ -154,8 +178,10 @@ def _outdated(look: Look) -> Wanted:
             next((due for due in changes if each.container in due.containers and not due.pods), None),
             last_try(look, each),
         )
+        if last is not None and active is not None and not active.finished and active.undoes == last.name:
+            return Wanted()  # that goes on, also after an edit of the policy
         if last is not None and stops(look.policy, last) and (data is None or rfc3339(data.limit) <= last.since):
-            return Wanted()
+            return Wanted(_undo(look, each, last))
         away = [node in look.found.down for _, node in each.lacking]
         if (away and all(away)) or any(each.container in other.containers for other in settling):
             continue
@@ -177,6 +203,15 @@ def _note_tried(look: Look) -> PolicyStatus:
 
 
 def _add_tried(policy: Policy, run: RunRecord) -> PolicyStatus:
+    """Keep the run as the last one of its container. One that undoes it is noted there, so that it stays the last."""
+    if run.undoes:
+        noted = (
+            replace(each, message=f"{each.message}; run {run.name} gave {run.image} back: {run.message}")
+            if each.name == run.undoes
+            else each
+            for each in policy.status.tried
+        )
+        return replace(policy.status, tried=tuple(noted))
     others = (each for each in policy.status.tried if each.containers != run.containers)
     return replace(policy.status, tried=(*others, run))
 

@@ -42,7 +42,8 @@ class OnFailure(StrEnum):
     """What a policy does after a run has failed."""
 
     HALT = "Halt"
-    RESTORE = "Restore"
+    RESTORE = "Restore"  # Of data
+    UNDO = "Undo"  # Of images
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +239,7 @@ class RunRecord:
         "Of a run that has failed: the hash of the data that it brought, for each of objects. Empty for data that had "
         "changed again.",
     ] = ()
+    undoes: Annotated[str, "Name of the failed run whose pods get the image back that they had."] = ""
 
     @property
     def gives(self) -> tuple[tuple[str, ...], str, str]:
@@ -310,6 +312,11 @@ class Policy:
         """Return how many steps of a run its owner has allowed to end."""
         name, _, number = self.allowed.rpartition("/")
         return int(number) if name == run and number.isdecimal() else 0
+
+    @property
+    def undoes(self) -> bool:
+        """Whether pods get the image back that they had, after a run with an image has failed."""
+        return self.on_failure is OnFailure.UNDO and self.template_image
 
     @property
     def reloads(self) -> bool:

@@ -35,6 +35,7 @@ class TemplateChange:
     before: tuple[str, ...] = ()  # The other images that the container has in pods, and that new pods get
     lacking: tuple[tuple[str, str], ...] = ()  # Name and node of each pod with one of them
     rest: str = ""  # As `template.Content.rest`
+    behind: bool = True  # Whether what new pods are made of lacks it, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ def _changes(
             recorded.append(TemplateChange(name, image))
         elif behind or 0 < len(lacking) < len(pods) or any((name, other) in given for other in others):
             complete = False
-            yield TemplateChange(name, image, tuple(sorted((others | of_new_pods) - {image})), lacking)
+            before = tuple(sorted((others | of_new_pods) - {image}))
+            yield TemplateChange(name, image, before, lacking, behind=behind)
     if template.kind == "Deployment" or complete:
         yield from recorded
 

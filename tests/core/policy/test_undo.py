@@ -1,0 +1,146 @@
+"""`onFailure: Undo`: pods get the image back that they had before a run with an image failed."""
+
+from dataclasses import replace
+
+import pytest
+
+from crrd.core.policy.course import ended, make_run
+from crrd.core.policy.observed import Look, Observed
+from crrd.core.policy.problems import problems
+from crrd.core.policy.reasons import PolicyReason
+from crrd.core.policy.types import Judge, OnFailure, Policy, RunRecord
+from crrd.core.policy.v1alpha1 import read_policy, write_status
+from crrd.core.rollout.image.following import TemplateChange
+from crrd.core.rollout.run import Target
+from crrd.rollout.image.start import undone
+from tests.core.policy.test_decide import PLAIN, History, app, at, data, message, reason
+from tests.core.policy.test_template_image import IMAGE, has, new, run_of
+
+UNDO = replace(IMAGE, on_failure=OnFailure.UNDO, judge=Judge(60))
+PODS = app(pod="web-0"), app(pod="web-1")
+NO = "the judgement of step 1 of 2 is no: web-0 has restarted once more"
+HALF = new(lacking=(("web-1", "b"),))  # web-0 has the new image
+
+
+def halted(policy: Policy = UNDO, seconds: float = 20) -> History:
+    """A policy whose run for i:2 has given it to web-0, and has ended with a judgement of no."""
+    history = History(policy)
+    history.look(1, data("a"), *PODS, template=has())
+    assert history.look(10, data("a"), *PODS, template=has(new())).run is not None
+    status = ended(history.policy, run_of(history), failed=True, message=NO, now=at(seconds), halted=True)
+    history.policy = replace(history.policy, status=status)
+    return history
+
+
+def undoing(policy: Policy = UNDO) -> tuple[History, RunRecord]:
+    """The same, and the run back has begun."""
+    history = halted(policy)
+    found = history.look(21, data("a"), *PODS, template=has(HALF)).run
+    assert found is not None
+    return history, found
+
+
+def judged(history: History) -> tuple[object, object]:
+    assert history.last is not None
+    return next((each["status"], each["message"]) for each in history.last.conditions if each["type"] == "Judged")
+
+
+def test_the_run_back_is_what_kubectl_recreate_undo_would_do() -> None:
+    target, failed = Target("deployment.apps/web"), make_run(UNDO, run_of(halted()), Target("deployment.apps/web"))
+    _, found = undoing()
+    assert make_run(UNDO, found, target).options.image == undone(failed)
+    assert make_run(UNDO, found, target).options.judge == 0
+    assert found.reason == f"policy web: run {failed.name} has failed, so app gets i:1 back"
+    assert read_policy({"status": write_status(undoing()[0].policy.status)}).status.run == found
+
+
+def test_the_failed_image_is_not_given_again_and_the_policy_says_how_it_has_ended() -> None:
+    history, found = undoing()
+    assert judged(history) == ("False", f"run {found.undoes}: {NO}")
+    assert history.look(22, data("a"), *PODS, template=has(new())).run == found, "web-0 has its old image"
+    history.end(30, message="1 of 1 pods recreated")
+    stopped = history.look(31, data("a"), *PODS, template=has(new()))
+    assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
+    assert f"{NO}; run {found.name} gave i:1 back: 1 of 1 pods recreated" in message(stopped)
+    assert judged(history)[0] == "False"
+    assert history.look(9000, data("a"), *PODS, template=has(new())).run is None
+    again = history.look(9001, data("a"), *PODS, template=has(new("i:3"))).run
+    assert again is not None
+    assert (again.image, again.undoes, again.back) == ("i:3", "", False)
+
+
+def test_a_template_that_is_set_back_ends_it() -> None:
+    history, _ = undoing()
+    history.end(30)
+    idle = history.look(31, data("a"), *PODS, template=has())
+    assert (idle.run, reason(idle), idle.status.tried, judged(history)[0]) == (None, PolicyReason.IDLE, (), "True")
+
+
+def test_any_failure_is_undone_and_no_distance_of_runs_is_kept() -> None:
+    history = halted(replace(UNDO, budget=replace(UNDO.budget, min_interval=3600), judge=None))
+    assert run_of(history).halted
+    history.policy = replace(
+        history.policy, status=replace(history.policy.status, run=replace(run_of(history), halted=False))
+    )
+    found = history.look(21, data("a"), *PODS, template=has(HALF)).run
+    assert found is not None
+    assert found.image == "i:1"
+
+
+@pytest.mark.parametrize("policy", [replace(UNDO, on_failure=OnFailure.HALT), replace(UNDO, template_image=False)])
+def test_no_other_policy_gives_an_image_back(policy: Policy) -> None:
+    history = halted()
+    history.policy = replace(policy, config=PLAIN.config, status=history.policy.status)
+    assert history.look(21, data("a"), *PODS, template=has(HALF)).run is None
+
+
+@pytest.mark.parametrize("change", [new(), replace(HALF, behind=False)])
+def test_nothing_is_given_that_a_pod_has_not_had(change: TemplateChange) -> None:
+    """No pod has the image if it cannot be pulled. A run with the image of new pods finds it in pods."""
+    found = halted().look(21, data("a"), *PODS, template=has(change))
+    assert (found.run, reason(found)) == (None, PolicyReason.FAILED)
+
+
+def test_pods_that_had_several_images_are_left_and_the_policy_says_so() -> None:
+    history = History(UNDO)
+    several = replace(new(), before=("i:0", "i:1"))
+    history.look(1, data("a"), *PODS, template=has())
+    history.look(10, data("a"), *PODS, template=has(several))
+    history.end(20, failed=True, message=NO)
+    found = history.look(21, data("a"), *PODS, template=has(replace(several, lacking=HALF.lacking)))
+    assert (found.run, reason(found)) == (None, PolicyReason.FAILED)
+    assert f"{NO}; not undone, because its pods had i:0, i:1 before" in message(found)
+
+
+def test_an_edit_of_the_policy_ends_no_run_back() -> None:
+    history, found = undoing()
+    history.policy = replace(history.policy, generation=2)
+    assert history.look(22, data("a"), *PODS, template=has(HALF)).run == found
+    history.end(30)
+    again = history.look(31, data("a"), *PODS, template=has(new())).run
+    assert again is not None
+    assert again.image == "i:2", "it is tried once more, as after any edit"
+
+
+def test_a_new_template_ends_a_run_back() -> None:
+    history, found = undoing()
+    newer = history.look(22, data("a"), *PODS, template=has(replace(new("i:3"), before=("i:1", "i:2")))).run
+    assert newer is not None
+    assert (newer.image, newer.before, newer.name != found.name) == ("i:3", ("i:1", "i:2"), True)
+
+
+def test_a_run_back_that_fails_is_not_repeated() -> None:
+    history, found = undoing()
+    history.end(30, failed=True, message="app of web-0 ended again")
+    for seconds in (31, 9000):
+        stopped = history.look(seconds, data("a"), *PODS, template=has(HALF))
+        assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
+        assert f"run {found.name}" in message(stopped)
+        assert "ended again" in message(stopped)
+    assert history.look(9001, data("a"), *PODS, template=has(new("i:3"))).run is not None
+
+
+def test_undo_without_the_trigger_is_told() -> None:
+    policy = replace(PLAIN, on_failure=OnFailure.UNDO)
+    assert PolicyReason.NO_UNDO in [each.reason for each in problems(Look(policy, Observed(), at(1)))]
+    assert problems(Look(UNDO, Observed(PODS), at(1))) == ()
