@@ -83,12 +83,17 @@ async def edit(cluster: Cluster, value: str) -> None:
     await cluster.client.merge_patch(CONFIG_MAPS, cluster.namespace, "cfg", {"data": {"value": value}})
 
 
+async def grant(cluster: Cluster, role: str, binding: str) -> None:
+    """Bind a ClusterRole to the manager."""
+    account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
+    of = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
+    body = {"metadata": {"name": binding}, "roleRef": of, "subjects": [account]}
+    await cluster.client.create(BINDINGS, cluster.namespace, body)
+
+
 async def give_policy(cluster: Cluster, name: str = "web", **more: object) -> None:
     """Create the policy of a Deployment, and wait until it has seen all pods."""
-    account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "crrd-read-config"}
-    binding = {"metadata": {"name": f"policy-{name}"}, "roleRef": role, "subjects": [account]}
-    await cluster.client.create(BINDINGS, cluster.namespace, binding)
+    await grant(cluster, "crrd-read-config", f"policy-{name}")
     spec = {
         "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
         "triggers": {"configChange": {"settle": "2s"}},

@@ -1,9 +1,10 @@
-"""Bad images on a real cluster: a run gives them to one pod, finds out, and undoes itself."""
+"""Bad images on a real cluster: a run, or a policy, gives them to one pod, finds out, and gives the old one back."""
 
 import asyncio
 import shutil
+import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -12,20 +13,21 @@ import pytest
 import yaml
 
 from crrd_localnode.workload import RESOURCES
-from tests.e2e.test_bad_changes import HTTP, served
+from tests.e2e.test_bad_changes import HTTP, conditions, give_policy, grant, served, until_policy
 from tests.support import prometheus
 from tests.support.cluster import Cluster, Json, restart_count
 from tests.support.images import busybox_layer, write_images
-from tests.support.real_nodes import machines
+from tests.support.real_nodes import kill_managers, machines
 from tests.support.recreates import Record, create_workload, image_of, recorded, recreate, wait_ready
 from tests.tools.cluster.cluster import RealCluster as Machines
 
+DEPLOYMENTS = RESOURCES["Deployment"]
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(900),
     pytest.mark.skipif(machines() is None, reason="needs a cluster of python -m tests.tools.cluster"),
 ]
-IMAGES = {mode: f"localhost/judged:{mode}" for mode in ("good", "bad", "silent")}
+IMAGES = {mode: f"localhost/judged:{mode}" for mode in ("good", "bad", "silent", "crashes")}
 SERVER = f"""trap 'exit 0' TERM
 mkdir -p /www/cgi-bin
 answer=$([ "$MODE" = bad ] && echo '500 Internal Server Error' || echo '200 OK')
@@ -37,6 +39,7 @@ END
 chmod +x /www/cgi-bin/app
 count() {{ cat /tmp/$1 2> /dev/null | wc -l; }}
 [ "$MODE" = silent ] || httpd -p {HTTP} -h /www
+[ "$MODE" != crashes ] || {{ sleep 4 & wait $!; exit 1; }}
 while :; do
   for code in 200 500; do echo "http_requests_total{{code=\\"$code\\"}} $(count $code)"; done > /www/new
   mv /www/new /www/metrics
@@ -84,7 +87,7 @@ async def undone(cluster: Cluster, before: list[Json], record: Record, image: st
     assert {image_of(pod) for pod in after} == {IMAGES["good"]}
     counts = {pod["metadata"]["name"]: restart_count(pod, "app") for pod in after}
     assert counts == dict.fromkeys(counts, 0) | {bad: 2}
-    deployment = await cluster.client.get(RESOURCES["Deployment"], cluster.namespace, "web")
+    deployment = await cluster.client.get(DEPLOYMENTS, cluster.namespace, "web")
     assert image_of(deployment["spec"]["template"]) == IMAGES["good"]
     assert not deployment["spec"].get("paused")
     return bad
@@ -137,3 +140,48 @@ async def test_an_image_that_is_never_ready(cluster: Cluster, nodes: Machines, t
         out = await given(cluster, IMAGES["silent"], "--judge", "10s", "--pod-timeout", "30s")
     bad = await undone(cluster, before, record, IMAGES["silent"])
     assert f"the judgement of step 1 of 2 is no: {bad} is not ready 30s after its restart" in out
+
+
+async def give_template(cluster: Cluster, image: str, *, paused: bool = True) -> None:
+    """Write an image into the template, as from git."""
+    found = await cluster.client.get(DEPLOYMENTS, cluster.namespace, "web")
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    spec = {"paused": paused, "template": {"spec": {"containers": [{**container, "image": image}]}}}
+    await cluster.client.merge_patch(DEPLOYMENTS, cluster.namespace, "web", {"spec": spec})
+
+
+@pytest.mark.parametrize("killed", ["", "run", "halted", "undo"])
+async def test_a_policy_gives_the_old_image_back(
+    cluster: Cluster, nodes: Machines, tmp_path: Path, killed: str
+) -> None:
+    """Managers are killed at one moment, if it has a name."""
+    before = await running(cluster, nodes, tmp_path)
+    await grant(cluster, "crrd-update-images", "images")
+    await give_template(cluster, IMAGES["good"])
+    await give_policy(cluster, triggers={"templateImage": {}}, onFailure="Undo")
+    moments: dict[str, Callable[[Json], bool]] = {
+        "run": lambda found: bool(found["status"].get("run")),
+        "halted": lambda found: bool(found["status"].get("tried")),
+        "undo": lambda found: bool(found["status"].get("run", {}).get("undoes")),
+    }
+    began = time.monotonic()
+    async with recorded(cluster, "web") as record:
+        await give_template(cluster, IMAGES["crashes"])
+        if killed:
+            await until_policy(cluster, moments[killed], killed)
+            await asyncio.to_thread(kill_managers, nodes)
+        await until_policy(cluster, lambda found: moments["undo"](found) and is_failed(found), "undone")
+        print(f"managers killed: {killed or 'never'}: undone after {time.monotonic() - began:.0f} s")
+        await asyncio.sleep(20)  # nothing more happens
+    after = await wait_ready(cluster, "web", REPLICAS)
+    assert len({pod for pod, image in record.images if image == IMAGES["crashes"]}) == 1
+    assert {image_of(pod) for pod in after} == {IMAGES["good"]}
+    await give_template(cluster, IMAGES["good"], paused=False)
+    await until_policy(cluster, lambda found: not is_failed(found), "over")
+    after = await wait_ready(cluster, "web", REPLICAS)
+    assert [pod["metadata"]["uid"] for pod in after] == [pod["metadata"]["uid"] for pod in before]
+
+
+def is_failed(policy: Json) -> bool:
+    """Whether no run is in progress, and one that has failed stops the policy."""
+    return bool(conditions(policy)["Ready"]["reason"] == "RunFailed")

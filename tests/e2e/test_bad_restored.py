@@ -11,7 +11,6 @@ import pytest
 
 from crrd.kube.resources import CONFIG_MAPS, CONTROLLER_REVISIONS, POLICIES
 from tests.e2e.test_bad_changes import (
-    BINDINGS,
     REPLICAS,
     conditions,
     configured,
@@ -19,6 +18,7 @@ from tests.e2e.test_bad_changes import (
     edit,
     first_request,
     give_policy,
+    grant,
     is_done,
     is_halted,
     run_pods,
@@ -38,10 +38,7 @@ pytestmark = [
 
 async def give_restoring_policy(cluster: Cluster) -> None:
     """Create the policy of "web", and wait until it has kept the good data."""
-    account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "crrd-restore-config"}
-    binding = {"metadata": {"name": "restore"}, "roleRef": role, "subjects": [account]}
-    await cluster.client.create(BINDINGS, cluster.namespace, binding)
+    await grant(cluster, "crrd-restore-config", "restore")
     await give_policy(cluster, onFailure="Restore")
     await until_policy(cluster, lambda found: conditions(found)["Restorable"]["status"] == "True", "restorable")
 
