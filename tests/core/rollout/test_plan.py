@@ -308,6 +308,16 @@ class TestOrder:
         found = planned(World(above, workload=workload(2, in_order=True)))
         assert found.wait.why == "1 pod is unready, the limit is 1: web-1", "its turn does not come at all"
 
+    def test_but_a_change_of_data_reaches_broken_pods_first(self) -> None:
+        """They may be unready because of the data from before, and hold the budget of all others."""
+        of = run("app", objects=("ConfigMap web (LOG) 2026-01-01T11:45:00Z",), max_unavailable=Amount(2))
+        pods = [member(f"web-{number}", config={"app": (USES,)}) for number in range(3)]
+        pods[1] = replace(pods[1], ready=False)
+        found = planned(World(tuple(pods), (), workload(3, in_order=True), (budget(0),)), of)
+        assert chosen(found) == ["web-1"]
+        assert why(found)["web-2"] == "PodDisruptionBudget guard allows no disruption now"
+        assert why(found)["web-0"] == f"pods are restarted in order, and web-2 waits: {why(found)['web-2']}"
+
     def test_a_name_without_an_ordinal_is_the_last(self) -> None:
         world = World((member("odd"), member("web-0")), workload=workload(2, in_order=True))
         assert chosen(planned(world)) == ["web-0"]

@@ -72,6 +72,10 @@ class Restart(Kind):
 
     refresh_seconds: ClassVar[float] = REFRESH_SECONDS  # From the annotation to the request
 
+    def __init__(self, world: World, run: Run) -> None:
+        super().__init__(world, run)
+        self.rescues = bool(run.options.objects)  # a pod may be unready because of the data from before the change
+
     def skip(self, member: Member, container: PodContainer, failed: RunRequest | None) -> Skip | None:
         """See Kind."""
         options, minor = self.run.options, known_minor(self.world.kubelets.get(member.pod.node_name, ""))
