@@ -48,9 +48,10 @@ async def test_an_image_that_the_judgement_refuses_is_taken_back_and_not_given_a
         status = await managed.until(lambda status: ready(status).get("reason") == "RunFailed")
         assert await shop.pods() == before
         assert await shop.replica_set() == "i:1"
-        run, (failed,) = status["run"], status["tried"]
+        run, (failed, back) = status["run"], status["tried"]
         assert (run["image"], run["before"], run["undoes"], run["failed"]) == ("i:1", ["i:2"], failed["name"], False)
-        assert f"; run {run['name']} gave i:1 back: 1 of 1 pods recreated" in ready(status)["message"]
+        assert back["name"] == run["name"]
+        assert f"run {run['name']}, which gives i:1 back, has ended: 1 of 1 pods recreated" in ready(status)["message"]
         assert "is no:" in judged(status)["message"]
         first_end, *others = managed.ended
         assert first_end == ("templateImage", "halted")

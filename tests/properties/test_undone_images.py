@@ -26,7 +26,8 @@ class Workload:
     time: float = 0
     run: RunRecord | None = None  # In progress
     failed: RunRecord | None = None  # The last one that has failed, until the template or the policy changes
-    undone: set[str] = field(default_factory=set)  # Runs
+    runs: dict[str, RunRecord] = field(default_factory=dict)  # All that have ended by themselves
+    undone: set[str] = field(default_factory=set)  # Those of them whose run back has ended
 
     @property
     def policy(self) -> Policy:
@@ -56,13 +57,13 @@ class Workload:
     def _begins(self, run: RunRecord) -> None:
         if not run.undoes:
             assert run.image == self.template
-            assert self.failed is None or run.image != self.failed.image, "a failed image is given again"
+            given = self.failed is not None and not self.failed.undoes and run.image == self.failed.image
+            assert not given, "a failed image is given again"
             return
-        assert self.failed is not None, "a run back needs a failure"
-        assert (run.undoes, run.before) == (self.failed.name, (self.failed.image,))
-        assert (run.image,) == self.failed.before == (self.of_new_pods,)
+        failed = self.runs[run.undoes]
+        assert (run.before, failed.failed, failed.undoes) == ((failed.image,), True, "")
+        assert (run.image,) == failed.before == (self.of_new_pods,)
         assert run.undoes not in self.undone, "undone twice"
-        self.undone.add(run.undoes)
 
     def give(self) -> None:
         """The run reaches one more pod."""
@@ -82,6 +83,10 @@ class Workload:
         parts = {"failed": how != "done", "halted": how == "halted", "message": how, "now": at(self.time + 1)}
         status = ended(self.policy, record, **parts)  # type: ignore[arg-type]
         self.history.policy = replace(self.policy, status=status)
+        assert status.run is not None
+        self.runs[run.name] = status.run
+        if run.undoes:
+            self.undone.add(run.undoes)
         if how != "done":
             self.failed = status.run
         self.run = None

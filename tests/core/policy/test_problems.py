@@ -11,7 +11,8 @@ from crrd.core.policy.course import is_repaired
 from crrd.core.policy.observed import Look, Observed, observe, read_pod
 from crrd.core.policy.problems import Problem, problems
 from crrd.core.policy.reasons import PolicyReason
-from crrd.core.policy.triggers import MAX_AGE, find_wanted, make_record
+from crrd.core.policy.records import make_record
+from crrd.core.policy.triggers import MAX_AGE, find_wanted
 from crrd.core.policy.types import Policy, PolicyStatus, UsedObject
 from crrd.core.policy.v1alpha1 import read_policy
 from crrd.core.rollout.waits import Skip
@@ -232,7 +233,7 @@ def test_containers_that_cannot_be_restarted_in_place(spec: dict[str, Any], fiel
         wanted = find_wanted(look).runs
         assert [run.trigger for run in wanted] == ["configChange"] * runs
         assert len(find_wanted(replace(look, policy=replace(chosen, config=None))).runs) == runs
-        assert not is_repaired(look, make_record(look, MAX_AGE, ("app",), NOW)), "the kubelet may be unknown"
+        assert not is_repaired(look, make_record(look, MAX_AGE.name, ("app",), NOW)), "the kubelet may be unknown"
 
 
 def test_what_blocks_comes_first() -> None:

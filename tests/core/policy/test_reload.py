@@ -16,7 +16,7 @@ from crrd.core.policy.course import ended, make_run
 from crrd.core.policy.decide import Decision
 from crrd.core.policy.observed import Data, Look, Observed, Running, UseKey
 from crrd.core.policy.reasons import PolicyReason
-from crrd.core.policy.triggers import make_image_record, name_of
+from crrd.core.policy.records import make_image_record, name_of
 from crrd.core.policy.types import ConfigAction, ConfigChange, Judge, PolicyStatus, Schedule, UsedObject, Window
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.image.following import TemplateChange

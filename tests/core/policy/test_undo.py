@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from crrd.core.policy.course import ended, make_run
+from crrd.core.policy.decide import decide
 from crrd.core.policy.observed import Look, Observed
 from crrd.core.policy.problems import problems
 from crrd.core.policy.reasons import PolicyReason
-from crrd.core.policy.types import Judge, OnFailure, Policy, RunRecord
+from crrd.core.policy.types import Judge, OnFailure, Policy, RunRecord, Schedule
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.image.following import TemplateChange
 from crrd.core.rollout.run import Target
@@ -61,7 +62,7 @@ def test_the_failed_image_is_not_given_again_and_the_policy_says_how_it_has_ende
     history.end(30, message="1 of 1 pods recreated")
     stopped = history.look(31, data("a"), *PODS, template=has(new()))
     assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
-    assert f"{NO}; run {found.name} gave i:1 back: 1 of 1 pods recreated" in message(stopped)
+    assert f"{NO}; run {found.name}, which gives i:1 back, has ended: 1 of 1 pods recreated; no run" in message(stopped)
     assert judged(history)[0] == "False"
     assert history.look(9000, data("a"), *PODS, template=has(new())).run is None
     again = history.look(9001, data("a"), *PODS, template=has(new("i:3"))).run
@@ -109,7 +110,19 @@ def test_pods_that_had_several_images_are_left_and_the_policy_says_so() -> None:
     history.end(20, failed=True, message=NO)
     found = history.look(21, data("a"), *PODS, template=has(replace(several, lacking=HALF.lacking)))
     assert (found.run, reason(found)) == (None, PolicyReason.FAILED)
-    assert f"{NO}; not undone, because its pods had i:0, i:1 before" in message(found)
+    assert f"{NO}; not undone, because its pods had i:0, i:1 before, and not one image" in message(found)
+
+
+@pytest.mark.parametrize(("before", "why"), [("i:latest", "which has no fixed tag"), ("", "")])
+def test_an_image_that_another_pull_may_bring_is_not_given_back(before: str, why: str) -> None:
+    """`kubectl recreate undo` refuses it, too."""
+    history, change = History(UNDO), new(before=tuple(filter(None, [before])))
+    history.look(1, data("a"), *PODS, template=has())
+    history.look(10, data("a"), *PODS, template=has(change))
+    history.end(20, failed=True, message=NO)
+    found = history.look(21, data("a"), *PODS, template=has(replace(change, lacking=HALF.lacking)))
+    assert (found.run, "not undone" in message(found)) == (None, bool(why))
+    assert why in message(found)
 
 
 def test_an_edit_of_the_policy_ends_no_run_back() -> None:
@@ -135,9 +148,104 @@ def test_a_run_back_that_fails_is_not_repeated() -> None:
     for seconds in (31, 9000):
         stopped = history.look(seconds, data("a"), *PODS, template=has(HALF))
         assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
-        assert f"run {found.name}" in message(stopped)
-        assert "ended again" in message(stopped)
+        assert f"run {found.name} failed: app of web-0 ended again" in message(stopped)
+        assert f"by hand: kubectl recreate undo {found.undoes} -n shop" in message(stopped)
+        assert "suspend" not in message(stopped), "after that, the failed image would be given again"
     assert history.look(9001, data("a"), *PODS, template=has(new("i:3"))).run is not None
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_after_one_that_has_failed_pods_follow_a_template_that_is_set_back(*, behind: bool) -> None:
+    """A controller may have made a pod of the revision with i:2 meanwhile. Nothing undoes a run back."""
+    history, _ = undoing()
+    history.end(30, failed=True, message="node is slow")
+    back = new("i:1", before=("i:2",), lacking=(("web-0", "a"),), behind=behind)
+    found = history.look(40, data("a"), *PODS, template=has(back)).run
+    assert found is not None
+    assert (found.image, found.undoes) == ("i:1", "")
+
+
+def test_pods_that_a_run_back_has_left_get_their_image_later() -> None:
+    """For example because a node is down."""
+    history, found = undoing()
+    left = {"failed": False, "complete": False, "left": ("web-0",), "message": "node a is down"}
+    status = ended(history.policy, found, now=at(30), **left)  # type: ignore[arg-type]
+    history.policy = replace(history.policy, status=status)
+    assert history.look(31, data("a"), *PODS, template=has(HALF)).run is None
+    again = history.look(700, data("a"), *PODS, template=has(HALF)).run
+    assert again is not None
+    assert (again.image, again.undoes, again.name != found.name) == ("i:1", found.undoes, True)
+    history.end(710)
+    assert [each.name for each in history.policy.status.tried] == [found.undoes, again.name]
+
+
+def test_changed_configuration_ends_no_run_back() -> None:
+    """Its restart would bring the bad image once more, and the run back would not begin again."""
+    history, found = undoing(replace(UNDO, config=PLAIN.config))
+    history.look(22, data("b", 22), *PODS, template=has(HALF))
+    assert history.look(40, data("b", 22), *PODS, template=has(HALF)).run == found
+
+
+def test_it_comes_before_another_image() -> None:
+    """Of a container that is above in the template."""
+    history, side = History(UNDO), new("s:2", "side", before=("s:1",))
+    pods = (*PODS, app(pod="web-0", name="side"), app(pod="web-1", name="side"))
+    history.look(1, data("a"), *pods, template=has())
+    history.look(10, data("a"), *pods, template=has(side))
+    status = ended(history.policy, run_of(history), failed=True, message=NO, now=at(20), halted=True)
+    history.policy = replace(history.policy, status=status)
+    found = history.look(21, data("a"), *pods, template=has(new(), replace(side, lacking=HALF.lacking))).run
+    assert found is not None
+    assert (found.containers, found.image, found.before) == (("side",), "s:1", ("s:2",))
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_moment_without_pods_makes_no_failure_forgotten(*, is_over: bool) -> None:
+    history, found = undoing()
+    if is_over:
+        history.end(30)
+    gone = decide(history.policy, Observed((), {}, template=has()), at(40))
+    history.policy = replace(history.policy, status=gone.status)
+    after = history.look(50, data("a"), *PODS, template=has(HALF)).run
+    assert after is None if is_over else after == found
+
+
+def test_nor_does_it_repair_a_run_that_has_failed_without_a_judgement() -> None:
+    history = halted()
+    last = replace(run_of(history), halted=False)
+    history.policy = replace(history.policy, status=replace(history.policy.status, run=last, tried=(last,)))
+    gone = decide(history.policy, Observed((), {}, template=has()), at(21))
+    history.policy = replace(history.policy, status=gone.status)
+    assert run_of(history).failed
+
+
+def test_a_change_that_cannot_be_seen_for_a_moment_is_still_refused() -> None:
+    """After an edit of the policy, what the run would write is tried once more, and may be refused."""
+    history, found = undoing()
+    history.policy = replace(history.policy, generation=2)
+    history.look(22, data("a"), *PODS, template=has(refused=("quota",)))
+    assert history.look(23, data("a"), *PODS, template=has(HALF)).run == found
+
+
+def test_as_after_a_halt_no_schedule_starts_a_run() -> None:
+    history, _ = undoing(replace(UNDO, schedule=Schedule("* * * * *", "UTC")))
+    history.end(30)
+    stopped = history.look(90, data("a"), *PODS, template=has(new()))
+    assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
+
+
+def test_a_record_that_has_lost_what_it_undoes_is_not_carried_out() -> None:
+    """As by a CRD of an older version. Its run would write the old image into what has it already."""
+    history, found = undoing()
+    status = replace(history.policy.status, run=replace(found, undoes=""))
+    history.policy = replace(history.policy, status=status)
+    again = history.look(22, data("a"), *PODS, template=has(HALF)).run
+    assert again is not None
+    assert (again.undoes, again.image) == (found.undoes, "i:1")
+
+
+def test_an_older_crd_is_enough_for_all_other_runs() -> None:
+    assert write_status(halted().policy.status)["run"]["undoes"] is None
 
 
 def test_undo_without_the_trigger_is_told() -> None:

@@ -115,6 +115,16 @@ def test_the_pods_that_lack_an_image_and_what_they_have() -> None:
     assert found.behind
 
 
+def test_an_image_that_has_failed_in_all_pods_of_a_set_stays_known() -> None:
+    """The pods lack another image, too. Their label waits for that, but not the failure."""
+    found, records = template("StatefulSet", app="app:2"), (record("old"), record("new", NEW, "app:2", number=2))
+    state, pods = ImageState((), found, records), (pod(NEW, "old"), pod(NEW, "old", number=1))
+    both = template_images("s", state, pods, {("proxy", NEW)}, {("proxy", NEW)}).changes
+    assert {each.container: each.before for each in both} == {"proxy": (OLD,), "app": ("app:1",)}
+    assert all(each.behind for each in both)
+    assert [each.container for each in template_images("s", state, pods, {("proxy", NEW)}).changes] == ["app"]
+
+
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
 def test_a_pod_made_of_what_has_not_followed_yet_belongs_to_the_run(kind: str) -> None:
     """An earlier run gave all pods its image, and has failed. The template has the next one by now."""

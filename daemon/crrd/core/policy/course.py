@@ -9,8 +9,9 @@ from crrd.core.judge.metrics import digest_of
 from crrd.core.policy.config import brings, is_behind, is_taken_back
 from crrd.core.policy.failures import is_corrected, stopped_by, stops, with_last
 from crrd.core.policy.observed import Look, Running
+from crrd.core.policy.records import name_of
 from crrd.core.policy.reloads import has_reloaded, lacked, only
-from crrd.core.policy.triggers import TRIGGERS, name_of, triggers_of
+from crrd.core.policy.triggers import TRIGGERS, triggers_of
 from crrd.core.policy.types import Judge, Policy, PolicyStatus, RunRecord
 from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.run import Options, Run, Target
@@ -101,7 +102,8 @@ def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> t
     before = failed or last
     newer_changes = (each for each in wanted if each.objects and each.since > before.since)
     changes = sorted(newer_changes, key=lambda each: (each.pods, each.since), reverse=True)
-    images = [each for each in wanted if each.image and each.gives != before.gives]
+    over = bool(before.finished and before.undoes)  # a run back, which is not for the template
+    images = [each for each in wanted if each.image and (over or each.gives != before.gives)]
     if last.finished:
         return look.status, first if failed is None else next(iter((*images, *changes)), None)
     if why := _misfit(policy, last):
@@ -110,7 +112,7 @@ def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> t
         why = "all containers have reloaded" if has_reloaded(policy, last) else "its changes were taken back"
         return _over(look.status, last, f"ended because {why}", look.now), first
     concerned = [each for each in look.found.running if _concerns(last, each)]
-    for kind, newer in (("template", images), ("change", changes)):
+    for kind, newer in (("template", images), ("change", () if last.undoes else changes)):
         found = next(
             (each for each in newer if any(_concerns(each, one) for one in _reasons(look, each, concerned))), None
         )
@@ -150,8 +152,9 @@ def is_repaired(look: Look, run: RunRecord) -> bool:
     After a run for an image, they have the image of the template instead, and so has what new pods are made of.
     """
     if run.image:
-        ready = all(each.ready for each in look.found.running if each.name in run.containers)
-        follows = ready and look.follows and not any(each.container in run.containers for each in look.changes)
+        ready = [each.ready for each in look.found.running if each.name in run.containers]
+        lacking = any(each.container in run.containers for each in look.changes)
+        follows = bool(ready) and all(ready) and look.follows and not lacking
         return follows and not run.halted  # its pods are ready, and yet the judgement of them was no
     if any(look.status.is_bad(each) and brings(look.policy, run, each) for each in look.status.config):
         return False
@@ -182,6 +185,8 @@ def _misfit(policy: Policy, active: RunRecord) -> str:
         return "the manager restarts containers in another way now (--via)"
     if active.name == name_of(policy, replace(active, reload=not active.reload)):
         return "another version of the manager has started it, which does not know how containers reload"
+    if active.back and active.image and not active.undoes:
+        return "its record does not say which run it undoes"  # an older CRD or manager has dropped that
     if active.reload and not policy.reloads:
         return "containers must not reload any more (triggers.configChange.action)"
     if active.generation == policy.generation:

@@ -14,10 +14,11 @@ from crrd.core.policy.observed import Look, Observed, UseKey
 from crrd.core.policy.order import NO_CLAIMS, Claims, circle, claims_of, wait_for_others
 from crrd.core.policy.problems import Problem, problems
 from crrd.core.policy.reasons import PolicyReason
+from crrd.core.policy.records import can_undo, last_try, run_back
 from crrd.core.policy.reloads import only
 from crrd.core.policy.revisions import NOTHING, DataActions, State, actions, condemn, say
 from crrd.core.policy.schedule import forget_schedule, window_at
-from crrd.core.policy.triggers import CONFIG_CHANGE, TRIGGERS, Wanted, can_undo, find_wanted, last_try
+from crrd.core.policy.triggers import CONFIG_CHANGE, TRIGGERS, Wanted, find_wanted
 from crrd.core.policy.types import OnFailure, Policy, PolicyStatus, RunRecord
 
 FAILED_RETRY = timedelta(seconds=15)
@@ -170,10 +171,22 @@ def _next_step(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
 def _failed(look: Look, status: PolicyStatus, last: RunRecord) -> _Step:
     resume = f"`kubectl recreate resume {last.name} --retry-failed -n {look.policy.namespace}`"
     until = _AFTER_NO if last.halted else TRIGGERS[last.trigger].resumed_by.format(resume=resume)
-    at, message = look.now + FAILED_RETRY, last.message
-    if look.policy.undoes and last.image and not (last.undoes or can_undo(last)):
-        message += f"; not undone, because its pods had {', '.join(last.before)} before"
+    if last.undoes:
+        command = f"kubectl recreate undo {last.undoes} -n {look.policy.namespace}"
+        until = f"the template, the policy or the configuration changes; to give the image back by hand: {command}"
+    at, message = look.now + FAILED_RETRY, f"{last.message}{_undone(look.policy, status, last)}"
     return _step(PolicyReason.FAILED, status, at, run=last.name, message=message, until=until)
+
+
+def _undone(policy: Policy, status: PolicyStatus, failed: RunRecord) -> str:
+    """Return what became of the image that a failed run has given, "" if nothing is to be said."""
+    if (back := run_back(status, failed)) is not None:
+        how = "failed" if back.failed else "ended"
+        return f"; run {back.name}, which gives {back.image} back, has {how}: {back.message}"
+    if not (policy.undoes and failed.image and failed.before) or failed.undoes or can_undo(failed):
+        return ""
+    why = "which has no fixed tag" if len(failed.before) == 1 else "and not one image"
+    return f"; not undone, because its pods had {', '.join(failed.before)} before, {why}"
 
 
 def _idle(look: Look, status: PolicyStatus, wanted: Wanted, known: Sequence[Problem]) -> _Step:

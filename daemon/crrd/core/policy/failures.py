@@ -62,10 +62,14 @@ def refuses(policy: Policy, record: UsedObject) -> bool:
 
 
 def stopped_by(policy: Policy) -> RunRecord | None:
-    """Return the newest run whose failure stops the policy: the last one, or one before it with all of its data."""
+    """Return the newest run whose failure stops the policy: the last one, or one before it with all of its data.
+
+    A run that has been undone stops it as before.
+    """
     status = policy.status
-    found = (run for run in _failed(status) if run is status.run or not is_corrected(status, run))
-    return next((run for run in found if stops(policy, run)), None)
+    found = [run for run in _failed(status) if run is status.run or not is_corrected(status, run)]
+    undone = [run for run in status.tried if status.run is not None and run.name == status.run.undoes]
+    return next((run for run in (*found, *undone) if stops(policy, run)), None)
 
 
 def with_last(status: PolicyStatus) -> PolicyStatus:

@@ -3,7 +3,6 @@
 Whatever depends on the triggers of a policy asks the rows. Those come first whose runs go first.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -14,12 +13,12 @@ from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.policy.config import Due, brings, covered, due, remember
 from crrd.core.policy.failures import passed, pruned, stops
 from crrd.core.policy.observed import Look, Running
+from crrd.core.policy.records import can_undo, last_try, make_image_record, make_record, make_undo_record, run_back
 from crrd.core.policy.reloads import narrowed, unsure
-from crrd.core.policy.revisions import goes_back, note, tried
+from crrd.core.policy.revisions import note, tried
 from crrd.core.policy.schedule import note_schedule, read_schedule
 from crrd.core.policy.types import ConfigAction, ConfigChange, Policy, PolicyStatus, RunRecord, Schedule
 from crrd.core.rollout.image.following import TemplateChange
-from crrd.core.rollout.parts import sizes
 
 RETRY = timedelta(minutes=10)  # After a run, until what it has left is tried again
 READ_ROLE, UPDATE_ROLE, PATCH_ROLE = "crrd-read-config", "crrd-update-images", "crrd-patch-pods"
@@ -78,92 +77,6 @@ class Trigger:
     """Until when no run starts after one that has failed. `resume` stands for the command."""
 
 
-def make_record(
-    look: Look, trigger: Trigger, containers: tuple[str, ...], since: datetime, change: Due | None = None
-) -> RunRecord:
-    """Return the record of a run that could start now. Containers that started after `since` are not recreated."""
-    policy, at, started = look.policy, rfc3339(since), rfc3339(look.now)
-    changes = () if change is None else change.changes
-    back = change is not None and goes_back(look.status, changes)
-    why = trigger.name if change is None else _why(change, back=back)
-    objects, message = tuple(dict.fromkeys(map(str, changes))), f"policy {policy.name}: {why}"
-    pods, reload = change is not None and change.pods, change is not None and change.reload
-    parts = trigger.name, containers, at, started, policy.generation, message, objects
-    run = RunRecord("", *parts, pods=pods, back=back, reload=reload)
-    concerned = {each.pod for each in look.found.running if each.name in containers}
-    steps = () if back else sizes(policy.budget.steps, len(concerned))
-    run = replace(run, steps=",".join(map(str, steps)))
-    return replace(run, name=name_of(policy, run))
-
-
-def _why(change: Due, *, back: bool) -> str:
-    what = f", which {', '.join(change.containers)} uses; restarting whole pods" if change.pods else ""
-    if change.reload:
-        what = f"; {', '.join(change.containers)} reloads"
-    elif change.why_restart:
-        what = f"; restarting {', '.join(change.containers)}, because {change.why_restart}"
-    return f"{change.objects} {'has its last good data again' if back else 'changed'}{what}"
-
-
-def make_image_record(look: Look, change: TemplateChange, data: Due | None = None) -> RunRecord:
-    """Return the record of a run that gives pods the image of their template.
-
-    `data` is changed configuration of the container, which it gets at the same time.
-    """
-    since, names = data.limit if data is not None else look.now, (change.container,)
-    data = data and replace(data, reload=False, why_restart="")
-    run = make_record(look, TEMPLATE_IMAGE, names, since, data)
-    reason = f"policy {look.policy.name}: the template has {change.image} for {change.container}"
-    more = f", and {data.objects} changed" if data is not None else ""
-    before, last = {*change.before}, look.status.run
-    if last is not None and not last.finished and last.containers == names:  # a pod may still get its image
-        before |= {last.image} - {change.image, ""}
-    run = replace(run, image=change.image, before=tuple(sorted(before)), template=change.rest, reason=f"{reason}{more}")
-    return replace(run, name=name_of(look.policy, run))
-
-
-def _undo(look: Look, change: TemplateChange, failed: RunRecord) -> tuple[RunRecord, ...]:
-    """Return the run that gives pods the image back that they had before a run with `change` failed; () for none.
-
-    It begins right after that run, so once at most, and only if a pod has the new image. It is not for a run that gave
-    the image of new pods to the others, because some pods had that before.
-    """
-    there = {each.pod for each in look.found.running if each.name in failed.containers}
-    is_last = look.status.run is not None and look.status.run.name == failed.name
-    has_new = change.behind and bool(there - {pod for pod, _ in change.lacking})
-    if not (look.policy.undoes and is_last and has_new and can_undo(failed)):
-        return ()
-    (image,), names, before = failed.before, failed.containers, (failed.image,)
-    reason = f"policy {look.policy.name}: run {failed.name} has failed, so {names[0]} gets {image} back"
-    run = make_record(look, TEMPLATE_IMAGE, names, look.now)
-    run = replace(run, image=image, before=before, template=failed.template, steps="", reason=reason)
-    run = replace(run, back=True, undoes=failed.name)
-    return (replace(run, name=name_of(look.policy, run)),)
-
-
-def can_undo(run: RunRecord) -> bool:
-    """Whether it is certain which image the pods of a run with an image had before."""
-    return len(run.before) == 1
-
-
-def name_of(policy: Policy, run: RunRecord) -> str:
-    """Return the name of a run. Every process computes the same name, and another one for another target."""
-    identity = [policy.uid, str(run.generation), run.trigger, run.since, *run.containers]
-    identity += [run.image, run.template] if run.image else []
-    identity += ["patch"] if policy.patch else []
-    identity += ["pods"] if run.pods else []
-    identity += ["reload"] if run.reload else []
-    digest = hashlib.sha256("|".join([*identity, str(policy.target), policy.selector]).encode()).hexdigest()
-    return f"{policy.name.replace('.', '-')[:28].rstrip('-')}-{digest[:10]}"
-
-
-def last_try(look: Look, change: TemplateChange) -> RunRecord | None:
-    """Return the last run that gave pods the image of this template, and that has ended by itself; None for none."""
-    what, last = ((change.container,), change.image, change.rest), look.status.run
-    known = (*look.status.tried, *([last] if last is not None and last.finished else []))  # an older CRD has no `tried`
-    return next((each for each in known if each.gives == what), None)
-
-
 def _outdated(look: Look) -> Wanted:
     """Return a run for the first container that lacks the image of the template. The others follow one by one.
 
@@ -172,16 +85,16 @@ def _outdated(look: Look) -> Wanted:
     is not, and stops the others, until the template, the policy or data of its container changes. Data with which a run
     has failed comes with a new image, because that may be what the data needs.
     """
+    if (back := _back(look)) is not None:
+        return back
     (changes, settling), active, left = due(look, look.served, failed=True), look.status.run, list[Left]()
     for each in look.changes:
         data, last = (
             next((due for due in changes if each.container in due.containers and not due.pods), None),
             last_try(look, each),
         )
-        if last is not None and active is not None and not active.finished and active.undoes == last.name:
-            return Wanted()  # that goes on, also after an edit of the policy
         if last is not None and stops(look.policy, last) and (data is None or rfc3339(data.limit) <= last.since):
-            return Wanted(_undo(look, each, last))
+            return Wanted()
         away = [node in look.found.down for _, node in each.lacking]
         if (away and all(away)) or any(each.container in other.containers for other in settling):
             continue
@@ -193,27 +106,59 @@ def _outdated(look: Look) -> Wanted:
     return Wanted(left=tuple(left))
 
 
+def _undo(look: Look, change: TemplateChange, failed: RunRecord) -> Wanted | None:
+    """Return the run that gives pods the image back that they had before a run with `change` failed; None for none.
+
+    It is not for a run that gave the image of new pods to the others, because some pods had that before. If it leaves
+    a pod, for example because a node is down, it is repeated after RETRY.
+    """
+    there = {each.pod for each in look.found.running if each.name in failed.containers}
+    has_new = change.behind and bool(there - {pod for pod, _ in change.lacking})
+    last = run_back(look.status, failed)
+    if not (look.policy.undoes and has_new and can_undo(failed)) or (last is not None and last.failed):
+        return None
+    run = make_undo_record(look, failed)
+    if last is not None and (ended := parse_time(last.finished)) is not None:
+        return Wanted(left=(Left(ended + RETRY, last, run),))
+    return Wanted((run,))
+
+
+def _back(look: Look) -> Wanted | None:
+    """Return what a policy with a run to undo wants: that its run back begins, or goes on; None if it has none to undo.
+
+    An edit of the policy ends no run back.
+    """
+    active = look.status.run
+    for each in look.changes:
+        last = last_try(look, each)
+        if last is None or not last.failed:
+            continue
+        if active is not None and not active.finished and active.undoes == last.name:
+            return Wanted()
+        if stops(look.policy, last) and (wanted := _undo(look, each, last)) is not None:
+            return wanted
+    return None
+
+
 def _note_tried(look: Look) -> PolicyStatus:
-    """Keep the last runs for images, without failures of a template that was set back."""
-    status, template, lacking = look.status, look.found.template, {each.container for each in look.changes}
-    if template is None or template.wait or template.problem:
+    """Keep the last runs for images, without failures of a template that was set back.
+
+    Nothing is known of that while no pod runs, or a run is undone.
+    """
+    status, template, run = look.status, look.found.template, look.status.run
+    is_undone = run is not None and bool(run.undoes) and not run.finished
+    if template is None or template.wait or template.problem or is_undone or not look.found.running:
         return status
-    kept = (each for each in status.tried if not each.failed or lacking.intersection(each.containers))
-    return replace(status, tried=tuple(kept))
+    lacking = {each.container for each in look.changes}
+    kept = [each for each in status.tried if not each.failed or lacking.intersection(each.containers)]
+    names = {each.name for each in kept}
+    return replace(status, tried=tuple(each for each in kept if not each.undoes or each.undoes in names))
 
 
 def _add_tried(policy: Policy, run: RunRecord) -> PolicyStatus:
-    """Keep the run as the last one of its container. One that undoes it is noted there, so that it stays the last."""
-    if run.undoes:
-        noted = (
-            replace(each, message=f"{each.message}; run {run.name} gave {run.image} back: {run.message}")
-            if each.name == run.undoes
-            else each
-            for each in policy.status.tried
-        )
-        return replace(policy.status, tried=tuple(noted))
-    others = (each for each in policy.status.tried if each.containers != run.containers)
-    return replace(policy.status, tried=(*others, run))
+    """Keep the run as the last one of its container, or beside the one that it undoes."""
+    kept = (each for each in policy.status.tried if each.containers != run.containers or each.name == run.undoes)
+    return replace(policy.status, tried=(*kept, run))
 
 
 def _brought_too(policy: Policy, run: RunRecord) -> PolicyStatus:
@@ -240,7 +185,9 @@ def _changed(look: Look) -> Wanted:
         each if each.pods else replace(each, containers=tuple(name for name in each.containers if name not in given))
         for each in changes
     ]
-    runs = (make_record(look, CONFIG_CHANGE, each.containers, each.limit, each) for each in left if each.containers)
+    runs = (
+        make_record(look, CONFIG_CHANGE.name, each.containers, each.limit, each) for each in left if each.containers
+    )
     return Wanted(tuple(runs), tuple(each.limit for each in settling[:1]), tuple(settling))
 
 
@@ -271,7 +218,7 @@ def _scheduled(look: Look) -> Wanted:
     if schedule is None or not names:
         return Wanted()
     if (time := schedule.latest(parse_time(look.status.scheduled) or now, now)) is not None:
-        return Wanted((make_record(look, SCHEDULE, names, time),))
+        return Wanted((make_record(look, SCHEDULE.name, names, time),))
     return Wanted(wakes=(schedule.next_after(now),))
 
 
@@ -297,7 +244,7 @@ def _aged(look: Look) -> Wanted:
         untried = [each for each in old if rfc3339(each.started) > last.since]
         left, old = (Left(ended + RETRY, last),) if len(untried) < len(old) else (), untried
     names = tuple(dict.fromkeys(each.name for each in old))
-    return Wanted((make_record(look, MAX_AGE, names, now - age),) if old else (), tuple(wakes), left=left)
+    return Wanted((make_record(look, MAX_AGE.name, names, now - age),) if old else (), tuple(wakes), left=left)
 
 
 # The table. Above are the functions of each row.

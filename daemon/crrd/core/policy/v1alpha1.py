@@ -188,7 +188,7 @@ def write_status(status: PolicyStatus) -> dict[str, Any]:
         name: [{key: value for key, value in asdict(each).items() if value} for each in getattr(status, name)]
         for name in ("config", "tried", "failed", "revisions", "bad")
     }
-    flags, texts = ("back", "reload", "pods", "halted"), ("steps", "image", "template", "finished", "message")
+    flags, texts = ("back", "reload", "pods", "halted"), ("steps", "image", "template", "finished", "message", "undoes")
     often_empty = (*flags, *texts, "before", "hashes")
     record = run and {**asdict(run), **{key: getattr(run, key) or None for key in often_empty}}
     times = {"schedule": status.schedule, "lastScheduleTime": status.scheduled, "lastSkipped": status.skipped}

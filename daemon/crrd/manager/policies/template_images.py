@@ -11,7 +11,8 @@ from datetime import datetime
 from crrd.core.policy.course import make_run
 from crrd.core.policy.failures import stops
 from crrd.core.policy.observed import Look, Observed
-from crrd.core.policy.triggers import UPDATE_ROLE, grant, last_try, make_image_record
+from crrd.core.policy.records import last_try, make_image_record
+from crrd.core.policy.triggers import UPDATE_ROLE, grant
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.following import TemplateChange, TemplateImages
@@ -62,7 +63,11 @@ class TemplateObserver:
             return TemplateImages(problem=f"{why}; to allow it: {remedy}", lacks_right=True)
         held = await read_held(self._client, policy.namespace, aim, members)
         runs = [each for each in (policy.status.run, *policy.status.tried) if each is not None and each.image]
-        found = held.images({(name, each.image) for each in runs for name in each.containers})
+        given, failed = (
+            {(name, each.image) for each in some for name in each.containers}
+            for some in (runs, [each for each in runs if each.failed and not each.undoes])
+        )
+        found = held.images(given, failed)
         chosen = Look(policy, Observed(template=found), now).changes
         whys = [await self._tried(policy, held, each, now, kubelets) for each in chosen]
         fit = tuple(each for each, why in zip(chosen, whys, strict=True) if not why)

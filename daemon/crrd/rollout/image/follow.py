@@ -36,9 +36,11 @@ class Held:
     revisions: tuple[Json, ...]
     members: tuple[Member, ...]
 
-    def images(self, given: Collection[tuple[str, str]] = ()) -> TemplateImages:
-        """Return how the template's images differ from those of the pods. `given` as in `template_images`."""
-        found = template_images(self.aim.target.words, self.state(""), self.members, given)
+    def images(
+        self, given: Collection[tuple[str, str]] = (), failed: Collection[tuple[str, str]] = ()
+    ) -> TemplateImages:
+        """Return how the template's images differ from those of the pods. `given` and `failed`: as there."""
+        found = template_images(self.aim.target.words, self.state(""), self.members, given, failed)
         return replace(found, changes=tuple(map(self._with_rest, found.changes)))
 
     def state(self, container: str) -> ImageState:

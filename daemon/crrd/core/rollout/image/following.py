@@ -50,11 +50,16 @@ class TemplateImages:
 
 
 def template_images(
-    target: str, state: ImageState, members: Iterable[Member], given: Collection[tuple[str, str]] = ()
+    target: str,
+    state: ImageState,
+    members: Iterable[Member],
+    given: Collection[tuple[str, str]] = (),
+    failed: Collection[tuple[str, str]] = (),
 ) -> TemplateImages:
     """Return which images the pods of a held workload lack. `target` is its name in messages.
 
-    `given` are containers and the images that earlier runs have given to pods, and nobody else.
+    `given` are containers and the images that earlier runs have given to pods, and nobody else. Of them, `failed` are
+    those of runs that have failed.
     """
     template, there = state.template, [each for each in members if each.counts]
     if template.kind not in ADOPTED_BY:
@@ -82,7 +87,7 @@ def template_images(
     odd = next((each for each in records if each.content.shape != template.content.shape), None)
     if odd is not None:
         return TemplateImages(problem=AdoptionProblem.IN_MORE_THAN_IMAGES.say(target=target, name=odd.name))
-    return TemplateImages(tuple(_changes(template, records, there, given)))
+    return TemplateImages(tuple(_changes(template, records, there, given, failed)))
 
 
 def records_of(state: ImageState, members: Iterable[Member]) -> list[Revision]:
@@ -94,7 +99,11 @@ def records_of(state: ImageState, members: Iterable[Member]) -> list[Revision]:
 
 
 def _changes(
-    template: Template, records: list[Revision], members: list[Member], given: Collection[tuple[str, str]]
+    template: Template,
+    records: list[Revision],
+    members: list[Member],
+    given: Collection[tuple[str, str]],
+    failed: Collection[tuple[str, str]],
 ) -> Iterator[TemplateChange]:
     """Yield the containers whose image a record lacks, or only some of the pods have, or which were `given` another.
 
@@ -111,7 +120,11 @@ def _changes(
         others = {pod.containers[name].image_among(names) for pod in without}
         behind = any((name, image) not in each.content.images for each in records)
         if behind and not lacking:
-            recorded.append(TemplateChange(name, image))
+            change = TemplateChange(name, image, tuple(sorted(of_new_pods - {image})))
+            if (name, image) in failed:
+                yield change
+            else:
+                recorded.append(change)
         elif behind or 0 < len(lacking) < len(pods) or any((name, other) in given for other in others):
             complete = False
             before = tuple(sorted((others | of_new_pods) - {image}))
