@@ -203,7 +203,11 @@ _TABLE = (
         "status.config[]", UsedObject, "ConfigMaps and Secrets that the containers use, and when they last changed."
     ),
     *_record("status.run", RunRecord, "The last run, or the one in progress."),
-    *_record("status.tried[]", RunRecord, "The last run for an image of each container, if it has ended by itself."),
+    *_record(
+        "status.tried[]",
+        RunRecord,
+        "The last run for an image of each container, if it has ended by itself, and the one that has undone it.",
+    ),
     *_record("status.failed[]", RunRecord, "Runs before the last one that have failed with data that is still there."),
     *_record("status.revisions[]", Revision, "The data of ConfigMaps, if onFailure is Restore."),
     *_record("status.bad[]", BadRevision, "Data with which runs have failed, if onFailure is Restore."),

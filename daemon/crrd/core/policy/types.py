@@ -262,7 +262,8 @@ class PolicyStatus:
     scheduled: str = ""
     """RFC 3339: the newest time of the schedule for which a run has started, or when a new schedule was first seen."""
     skipped: str = ""  # The newest time of the schedule that was skipped, and why; "" after a later run
-    tried: tuple[RunRecord, ...] = ()  # The last run for an image of each container that has ended by itself
+    tried: tuple[RunRecord, ...] = ()
+    """The last run for an image of each container that has ended by itself, and after it the one that has undone it."""
     failed: tuple[RunRecord, ...] = ()
     """Runs before the last one that have failed with data that is still there. The oldest first."""
     revisions: tuple[Revision, ...] = ()  # Of the ConfigMaps, if the policy restores them
