@@ -28,6 +28,7 @@ from crrd.core.policy.revisions import (
 )
 from crrd.core.policy.stored import LABEL_KEPT, read_stored, restore_body, revision_body
 from crrd.core.policy.types import BadRevision, ConfigChange, Judge, OnFailure, Policy
+from crrd.core.rollout.image.following import TemplateChange, TemplateImages
 from crrd.core.rollout.run import Amount, Target
 from tests.core.policy.test_decide import KEY, PLAIN, History, app, at, data, message, reason, text
 
@@ -375,3 +376,25 @@ def test_without_the_trigger_there_is_nothing_to_restore() -> None:
     found = History(replace(POLICY, config=None, max_age=600)).look(1, {}, *PODS, names=frozenset({"app"}))
     assert condition(found, "Effective")["reason"] == "NothingToRestore"
     assert condition(found) == {}
+
+
+def test_an_image_that_comes_with_restored_data_is_one_run() -> None:
+    """It goes back in its data, and not in its image: it undoes no run."""
+    policy = replace(POLICY, template_image=True)
+    history, kept_for = History(policy), stored(GOOD, policy=policy)
+    history.look(1, present(GOOD, 1), *PODS, stored=(), template=TemplateImages())
+    history.look(2, present(GOOD, 1), *PODS, stored=kept_for, template=TemplateImages())
+    failed(history, template=TemplateImages(), stored=kept_for)
+    new = TemplateChange("app", "i:2", ("i:1",), (("web-0", "a"), ("web-1", "b")), "rest")
+    known = {"stored": kept_for, "template": TemplateImages((new,))}
+    pods = (app(115, ready=True), PODS[1])
+    history.look(122, present(BAD, 2, 99), *pods, stored=kept_for, template=TemplateImages())
+    history.look(123, present(GOOD, 3, 122), *pods, **known)
+    first = history.look(132, present(GOOD, 3, 122), *pods, **known).run
+    assert first is not None
+    assert (first.image, first.back) == ("i:2", True)
+    assert history.look(133, present(GOOD, 3, 122), *pods, **known).run == first
+    half = {**known, "template": TemplateImages((replace(new, lacking=(("web-1", "b"),)),))}
+    assert history.look(140, present(GOOD, 3, 122), app(135, ready=True), PODS[1], **half).run == first
+    both, done = (app(135, ready=True), app(136, "web-1", ready=True)), {**known, "template": TemplateImages()}
+    assert history.look(145, present(GOOD, 3, 122), *both, **done).run == first

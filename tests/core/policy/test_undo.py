@@ -151,6 +151,7 @@ def test_a_run_back_that_fails_is_not_repeated() -> None:
         assert f"run {found.name} failed: app of web-0 ended again" in message(stopped)
         assert f"by hand: kubectl recreate undo {found.undoes} -n shop" in message(stopped)
         assert "suspend" not in message(stopped), "after that, the failed image would be given again"
+        assert judged(history) == ("False", f"run {found.undoes}: {NO}")
     assert history.look(9001, data("a"), *PODS, template=has(new("i:3"))).run is not None
 
 
@@ -171,7 +172,9 @@ def test_pods_that_a_run_back_has_left_get_their_image_later() -> None:
     left = {"failed": False, "complete": False, "left": ("web-0",), "message": "node a is down"}
     status = ended(history.policy, found, now=at(30), **left)  # type: ignore[arg-type]
     history.policy = replace(history.policy, status=status)
-    assert history.look(31, data("a"), *PODS, template=has(HALF)).run is None
+    stopped = history.look(31, data("a"), *PODS, template=has(HALF))
+    assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
+    assert "but the one that gives i:1 back is repeated at 2026-01-01T12:10:30Z" in message(stopped)
     again = history.look(700, data("a"), *PODS, template=has(HALF)).run
     assert again is not None
     assert (again.image, again.undoes, again.name != found.name) == ("i:1", found.undoes, True)
@@ -184,6 +187,38 @@ def test_changed_configuration_ends_no_run_back() -> None:
     history, found = undoing(replace(UNDO, config=PLAIN.config))
     history.look(22, data("b", 22), *PODS, template=has(HALF))
     assert history.look(40, data("b", 22), *PODS, template=has(HALF)).run == found
+
+
+def test_what_changes_during_a_run_back_that_fails_gives_the_bad_image_no_further_pod() -> None:
+    """web-0 still has it."""
+    history, found = undoing(replace(UNDO, config=PLAIN.config))
+    history.look(22, data("b", 22), *PODS, template=has(HALF))
+    history.policy = replace(history.policy, generation=2)
+    history.look(40, data("b", 22), *PODS, template=has(HALF))
+    over = replace(found, generation=2)  # as RunTask records it
+    status = ended(history.policy, over, failed=True, message="node is slow", now=at(45))
+    history.policy = replace(history.policy, status=status)
+    again = history.look(46, data("b", 22), *PODS, template=has(HALF)).run
+    assert again is None or not again.image
+    history.policy = replace(history.policy, generation=3)
+    tried = history.look(50, data("b", 22), *PODS, template=has(HALF)).run
+    assert tried is not None
+    assert tried.image == "i:2", "as after any edit"
+
+
+def test_what_only_records_lack_comes_after_images_that_pods_lack() -> None:
+    """The records of a set follow once its pods have all images."""
+    history, side = History(replace(UNDO, on_failure=OnFailure.HALT)), new("s:2", "side", before=("s:1",))
+    pods = (*PODS, app(pod="web-0", name="side"), app(pod="web-1", name="side"))
+    history.look(1, data("a"), *pods, template=has())
+    history.look(10, data("a"), *pods, template=has(new()))
+    history.end(20, failed=True, message=NO)
+    complete = new(lacking=())
+    assert history.look(21, data("a"), *pods, template=has(side, complete)).run is None, "that has failed"
+    history.policy = replace(history.policy, generation=2)
+    found = history.look(30, data("a"), *pods, template=has(complete, side)).run
+    assert found is not None
+    assert found.containers == ("side",)
 
 
 def test_it_comes_before_another_image() -> None:

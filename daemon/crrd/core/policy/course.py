@@ -185,7 +185,7 @@ def _misfit(policy: Policy, active: RunRecord) -> str:
         return "the manager restarts containers in another way now (--via)"
     if active.name == name_of(policy, replace(active, reload=not active.reload)):
         return "another version of the manager has started it, which does not know how containers reload"
-    if active.back and active.image and not active.undoes:
+    if active.back and active.image and not (active.undoes or active.objects):
         return "its record does not say which run it undoes"  # an older CRD or manager has dropped that
     if active.reload and not policy.reloads:
         return "containers must not reload any more (triggers.configChange.action)"

@@ -149,7 +149,7 @@ def _next_step(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
         is_same = any(each.container in failed.containers for each in look.changes)
         if failed.image and newer is not None and not is_same:  # it is another template than that of the run
             return _Step(newer.reason, newer.message, status)
-        return _failed(look, status, failed)
+        return _failed(look, status, failed, wanted)
     if run is None:
         return _idle(look, status, wanted, known)
     wakes = opens, closes, next_at if next_at > now else None
@@ -168,12 +168,15 @@ def _next_step(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
     return _Step(why, message, status, wakes, run, closes)
 
 
-def _failed(look: Look, status: PolicyStatus, last: RunRecord) -> _Step:
+def _failed(look: Look, status: PolicyStatus, last: RunRecord, wanted: Wanted) -> _Step:
     resume = f"`kubectl recreate resume {last.name} --retry-failed -n {look.policy.namespace}`"
     until = _AFTER_NO if last.halted else TRIGGERS[last.trigger].resumed_by.format(resume=resume)
     if last.undoes:
         command = f"kubectl recreate undo {last.undoes} -n {look.policy.namespace}"
         until = f"the template, the policy or the configuration changes; to give the image back by hand: {command}"
+    for each in wanted.left:
+        if each.run is not None and each.run.undoes:  # it has left pods
+            until = f"{until}, but the one that gives {each.run.image} back is repeated at {rfc3339(each.at)}"
     at, message = look.now + FAILED_RETRY, f"{last.message}{_undone(look.policy, status, last)}"
     return _step(PolicyReason.FAILED, status, at, run=last.name, message=message, until=until)
 
@@ -202,7 +205,7 @@ def _idle(look: Look, status: PolicyStatus, wanted: Wanted, known: Sequence[Prob
         return _step(PolicyReason.CONTROLLER, status, what=look.found.template.wait)
     tries = filter(None, (last_try(look, each) for each in look.changes))
     if (failed := next((each for each in tries if stops(look.policy, each)), None)) is not None:
-        return _failed(look, status, failed)
+        return _failed(look, status, failed, wanted)
     for at, last, _ in wanted.left[:1]:
         left = TRIGGERS[last.trigger].left
         return _step(PolicyReason.RETRY, status, run=last.name, message=last.message, time=rfc3339(at), left=left)

@@ -88,13 +88,11 @@ def _outdated(look: Look) -> Wanted:
     if (back := _back(look)) is not None:
         return back
     (changes, settling), active, left = due(look, look.served, failed=True), look.status.run, list[Left]()
-    for each in look.changes:
-        data, last = (
-            next((due for due in changes if each.container in due.containers and not due.pods), None),
-            last_try(look, each),
-        )
-        if last is not None and stops(look.policy, last) and (data is None or rfc3339(data.limit) <= last.since):
-            return Wanted()
+    data_of = {name: each for each in reversed(changes) if not each.pods for name in each.containers}
+    if any(_is_refused(look, each, data_of.get(each.container)) for each in look.changes):
+        return Wanted()
+    for each in sorted(look.changes, key=lambda each: not each.lacking):  # that of records waits for all images
+        data, last = data_of.get(each.container), last_try(look, each)
         away = [node in look.found.down for _, node in each.lacking]
         if (away and all(away)) or any(each.container in other.containers for other in settling):
             continue
@@ -104,6 +102,15 @@ def _outdated(look: Look) -> Wanted:
             return Wanted((run,))
         left.append(Left(ended + RETRY, last, run))
     return Wanted(left=tuple(left))
+
+
+def _is_refused(look: Look, change: TemplateChange, data: Due | None) -> bool:
+    """Whether a run with `change`, or the one that undid that, has failed, and nothing has changed since."""
+    if (last := last_try(look, change)) is None:
+        return False
+    undo = run_back(look.status, last)
+    tries = [(last, last.since)] if undo is None else [(last, last.since), (undo, undo.finished)]
+    return any(stops(look.policy, run) and (data is None or rfc3339(data.limit) <= since) for run, since in tries)
 
 
 def _undo(look: Look, change: TemplateChange, failed: RunRecord) -> Wanted | None:

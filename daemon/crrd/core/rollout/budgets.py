@@ -117,7 +117,7 @@ class Budgets:
         blocked: Wait | None = None
         for row, member in self._candidates():
             is_beyond = most is not None and not row.failed and most < 1
-            before = blocked if member.ready or not self._rescues else None  # a broken pod costs no budget
+            before = None if self._rescues and not self._uses_budget(member) else blocked
             wait = before or (beyond if is_beyond else next(self._reasons(row, member), None))
             if wait is None:
                 chosen.append(row)

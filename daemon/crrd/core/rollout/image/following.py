@@ -119,12 +119,10 @@ def _changes(
         names = sorted(of_new_pods | {other for known, other in given if known == name})
         others = {pod.containers[name].image_among(names) for pod in without}
         behind = any((name, image) not in each.content.images for each in records)
-        if behind and not lacking:
-            change = TemplateChange(name, image, tuple(sorted(of_new_pods - {image})))
-            if (name, image) in failed:
-                yield change
-            else:
-                recorded.append(change)
+        if behind and not lacking and (name, image) in failed:
+            yield TemplateChange(name, image, tuple(sorted(of_new_pods - {image})))
+        elif behind and not lacking:
+            recorded.append(TemplateChange(name, image))
         elif behind or 0 < len(lacking) < len(pods) or any((name, other) in given for other in others):
             complete = False
             before = tuple(sorted((others | of_new_pods) - {image}))
