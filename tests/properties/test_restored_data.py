@@ -16,7 +16,7 @@ from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.course import ended
 from crrd.core.policy.decide import Decision, decide
 from crrd.core.policy.observed import Data, Look, Observed, Running, Stored
-from crrd.core.policy.revisions import MOVES, State, states
+from crrd.core.policy.revisions import MOVES, State, config_maps, state_of
 from crrd.core.policy.types import ConfigChange, OnFailure, Policy, RunRecord, TargetRef
 from tests.support.worlds import BUDGET
 
@@ -100,7 +100,8 @@ class RestoreModel:
     def _note_move(self, decision: Decision, found: Observed) -> None:
         look = Look(replace(self.policy, status=decision.status), found, self.at(self.now))
         run = decision.status.run
-        state = states(look, run if run is not None and run.failed else None)["cfg"]
+        (data,) = config_maps(look)
+        state = state_of(data.facts(run if run is not None and run.failed else None))
         assert state is self.state or (self.state, state) in MOVES, f"{self.state} to {state}"
         self.state = state
 

@@ -193,7 +193,8 @@ class _Used:
         return Kind.CONFIG_MAP, self.name
 
 
-def _used(look: Look) -> list[_Used]:
+def config_maps(look: Look) -> list[_Used]:
+    """Return what is known of each ConfigMap that containers use."""
     data: dict[str, list[Data]] = {}
     for (_, part), each in look.found.data.items():
         if part.kind is Kind.CONFIG_MAP and each.uid:
@@ -205,11 +206,6 @@ def _used(look: Look) -> list[_Used]:
     return [_Used(look, name, tuple(some), tuple(records.get(name, ()))) for name, some in sorted(data.items())]
 
 
-def states(look: Look, failed: RunRecord | None = None) -> dict[str, State]:
-    """Return the states of the data of all ConfigMaps that containers use, by name. `failed`: see `Facts.brought`."""
-    return {each.name: state_of(each.facts(failed)) for each in _used(look)}
-
-
 def note(look: Look) -> PolicyStatus:
     """Return the status with the present revisions, and with which data is kept. The other records are up to date.
 
@@ -219,7 +215,7 @@ def note(look: Look) -> PolicyStatus:
     if look.policy.on_failure is not OnFailure.RESTORE or look.policy.config is None:
         return replace(status, bad=(), revisions=status.revisions if found.stored else ())
     known = {each.name: each for each in status.revisions}
-    used = {each.name: each for each in _used(look)}
+    used = {each.name: each for each in config_maps(look)}
     for name, each in used.items():
         facts = each.facts(None)
         if facts.known:
@@ -252,7 +248,7 @@ def tried(policy: Policy, run: RunRecord) -> PolicyStatus:
 def condemn(look: Look, failed: RunRecord) -> PolicyStatus:
     """Return the status with the data that a run has brought as bad, as far as it can be restored."""
     new: dict[tuple[Part, str], BadRevision] = {}
-    for each in _used(look):
+    for each in config_maps(look):
         facts = each.facts(failed)
         if state_of(facts) is State.FAILED and facts.restorable:
             for record in each.brought(failed):
@@ -271,7 +267,7 @@ def goes_back(status: PolicyStatus, changes: Iterable[PartChange]) -> bool:
 
 def say(look: Look, state: State) -> tuple[str, str]:
     """Return the ConfigMaps in a state, with the bad keys, and the runs that have failed with them. "" for none."""
-    held = [each for each in _used(look) if state_of(each.facts(None)) is state]
+    held = [each for each in config_maps(look) if state_of(each.facts(None)) is state]
     bad = [one for each in held for one in each.bad]
     keys = {one.part: f" ({', '.join(one.keys)})" if one.keys else "" for one in bad}
     objects = [f"{part.object}{shown}" for part, shown in keys.items()]
@@ -288,7 +284,7 @@ def actions(look: Look, recorded: PolicyStatus) -> DataActions:
         return NOTHING
     if look.policy.on_failure is not OnFailure.RESTORE or look.policy.config is None:
         return DataActions(forget=tuple(each.name for each in stored))
-    keep, restore, used = list[Keep](), list[Restore](), _used(look)
+    keep, restore, used = list[Keep](), list[Restore](), config_maps(look)
     noted = {(each.part, each.hash, each.version) for each in recorded.bad}
     for each in used:
         state, now, revision = state_of(each.facts(None)), each.data[0], each.revision
@@ -311,7 +307,7 @@ def revision_name(policy: Policy, name: str, whole: str) -> str:
 def gaps(look: Look) -> Sequence[str]:
     """Return which of the used objects could not be restored now, and why."""
     policy, found, whys, failed = look.policy, look.found, list[str](), stopped_by(look.policy)
-    for each in _used(look):
+    for each in config_maps(look):
         state = state_of(each.facts(None))
         if why := found.refused.get(each.name) or each.why_not:
             whys.append(f"ConfigMap {each.name}: {why}")
