@@ -34,8 +34,7 @@ def make_conditions(look: Look, known: Sequence[Problem], reason: PolicyReason, 
                 rows.append(("FilesRefreshed", False, why, why.message(what=old_files)))
         if policy.judge is not None:
             run = stopped_by(policy) or policy.status.run
-            if run is not None and run.undoes:
-                run = next((each for each in policy.status.tried if each.name == run.undoes), run)
+            run = policy.status.undone or run if run is policy.status.run else run
             halted = run is not None and run.halted
             why = PolicyReason.HALTED if halted else PolicyReason.PASSED
             values = {"run": run.name, "message": run.message} if run is not None else {}

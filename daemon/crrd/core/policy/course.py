@@ -25,8 +25,10 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
     budget, new, image = policy.budget, record.image, None
     judge = policy.judge if policy.judge is not None and not record.back else Judge(0)
     if new:
-        had, mode = next(iter(record.before), new) if record.undoes else new, TemplateMode.FOLLOW
-        image = ImageChange(new, record.before, mode, template=record.template, undoes=record.undoes, had=had)
+        had = next(iter(record.before), new) if record.undoes else new
+        image = ImageChange(
+            new, record.before, TemplateMode.FOLLOW, template=record.template, undoes=record.undoes, had=had
+        )
     options = Options(
         () if record.pods else record.containers,
         max_unavailable=budget.max_unavailable,

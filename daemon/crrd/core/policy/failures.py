@@ -68,8 +68,7 @@ def stopped_by(policy: Policy) -> RunRecord | None:
     """
     status = policy.status
     found = [run for run in _failed(status) if run is status.run or not is_corrected(status, run)]
-    undone = [run for run in status.tried if status.run is not None and run.name == status.run.undoes]
-    return next((run for run in (*found, *undone) if stops(policy, run)), None)
+    return next((run for run in (*found, status.undone) if run is not None and stops(policy, run)), None)
 
 
 def with_last(status: PolicyStatus) -> PolicyStatus:

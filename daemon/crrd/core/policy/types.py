@@ -269,6 +269,11 @@ class PolicyStatus:
     revisions: tuple[Revision, ...] = ()  # Of the ConfigMaps, if the policy restores them
     bad: tuple[BadRevision, ...] = ()  # The oldest first
 
+    @property
+    def undone(self) -> RunRecord | None:
+        """The failed run that the last run undoes, None if that is no run back."""
+        return next((each for each in self.tried if self.run is not None and each.name == self.run.undoes), None)
+
     def is_bad(self, record: UsedObject) -> bool:
         """Whether a run has failed with the present data of a part."""
         return any((each.part, each.hash) == (record.part, record.hash) for each in self.bad)
