@@ -12,11 +12,11 @@ import aiohttp
 import pytest
 
 from crrd.core.policy.types import API_VERSION, KIND
-from crrd.kube.resources import CONFIG_MAPS, EVENTS, PODS, POLICIES, REQUESTS, Resource, Where
+from crrd.kube.resources import CONFIG_MAPS, EVENTS, PODS, POLICIES, REQUESTS, Where
 from crrd_localnode.workload import RESOURCES
 from tests.support.cluster import Cluster, Json, completed, pod_ready
 from tests.support.real_nodes import kill_managers, kubectl, machines, wait_for_manager
-from tests.support.recreates import Record, create_workload, pods_of, recorded, wait_ready
+from tests.support.recreates import Record, create_workload, grant, pods_of, recorded, wait_ready
 from tests.tools.cluster.cluster import RealCluster as Machines
 
 pytestmark = [
@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(machines() is None, reason="needs a cluster of python -m tests.tools.cluster"),
 ]
-BINDINGS = Resource("rolebindings", "rbac.authorization.k8s.io")
 REPLICAS = 20
 READY_SECONDS = 4
 """How long a program that crashes is ready before it does."""
@@ -81,14 +80,6 @@ async def run_pods(cluster: Cluster, name: str, use: str, replicas: int) -> list
 
 async def edit(cluster: Cluster, value: str) -> None:
     await cluster.client.merge_patch(CONFIG_MAPS, cluster.namespace, "cfg", {"data": {"value": value}})
-
-
-async def grant(cluster: Cluster, role: str, binding: str) -> None:
-    """Bind a ClusterRole to the manager."""
-    account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
-    of = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
-    body = {"metadata": {"name": binding}, "roleRef": of, "subjects": [account]}
-    await cluster.client.create(BINDINGS, cluster.namespace, body)
 
 
 async def give_policy(cluster: Cluster, name: str = "web", **more: object) -> None:

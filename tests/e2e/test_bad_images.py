@@ -12,16 +12,24 @@ import aiohttp
 import pytest
 import yaml
 
-from crrd_localnode.workload import RESOURCES
-from tests.e2e.test_bad_changes import HTTP, conditions, give_policy, grant, served, until_policy
+from tests.e2e.test_bad_changes import HTTP, conditions, give_policy, served, until_policy
 from tests.support import prometheus
 from tests.support.cluster import Cluster, Json, restart_count
 from tests.support.images import busybox_layer, write_images
 from tests.support.real_nodes import kill_managers, machines
-from tests.support.recreates import Record, create_workload, image_of, recorded, recreate, wait_ready
+from tests.support.recreates import (
+    DEPLOYMENTS,
+    Record,
+    create_workload,
+    give_template,
+    grant,
+    image_of,
+    recorded,
+    recreate,
+    wait_ready,
+)
 from tests.tools.cluster.cluster import RealCluster as Machines
 
-DEPLOYMENTS = RESOURCES["Deployment"]
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(900),
@@ -142,21 +150,13 @@ async def test_an_image_that_is_never_ready(cluster: Cluster, nodes: Machines, t
     assert f"the judgement of step 1 of 2 is no: {bad} is not ready 30s after its restart" in out
 
 
-async def give_template(cluster: Cluster, image: str, *, paused: bool = True) -> None:
-    """Write an image into the template, as from git."""
-    found = await cluster.client.get(DEPLOYMENTS, cluster.namespace, "web")
-    (container,) = found["spec"]["template"]["spec"]["containers"]
-    spec = {"paused": paused, "template": {"spec": {"containers": [{**container, "image": image}]}}}
-    await cluster.client.merge_patch(DEPLOYMENTS, cluster.namespace, "web", {"spec": spec})
-
-
 @pytest.mark.parametrize("killed", ["", "run", "halted", "undo"])
 async def test_a_policy_gives_the_old_image_back(
     cluster: Cluster, nodes: Machines, tmp_path: Path, killed: str
 ) -> None:
     """Managers are killed at one moment, if it has a name."""
     before = await running(cluster, nodes, tmp_path)
-    await grant(cluster, "crrd-update-images", "images")
+    await grant(cluster, "crrd-update-images")
     await give_template(cluster, IMAGES["good"])
     await give_policy(cluster, triggers={"templateImage": {}}, onFailure="Undo")
     moments: dict[str, Callable[[Json], bool]] = {

@@ -18,7 +18,6 @@ from tests.e2e.test_bad_changes import (
     edit,
     first_request,
     give_policy,
-    grant,
     is_done,
     is_halted,
     run_pods,
@@ -26,7 +25,7 @@ from tests.e2e.test_bad_changes import (
 )
 from tests.support.cluster import Cluster, Json
 from tests.support.real_nodes import kill_managers, machines, wait_for_manager
-from tests.support.recreates import pods_of, recorded, wait_ready
+from tests.support.recreates import grant, pods_of, recorded, wait_ready
 from tests.tools.cluster.cluster import RealCluster as Machines
 
 pytestmark = [
@@ -38,7 +37,7 @@ pytestmark = [
 
 async def give_restoring_policy(cluster: Cluster) -> None:
     """Create the policy of "web", and wait until it has kept the good data."""
-    await grant(cluster, "crrd-restore-config", "restore")
+    await grant(cluster, "crrd-restore-config")
     await give_policy(cluster, onFailure="Restore")
     await until_policy(cluster, lambda found: conditions(found)["Restorable"]["status"] == "True", "restorable")
 

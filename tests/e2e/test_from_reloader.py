@@ -10,10 +10,10 @@ import yaml
 from crrd.kube.resources import CONFIG_MAPS, POLICIES, SECRETS, Resource
 from crrd.lib.jsonfields import condition
 from crrd_localnode.workload import RESOURCES
-from tests.e2e.test_policies import BINDINGS, install_crd
+from tests.e2e.test_policies import install_crd
 from tests.support.cluster import Cluster, foreign, restart_count
 from tests.support.command import crrd
-from tests.support.recreates import daemons, pod_spec, pods_of, workload
+from tests.support.recreates import daemons, grant, pod_spec, pods_of, workload
 
 Json = dict[str, Any]
 HOST = "reloader.stakater.com"
@@ -89,11 +89,9 @@ async def test_policies_do_what_the_annotations_ask_for(cluster: Cluster, tmp_pa
         assert each["spec"]["triggers"]["configChange"]["settle"] == "2s"
         assert each["spec"]["budget"] == {"maxUnavailable": "25%"}, "the default of the API server"
         await client.create(POLICIES, namespace, each)
-    account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
     for role in ("crrd-read-config", "crrd-read-secrets"):
         assert f" create rolebinding {role} -n {namespace} " in printed.err
-        ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
-        await client.create(BINDINGS, namespace, {"metadata": {"name": role}, "roleRef": ref, "subjects": [account]})
+        await grant(cluster, role)
     expected = dict.fromkeys(ANNOTATED, 0)
     async with daemons(cluster, tmp_path):
         await settled(cluster)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from crrd.core.policy.types import API_VERSION, KIND
-from crrd.kube.resources import BUDGETS, CONFIG_MAPS, PODS, POLICIES, Resource
+from crrd.kube.resources import BUDGETS, CONFIG_MAPS, PODS, POLICIES
 from crrd.lib.errors import ApiRefusedError
 from tests.support.cluster import WAITING_SCRIPT, Cluster, Json, container_status, request_for, restart_count, states
 from tests.support.real_nodes import installed, kubectl, machines
-from tests.support.recreates import create_workload, kept, pod_spec, pods_of, recorded, wait_ready
+from tests.support.recreates import create_workload, grant, kept, pod_spec, pods_of, recorded, wait_ready
 from tests.tools.cluster.cluster import RealCluster as Machines
 
 pytestmark = [
@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(machines() is None, reason="needs a cluster of python -m tests.tools.cluster"),
 ]
-BINDINGS = Resource("rolebindings", "rbac.authorization.k8s.io")
 ROLES = ("crrd-read-config", "crrd-patch-pods")
 PODS_OF_WEB = 4
 
@@ -30,13 +29,6 @@ def lean() -> Iterator[Machines]:
     assert found is not None
     with installed(found, "overlays/lean"):
         yield found
-
-
-async def bind(cluster: Cluster, role: str) -> None:
-    account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
-    ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
-    body = {"metadata": {"name": role}, "roleRef": ref, "subjects": [account]}
-    await cluster.client.create(BINDINGS, cluster.namespace, body)
 
 
 async def a_workload(cluster: Cluster) -> list[Json]:
@@ -82,11 +74,11 @@ async def test_a_policy_brings_a_changed_config_map(cluster: Cluster, lean: Mach
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
     spec = {"targetRef": target, "triggers": {"configChange": {"settle": "2s"}}, "budget": {"maxUnavailable": "100%"}}
     body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "web"}, "spec": spec}
-    await bind(cluster, ROLES[0])
+    await grant(cluster, ROLES[0])
     await cluster.client.create(POLICIES, cluster.namespace, body)
     lacks = await until_policy(cluster, "PodsNotPatchable")
     assert f"create rolebinding crrd-patch-pods -n {cluster.namespace}" in lacks["message"]
-    await bind(cluster, ROLES[1])
+    await grant(cluster, ROLES[1])
     await until_policy(cluster, "Idle")
     async with recorded(cluster, "web") as record:
         await cluster.client.merge_patch(CONFIG_MAPS, cluster.namespace, "cfg", {"data": {"value": "new"}})
@@ -114,7 +106,7 @@ async def test_a_request_is_carried_out_by_the_manager(cluster: Cluster, lean: M
     ended = await cluster.wait_completed("first")
     assert states(ended) == {"app": "Failed"}
     assert f"create rolebinding crrd-patch-pods -n {cluster.namespace}" in str(ended["status"])
-    await bind(cluster, ROLES[1])
+    await grant(cluster, ROLES[1])
     with pytest.raises(ApiRefusedError, match="terminationGracePeriodSeconds must be left out"):
         await asked(cluster, before[0], "other", terminationGracePeriodSeconds=1)
     names = [pod["metadata"]["name"] for pod in before]
@@ -132,7 +124,7 @@ async def test_a_request_is_carried_out_by_the_manager(cluster: Cluster, lean: M
 async def test_the_manager_can_give_no_other_image(cluster: Cluster, lean: Machines) -> None:
     """Its token, and all rights that it has in a namespace."""
     for role in ROLES:
-        await bind(cluster, role)
+        await grant(cluster, role)
     (pod, *_) = await a_workload(cluster)
     path, name = "/spec/containers/0/image", pod["metadata"]["name"]
     account = "--as=system:serviceaccount:crrd-system:crrd-manager"

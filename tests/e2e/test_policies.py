@@ -13,10 +13,9 @@ from crrd.core.rollout.image.pull import LABEL_PULL
 from crrd.kube.resources import BUDGETS, CONFIG_MAPS, PODS, POLICIES, Resource, Where
 from crrd.lib.errors import ConflictError
 from tests.support.cluster import CRDS, Cluster, foreign, pod_ready
-from tests.support.recreates import daemons, image_of, pods_of, rolled_out, workload
+from tests.support.recreates import daemons, give_template, grant, image_of, pods_of, rolled_out, workload
 
 CRD_FILE = Path(__file__).parents[2] / "manifests" / "base" / "policies-crd.yaml"
-BINDINGS = Resource("rolebindings", "rbac.authorization.k8s.io")
 DEPLOYMENTS = Resource("deployments", "apps")
 REPLICAS, UNREADY = 8, 2
 NOW = "2026-01-01T00:00:00Z"
@@ -92,11 +91,8 @@ async def install_crd(cluster: Cluster) -> None:
 
 async def install(cluster: Cluster, role_name: str) -> None:
     """The CRD of policies, and the role that the manager needs for them."""
-    client, namespace = cluster.client, cluster.namespace
     await install_crd(cluster)
-    account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role_name}
-    await client.create(BINDINGS, namespace, {"metadata": {"name": "policy"}, "roleRef": role, "subjects": [account]})
+    await grant(cluster, role_name)
 
 
 async def apply(cluster: Cluster, *, immutable: bool = False) -> None:
@@ -212,13 +208,6 @@ async def test_pods_follow_the_template_of_a_paused_deployment(cluster: Cluster,
     spec = {"targetRef": target, "triggers": {"templateImage": {}}, "budget": {"maxUnavailable": 2}}
     policy = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "web"}, "spec": spec}
 
-    async def give(image: str, *, paused: bool = True) -> None:
-        found = await client.get(DEPLOYMENTS, namespace, "web")
-        containers = [dict(each) for each in found["spec"]["template"]["spec"]["containers"]]
-        containers[0]["image"] = image
-        body = {"spec": {"paused": paused, "template": {"spec": {"containers": containers}}}}
-        await client.merge_patch(DEPLOYMENTS, namespace, "web", body)
-
     async def followed(image: str) -> None:
         async with asyncio.timeout(120):
             while {image_of(pod) for pod in await pods_of(cluster, "web")} != {image}:
@@ -229,10 +218,10 @@ async def test_pods_follow_the_template_of_a_paused_deployment(cluster: Cluster,
     async with daemons(cluster, tmp_path):
         before = await workload(cluster, "Deployment", "web", 3)
         await install(cluster, "crrd-update-images")
-        await give(cluster.image)
+        await give_template(cluster, cluster.image)
         await client.create(POLICIES, namespace, policy)
         for each in (image, "localhost/does-not-exist:1", cluster.image):
-            await give(each)
+            await give_template(cluster, each)
             if "does-not-exist" not in each:
                 await followed(each)
                 continue
@@ -240,7 +229,7 @@ async def test_pods_follow_the_template_of_a_paused_deployment(cluster: Cluster,
                 while await condition_reason(cluster, "Ready") != "RunFailed":
                     await asyncio.sleep(0.2)
             assert {image_of(pod) for pod in await pods_of(cluster, "web")} == {image}, "a typo stops nothing"
-        await give(cluster.image, paused=False)
+        await give_template(cluster, cluster.image, paused=False)
         await rolled_out(cluster, "Deployment", "web")
         after = await pods_of(cluster, "web")
         assert {pod["metadata"]["uid"] for pod in after} == {pod["metadata"]["uid"] for pod in before}
@@ -248,7 +237,7 @@ async def test_pods_follow_the_template_of_a_paused_deployment(cluster: Cluster,
         assert restarts({pod["metadata"]["uid"]: pod for pod in after}, "side") == [0] * 3
         while await condition_reason(cluster, "Ready") != "TemplateNotFollowed":  # it is not held any more
             await asyncio.sleep(0.2)
-        await give("localhost/does-not-exist:2")
+        await give_template(cluster, "localhost/does-not-exist:2")
         pulls = Where(namespace=namespace, label_selector=LABEL_PULL)
         async with asyncio.timeout(60):
             while not (await client.list_all(PODS, dict, **pulls)).items:

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from crrd.core.policy.types import API_VERSION, KIND
-from crrd.kube.resources import BUDGETS, CONFIG_MAPS, POLICIES, Resource
+from crrd.kube.resources import BUDGETS, CONFIG_MAPS, POLICIES
 from tests.support.cluster import Cluster, Json, container_id, pod_ready, restart_count
 from tests.support.real_nodes import machines
-from tests.support.recreates import create_workload, pod_spec, pods_of, recorded, requests_of, wait_ready
+from tests.support.recreates import create_workload, grant, pod_spec, pods_of, recorded, requests_of, wait_ready
 from tests.tools.cluster.cluster import RealCluster as Machines
 
 pytestmark = [
@@ -16,7 +16,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(machines() is None, reason="needs a cluster of python -m tests.tools.cluster"),
 ]
-BINDINGS = Resource("rolebindings", "rbac.authorization.k8s.io")
 PODS, UNREADY = 4, 2
 PROBE = {"exec": {"command": ["/bin/cat", "/tmp/up"]}, "periodSeconds": 1}
 RENDER = 'echo "$VALUE $ALL_value $(cat /config/value)" > /shared/rendered; echo init >> /shared/log'
@@ -48,10 +47,7 @@ async def rendered(cluster: Cluster) -> list[Json]:
 
 async def policy(cluster: Cluster, *, allowed: bool) -> None:
     """Create the policy, and bind the role that it needs."""
-    account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "crrd-read-config"}
-    body: Json = {"metadata": {"name": "policy"}, "roleRef": role, "subjects": [account]}
-    await cluster.client.create(BINDINGS, cluster.namespace, body)
+    await grant(cluster, "crrd-read-config")
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
     change = {"settle": "2s", "allowPodRestart": allowed}
     spec = {"targetRef": target, "triggers": {"configChange": change}, "budget": {"maxUnavailable": "100%"}}

@@ -9,9 +9,9 @@ import pytest
 
 from crrd.core.policy.types import API_VERSION, KIND
 from crrd.kube.resources import CONFIG_MAPS, CONTROLLER_REVISIONS, POLICIES
-from tests.e2e.test_policies import BINDINGS, all_ready, install, log_of, restarts
+from tests.e2e.test_policies import all_ready, install, log_of, restarts
 from tests.support.cluster import Cluster, foreign
-from tests.support.recreates import daemons, workload
+from tests.support.recreates import daemons, grant, workload
 
 REPLICAS = 4
 SCRIPT = """trap 'exit 0' TERM
@@ -39,9 +39,7 @@ async def apply(cluster: Cluster) -> None:
     """A ConfigMap, pods that use it, and a policy that judges them and restores data."""
     client, namespace = cluster.client, cluster.namespace
     await install(cluster, "crrd-read-config")
-    account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "crrd-restore-config"}
-    await client.create(BINDINGS, namespace, {"metadata": {"name": "restore"}, "roleRef": role, "subjects": [account]})
+    await grant(cluster, "crrd-restore-config")
     await client.create(CONFIG_MAPS, namespace, {"metadata": {"name": "cfg"}, "data": {"value": "old"}})
     app = {
         "name": "app",

@@ -35,6 +35,7 @@ from tests.support.cluster import (
 from tests.support.command import Ended, crrd
 from tests.support.real_nodes import broken, kubectl, missing, roll_out
 from tests.support.recreates import (
+    grant,
     image_of,
     kept,
     lines,
@@ -52,7 +53,6 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
-BINDINGS = Resource("rolebindings", "rbac.authorization.k8s.io")
 FAULTS = [("kubelet",), ("containerd",), ("kubelet", "containerd")]
 LIMIT = ("--max-unavailable", "3")
 """One more than the two pods of the node that fails, which become unready and count."""
@@ -89,10 +89,7 @@ async def spread(cluster: Cluster, replicas: int, script: str = WAITING_SCRIPT) 
 
 async def policy(cluster: Cluster, **budget: object) -> None:
     """Create a policy that restarts "web" after a change of its ConfigMap, and wait until it has seen all pods."""
-    account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "crrd-read-config"}
-    binding = {"metadata": {"name": "policy"}, "roleRef": role, "subjects": [account]}
-    await cluster.client.create(BINDINGS, cluster.namespace, binding)
+    await grant(cluster, "crrd-read-config")
     spec = {
         "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
         "triggers": {"configChange": {"settle": "2s"}},

@@ -30,6 +30,8 @@ from tests.support.command import Ended, crrd
 from tests.support.daemons import NodeDaemon
 
 BUDGETS = Resource("poddisruptionbudgets", "policy")
+DEPLOYMENTS = RESOURCES["Deployment"]
+_ROLE_BINDINGS = Resource("rolebindings", "rbac.authorization.k8s.io")
 HELD: dict[str, tuple[Json, Json]] = {
     "Deployment": ({"paused": True}, {"paused": False}),
     "StatefulSet": (
@@ -42,6 +44,22 @@ HELD: dict[str, tuple[Json, Json]] = {
     ),
 }
 """By kind: how a workload is held, and released."""
+
+
+async def grant(cluster: Cluster, role: str, binding: str = "") -> None:
+    """Bind a ClusterRole to the manager in the cluster's namespace. The RoleBinding has its name, or this one."""
+    account = {"kind": "ServiceAccount", "name": "crrd-manager", "namespace": "crrd-system"}
+    of = {"apiGroup": _ROLE_BINDINGS.group, "kind": "ClusterRole", "name": role}
+    body = {"metadata": {"name": binding or role}, "roleRef": of, "subjects": [account]}
+    await cluster.client.create(_ROLE_BINDINGS, cluster.namespace, body)
+
+
+async def give_template(cluster: Cluster, image: str, *, paused: bool = True) -> None:
+    """Write an image into the first container of the template of Deployment "web", as from git."""
+    found = await cluster.client.get(DEPLOYMENTS, cluster.namespace, "web")
+    first, *others = found["spec"]["template"]["spec"]["containers"]
+    spec = {"paused": paused, "template": {"spec": {"containers": [{**first, "image": image}, *others]}}}
+    await cluster.client.merge_patch(DEPLOYMENTS, cluster.namespace, "web", {"spec": spec})
 
 
 def pod_spec(cluster: Cluster, *names: str) -> Json:

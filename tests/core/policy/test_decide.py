@@ -89,9 +89,10 @@ class History:
         self.policy = replace(self.policy, status=self.last.status, conditions=self.last.conditions)
         return self.last
 
-    def end(self, seconds: float, *, failed: bool = False, message: str = "") -> None:
+    def end(self, seconds: float, *, failed: bool = False, message: str = "", **how: Any) -> None:
+        """End the run. `how` is as in `ended`."""
         assert self.policy.status.run is not None
-        status = ended(self.policy, self.policy.status.run, failed=failed, message=message, now=at(seconds))
+        status = ended(self.policy, self.policy.status.run, failed=failed, message=message, now=at(seconds), **how)
         self.policy = replace(self.policy, status=status)
 
 
@@ -115,8 +116,7 @@ class TestNodes:
         history.look(100, data("b", 99), *self.PODS, down=self.DOWN)
         first = history.look(109, data("b", 99), *self.PODS, down=self.DOWN)
         assert first.run is not None
-        status = ended(history.policy, first.run, failed=False, message="", now=at(120), complete=False)
-        history.policy = replace(history.policy, status=status)
+        history.end(120, complete=False)
         pods = (app(started=115), self.PODS[1])
         waits = history.look(121, data("b", 99), *pods, down=self.DOWN)
         assert (waits.run, reason(waits)) == (None, PolicyReason.NODES)

@@ -12,7 +12,7 @@ import pytest
 from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.config import due
-from crrd.core.policy.course import ended, make_run
+from crrd.core.policy.course import make_run
 from crrd.core.policy.decide import Decision
 from crrd.core.policy.observed import Data, Look, Observed, Running, UseKey
 from crrd.core.policy.reasons import PolicyReason
@@ -68,8 +68,7 @@ def left(history: History, *pods: str) -> None:
     """The run has ended without these pods."""
     run = history.policy.status.run
     assert run is not None
-    status = ended(history.policy, run, failed=False, message="", now=at(120), complete=False, left=pods)
-    history.policy = replace(history.policy, status=status)
+    history.end(120, complete=False, left=pods)
 
 
 class TestWhatIsDone:

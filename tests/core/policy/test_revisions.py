@@ -346,8 +346,7 @@ def test_a_judgement_of_no_makes_data_bad_although_all_pods_are_ready() -> None:
     first = history.look(109, present(BAD, 2, 99), *PODS, stored=stored(GOOD)).run
     assert first is not None
     assert first.steps
-    status = ended(history.policy, first, failed=True, message="no", now=at(120), halted=True)
-    history.policy = replace(history.policy, status=status)
+    history.end(120, failed=True, message="no", halted=True)
     pods = (app(110, ready=True), app(111, "web-1", ready=True))
     assert reason(history.look(121, present(BAD, 2, 99), *pods, stored=stored(GOOD))) == "Restoring"
     history.look(123, present(GOOD, 3, 122), *pods, stored=stored(GOOD))
@@ -364,8 +363,7 @@ def test_a_run_that_was_judged_does_not_count_as_repaired_because_its_pods_are_r
     history.look(100, data("b", 99), *PODS)
     run = history.look(109, data("b", 99), *PODS).run
     assert run is not None
-    status = ended(history.policy, run, failed=True, message="no", now=at(120), halted=True)
-    history.policy = replace(history.policy, status=status)
+    history.end(120, failed=True, message="no", halted=True)
     pods = (app(110, ready=True), app(111, "web-1", ready=True))
     assert reason(history.look(300, data("b", 99), *pods)) == "RunFailed"
     history.look(400, data("a", 399), *PODS)

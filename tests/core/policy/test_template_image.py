@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crrd.core.policy.course import ended, make_run
+from crrd.core.policy.course import make_run
 from crrd.core.policy.observed import Look, Observed
 from crrd.core.policy.problems import problems
 from crrd.core.policy.reasons import PolicyReason
@@ -168,9 +168,7 @@ class TestFailure:
 
     def test_a_judgement_of_no_counts_although_all_pods_have_the_image_and_are_ready(self) -> None:
         history = running()
-        run = run_of(history)
-        no = ended(history.policy, run, failed=True, message="it is no", now=at(20), halted=True)
-        history.policy = replace(history.policy, status=no)
+        history.end(20, failed=True, message="it is no", halted=True)
         found = history.look(30, None, app(ready=True), template=has())
         assert (found.run, reason(found)) == (None, PolicyReason.FAILED)
         assert message(found).endswith("no run starts until the configuration, the template or the policy changes")

@@ -28,8 +28,7 @@ def halted(policy: Policy = UNDO, seconds: float = 20) -> History:
     history = History(policy)
     history.look(1, data("a"), *PODS, template=has())
     assert history.look(10, data("a"), *PODS, template=has(new())).run is not None
-    status = ended(history.policy, run_of(history), failed=True, message=NO, now=at(seconds), halted=True)
-    history.policy = replace(history.policy, status=status)
+    history.end(seconds, failed=True, message=NO, halted=True)
     return history
 
 
@@ -169,9 +168,7 @@ def test_after_one_that_has_failed_pods_follow_a_template_that_is_set_back(*, be
 def test_pods_that_a_run_back_has_left_get_their_image_later() -> None:
     """For example because a node is down."""
     history, found = undoing()
-    left = {"failed": False, "complete": False, "left": ("web-0",), "message": "node a is down"}
-    status = ended(history.policy, found, now=at(30), **left)  # type: ignore[arg-type]
-    history.policy = replace(history.policy, status=status)
+    history.end(30, complete=False, left=("web-0",), message="node a is down")
     stopped = history.look(31, data("a"), *PODS, template=has(HALF))
     assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
     assert "but the one that gives i:1 back is repeated at 2026-01-01T12:10:30Z" in message(stopped)
@@ -227,8 +224,7 @@ def test_it_comes_before_another_image() -> None:
     pods = (*PODS, app(pod="web-0", name="side"), app(pod="web-1", name="side"))
     history.look(1, data("a"), *pods, template=has())
     history.look(10, data("a"), *pods, template=has(side))
-    status = ended(history.policy, run_of(history), failed=True, message=NO, now=at(20), halted=True)
-    history.policy = replace(history.policy, status=status)
+    history.end(20, failed=True, message=NO, halted=True)
     found = history.look(21, data("a"), *pods, template=has(new(), replace(side, lacking=HALF.lacking))).run
     assert found is not None
     assert (found.containers, found.image, found.before) == (("side",), "s:1", ("s:2",))
