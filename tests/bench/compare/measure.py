@@ -17,12 +17,13 @@ from tests.bench.compare.ways import APP, GRACE, Scene, Way
 from tests.support.cluster import Cluster, Json, container_id, pod_ready
 from tests.support.recreates import BUDGETS, pods_of
 from tests.tools.cluster.cluster import RealCluster as Machines
-from tests.tools.cluster.parts import used
+from tests.tools.cluster.parts import seconds_of_machine, used
 
 WAITS = 900.0
 SHARED = "/shared"
 SCRIPT = "trap 'exit 0' TERM; sleep 1000000 & wait"
 HOOK = {"preStop": {"exec": {"command": ["/bin/sh", "-c", f"echo $HOSTNAME >> {SHARED}/hooked"]}}}
+ALL = "all"
 KEPT = ("UID", "IP", "node", "emptyDir", "preStop hook run", "PodDisruptionBudget respected")
 
 
@@ -145,8 +146,9 @@ def writes(kubeconfig: Path) -> float:
 
 
 def cpu(nodes: Machines) -> dict[str, float]:
-    """By part of the cluster: seconds of CPU that its processes have used."""
-    return {part: sum(seconds for seconds, _ in found) for part, found in used(nodes).items()}
+    """By part of the cluster: seconds of CPU that its processes have used. Those that have ended are in ALL."""
+    found = {part: sum(seconds for seconds, _ in found) for part, found in used(nodes).items()}
+    return found | {ALL: seconds_of_machine()}
 
 
 def memory(nodes: Machines) -> dict[str, float]:

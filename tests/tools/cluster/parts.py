@@ -51,6 +51,13 @@ def used(cluster: RealCluster) -> dict[str, list[tuple[float, float]]]:
     return dict(found)
 
 
+def seconds_of_machine() -> float:
+    """Seconds of CPU that this machine has used, the kernel included, without this process and its children."""
+    words = Path("/proc/stat").read_text().split(maxsplit=8)
+    user, nice, system, _idle, _waits, interrupts, soft = map(int, words[1:8])
+    return (user + nice + system + interrupts + soft) / _TICKS - sum(os.times()[:4])
+
+
 def _is_on(folder: Path, holders: Collection[int]) -> bool:
     """Whether a process runs on one of the machines. `holders` are the PIDs of their first processes."""
     pid = int(folder.name)
